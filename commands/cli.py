@@ -36,6 +36,7 @@ from .read.compare import compare
 from .read.person import person
 from .read.report import report
 from .read.schema import schema
+from .read.table import plot, table
 from .read.total import total
 from .run.attack import attack
 from .run.audit import audit
@@ -115,6 +116,7 @@ for command in (
     *(new, budget, plan, account),
     *(train, attack, invert, audit, sweep),
     *(report, check, compare, total, person, schema),
+    *(table, plot),
     demo,
 ):
     app.command()(_without_exits(command))

@@ -105,9 +105,9 @@ class Engine:
         # A process of loky counts as one of a pool of two at the least: of one, joblib has none.
         count = max(jobs, 2) if self._backend == "loky" else jobs
         way = "list" if self._backend == "ray" else "generator_unordered"
-        found = Parallel(n_jobs=count, batch_size=1, pre_dispatch="n_jobs", return_as=way, **options)(
-            delayed(run_point)(one) for one in tasks
-        )
+        found = Parallel(
+            n_jobs=count, batch_size=1, pre_dispatch="n_jobs", return_as=way, **options
+        )(delayed(run_point)(one) for one in tasks)
         try:
             for result in found:
                 done(result)
@@ -126,8 +126,8 @@ class Engine:
                 yield {}
         except ImportError as error:
             raise InputError(
-                f"backend={self._backend!r} needs {error.name}, which is not installed; pip install "
-                f"'{_EXTRAS[self._backend]}'"
+                f"backend={self._backend!r} needs {error.name}, which is not installed; pip "
+                f"install '{_EXTRAS[self._backend]}'"
             ) from error
 
     @contextlib.contextmanager

@@ -24,6 +24,7 @@ from ..audit.audit import audit_folder
 from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..evidence.evidence import read_attack, read_audit
 from ..folder import folder as run_folder
+from ..folder.accounted_run import epsilon_of_ledger, read_run
 from ..folder.records import TrainSummary
 from ..folder.resume import resume_run
 from ..folder.run import train_run
@@ -71,7 +72,7 @@ def run_point(task: Task) -> PointResult:
     _take_threads(task.threads)
     with _alone(), _locked(_lock_of(task.out, task.point.name)):
         kept = read_result(task.out, task.point.name)
-        if kept is not None and kept.state == "done":
+        if kept is not None and kept.state == "done" and kept.has(task.point):
             return kept
         began, before = time.monotonic(), 0.0 if kept is None else kept.seconds
         with _device(task) as device:
@@ -154,11 +155,22 @@ def _done(task: Task, config: RunFile, digest: str) -> PointResult:
 
 def _trained(config: RunFile, folder: Path) -> TrainSummary:
     if (folder / run_folder.RUN).is_file():
-        return resume_run(config, folder)
+        return _as_released(folder, resume_run(config, folder))
     if folder.is_dir():  # whoever made it died before its first file
         for path in folder.glob(f"*{PART}"):
             path.unlink()
     return train_run(config, folder)
+
+
+def _as_released(folder: Path, summary: TrainSummary) -> TrainSummary:
+    """Epsilon of what a run that was cut off has released, which may be more than was planned."""
+    run = read_run(folder)
+    spent = epsilon_of_ledger(run.plan, run.spent)
+    rows = [
+        row.model_copy(update={"epsilon": max(row.epsilon, spent.get(row.name, row.epsilon))})
+        for row in summary.adversaries
+    ]
+    return summary.model_copy(update={"adversaries": rows})
 
 
 def _failed(point: Point, words: str, digest: str) -> PointResult:

@@ -1,10 +1,10 @@
 """What a sweep leaves: a file for each run that ended, and an index of them.
 
-    DIR/sweep.toml            the sweep file, its run file in it
-    DIR/points/NAME/          the folder of a run, as `overhear train` leaves it
-    DIR/results/NAME.json     how it ended: the truth; written whole, or not there
-    DIR/sweep.jsonl           the index: a line for each run that ended, for other programs
-    DIR/tuned.jsonl           what was chosen for each row
+DIR/sweep.toml            the sweep file, its run file in it
+DIR/points/NAME/          the folder of a run, as `overhear train` leaves it
+DIR/results/NAME.json     how it ended: the truth; written whole, or not there
+DIR/sweep.jsonl           the index: a line for each run that ended, for other programs
+DIR/tuned.jsonl           what was chosen for each row
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
@@ -21,10 +23,11 @@ from ..described import LARGEST_OBJECT, Count, Described, NotNegative
 from ..folder import folder as run_folder
 from ..folder.records import MetricsLine, read_metrics
 from ..plan.schema import PlannedAdversary
+from .points import Point
 
 __all__ = ["PointResult", "read_result", "read_results", "write_index"]
 
-SWEEP, INDEX, TUNED = "sweep.toml", "sweep.jsonl", "tuned.jsonl"
+INDEX, TUNED = "sweep.jsonl", "tuned.jsonl"
 POINTS, RESULTS, LOCKS = "points", "results", "locks"
 
 
@@ -44,19 +47,25 @@ class PointResult(Described):
     seconds: NotNegative
     """Of processing, over all attempts that ended."""
     noise_multiplier: NotNegative | None = None
-    adversaries: list[PlannedAdversary] = []
-    """Epsilon of each, as planned, which is as released where the run was not resumed."""
+    adversaries: list[PlannedAdversary] = Field(default_factory=list)
+    """Epsilon of each, as planned; of a run that was cut off at least what it released."""
     metrics: MetricsLine | None = None
     """The last ones."""
     attacked: bool = False
     audited: bool = False
-    contradictions: list[str] = []
+    contradictions: list[str] = Field(default_factory=list)
     """What was measured beyond what is proven."""
 
     @property
     def tuning(self) -> bool:
         """Whether it served to choose a value, and is reported nowhere."""
         return "validation" in self.settings
+
+    def has(self, point: Point) -> bool:
+        """Whether nothing is asked for that a run lacks, such as an attack."""
+        if self.state == "failed":
+            return True
+        return self.attacked >= point.attack and self.audited >= point.audit
 
     def curve(self, out: Path) -> list[MetricsLine]:
         """Every evaluation of the run; the last one alone where its folder was taken away."""
@@ -88,13 +97,8 @@ def read_results(out: Path) -> list[PointResult]:
     """Every run of a sweep that ended, in the order of their names.
 
     Raises:
-        FileNotFoundError: the folder holds no sweep.
         ValueError: a file cannot be read.
     """
-    if not (out / SWEEP).is_file():
-        raise FileNotFoundError(
-            f"{out} holds no sweep; `overhear sweep SWEEP.toml --out {out}` makes one"
-        )
     names = sorted(path.stem for path in (out / RESULTS).glob("*.json"))
     return [found for name in names if (found := read_result(out, name)) is not None]
 
@@ -135,9 +139,7 @@ def read_tuned(out: Path) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]
             ) from error
 
 
-def write_tuned(
-    out: Path, chosen: Sequence[tuple[Mapping[str, str], Mapping[str, str]]]
-) -> None:
+def write_tuned(out: Path, chosen: Sequence[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
     """What was chosen for each row."""
     lines = (json.dumps({"row": dict(r), "chosen": dict(c)}, ensure_ascii=False) for r, c in chosen)
     write_durably(out / TUNED, "".join(f"{line}\n" for line in lines).encode())

@@ -13,7 +13,6 @@ from typing import Any
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ..own.trust import ask
-from ..run_file.toml import write_toml
 from ..stop import Stop
 from .engine import Backend, Engine, default_jobs
 from .one_run import Task, digest_of, try_lock
@@ -22,7 +21,6 @@ from .results import (
     LOCKS,
     POINTS,
     RESULTS,
-    SWEEP,
     PointResult,
     read_result,
     read_results,
@@ -31,7 +29,7 @@ from .results import (
     write_result,
     write_tuned,
 )
-from .sweep_file import Choice, SweepFile
+from .sweep_file import SWEEP, Choice, SweepFile, file_text
 
 __all__ = ["Swept", "goal_of", "run_sweep"]
 
@@ -136,16 +134,14 @@ def run_sweep(
     for name in (POINTS, RESULTS, LOCKS):
         (out / name).mkdir(parents=True, exist_ok=True)
     with _sole(out):
-        whole = {**sweep.model_dump(exclude_none=True), "base": dict(base)}
-        text = write_toml({"sweep": whole})
-        _check_same(out, base, tuning)
-        write_durably(out / SWEEP, text.encode())
+        before = points_of(sweep, _kept_choices(out, tried))
+        _check_same(out, base, [*tuning, *before])
+        write_durably(out / SWEEP, file_text(sweep, base).encode())
         stop.note("the same command goes on with the runs that have not ended")
         _run(work, tuning)
         tuned = _tuned(sweep, out, tried)
         points = points_of(sweep, tuned)
         chosen = [one for one in points if sweep.tune is None or _row_of(one) in tuned]
-        _check_same(out, base, [*tuning, *points], whole=True)
         for one in points:
             if one not in chosen:
                 _note(work, _refusal(one, _UNTUNED))
@@ -168,7 +164,7 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
     tasks = []
     for point in points:
         kept = read_result(work.out, point.name)
-        if kept is not None and (kept.state == "done" or not work.retry) and _is_whole(kept, point):
+        if kept is not None and (kept.state == "done" or not work.retry) and kept.has(point):
             work.done += 1
         elif (why := work.refused.get(shown(point))) is not None:
             _note(work, _refusal(point, why))
@@ -187,13 +183,6 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
         return
     for task, why in work.engine.run(tasks, lambda result: _ended(work, result)):
         _note(work, _refusal(task.point, why))
-
-
-def _is_whole(kept: PointResult, point: Point) -> bool:
-    """Whether nothing is asked for that a run lacks, such as an attack."""
-    if kept.state == "failed":
-        return True
-    return kept.attacked >= point.attack and kept.audited >= point.audit
 
 
 def _refusal(point: Point, why: str) -> PointResult:
@@ -238,16 +227,13 @@ def _check_folder(out: Path) -> None:
 _OURS = (POINTS, RESULTS, LOCKS)
 
 
-def _check_same(
-    out: Path, base: Mapping[str, Any], points: Sequence[Point], *, whole: bool = False
-) -> None:
+def _check_same(out: Path, base: Mapping[str, Any], points: Sequence[Point]) -> None:
     """Refuse a folder with runs of another sweep; one may grow by seeds and values.
 
     Args:
         out: the folder.
         base: tables of the run file.
-        points: of the sweep.
-        whole: whether these are all of its points, so that another one is a stranger.
+        points: of the sweep, all of them, with what was chosen for them before.
     """
     if not (out / SWEEP).is_file():
         return
@@ -255,10 +241,8 @@ def _check_same(
     for held in read_results(out):
         point = by_name.get(held.name)
         if point is None:
-            if whole or held.tuning:
-                _refuse_other(out, f"holds {held.name}, which is no run of this one")
-            continue
-        if held.run_file and digest_of(config_of(base, point)) != held.run_file:
+            _refuse_other(out, f"holds {held.name}, which is no run of this one")
+        elif held.run_file and digest_of(config_of(base, point)) != held.run_file:
             _refuse_other(out, f"holds {held.name} with other keys of its run file")
 
 
@@ -278,30 +262,29 @@ def _sole(out: Path) -> Iterator[None]:
         yield
 
 
-def _tuned(
-    sweep: SweepFile, out: Path, tried: Sequence[Tried]
-) -> dict[_Row, Mapping[str, Choice]]:
+def _tuned(sweep: SweepFile, out: Path, tried: Sequence[Tried]) -> dict[_Row, Mapping[str, Choice]]:
     """The choice for each row; one that was made stays, whatever is tried again later."""
     if sweep.tune is None:
         return {}
-    before = {tuple(row.values()): chosen for row, chosen in read_tuned(out)}
-    found: dict[_Row, Mapping[str, Choice]] = {}
-    kept: list[tuple[Mapping[str, str], Mapping[str, str]]] = []
-    for row in sweep.rows():
-        settings = {key: choice.shown for key, choice in row.items()}
-        name = tuple(settings.values())
-        values = [one for one in tried if one.row == settings]
-        held = before.get(name)
-        best = next((o for o in values if _shown(o) == held), None) or _best(out, values)
+    found = _kept_choices(out, tried)
+    rows = {tuple(one.row.values()): one.row for one in tried}
+    for name, row in rows.items():
+        best = _best(out, [one for one in tried if one.row == row]) if name not in found else None
         if best is not None:
             found[name] = best.chosen
-            kept.append((settings, _shown(best)))
-    write_tuned(out, kept)
+    write_tuned(out, [(rows[n], {k: c.shown for k, c in of.items()}) for n, of in found.items()])
     return found
 
 
-def _shown(tried: Tried) -> dict[str, str]:
-    return {key: choice.shown for key, choice in tried.chosen.items()}
+def _kept_choices(out: Path, tried: Sequence[Tried]) -> dict[_Row, Mapping[str, Choice]]:
+    """The choices that were made before and are still tried."""
+    before = {tuple(row.values()): chosen for row, chosen in read_tuned(out)}
+    return {
+        name: one.chosen
+        for one in tried
+        if before.get(name := tuple(one.row.values()))
+        == {key: choice.shown for key, choice in one.chosen.items()}
+    }
 
 
 def _best(out: Path, values: Sequence[Tried]) -> Tried | None:
@@ -310,9 +293,7 @@ def _best(out: Path, values: Sequence[Tried]) -> Tried | None:
     for one in values:
         results = [read_result(out, point.name) for point in one.points]
         goals = [
-            goal_of(result)
-            for result in results
-            if result is not None and result.state == "done"
+            goal_of(result) for result in results if result is not None and result.state == "done"
         ]
         if len(goals) < len(results):
             continue

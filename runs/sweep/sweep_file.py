@@ -1,13 +1,13 @@
 """The sweep file: a run file, seeds, and the keys of it that take several values.
 
-    base = "run.toml"                 a run file, or its tables as [base.data], [base.model], ...
-    seeds = 10                        1 to 10, or a list; each is [training] seed of a run
-    [grid]                            every combination of the values is a row
-    "graph.name" = ["ring", {"graph.name" = "erdos-renyi", "graph.edge_probability" = 0.4}]
-    [tune]                            values that are chosen for each row on validation records
-    "training.learning_rate" = [0.1, 1]
-    [also]
-    attack = true                     or the rows and seeds that are attacked
+base = "run.toml"                 a run file, or its tables as [base.data], [base.model], ...
+seeds = 10                        1 to 10, or a list; each is [training] seed of a run
+[grid]                            every combination of the values is a row
+"graph.name" = ["ring", {"graph.name" = "erdos-renyi", "graph.edge_probability" = 0.4}]
+[tune]                            values that are chosen for each row on validation records
+"training.learning_rate" = [0.1, 1]
+[also]
+attack = true                     or the rows and seeds that are attacked
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
-from ..run_file.problems import sentences
+from ..run_file.problems import did_you_mean
 from ..run_file.toml import read_toml, write_toml
 
-__all__ = ["MOST_POINTS", "Choice", "SweepFile", "read_sweep_file"]
+__all__ = ["MOST_POINTS", "Choice", "SweepFile", "checked", "kept_sweep", "read_sweep_file"]
 
 MOST_POINTS = 100_000
 """Runs of a sweep; the largest table of the papers has 3,600."""
@@ -35,6 +36,8 @@ TUNING_SEEDS = 1_000_000
 """Seeds of tuning count from here, so that no reported seed was tuned on."""
 
 SEED = "seed"
+SWEEP = "sweep.toml"
+"""Of the folder of a sweep: its file, with the run file in it."""
 Chosen = bool | dict[str, list[Any]]
 
 
@@ -126,7 +129,9 @@ class SweepFile(_Part):
         if isinstance(self.seeds, list) and not self.seeds:
             problems.append("seeds=[] names no seed; give a number, or a list of seeds")
         if isinstance(self.seeds, list) and any(s >= TUNING_SEEDS for s in self.seeds):
-            problems.append(f"seeds={self.seeds} must lie below {TUNING_SEEDS}, where tuning starts")
+            problems.append(
+                f"seeds={self.seeds} must lie below {TUNING_SEEDS}, where those of tuning start"
+            )
         problems += [
             f"[also] {name}: {key!r} is no key of [grid] and not {SEED!r}"
             for name in ("attack", "audit")
@@ -175,7 +180,7 @@ def _flat(table: Any, where: str) -> Any:
 
 def _problems(where: str, key: str, values: Sequence[Any]) -> Iterator[str]:
     if key.count(".") != 1 or not all(key.split(".")):
-        yield f"[{where}] {key!r} must read table.key, such as \"graph.name\""
+        yield f'[{where}] {key!r} must read table.key, such as "graph.name"'
         return
     if not values:
         yield f"[{where}] {key!r} has no value; give at least one, or leave the key out"
@@ -248,6 +253,25 @@ def read_sweep_file(path: str | Path) -> tuple[SweepFile, dict[str, Any]]:
     return found, base_of(found, beside=path.parent, where=str(path))
 
 
+def kept_sweep(out: Path) -> SweepFile:
+    """The sweep file that the folder of a sweep keeps.
+
+    Raises:
+        FileNotFoundError: the folder holds no sweep.
+        ValueError: the file cannot be read.
+    """
+    path = out / SWEEP
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{out} holds no sweep; `overhear sweep SWEEP.toml --out {out}` makes one"
+        )
+    try:
+        values = read_toml(read_text(path))
+    except InputError as error:
+        raise InputError(f"{path} {error}") from error
+    return checked(values, where=str(path))
+
+
 def checked(values: Mapping[str, Any], *, where: str) -> SweepFile:
     """The sweep file of some values.
 
@@ -257,12 +281,52 @@ def checked(values: Mapping[str, Any], *, where: str) -> SweepFile:
     try:
         return SweepFile.model_validate(values)
     except ValidationError as error:
-        found, more = sentences(error, SweepFile.model_json_schema())
-        lines = "".join(f"\n  {sentence}" for sentence in found)
-        lines += f"\n  and {more} more" if more else ""
-        if len(found) == 1 and not more:
+        found = [
+            line for one in error.errors(include_url=False) for line in _told(one).splitlines()
+        ]
+        told, more = found[:_MOST_TOLD], len(found) - _MOST_TOLD
+        if len(found) == 1:
             raise InputError(f"{where}: {found[0]}") from None
-        raise InputError(f"{where} has {len(found) + more} problems:{lines}") from None
+        lines = "".join(f"\n  {line}" for line in told)
+        lines += f"\n  and {more} more" if more > 0 else ""
+        raise InputError(f"{where} has {len(found)} problems:{lines}") from None
+
+
+_MOST_TOLD = 10
+_KEYS = tuple(SweepFile.model_fields)
+
+
+def _told(error: ErrorDetails) -> str:
+    """A problem in a sentence."""
+    loc = [str(part) for part in error["loc"] if part not in _BRANCHES]
+    if error["type"] == "value_error":
+        words = str(error.get("ctx", {}).get("error", error["msg"]))
+        return words if not loc else f"[{loc[0]}] {words}"
+    place = loc[0] if len(loc) == 1 else f"[{loc[0]}] {'.'.join(loc[1:])}"
+    if error["type"] == "extra_forbidden":
+        meant = did_you_mean(loc[0], _KEYS) if len(loc) == 1 else ""
+        return f"{place} is no key of a sweep file{meant}"
+    if error["type"] == "missing":
+        return f"{place} is missing; {_WANTED.get(place, 'give it')}"
+    shown = repr(error["input"])
+    shown = shown if len(shown) < _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
+    return f"{place}={shown}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+_LONGEST_SHOWN = 80
+_BRANCHES: tuple[str, ...] = (
+    "int",
+    "constrained-int",
+    "bool",
+    "str",
+    "list[constrained-int]",
+    "dict[str,any]",
+)
+_BRANCHES += ("dict[str,list[any]]",)
+_WANTED = {
+    "base": "name a run file, or give its tables as [base.data], [base.model], ...",
+    "grid": 'give a key at least, such as "graph.name" = ["ring", "full"]',
+}
 
 
 def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, Any]:
@@ -279,3 +343,20 @@ def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, Any]:
         return read_toml(read_text(run))
     except InputError as error:
         raise InputError(f"{run} {error}") from error
+
+
+def file_text(sweep: SweepFile, base: Mapping[str, Any]) -> str:
+    """A sweep file with the tables of its run file in it, as TOML.
+
+    Args:
+        sweep: the file.
+        base: tables of the run file.
+    """
+    whole = sweep.model_dump(exclude_none=True)
+    tune = whole.pop("tune", None)
+    if tune is not None:
+        whole["tune"] = {**tune.pop("keys"), **tune}
+    seeds = whole.pop("seeds")
+    tables = write_toml({**{k: v for k, v in whole.items() if k != "base"}})
+    run = write_toml({"base": dict(base)})
+    return f"seeds = {_toml(seeds)}\n\n{tables}\n{run}"
