@@ -138,9 +138,8 @@ class Engine:
         with contextlib.ExitStack() as stack:
             try:
                 if self._address is None:
-                    local = LocalCluster(
-                        n_workers=self._jobs, threads_per_worker=1, dashboard_address=None
-                    )
+                    quiet: dict[str, Any] = {"dashboard_address": None}  # no page, no port
+                    local = LocalCluster(n_workers=self._jobs, threads_per_worker=1, **quiet)
                     client = stack.enter_context(Client(stack.enter_context(local)))
                 else:
                     client = stack.enter_context(Client(self._address, timeout=_PATIENCE))
@@ -154,9 +153,9 @@ class Engine:
 
     @contextlib.contextmanager
     def _ray(self) -> Iterator[None]:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports] # an extra
         from joblib import parallel_config
-        from ray.util.joblib import register_ray
+        from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
 
         register_ray()
         ours = not ray.is_initialized()
