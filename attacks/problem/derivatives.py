@@ -2,8 +2,8 @@
 
 An attack differentiates the gradient that a candidate would have sent. Fused kernels of attention
 have a first derivative alone, and no rule for vmap; the fast path of `nn.TransformerEncoderLayer`
-in evaluation mode has no derivative at all. The second derivative of torch's layer norm and RMS
-norm is a wrong one under vmap (torch 2.13: by 7 % in a small network), without an error.
+in evaluation mode has no derivative at all. The second derivative of torch's layer norm is a
+wrong one under vmap (torch 2.13: by 7 % in a small network), without an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Compute attention and norms of layers by plain operations while it is entered.
+    """Compute attention and layer norm by plain operations while it is entered.
 
     Examples:
         >>> from torch.func import grad, vmap
@@ -38,14 +38,14 @@ def twice_differentiable() -> Iterator[None]:
     before = mha.get_fastpath_enabled()
     mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), _PlainNorms():
+        with sdpa_kernel(SDPBackend.MATH), _PlainLayerNorm():
             yield
     finally:
         mha.set_fastpath_enabled(before)
 
 
-class _PlainNorms(TorchFunctionMode):
-    """Layer norm and RMS norm from means and squares."""
+class _PlainLayerNorm(TorchFunctionMode):
+    """Layer norm from means and squares."""
 
     def __torch_function__(
         self,
@@ -72,19 +72,6 @@ def _layer_norm(
     return found if bias is None else found + bias
 
 
-def _rms_norm(
-    input: Tensor,  # torch's name
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Tensor:
-    over = tuple(range(-len(normalized_shape), 0))
-    least = torch.finfo(input.dtype).eps if eps is None else eps
-    found = input * torch.rsqrt(input.square().mean(dim=over, keepdim=True) + least)
-    return found if weight is None else found * weight
-
-
 _PLAIN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     functional.layer_norm: _layer_norm,
-    functional.rms_norm: _rms_norm,
 }
