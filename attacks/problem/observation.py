@@ -27,6 +27,7 @@ from torch.nn.functional import cross_entropy
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from ...training.models.tasks import Task
+from .derivatives import twice_differentiable
 
 HOST = torch.device("cpu")
 
@@ -232,7 +233,9 @@ def sent_gradient(
         values = unflatten(model, point)
 
         def loss(values: dict[str, Tensor]) -> Tensor:
-            return cross_entropy(functional_call(model, values, (x,)), y)
+            with twice_differentiable():
+                logits = functional_call(model, values, (x,))
+            return cross_entropy(logits, y)
 
         return torch.cat([value.flatten() for value in grad(loss)(values).values()])
 
