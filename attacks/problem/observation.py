@@ -46,6 +46,8 @@ class Observation:
         coefs: (P,) of the points: numbers, or (D',) tensors where blocks differ.
         mean_of: where the mean of the batch is clipped in place of each record: the divisor B' in
             gradient[k] = clip(1/B' sum_b grad_b) + noise[k]. None where records are clipped.
+        clip_parts: whether each record's gradients are clipped one by one, before they are combined
+            with `coefs`, in place of their combination.
         task: the loss, where it is not the cross-entropy of a network's logits.
         rounding: what rounding of messages may leave in the gradient, over its norm; algebra that
             looks for an exact solution has to allow for it.
@@ -69,6 +71,7 @@ class Observation:
     records: int
     coefs: tuple[float | Tensor, ...] = (1.0,)
     mean_of: float | None = None
+    clip_parts: bool = False
     task: Task | None = None
     rounding: float = 0.0
 
@@ -134,6 +137,8 @@ class Observation:
             )
         if self.records < 1:
             raise InputError(f"records={self.records} must be at least 1")
+        if self.clip_parts and self.mean_of is not None:
+            raise InputError(f"mean_of={self.mean_of} must be None where clip_parts is True")
         if len(self.coefs) != p.shape[1]:
             raise InputError(f"{len(self.coefs)} coefs for {p.shape[1]} points; give one for each")
 
@@ -200,6 +205,7 @@ def sent_gradient(
     clip_norm: float | None,
     coefs: Sequence[float | Tensor] = (1.0,),
     mean_of: float | None = None,
+    clip_parts: bool = False,
     task: Task | None = None,
 ) -> Tensor:
     """The mean clipped gradient that a batch sends, differentiable in the batch.
@@ -212,6 +218,7 @@ def sent_gradient(
         clip_norm: L2 bound on each record's vector; None clips nothing.
         coefs: of the points.
         mean_of: as in `Observation`.
+        clip_parts: as in `Observation`.
         task: as in `Observation`.
 
     Returns:
@@ -237,7 +244,10 @@ def sent_gradient(
         return torch.cat([value.flatten() for value in grad(loss)(values).values()])
 
     def combined(x: Tensor, y: Tensor) -> Tensor:
-        parts = [c * slope(p, x, y) for c, p in zip(coefs, every, strict=True)]
+        slopes = [slope(p, x, y) for p in every]
+        if clip_parts and clip_norm is not None:
+            slopes = [g * _clip_factor(g, clip_norm) for g in slopes]
+        parts = [c * g for c, g in zip(coefs, slopes, strict=True)]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
 
     if mean_of is not None:
@@ -245,8 +255,11 @@ def sent_gradient(
         return mean if clip_norm is None else mean * _clip_factor(mean, clip_norm)
     if clip_norm is None or len(inputs) == 1:  # one gradient: no need for one row per record
         flat = combined(inputs, targets)
-        return flat if clip_norm is None else flat * _clip_factor(flat, clip_norm)
+        free = clip_norm is None or clip_parts
+        return flat if free else flat * _clip_factor(flat, clip_norm or math.inf)
     rows = vmap(combined)(inputs.unsqueeze(1), targets.unsqueeze(1))  # (B, D)
+    if clip_parts:
+        return rows.mean(dim=0)
     return (rows * _clip_factor(rows, clip_norm)).mean(dim=0)
 
 
@@ -282,6 +295,7 @@ def sent_gradients(
             clip_norm=observation.clip_norm,
             coefs=observation.coefs,
             mean_of=observation.mean_of,
+            clip_parts=observation.clip_parts,
             task=observation.task,
         )
         for points in observation.points
