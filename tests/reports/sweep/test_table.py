@@ -264,3 +264,17 @@ def test_what_cannot_be_a_plot_is_refused(tmp_path, asked, words):
 def test_a_file_of_another_kind_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"must end in one of \.svg"):
         plot_sweep(sweep_of(tmp_path / "d", FOUR), tmp_path / "a.docx")
+
+
+def test_the_page_holds_the_table_the_plot_and_what_failed(tmp_path, capsys):
+    held = {**FOUR, ("zeta", "ring"): [math.nan, 0.60, 0.55]}
+    out, page = sweep_of(tmp_path / "d", held), tmp_path / "a.html"
+    assert cli.main(["table", str(out), "--format", "html", "--out", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert '<td class="best">84.00 ± 2.12</td>' in text
+    assert "data:image/png;base64," in text
+    assert "algorithm.name=zeta, graph.name=ring, seed 1: no" in text
+    assert "<script" not in text
+    command = ["table", str(out), "--format", "html", "--value", "loss"]
+    assert cli.main(command) == 2
+    assert "--value have no effect" in capsys.readouterr().err
