@@ -1,6 +1,7 @@
 """The exact stages, one after the other, before anything is optimised.
 
-    first layer   one record: the input of a linear first layer, by rank 1, under noise too
+    first layer   one record: the input of a linear first layer, by rank 1, under noise too; its
+                  label is read, or tried where the gradient is not of one cross-entropy
     patches       one record: a patch embedding with learned positions, without noise
     peeling       one record: layer after layer from the last to the first, without noise
     separation    several records: the activation patterns of a ReLU network, without noise
@@ -93,10 +94,12 @@ def first_layer(problem: Problem) -> Tensor | None:
 def _first_layer(problem: Problem) -> Found | None:
     """The first linear layer's input, where its gradient is the observed one or noise is small."""
     seen = problem.observation
-    if problem.labels is None or (inputs := first_layer(problem)) is None:
+    if (inputs := first_layer(problem)) is None:
         return None
     if not seen.is_noisy:
-        return _accepted(problem, inputs, problem.labels, stage="exact")
+        return _under_some_label(problem, inputs)
+    if problem.labels is None:
+        return None
     # The prior of a search draws the brightness down, which the bias alone holds up.
     factor = math.sqrt(float(problem.box.pixels(inputs).square().sum()) + 1)
     energy = squared_size(seen) - seen.gradient.numel() * seen.noise_std**2
@@ -118,6 +121,22 @@ def _patched(problem: Problem) -> Found | None:
         left = [residual(seen, problem.model, inputs=found, targets=label) for label in every]
         labels = every[left.index(min(left))]
     return _accepted(problem, found, labels, stage="patches", allowed=_DETERMINED)
+
+
+def _under_some_label(problem: Problem, inputs: Tensor) -> Found | None:
+    """The input under the label that was read, or else under any that explains the gradient.
+
+    The last layer's signs tell the label of one gradient of the cross-entropy. A difference of
+    gradients at two points has other signs, and so may a task's loss: each class is tried.
+    """
+    device, read = inputs.device, problem.labels
+    first = [] if read is None else [read.to(device)]
+    every = [torch.tensor([k], device=device) for k in range(problem.classes)]
+    for labels in first if problem.observation.is_plain and first else [*first, *every]:
+        found = _accepted(problem, inputs, labels, stage="exact")
+        if found is not None:
+            return found
+    return None
 
 
 def _peeled(problem: Problem) -> Found | None:

@@ -40,12 +40,13 @@ def conclusion(rows: Sequence[Row], *, threshold: float = 0.0, guessed: float = 
     if all(stage == "not identified" for stage in rows[-1].stages):
         return (
             "No leak shown: what this adversary saw does not single out the victim's gradient "
-            "from those of others."
+            f"from those of others{_because(rows[-1])}."
         )
     rebuilt = sum(mse <= threshold for mse in undefended.mse)
     if undefended.mean_mse >= blind.mean_mse and not rebuilt:
+        why = _because(next(row for row in rows if row.name == Protection.NONE))
         return (
-            "The attack fails even without a defence, so it says nothing about the defence: "
+            f"The attack fails even without a defence{why}, so it says nothing about the defence: "
             "no leak shown."
         )
     if defended.mean_mse >= blind.mean_mse * (1 - _TIE):
@@ -60,6 +61,11 @@ def conclusion(rows: Sequence[Row], *, threshold: float = 0.0, guessed: float = 
         f"A leak is shown: with the defence on, the error is "
         f"{defended.mean_mse / blind.mean_mse:.1%} of the blind guess's."
     )
+
+
+def _because(row: Row) -> str:
+    """Why nothing was observed, in brackets."""
+    return f" ({row.reason})" if row.reason else ""
 
 
 def _beyond_guessing(

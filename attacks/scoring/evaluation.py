@@ -44,6 +44,7 @@ class Row:
         spectral: whether the gradient stands out of the noise of any layer, in words.
         unused: the victim's contributions that the attack does not use: what it cannot single out,
             and what is clipped otherwise than the rest.
+        reason: why nothing of some group was observed, in words; empty where something was of all.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Row:
     labels: tuple[int, ...] = ()
     spectral: str = ""
     unused: tuple[str, ...] = ()
+    reason: str = ""
 
 
 def attack_images(
@@ -163,6 +165,7 @@ def _row(
         intercepts=max((len(o.gradient) for o in held), default=0),
         labels=tuple(labels[i] for i in scores.order),
         unused=tuple(dict.fromkeys(name for e in seen for name in (*e.missing, *e.passed_over))),
+        reason=next((e.reason for e in seen if e.observation is None), ""),
     )
 
 
