@@ -1,7 +1,7 @@
 """Attack a run: intercepted rounds re-enacted with planted public records, scored in four rows.
 
-An attack that was interrupted goes on where it stopped: what is known of a point is written once
-the point is done, and a folder of attacks without attack.json is gone on with.
+A run may be attacked any number of times, each time into a folder of its own. An attack that was
+interrupted goes on where it stopped: what is known of a point is written once the point is done.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from ..evidence.schema import AllowedByProof, Attack, AttackRow, Means, Scenario
 from ..folder import folder as run_folder
 from ..folder.records import header_of
 from ..folder.released import read_released
-from ..folder.sums import check_sums, forget_sums, write_sums
+from ..folder.sums import check_sums
 from ..run_file.build import Built, build
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
 from .gallery import save_gallery
+from .kept import Place, asked_of, find_place, finished_attack
 from .planted import Public, plant
 from .points import Point, check_attack, points_of, preset_of, trial_of
 
@@ -49,6 +50,7 @@ def attack_run(
     folder: Path,
     *,
     overrides: Sequence[str] = (),
+    name: str | None = None,
     device: str | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
@@ -58,17 +60,18 @@ def attack_run(
     Args:
         folder: a run folder of `overhear train`; one whose attack was interrupted goes on.
         overrides: "attack.key=value", in place of keys of [attack] of its run file.
+        name: of the attack's folder below attacks/; by default as `find_place` names it.
         device: where to compute, as `find_device` reads it; that of the run file by default.
             Rounds, which need float64, run on the CPU where the device has none.
         progress: called with (done, total, what).
         stop: asked to stop, the attack ends at once; points that are done are kept.
 
     Returns:
-        What is written to attacks/attack.json.
+        What is written to attack.json of its folder.
 
     Raises:
         FileNotFoundError: no finished run is in the folder.
-        FileExistsError: the run was attacked already.
+        FileExistsError: the run was attacked in this way already.
         ValueError: there is nothing that the attack can be mounted on; nothing is written then.
         ContradictedProof: more was rebuilt than the proof allows; everything is written before.
         Interrupted: it was asked to stop.
@@ -78,15 +81,11 @@ def attack_run(
     stray = [text for text in overrides if not text.startswith("attack.")]
     if stray:
         raise InputError(f"set {stray[0]}: of a run that is over, [attack] alone can be changed")
-    if (folder / run_folder.ATTACK).exists():
-        raise FileExistsError(
-            f"{folder / run_folder.ATTACK} exists; attack another run, or move "
-            f"{run_folder.ATTACKS} away"
-        )
+    path = run_folder.require(folder, run_folder.RUN)
+    config = load_run_file(path, overrides, of_folder=True)
+    asked, of_run = (asked_of(one) for one in (config, load_run_file(path, of_folder=True)))
+    place = find_place(folder, asked, of_run=of_run, name=name)
     check_sums(folder)
-    config = load_run_file(run_folder.require(folder, run_folder.RUN), overrides, of_folder=True)
-    if (place := folder / run_folder.ATTACKS).exists() and not place.is_dir():
-        raise InputError(f"{place} is no folder, where an attack is written; move it away")
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
     search = find_device(config.training.device if device is None else device)
@@ -97,51 +96,59 @@ def attack_run(
     # The public records, shown once for all points.
     shown = built.data.pixels(public.images).clamp(0, 1)
     with stop.held():
-        forget_sums(folder, f"{run_folder.ATTACKS}/")  # of an unfinished attack
-        (folder / run_folder.ATTACKS).mkdir(exist_ok=True)
-        originals = save_pictures(folder, "original", shown)
+        place.begin(asked)
+        originals = save_pictures(place, "original", shown)
     planted = _Planted(public=public, shown=shown, originals=originals, device=search)
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
-    done = sum((folder / aim.point.file).exists() for aim in aims)
-    if done and overrides:
-        raise InputError(
-            f"{done} points of an attack that was interrupted are kept in "
-            f"{folder / run_folder.ATTACKS}, whose keys nobody kept; give no key of [attack] to go "
-            "on with it, or remove the folder"
-        )
-    stop.note(_goes_on(folder, done, len(aims)))
+    done = sum(place.point(aim.point).exists() for aim in aims)
+    stop.note(_goes_on(place, done, len(aims)))
+    # With the k-th attack k^-2 of the risk is spent: on all of them together 1.65 times the first.
+    tests = len(aims) * (1 + len(run_folder.attack_files(folder))) ** 2
     found = []
     for aim in aims:
-        kept = folder / aim.point.file
-        if kept.exists():
-            found.append(_kept(kept))
+        if (kept := place.read(aim.point)) is not None:
+            found.append(kept)
             tick.skip(_groups(config, planted))
             continue
-        entry = _attacked(folder, config, built, aim, planted, tick=tick, tests=len(aims))
+        entry = _attacked(place, config, built, aim, planted, tick=tick, tests=tests)
         with stop.held():
             found.append(entry())
-            found[-1].write(kept)
+            found[-1].write(place.point(aim.point))
             done += 1
-            stop.note(_goes_on(folder, done, len(aims)))
+            stop.note(_goes_on(place, done, len(aims)))
     stop.finish()
     result = Attack(
         version=1, device=str(search), exact_device=str(home_of(search)), scenarios=found
     )
-    result.write(folder / run_folder.ATTACK)
-    for aim in aims:
-        (folder / aim.point.file).unlink(missing_ok=True)
-    write_sums(folder)
+    if place.name:
+        result = result.model_copy(update={"name": place.name})
+    place.finish(result)
     exceeded = [s.bound.sentence for s in found if s.bound.exceeded]
     if exceeded:
         raise ContradictedProof("; ".join(exceeded))
     return result
 
 
-def _goes_on(folder: Path, done: int, points: int) -> str:
+def attack_as_asked(folder: Path, overrides: Sequence[str] = ()) -> Attack | None:
+    """The finished attack on a run that was asked the same; None where there is none.
+
+    Args:
+        folder: of the run.
+        overrides: as of `attack_run`.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    path = folder / run_folder.RUN
+    asked, of_run = (asked_of(load_run_file(path, o, of_folder=True)) for o in (overrides, ()))
+    return finished_attack(folder, asked, of_run=of_run)
+
+
+def _goes_on(place: Place, done: int, points: int) -> str:
     return (
-        f"{done} of {points} points of the attack are kept in {folder / run_folder.ATTACKS}; given "
-        "again, it goes on with the others"
+        f"{done} of {points} points of the attack are kept in {place.path}; given again, it goes "
+        "on with the others"
     )
 
 
@@ -206,18 +213,8 @@ def _aims(folder: Path, config: RunFile, built: Built, *, multiplier: float) -> 
     return found
 
 
-def _kept(path: Path) -> Scenario:
-    return Scenario.read(
-        path,
-        refusal=lambda at, what: (
-            f"{path} cannot be read at {at or 'its start'}: {what}; remove it, and the point is "
-            "attacked again"
-        ),
-    )
-
-
 def _attacked(
-    folder: Path,
+    place: Place,
     config: RunFile,
     built: Built,
     aim: _Aim,
@@ -229,7 +226,7 @@ def _attacked(
     """Attack one point; what is returned writes its pictures, and is its entry.
 
     Args:
-        folder: of the run; its folder of attacks must exist.
+        place: of the attack, which was begun there.
         config: the run file.
         built: its objects.
         aim: what is attacked.
@@ -262,11 +259,11 @@ def _attacked(
         guesses=batch,
         tests=tests,
     )
-    return partial(_entry, folder, aim, planted, rows=rows, bound=bound, batch=batch)
+    return partial(_entry, place, aim, planted, rows=rows, bound=bound, batch=batch)
 
 
 def _entry(
-    folder: Path,
+    place: Place,
     aim: _Aim,
     planted: _Planted,
     *,
@@ -276,10 +273,10 @@ def _entry(
 ) -> Scenario:
     """The entry of a point: the four rows and what the proof allows."""
     point, trial = aim.point, aim.trial
-    gallery = f"{run_folder.ATTACKS}/gallery-{point.name}.png"
-    (folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted
+    gallery = f"{place.held}/gallery-{point.name}.png"
+    (place.folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted
     save_gallery(
-        folder / gallery,
+        place.folder / gallery,
         [("original", planted.shown), *((row.name, row.images) for row in rows)],
         captions=[[], *([f"{value:.1f} dB" for value in row.scores.psnr] for row in rows)],
     )
@@ -292,7 +289,7 @@ def _entry(
         preset=point.preset,
         batch=batch,
         together=trial.together,
-        rows=[_row(folder, point.name, row, planted.shown) for row in rows],
+        rows=[_row(place, point.name, row, planted.shown) for row in rows],
         originals=list(planted.originals),
         gallery=gallery,
         records=PLANTED,
@@ -301,14 +298,16 @@ def _entry(
     )
 
 
-def save_pictures(folder: Path, name: str, images: Tensor) -> list[str]:
+def save_pictures(place: Place, name: str, images: Tensor) -> list[str]:
     """Write (N, channels, height, width) pixels as PNG files; their paths within the run."""
     from PIL import Image
 
-    paths = [f"{run_folder.ATTACKS}/{name}-{i}.png" for i in range(len(images))]
+    paths = [f"{place.held}/{name}-{i}.png" for i in range(len(images))]
     for path, image in zip(paths, images, strict=True):
         levels = (image.permute(1, 2, 0) * 255.0).round().to(torch.uint8).numpy()
-        Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(folder / path)
+        Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(
+            place.folder / path
+        )
     return paths
 
 
@@ -333,7 +332,7 @@ def _allowed(bound: ReconstructionBound) -> AllowedByProof:
     )
 
 
-def _row(folder: Path, name: str, row: Row, originals: Tensor) -> AttackRow:
+def _row(place: Place, name: str, row: Row, originals: Tensor) -> AttackRow:
     s = row.scores
     return AttackRow(
         name=row.name,
@@ -352,7 +351,7 @@ def _row(folder: Path, name: str, row: Row, originals: Tensor) -> AttackRow:
         labels=list(row.labels),
         spectral=row.spectral,
         unused=list(row.unused),
-        images=save_pictures(folder, f"{name}-{row.name.replace(' ', '-')}", row.images),
+        images=save_pictures(place, f"{name}-{row.name.replace(' ', '-')}", row.images),
     )
 
 

@@ -52,11 +52,6 @@ class Point:
         """
         return f"round{self.round}-agent{self.victim}-{self.scenario}-{self.preset}"
 
-    @property
-    def file(self) -> str:
-        """Path within the run of what is kept of the point until all are done."""
-        return f"{run_folder.ATTACKS}/point-{self.name}.json"
-
 
 def points_of(config: RunFile) -> list[Point]:
     """Every point of a run file once, in the order of the report."""

@@ -137,12 +137,16 @@ class Scenario(Described):
     """Whose records are pictured."""
     conclusion: str
     bound: AllowedByProof
+    attack: str = ""
+    """Name of the attack, where several are read together; empty of the first."""
 
 
 class Attack(Described):
-    """The object of attacks/attack.json."""
+    """The object of attacks/attack.json and attacks/NAME/attack.json, or of several together."""
 
     version: Annotated[Literal[1], Field(alias="schema")]
+    name: str = ""
+    """Of its folder; empty of the first attack of a run."""
     device: str = ""
     """Where it searched; empty in files of older versions."""
     exact_device: str = ""
