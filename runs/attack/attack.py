@@ -37,7 +37,7 @@ from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
 from .gallery import save_gallery
-from .kept import Place, asked_of, find_place, finished_attack
+from .kept import Place, asked_of, check_unrepeated, find_place, finished_attack, reopen
 from .planted import Public, plant
 from .points import Point, check_attack, points_of, preset_of, trial_of
 
@@ -81,11 +81,14 @@ def attack_run(
     stray = [text for text in overrides if not text.startswith("attack.")]
     if stray:
         raise InputError(f"set {stray[0]}: of a run that is over, [attack] alone can be changed")
+    reopen(folder)
+    if name is None and not overrides:
+        check_unrepeated(folder)
+    check_sums(folder)
     path = run_folder.require(folder, run_folder.RUN)
     config = load_run_file(path, overrides, of_folder=True)
     asked, of_run = (asked_of(one) for one in (config, load_run_file(path, of_folder=True)))
     place = find_place(folder, asked, of_run=of_run, name=name)
-    check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
     search = find_device(config.training.device if device is None else device)

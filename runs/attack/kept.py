@@ -34,7 +34,15 @@ from ..folder.sums import forget_sums, is_listed, write_sums
 from ..run_file.run_file import RunFile
 from .points import Point
 
-__all__ = ["Place", "asked_of", "commands_of", "find_place", "finished_attack"]
+__all__ = [
+    "Place",
+    "asked_of",
+    "check_unrepeated",
+    "commands_of",
+    "find_place",
+    "finished_attack",
+    "reopen",
+]
 
 _ASKED = "asked.json"
 _LONGEST = 60  # letters of a name
@@ -122,13 +130,13 @@ class Place:
 
     @property
     def is_finished(self) -> bool:
-        """Whether an attack was finished here; reopens one that was killed in its last step."""
-        if not self.attack.exists():
-            return False
+        """Whether an attack was finished here."""
+        return self.attack.exists()
+
+    def reopen(self) -> None:
+        """Take away an attack.json that no sum names and whose points are still there."""
         if self._points() and not is_listed(self.folder, run_folder.attack_file(self.name)):
             self.attack.unlink()
-            return False
-        return True
 
     def asked(self) -> dict[str, Any] | None:
         """What an attack here was asked to do; None where an older version did not write it."""
@@ -142,6 +150,30 @@ class Place:
                 "attack again"
             ),
         ).attack
+
+
+def reopen(folder: Path) -> None:
+    """Make every attack that was killed in its last step one that goes on.
+
+    Args:
+        folder: of the run.
+    """
+    for place in _places(folder):
+        place.reopen()
+
+
+def check_unrepeated(folder: Path) -> None:
+    """Refuse to repeat the first attack, without reading the run, if it was the run file's.
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        FileExistsError: it is finished.
+    """
+    first = Place(folder=folder)
+    if first.is_finished and first.asked() is None:
+        raise _finished(first)
 
 
 def find_place(
@@ -238,17 +270,20 @@ def _claimed(place: Place, asked: Mapping[str, Any], of_run: Mapping[str, Any]) 
             f"{place.path} is no folder, where an attack is written; give another --name"
         )
     if place.is_finished:
-        raise FileExistsError(
-            f"{place.attack} exists; attack another run, or move {place.held} away, or attack this "
-            "run again beside it: with other keys of [attack] or, with the same, by a --name of "
-            "its own"
-        )
+        raise _finished(place)
     if not place.is_free and (held := _asked_of(place, of_run)) != asked:
         raise FileExistsError(
             f"{place.path} holds an unfinished attack with {_differences(held, asked)}; give that "
             "again to go on with it, or another --name"
         )
     return place
+
+
+def _finished(place: Place) -> FileExistsError:
+    return FileExistsError(
+        f"{place.attack} exists; attack another run, or move {place.held} away, or attack this "
+        "run again beside it: with other keys of [attack] or, with the same, by a --name of its own"
+    )
 
 
 def _asked_of(place: Place, of_run: Mapping[str, Any]) -> Mapping[str, Any]:
