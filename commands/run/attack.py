@@ -209,13 +209,14 @@ def _attack_folder(
             overrides=overrides,
             name=name,
             device=device,
+            convention=convention,
             progress=progress,
             stop=stop_of_command(),
         )
     if json:
         print_json(result.dump())
         return
-    from ..terminal.tables import attack_table
+    from ..terminal.tables import attack_table, columns_table
 
     console = make_console()
     for scenario in result.scenarios:
@@ -224,5 +225,7 @@ def _attack_folder(
             f"by {scenario.preset}"
         )
         console.print(attack_table(scenario.rows, title=title, convention=convention))
+        if scenario.rows[-1].columns:
+            console.print(columns_table(scenario.rows))
         say(console, scenario.conclusion)
         say(console, scenario.bound.sentence)

@@ -152,7 +152,7 @@ def _attack(report: Report) -> Iterator[str]:
                 str(scenario.round),
                 str(scenario.victim),
                 row.name,
-                figure(row.mean.psnr),
+                f"error {figure(row.mean.mse)}" if row.columns else figure(row.mean.psnr),
                 most if row.name == "defended" else "",
             )
             for row in scenario.rows

@@ -7,15 +7,17 @@ interrupted goes on where it stopped: what is known of a point is written once t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...attacks.interception.replay import Trial, trace_of
 from ...attacks.problem.problem import home_of
+from ...attacks.scoring.columns import with_columns
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, attack_images, score_each
 from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
@@ -26,6 +28,7 @@ from ...attacks.scoring.reconstruction_bound import (
     reconstruction_bound,
 )
 from ...privacy.errors import InputError
+from ...training.data.dataset import Dataset
 from ..errors import ContradictedProof
 from ..evidence.schema import AllowedByProof, Attack, AttackRow, Means, Scenario
 from ..folder import folder as run_folder
@@ -40,6 +43,7 @@ from .gallery import save_gallery
 from .kept import Place, asked_of, check_unrepeated, find_place, finished_attack, reopen
 from .planted import Public, plant
 from .points import Point, check_attack, points_of, preset_of, trial_of
+from .rows import DISTANCE, HELD_OUT, plant_rows, row_fields, values_of
 
 PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
 
@@ -52,6 +56,7 @@ def attack_run(
     overrides: Sequence[str] = (),
     name: str | None = None,
     device: str | None = None,
+    convention: str | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Attack:
@@ -63,6 +68,7 @@ def attack_run(
         name: of the attack's folder below attacks/; by default as `find_place` names it.
         device: where to compute, as `find_device` reads it; that of the run file by default.
             Rounds, which need float64, run on the CPU where the device has none.
+        convention: that scores will be shown by; of images alone.
         progress: called with (done, total, what).
         stop: asked to stop, the attack ends at once; points that are done are kept.
 
@@ -94,14 +100,20 @@ def attack_run(
     search = find_device(config.training.device if device is None else device)
     built = build(config, device=home_of(search))
     check_attack(folder, config, built=built)
+    if convention is not None and not built.data.image:
+        raise InputError(
+            f"convention={convention!r} scales the pixels of images, and {built.data.name!r} holds "
+            "rows of a table; leave it out"
+        )
     aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
-    public = plant(built.data, config.attack.images)
+    data = built.data if built.data.image else with_columns(built.data)
+    public = (plant_rows if data.columns else plant)(data, config.attack.images)
     # The public records, shown once for all points.
-    shown = built.data.pixels(public.images).clamp(0, 1)
+    shown = data.pixels(public.images).clamp(0, 1)
     with stop.held():
         place.begin(asked)
-        originals = save_pictures(place, "original", shown)
-    planted = _Planted(public=public, shown=shown, originals=originals, device=search)
+        originals = [] if data.columns else save_pictures(place, "original", shown)
+    planted = _Planted(data=data, public=public, shown=shown, originals=originals, device=search)
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
     done = sum(place.point(aim.point).exists() for aim in aims)
@@ -114,7 +126,7 @@ def attack_run(
             found.append(kept)
             tick.skip(_groups(config, planted))
             continue
-        entry = _attacked(place, config, built, aim, planted, tick=tick, tests=tests)
+        entry = _attacked(place, config, aim, planted, tick=tick, tests=tests)
         with stop.held():
             found.append(entry())
             found[-1].write(place.point(aim.point))
@@ -168,8 +180,9 @@ class _Aim:
 class _Planted:
     """The public records, and where they are searched for."""
 
+    data: Dataset
     public: Public
-    shown: Tensor  # (N, channels, height, width) pixels
+    shown: Tensor  # (N, channels, height, width) pixels, or (N, D) of a table on the unit box
     originals: Sequence[str]  # paths of their pictures
     device: torch.device
 
@@ -219,7 +232,6 @@ def _aims(folder: Path, config: RunFile, built: Built, *, multiplier: float) -> 
 def _attacked(
     place: Place,
     config: RunFile,
-    built: Built,
     aim: _Aim,
     planted: _Planted,
     *,
@@ -231,7 +243,6 @@ def _attacked(
     Args:
         place: of the attack, which was begun there.
         config: the run file.
-        built: its objects.
         aim: what is attacked.
         planted: with what.
         tick: called with words after each search.
@@ -240,7 +251,7 @@ def _attacked(
     public, batch = planted.public, config.attack.batch
     rows = attack_images(
         aim.trial,
-        built.data,
+        planted.data,
         scenario=aim.point.scenario,
         preset=preset_of(config, aim.point.preset),
         images=public.images,
@@ -262,6 +273,8 @@ def _attacked(
         guesses=batch,
         tests=tests,
     )
+    if planted.data.columns:
+        bound = replace(bound, records="records", error="error")
     return partial(_entry, place, aim, planted, rows=rows, bound=bound, batch=batch)
 
 
@@ -275,14 +288,18 @@ def _entry(
     batch: int,
 ) -> Scenario:
     """The entry of a point: the four rows and what the proof allows."""
-    point, trial = aim.point, aim.trial
-    gallery = f"{place.held}/gallery-{point.name}.png"
-    (place.folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted
-    save_gallery(
-        place.folder / gallery,
-        [("original", planted.shown), *((row.name, row.images) for row in rows)],
-        captions=[[], *([f"{value:.1f} dB" for value in row.scores.psnr] for row in rows)],
-    )
+    point, trial, data = aim.point, aim.trial, planted.data
+    gallery, told = None, dict[str, Any]()
+    if data.columns:
+        told = {"distance": DISTANCE, "values": values_of(data, planted.shown)}
+    else:
+        gallery = f"{place.held}/gallery-{point.name}.png"
+        (place.folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted
+        save_gallery(
+            place.folder / gallery,
+            [("original", planted.shown), *((row.name, row.images) for row in rows)],
+            captions=[[], *([f"{value:.1f} dB" for value in row.scores.psnr] for row in rows)],
+        )
     return Scenario(
         scenario=str(point.scenario),
         adversary=trial.parsed_adversary().name,
@@ -292,12 +309,13 @@ def _entry(
         preset=point.preset,
         batch=batch,
         together=trial.together,
-        rows=[_row(place, point.name, row, planted.shown) for row in rows],
+        rows=[_row(place, point.name, row, planted, blind=rows[0]) for row in rows],
         originals=list(planted.originals),
         gallery=gallery,
-        records=PLANTED,
-        conclusion=_words(rows, planted.public),
+        records=HELD_OUT if data.columns and data.held_out else PLANTED,
+        conclusion=_words(rows, planted),
         bound=_allowed(bound),
+        **told,
     )
 
 
@@ -314,9 +332,14 @@ def save_pictures(place: Place, name: str, images: Tensor) -> list[str]:
     return paths
 
 
-def _words(rows: Sequence[Row], public: Public) -> str:
+def _words(rows: Sequence[Row], planted: _Planted) -> str:
     """The conclusion, and whether the gradient stands out of the noise at all."""
-    said = conclusion(rows, threshold=public.threshold, guessed=public.guessed)
+    said = conclusion(
+        rows,
+        threshold=planted.public.threshold,
+        guessed=planted.public.guessed,
+        table=bool(planted.data.columns),
+    )
     return f"{said} {rows[-1].spectral}".strip()
 
 
@@ -335,8 +358,19 @@ def _allowed(bound: ReconstructionBound) -> AllowedByProof:
     )
 
 
-def _row(place: Place, name: str, row: Row, originals: Tensor) -> AttackRow:
-    s = row.scores
+def _row(place: Place, name: str, row: Row, planted: _Planted, *, blind: Row) -> AttackRow:
+    s, shown = row.scores, planted.shown
+    if planted.data.columns:
+        more = row_fields(row, planted.data, shown, blind)
+    else:
+        pictures = f"{name}-{row.name.replace(' ', '-')}"
+        more = {
+            "conventions": {
+                key: means(score_each(shown, row.images, convention=convention))
+                for key, convention in CONVENTIONS.items()
+            },
+            "images": save_pictures(place, pictures, row.images),
+        }
     return AttackRow(
         name=row.name,
         mse=list(s.mse),
@@ -344,17 +378,13 @@ def _row(place: Place, name: str, row: Row, originals: Tensor) -> AttackRow:
         ssim=list(s.ssim),
         mean=means(s),
         interval={"mse": bootstrap_interval(s.mse), "psnr": bootstrap_interval(s.psnr)},
-        conventions={
-            key: means(score_each(originals, row.images, convention=convention))
-            for key, convention in CONVENTIONS.items()
-        },
         stage=list(row.stages),
         noise_std=row.noise_std,
         intercepts=row.intercepts,
         labels=list(row.labels),
         spectral=row.spectral,
         unused=list(row.unused),
-        images=save_pictures(place, f"{name}-{row.name.replace(' ', '-')}", row.images),
+        **more,
     )
 
 

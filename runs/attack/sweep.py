@@ -179,6 +179,8 @@ def attack_sweep_rows(
 
 
 def _scores(row: AttackRow, convention: str | None) -> str:
+    if row.columns:
+        return f"error {row.mean.mse:.3g}"
     if convention is None:
         return f"{row.mean.psnr:.1f} dB"
     mean = row.conventions[convention]
