@@ -1,5 +1,6 @@
 """Rows of a table under attack: mixed columns through train, attack, report and check."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,22 @@ def test_what_a_table_does_not_take_is_refused(
 ) -> None:
     assert cli.main(["attack", str(_trained(tmp_path)), *given]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_rows_of_a9a_are_rebuilt_whole_without_noise(tmp_path: Path) -> None:
+    root = Path(os.environ.get("OVERHEAR_DATA", ""))
+    if not (root / "libsvm" / "a9a").is_file():
+        pytest.skip(f"no libsvm/a9a under {root}; set OVERHEAR_DATA to a folder that holds it")
+    _, tail = RUN.split("[data.columns]")
+    lines = f'[data]\nname = "libsvm"\nroot = "{root}/libsvm/a9a"\nfeatures = 123\nagents = 4\n'
+    text = lines + tail[tail.index("[model]") :]
+    (tmp_path / "file.toml").write_text(text)
+    train_run(
+        load_run_file(tmp_path / "file.toml", ["training.sampling_rate=0.01"]), tmp_path / "out"
+    )
+    (scenario,) = attack_run(tmp_path / "out").scenarios
+    assert (scenario.rows[-1].whole, scenario.rows[0].whole) == (2, 0)
+    assert {one.kind for one in scenario.rows[-1].columns} == {"binary"}
+    assert len(scenario.values[0]) == 123
