@@ -51,6 +51,12 @@ class Candidates:
         """Some of them, by index."""
         return Candidates(inputs=self.inputs[chosen], labels=self.labels[chosen])
 
+    def after(self, inputs: Tensor, labels: Tensor) -> Candidates:
+        """Those records, then these."""
+        return Candidates(
+            inputs=torch.cat([inputs, self.inputs]), labels=torch.cat([labels, self.labels])
+        )
+
     def affordable(self, observation: Observation) -> Candidates:
         """The first of them, as many as are weighed in bounded time: at most 2,000."""
         each = max(observation.gradient.numel() * observation.points.shape[1], 1)

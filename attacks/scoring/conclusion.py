@@ -2,7 +2,9 @@
 
 Single successes count: one record that is rebuilt is a leak, whatever the mean over others says. A
 record is rebuilt where its error is at most a threshold that was fixed beforehand, and the count
-is more than guessing explains. Only where none is rebuilt do means decide.
+is more than guessing explains, or where it is nearer to the truth than 19 in 20 public records are
+to any other. Labels that are read and first places in lineups are leaks as well, each tested at 1 %.
+Only where none of this is shown do means decide, by Student's t at 5 %.
 """
 
 from __future__ import annotations
@@ -17,16 +19,36 @@ from .evaluation import BLIND, Row
 
 _TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
 _CHANCE = 0.05
+_RARE = 0.01  # of each further test, of labels and of lineups
 
 
-def conclusion(rows: Sequence[Row], *, threshold: float = 0.0, guessed: float = 0.0) -> str:
+def conclusion(
+    rows: Sequence[Row],
+    *,
+    threshold: float = 0.0,
+    guessed: float = 0.0,
+    near: float = 0.0,
+    guessed_label: float = 1.0,
+) -> str:
     """What the rows say.
 
     Args:
         rows: those of `attack_images`.
         threshold: MSE at which an image counts as rebuilt; 0 counts exact ones alone.
         guessed: how often a guess without any message does, at most.
+        near: MSE below which a single image is no guess: one in 20 public records is as close to
+            any other public record.
+        guessed_label: how often the best guess of a label is right.
     """
+    said = _verdict(
+        rows, threshold=threshold, guessed=guessed, near=near, guessed_label=guessed_label
+    )
+    return f"{said}{_power_words(rows[-1])}"
+
+
+def _verdict(
+    rows: Sequence[Row], *, threshold: float, guessed: float, near: float, guessed_label: float
+) -> str:
     by_name = {row.name: row.scores for row in rows}
     blind, defended = by_name[BLIND], by_name[Protection.DEFENDED]
     undefended = by_name[Protection.NONE]
@@ -37,11 +59,19 @@ def conclusion(rows: Sequence[Row], *, threshold: float = 0.0, guessed: float = 
             f"A leak is shown: with the defence on, {hits} of {count} images are rebuilt "
             f"(MSE at most {threshold:.3g})."
         )
+    close = sum(e < near and e < b for e, b in zip(defended.mse, blind.mse, strict=True))
+    if close:
+        return (
+            f"A leak is shown: with the defence on, {close} of {count} images are nearer to the "
+            f"truth (MSE below {near:.3g}) than 19 in 20 public records are to any other."
+        )
     if all(stage == "not identified" for stage in rows[-1].stages):
         return (
             "No leak shown: what this adversary saw does not single out the victim's gradient "
             "from those of others."
         )
+    if (leak := _label_leak(rows[-1], count, guessed_label)) or (leak := _lineup_leak(rows[-1])):
+        return leak
     rebuilt = sum(mse <= threshold for mse in undefended.mse)
     if undefended.mean_mse >= blind.mean_mse and not rebuilt:
         return (
@@ -50,15 +80,61 @@ def conclusion(rows: Sequence[Row], *, threshold: float = 0.0, guessed: float = 
         )
     if defended.mean_mse >= blind.mean_mse * (1 - _TIE):
         return "No leak shown: with the defence on, the attack is no better than the blind guess."
-    gains = np.subtract(blind.mse, defended.mse)
-    if len(gains) > 1 and gains.mean() < 2 * gains.std(ddof=1) / math.sqrt(len(gains)):
+    if len(defended.mse) > 1 and not _gains(blind.mse, defended.mse):
         return (
-            f"No leak shown beyond chance: with the defence on, the attack gains on the blind "
-            f"guess, but by less than two standard errors over {len(gains)} images."
+            "No leak shown beyond chance: with the defence on, the attack gains on the blind "
+            f"guess, but not significantly over {len(defended.mse)} images (Student's t, 5%)."
         )
     return (
         f"A leak is shown: with the defence on, the error is "
         f"{defended.mean_mse / blind.mean_mse:.1%} of the blind guess's."
+    )
+
+
+def _gains(blind: Sequence[float], errors: Sequence[float]) -> bool:
+    """Whether the mean gain is above 0 by Student's one-sided t test at .05."""
+    from scipy.stats import t
+
+    gains = np.subtract(blind, errors)
+    error = gains.std(ddof=1) / math.sqrt(len(gains))
+    return bool(gains.mean() > t.isf(_CHANCE, len(gains) - 1) * error)
+
+
+def _label_leak(row: Row, count: int, guessed: float) -> str:
+    """A sentence where more labels are right than guessing explains, with probability .01."""
+    from scipy.stats import binom
+
+    right = row.right_labels
+    if right is None or not float(binom.sf(right - 1, count, guessed)) < _RARE:
+        return ""
+    return (
+        f"A leak is shown: with the defence on, the labels of {right} of {count} images are read "
+        f"(guessing reads {guessed:.0%})."
+    )
+
+
+def _lineup_leak(row: Row) -> str:
+    """A sentence where records rank first more often than guessing explains."""
+    from scipy.stats import binom
+
+    for size, ranks in row.lineups.items():
+        first = sum(rank == 1 for rank in ranks)
+        if float(binom.sf(first - 1, len(ranks), 1 / size)) < _RARE / len(row.lineups):
+            return (
+                f"A leak is shown: with the defence on, {first} of {len(ranks)} records rank "
+                f"first among {size:,} by likelihood."
+            )
+    return ""
+
+
+def _power_words(row: Row) -> str:
+    """How often the true image would have passed the test that images of a search must pass."""
+    if not row.power:
+        return ""
+    mean = float(np.mean(row.power))
+    return (
+        f" The test that keeps an image of a search would keep the true one with probability "
+        f"{mean:.2g}."
     )
 
 

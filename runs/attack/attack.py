@@ -18,6 +18,7 @@ from ...attacks.interception.replay import Trial, trace_of
 from ...attacks.problem.problem import home_of
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, attack_images, score_each
+from ...attacks.scoring.lineup_bound import LineupBound, lineup_bound
 from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
 from ...attacks.scoring.reconstruction_bound import (
     ReconstructionBound,
@@ -27,7 +28,7 @@ from ...attacks.scoring.reconstruction_bound import (
 )
 from ...privacy.errors import InputError
 from ..errors import ContradictedProof
-from ..evidence.schema import AllowedByProof, Attack, AttackRow, Means, Scenario
+from ..evidence.schema import AllowedByProof, Attack, AttackRow, Lineup, Means, Scenario
 from ..folder import folder as run_folder
 from ..folder.records import header_of
 from ..folder.released import read_released
@@ -93,7 +94,7 @@ def attack_run(
     built = build(config, device=home_of(search))
     check_attack(folder, config, built=built)
     aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
-    public = plant(built.data, config.attack.images)
+    public = plant(built.data, config.attack.images, seed=config.training.seed)
     # The public records, shown once for all points.
     shown = built.data.pixels(public.images).clamp(0, 1)
     with stop.held():
@@ -248,9 +249,12 @@ def _attacked(
         prior_image=public.prior,
         generator=torch.Generator().manual_seed(config.training.seed),
         batch=batch,
+        candidates=public.candidates,
+        decoys=public.decoys,
         device=planted.device,
         progress=tick,
     )
+    lineups = len(rows[-1].lineups)
     # The run's own messages are the last row; the proof speaks of one record of each group.
     errors = rows[-1].scores.mse
     bound = reconstruction_bound(
@@ -260,9 +264,13 @@ def _attacked(
         images=len(errors[::batch]),
         prior_hit_rate=public.guessed,
         guesses=batch,
-        tests=tests,
+        tests=tests * (1 + lineups),
     )
-    return partial(_entry, folder, aim, planted, rows=rows, bound=bound, batch=batch)
+    ranked = [
+        lineup_bound(mu=aim.proven, size=size, ranks=found, tests=tests * (1 + lineups))
+        for size, found in rows[-1].lineups.items()
+    ]
+    return partial(_entry, folder, aim, planted, rows=rows, bound=bound, ranked=ranked, batch=batch)
 
 
 def _entry(
@@ -272,6 +280,7 @@ def _entry(
     *,
     rows: Sequence[Row],
     bound: ReconstructionBound,
+    ranked: Sequence[LineupBound],
     batch: int,
 ) -> Scenario:
     """The entry of a point: the four rows and what the proof allows."""
@@ -292,12 +301,15 @@ def _entry(
         preset=point.preset,
         batch=batch,
         together=trial.together,
-        rows=[_row(folder, point.name, row, planted.shown) for row in rows],
+        rows=[
+            _row(folder, point.name, row, planted.shown, ranked if row is rows[-1] else ())
+            for row in rows
+        ],
         originals=list(planted.originals),
         gallery=gallery,
         records=PLANTED,
         conclusion=_words(rows, planted.public),
-        bound=_allowed(bound),
+        bound=_allowed(bound, ranked),
     )
 
 
@@ -314,11 +326,18 @@ def save_pictures(folder: Path, name: str, images: Tensor) -> list[str]:
 
 def _words(rows: Sequence[Row], public: Public) -> str:
     """The conclusion, and whether the gradient stands out of the noise at all."""
-    said = conclusion(rows, threshold=public.threshold, guessed=public.guessed)
+    said = conclusion(
+        rows,
+        threshold=public.threshold,
+        guessed=public.guessed,
+        near=public.near,
+        guessed_label=public.guessed_label,
+    )
     return f"{said} {rows[-1].spectral}".strip()
 
 
-def _allowed(bound: ReconstructionBound) -> AllowedByProof:
+def _allowed(bound: ReconstructionBound, ranked: Sequence[LineupBound]) -> AllowedByProof:
+    """Both kinds of success in one sentence; either may contradict the proof."""
     return AllowedByProof(
         mu=bound.mu,
         threshold=bound.threshold,
@@ -328,13 +347,16 @@ def _allowed(bound: ReconstructionBound) -> AllowedByProof:
         images=bound.images,
         guesses=bound.guesses,
         confidence=bound.confidence,
-        exceeded=bound.exceeded,
-        sentence=bound.sentence(),
+        exceeded=bound.exceeded or any(one.limit.exceeded for one in ranked),
+        sentence=" ".join([bound.sentence(), *(one.sentence() for one in ranked)]),
     )
 
 
-def _row(folder: Path, name: str, row: Row, originals: Tensor) -> AttackRow:
+def _row(
+    folder: Path, name: str, row: Row, originals: Tensor, ranked: Sequence[LineupBound]
+) -> AttackRow:
     s = row.scores
+    limits = {one.size: one.limit for one in ranked}
     return AttackRow(
         name=row.name,
         mse=list(s.mse),
@@ -350,6 +372,19 @@ def _row(folder: Path, name: str, row: Row, originals: Tensor) -> AttackRow:
         noise_std=row.noise_std,
         intercepts=row.intercepts,
         labels=list(row.labels),
+        right_labels=row.right_labels,
+        candidates=row.candidates,
+        power=list(row.power),
+        lineups=[
+            Lineup(
+                of=size,
+                ranks=list(found),
+                first=sum(rank == 1 for rank in found),
+                most=limits[size].bound if size in limits else None,
+                exceeded=size in limits and limits[size].exceeded,
+            )
+            for size, found in row.lineups.items()
+        ],
         spectral=row.spectral,
         unused=list(row.unused),
         images=save_pictures(folder, f"{name}-{row.name.replace(' ', '-')}", row.images),

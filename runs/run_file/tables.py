@@ -54,7 +54,7 @@ GraphName = Literal[
     "directed-exponential",
     "file",
 ]
-PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched"]
+PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched", "posterior"]
 ScenarioName = Literal["cross-gradient", "momentum", "view"]
 LOSS_NAMES = ("cross-entropy", "squared", "absolute")
 DeviceName = Annotated[
