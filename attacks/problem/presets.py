@@ -160,7 +160,8 @@ def satisfies(tried: str, asked: str, *, weighed: bool = False) -> bool:
     """Whether an attack is at least as strong as one that is asked for.
 
     Args:
-        tried, asked: names in `PRESETS`.
+        tried: a name in `PRESETS`.
+        asked: another one.
         weighed: whether the attack that was tried weighed public records, which `matched` does
             where they are given and one record is observed.
 

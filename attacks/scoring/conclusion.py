@@ -3,8 +3,8 @@
 Single successes count: one record that is rebuilt is a leak, whatever the mean over others says. A
 record is rebuilt where its error is at most a threshold that was fixed beforehand, and the count
 is more than guessing explains, or where it is nearer to the truth than 19 in 20 public records are
-to any other. Labels that are read and first places in lineups are leaks as well, each tested at 1 %.
-Only where none of this is shown do means decide, by Student's t at 5 %.
+to any other. Labels that are read and first places in lineups are leaks as well, each tested at
+1 %. Only where none of this is shown do means decide, by Student's t at 5 %.
 """
 
 from __future__ import annotations
