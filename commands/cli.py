@@ -36,11 +36,13 @@ from .read.compare import compare
 from .read.person import person
 from .read.report import report
 from .read.schema import schema
+from .read.table import plot, table
 from .read.total import total
 from .run.attack import attack
 from .run.audit import audit
 from .run.demo import demo
 from .run.invert import invert
+from .run.sweep import sweep
 from .run.train import train
 from .terminal.completion import words_of_bash
 from .terminal.log import Log, current_log, logging
@@ -112,8 +114,9 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 
 for command in (
     *(new, budget, plan, account),
-    *(train, attack, invert, audit),
+    *(train, attack, invert, audit, sweep),
     *(report, check, compare, total, person, schema),
+    *(table, plot),
     demo,
 ):
     app.command()(_without_exits(command))

@@ -20,6 +20,7 @@ __all__ = [
     "TrainProgress",
     "attack_progress",
     "audit_progress",
+    "sweep_progress",
     "train_progress",
 ]
 
@@ -77,6 +78,13 @@ def attack_progress(console: Console) -> Iterator[AttackProgress]:
 def audit_progress(console: Console) -> Iterator[AttackProgress]:
     """Rounds done, of the checks and then of the canaries' runs; ten lines of each elsewhere."""
     with _steps(console, "audit", tenths=True) as show:
+        yield show
+
+
+@contextmanager
+def sweep_progress(console: Console) -> Iterator[AttackProgress]:
+    """Runs that have ended, and which one did last."""
+    with _steps(console, "sweep") as show:
         yield show
 
 

@@ -25,7 +25,6 @@ from pathlib import Path
 
 from ...privacy.durable import write_durably
 from ...privacy.ledgers.ledger import Ledger
-from ...training.data.dataset import Examples
 from ...training.engine.checkpoint import Checkpoint, save_checkpoint
 from ...training.engine.engine import Engine
 from ...training.engine.exchange import share_root
@@ -261,7 +260,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
         engine.restore(start.state, round=start.round)  # its own start is sent to nobody
     releases = [{"kind": kind} for kind in session.plan.message_kinds]
     every, rounds = config.training.evaluate_every, config.training.rounds
-    test = Examples(built.data.test_inputs, built.data.test_targets)
+    test = built.data.measured
     with nullcontext() if ledger is None else run_folder.metrics_file(out) as lines:
         while True:
             at = engine.round

@@ -85,7 +85,12 @@ def missing_of(config: RunFile) -> int:
 
 
 def data_of(config: RunFile) -> Dataset:
-    """The data set of a run file."""
+    """The data set of a run file, less what it keeps for validation."""
+    found = _read(config)
+    return found.with_validation(share) if (share := config.data.validation) else found
+
+
+def _read(config: RunFile) -> Dataset:
     d = config.data
     if is_own(d.name):
         return own_dataset(d.name, d.options, classes=d.classes, outputs=d.outputs or 0)
@@ -332,8 +337,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
     device = device or find_device(config.training.device, rounds=True)
     data = data_of(config)
     rate = sampling_rate_of(config, data)
-    seed, parts = config.training.seed, parts_of(config, data)
-    drawn = drawn_of(config, data)
+    seed, parts, drawn = config.training.seed, parts_of(config, data), drawn_of(config, data)
     graph = graph_of(config)  # only now: a graph of more agents than there are records takes long
     model = build_model(
         config.model.name,

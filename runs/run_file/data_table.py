@@ -62,6 +62,8 @@ class DataTable(Table):
     """Of the Dirichlet distribution; small means that few agents hold most of a class."""
     shards: Count = 2
     """Shards for each agent."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the training records that is kept from training; metrics are taken on them."""
     features: Count | None = None
     """Public number of features of a libsvm file."""
     test: str | None = None

@@ -7,16 +7,18 @@ width) for images.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
 from .examples import Examples
-from .store import Store, TensorStore
+from .store import Shard, Store, TensorStore
 
 __all__ = ["Dataset", "Examples"]
+
+_SPLIT_SEED = 30_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -37,6 +39,8 @@ class Dataset:
         outputs: Numbers that a regression predicts of a record, at least 1; 0 of classes.
         store: Where the training records are, if not in memory.
         users: (N,) int64 number of each training record's user; None where nobody says.
+        validation: Records that are kept from training, on which a run is measured in place of the
+            test records; None where nothing was kept.
         notes: What is counted as public though it was read off the records, one sentence each.
 
     Raises:
@@ -55,6 +59,7 @@ class Dataset:
     outputs: int = 0
     store: Store | None = None
     users: Tensor | None = None
+    validation: Examples | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -102,6 +107,52 @@ class Dataset:
     def train(self) -> Store:
         """The training records, wherever they are."""
         return self.store or TensorStore(self.inputs, self.targets)
+
+    @property
+    def measured(self) -> Examples:
+        """The records that a run is measured on: those kept for validation, else the test ones."""
+        return self.validation or Examples(self.test_inputs, self.test_targets)
+
+    def with_validation(self, share: float) -> Dataset:
+        """The same set, with a share of the training records kept from training.
+
+        Which ones is one fixed shuffle of positions for all seeds, so that what was tuned on them
+        has not met them; labels are not looked at.
+
+        Args:
+            share: Of the training records, in (0, 1); the number is rounded.
+
+        Raises:
+            ValueError: If no record would be kept, or none left to train on.
+
+        >>> from overhear.training.data.load import load_dataset
+        >>> kept = load_dataset("digits").with_validation(0.25)
+        >>> len(kept.targets), len(kept.measured.targets), len(kept.test_targets)
+        (1078, 360, 359)
+        """
+        count = len(self.targets)
+        aside = round(share * count) if 0 < share < 1 else 0
+        if not 0 < aside < count:
+            raise InputError(
+                f"validation={share:g} of the {count} training records of {self.name!r} keeps "
+                f"{aside}; at least one must be kept, and one left to train on"
+            )
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(_SPLIT_SEED))
+        held, rows = order[:aside].sort().values, order[aside:].sort().values
+        stored = self.store is not None
+        return replace(
+            self,
+            inputs=self.inputs[rows].contiguous(),
+            targets=self.targets[rows],
+            store=Shard(self.train, rows) if stored else None,
+            users=None if self.users is None else self.users[rows],
+            validation=self.train.take(held),
+            notes=(
+                *self.notes,
+                f"{aside} records are kept from training and the run is measured on them; no "
+                "epsilon counts what these metrics tell of them.",
+            ),
+        )
 
     @property
     def width(self) -> int:

@@ -331,7 +331,7 @@ def single_message(
         ball = all(reach is Reach.BALL for reach, _ in part.base.reaches(victim))
         coin = likely.cohort if likely.scheme == Scheme.POISSON else 1.0
         reach = Reach.BALL if ball else Reach.SUM
-        one = Release(mu, coin * likely.rate(rate), part.rounds, 1, part.first, reach)
+        one = Release(mu, likely.rate(rate), part.rounds, 1, part.first, reach, cohort=coin)
         one = one._replace(whole=all(draws.whole for draws in drawn) and bool(drawn))
         releases.append(one.in_cohort(likely, part.base, who))
         kinds.append((mu, kind))

@@ -252,3 +252,16 @@ def test_a_target_is_met_by_every_kind_of_cohort(scheme):
     given = RUN | HUNDRED | WATCH | {"epsilon": 2.0, "noise_multiplier": None, "rounds": 200}
     found = account("dp-fedavg", **given, cohort=scheme)
     assert 1.99 < found.epsilon("eavesdropper") <= 2.0
+
+
+@pytest.mark.parametrize("unit", [{}, {"unit": "user", "records_per_person": 3}])
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-or-remove-one"])
+@pytest.mark.parametrize("local_data", ["all", "one-batch", "batches"])
+def test_one_message_of_a_cohort_costs_what_everybody_sees(unit, adjacency, local_data):
+    # There is one message, the noisy mean: who sees it alone sees what the eavesdropper does.
+    asked = {"rounds": 20, "sampling_rate": 0.1, "noise_multiplier": 2.0, "delta": 1e-5}
+    asked |= {"adversaries": ["eavesdropper", "single-message"], "cohort_rate": 0.2} | unit
+    found = account(
+        "dp-fedavg", graph="server:10", adjacency=adjacency, local_data=local_data, **asked
+    )
+    assert found["single-message"].epsilon == found["eavesdropper"].epsilon

@@ -1,0 +1,1 @@
+"""A sweep as tables, plots and a page."""

@@ -1,0 +1,263 @@
+"""Plots of a sweep by matplotlib: curves over rounds, figures against epsilon, bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...privacy.errors import InputError
+from ...runs.folder.records import MetricsLine
+from ...runs.sweep.results import PointResult
+from .statistics import Mean, mean_of
+from .table import VALUES, figures_of, results_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["FORMATS", "figure_of", "plot_sweep"]
+
+FORMATS = (".svg", ".pdf", ".png")
+_ROUND, _EPSILON = "round", "epsilon"
+# Okabe and Ito's colours, which people with any colour vision tell apart; marks and dashes besides.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_MARKS, _DASHES = ("o", "s", "^", "D", "v", "P", "X"), ("-", "--", "-.", ":")
+_MOST_LINES = 28
+_WIDTH, _HEIGHT = 4.6, 3.4  # inches of a panel
+
+
+def plot_sweep(
+    folder: Path,
+    out: Path,
+    *,
+    x: str = _ROUND,
+    y: str = "accuracy",
+    line: str | None = None,
+    panel: str | None = None,
+    adversary: str | None = None,
+) -> None:
+    """Draw a sweep into a file; see `figure_of`.
+
+    Raises:
+        ValueError: the file's ending is none of `FORMATS`.
+    """
+    if out.suffix not in FORMATS:
+        raise InputError(f"{out} must end in one of {', '.join(FORMATS)}")
+    figure = figure_of(folder, x=x, y=y, line=line, panel=panel, adversary=adversary)
+    # Text stays text, and a file of the same figures is the same file.
+    metadata = {"Date": None} if out.suffix == ".svg" else None
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "overhear"}):
+        figure.savefig(out, metadata=metadata, dpi=160)
+
+
+def figure_of(
+    folder: Path,
+    *,
+    x: str = _ROUND,
+    y: str = "accuracy",
+    line: str | None = None,
+    panel: str | None = None,
+    adversary: str | None = None,
+) -> Figure:
+    """A figure of a sweep: means over seeds, with bands or bars of one standard error.
+
+    Args:
+        folder: of the sweep.
+        x: "round", "epsilon", or a swept key: numbers give lines, words bars.
+        y: a name in `overhear.reports.sweep.table.VALUES`.
+        line: swept key with a line for each value; by default the first that is left.
+        panel: swept key with a panel for each value.
+        adversary: whose epsilon stands at x="epsilon"; the first by default.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        FileNotFoundError: the folder holds no sweep.
+        ValueError: a key that was not swept, a figure that no run has, or keys that are left over.
+    """
+    if y not in VALUES:
+        raise InputError(f"y={y!r} must be one of {', '.join(VALUES)}")
+    results = [one for one in results_of(folder) if one.state == "done"]
+    if not results:
+        raise InputError(f"no run of the sweep in {folder} has ended; run it before its plot")
+    keys = list(results[0].settings)
+    for key in (line, panel, None if x in (_ROUND, _EPSILON) else x):
+        if key is not None and key not in keys:
+            others = ", ".join((_ROUND, _EPSILON, *keys) if key == x else keys)
+            raise InputError(f"{key!r} was not swept; choose among {others}")
+    left = [key for key in keys if key not in (x, panel)]
+    line = line or (left[0] if left else None)
+    if over := [key for key in left if key != line and x != _EPSILON]:
+        raise InputError(f"{', '.join(over)} would be mixed within a line; name it for --panel")
+    if VALUES[y].attack and x == _ROUND:
+        raise InputError(f"y={y!r} is of the whole run and has no rounds; choose another x")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('plot needs matplotlib: pip install "overhear[plot]"') from error
+    panels = _split(results, panel)
+    lines = list(_split(results, line))
+    if len(lines) > _MOST_LINES:
+        raise InputError(
+            f"{line} has {len(lines)} values, and at most {_MOST_LINES} lines are told apart; use "
+            "--panel, or another key"
+        )
+    figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT), layout="constrained")
+    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, of) in zip(every, panels.items(), strict=True):
+        for number, name in enumerate(lines):
+            held = [one for one in of if line is None or one.settings[line] == name]
+            if held:
+                _draw(axes, folder, held, (x, y, adversary), style=(number, len(lines)), name=name)
+        if x == _ROUND:
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel(_x_words(x, adversary, results))
+        axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        if panel is not None:
+            axes.set_title(f"{panel} = {title}", fontsize=10)
+    every[0].set_ylabel(VALUES[y].head)
+    if line is not None:
+        every[-1].legend(title=line, frameon=False, fontsize=8, title_fontsize=8)
+    return figure
+
+
+def _split(results: Sequence[PointResult], key: str | None) -> dict[str, list[PointResult]]:
+    found: dict[str, list[PointResult]] = {}
+    for one in results:
+        found.setdefault("" if key is None else one.settings[key], []).append(one)
+    return found
+
+
+def _draw(
+    axes: Axes,
+    folder: Path,
+    results: Sequence[PointResult],
+    asked: tuple[str, str, str | None],
+    *,
+    style: tuple[int, int],
+    name: str,
+) -> None:
+    x, y, adversary = asked
+    number, lines = style
+    colour = _COLOURS[number % len(_COLOURS)]
+    mark, dash = _MARKS[number % len(_MARKS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
+    if x == _ROUND:
+        found = sorted(_by_round(folder, results, y).items())
+        at = [number for number, _ in found]
+        _band(axes, at, [mean for _, mean in found], colour=colour, dash=dash, name=name)
+        return
+    if x == _EPSILON:
+        points = {}
+        for of in _split_all(results):
+            spent = _epsilon_of(of[0], adversary)
+            if math.isfinite(spent):
+                points[spent] = mean_of(list(figures_of(folder, of, y)[0].values()))
+        _line(axes, points, colour=colour, dash=dash, mark=mark, name=name)
+        return
+    by_value = {value: mean_of(list(figures_of(folder, of, y)[0].values()))
+                for value, of in _split(results, x).items()}  # fmt: skip
+    numbers = [_number(value) for value in by_value]
+    if None not in numbers:
+        points = {n: m for n, m in zip(numbers, by_value.values(), strict=True) if n is not None}
+        _line(axes, points, colour=colour, dash=dash, mark=mark, name=name)
+        return
+    wide = 0.8 / lines
+    places = [i - 0.4 + wide * (number + 0.5) for i in range(len(by_value))]
+    errors = [0.0 if math.isnan(mean.error) else mean.error for mean in by_value.values()]
+    axes.bar(
+        places,
+        [mean.value for mean in by_value.values()],
+        wide * 0.92,
+        yerr=errors,
+        color=colour,
+        label=name,
+        error_kw={"elinewidth": 1, "capsize": 2},
+    )
+    axes.set_xticks(range(len(by_value)), list(by_value))
+
+
+def _by_round(folder: Path, results: Sequence[PointResult], y: str) -> dict[int, Mean]:
+    """The mean over seeds of each round that all of them evaluated."""
+    value = VALUES[y]
+    curves = [one.curve(folder) for one in results]
+    rounds = set.intersection(*({line.round for line in curve} for curve in curves))
+    found = {}
+    for at in rounds:
+        held = [_figure_of(line, y) for curve in curves for line in curve if line.round == at]
+        known = [value.scale * one for one in held if one is not None]
+        if known:
+            found[at] = mean_of(known)
+    if not found:
+        raise InputError(f"no run of the sweep in {folder} has {y} by round")
+    return found
+
+
+def _figure_of(line: MetricsLine, y: str) -> float | None:
+    of_mean = VALUES[y].of_mean
+    return None if of_mean is None else of_mean(line)
+
+
+def _split_all(results: Sequence[PointResult]) -> list[list[PointResult]]:
+    """The runs of one setting each, which differ in their seed alone."""
+    found: dict[tuple[str, ...], list[PointResult]] = {}
+    for one in results:
+        found.setdefault(tuple(one.settings.values()), []).append(one)
+    return list(found.values())
+
+
+def _epsilon_of(one: PointResult, adversary: str | None) -> float:
+    known = {row.name: row.epsilon for row in one.adversaries}
+    if not known:
+        raise InputError("these runs have no epsilon; choose another x")
+    if adversary is None:
+        return next(iter(known.values()))
+    if adversary not in known:
+        raise InputError(f"adversary={adversary!r} must be one of {', '.join(known)}")
+    return known[adversary]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _x_words(x: str, adversary: str | None, results: Sequence[PointResult]) -> str:
+    if x != _EPSILON:
+        return x
+    row = results[0].adversaries[0]
+    return f"epsilon of {adversary or row.name} at delta {row.delta:g}"
+
+
+def _band(
+    axes: Axes, at: Sequence[float], means: Sequence[Mean], *, colour: str, dash: str, name: str
+) -> None:
+    values = [mean.value for mean in means]
+    errors = [0.0 if math.isnan(mean.error) else mean.error for mean in means]
+    axes.plot(at, values, color=colour, linestyle=dash, linewidth=1.6, label=name)
+    low = [value - error for value, error in zip(values, errors, strict=True)]
+    high = [value + error for value, error in zip(values, errors, strict=True)]
+    axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _line(
+    axes: Axes, points: Mapping[float, Mean], *, colour: str, dash: str, mark: str, name: str
+) -> None:
+    at = sorted(points)
+    errors = [0.0 if math.isnan(points[x].error) else points[x].error for x in at]
+    axes.errorbar(
+        at,
+        [points[x].value for x in at],
+        yerr=errors,
+        color=colour,
+        linestyle=dash,
+        marker=mark,
+        markersize=4,
+        capsize=2,
+        label=name,
+    )

@@ -1,0 +1,321 @@
+"""A sweep as a table: a line for each combination of settings, means over seeds beside epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...privacy.errors import InputError
+from ...runs.evidence.evidence import read_attack
+from ...runs.folder.records import MetricsLine
+from ...runs.sweep.points import points_of
+from ...runs.sweep.results import POINTS, PointResult, read_results, read_tuned
+from ...runs.sweep.sweep_file import kept_sweep
+from .statistics import Difference, Mean, difference_of, mean_of
+
+__all__ = ["VALUES", "Cell", "SweepTable", "figures_of", "results_of", "sweep_table"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Value:
+    """What a table is about.
+
+    Attributes:
+        head: in words, with its unit.
+        scale: that figures are multiplied by.
+        more: whether more is better; None where neither is.
+        of_mean: of the mean model.
+        of_agents: of each agent's model; None where there is no such figure.
+    """
+
+    head: str
+    scale: float = 1.0
+    more: bool | None
+    of_mean: Callable[[MetricsLine], float | None] | None = None
+    of_agents: Callable[[MetricsLine], Sequence[float] | None] | None = None
+    attack: str = ""
+
+
+VALUES: Mapping[str, Value] = {
+    "accuracy": Value(
+        head="accuracy, %",
+        scale=100.0,
+        more=True,
+        of_mean=lambda m: m.consensus_accuracy,
+        of_agents=lambda m: m.accuracy,
+    ),
+    "loss": Value(
+        head="loss", more=False, of_mean=lambda m: m.consensus_loss, of_agents=lambda m: m.loss
+    ),
+    "auroc": Value(
+        head="AUROC", more=True, of_mean=lambda m: m.consensus_auroc, of_agents=lambda m: m.auroc
+    ),
+    "rmse": Value(
+        head="RMSE", more=False, of_mean=lambda m: m.consensus_rmse, of_agents=lambda m: m.rmse
+    ),
+    "r2": Value(head="R2", more=True, of_mean=lambda m: m.consensus_r2, of_agents=lambda m: m.r2),
+    "consensus_distance": Value(
+        head="consensus distance", more=None, of_mean=lambda m: m.consensus_distance
+    ),
+    "mse": Value(head="MSE of the defended attack", more=None, attack="mse"),
+    "psnr": Value(head="PSNR of the defended attack, dB", more=None, attack="psnr"),
+    "ssim": Value(head="SSIM of the defended attack", more=None, attack="ssim"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spent:
+    """Epsilon of an adversary, over the runs of a line: the largest, and the weakest status."""
+
+    adversary: str
+    epsilon: float
+    delta: float
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A line of the table.
+
+    Attributes:
+        row: settings that name it, by key.
+        column: settings of its column, by key.
+        mean: of the mean model, or of the attack.
+        agents: of the mean over agents; None where there is no such figure.
+        above: the paired difference to the line above in its column; None of the first.
+        best: whether it is the best of its column, or cannot be told from the best.
+        spent: epsilon by adversary.
+        tuned: what was chosen for it on validation records.
+        failed: how many runs failed.
+    """
+
+    row: Mapping[str, str]
+    column: Mapping[str, str]
+    mean: Mean
+    agents: Mean | None
+    above: Difference | None
+    best: bool
+    spent: Sequence[Spent]
+    tuned: Mapping[str, str] = field(default_factory=dict)
+    failed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepTable:
+    """A table of a sweep.
+
+    Attributes:
+        value: its name in `VALUES`.
+        rows, columns: the keys.
+        cells: its lines; column by column, row by row.
+        caption: what the figures are, with n.
+    """
+
+    value: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: list[Cell]
+    caption: str
+
+
+def results_of(out: Path) -> list[PointResult]:
+    """The runs of a sweep that ended and are reported, in the order of its file.
+
+    Raises:
+        FileNotFoundError: the folder holds no sweep.
+    """
+    found = {one.name: one for one in read_results(out) if not one.tuning}
+    order = [point.name for point in points_of(kept_sweep(out), {})]
+    return [found[name] for name in order if name in found]
+
+
+def sweep_table(
+    out: Path,
+    *,
+    value: str = "accuracy",
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+) -> SweepTable:
+    """The table of a sweep, of the runs that ended.
+
+    Args:
+        out: folder of the sweep.
+        value: a name in `VALUES`.
+        rows: swept keys that name a line; by default all that are no columns.
+        columns: swept keys whose values are compared apart.
+
+    Raises:
+        FileNotFoundError: the folder holds no sweep.
+        ValueError: a key that was not swept, a value that no run has, or keys that leave several
+            settings in one line.
+    """
+    if value not in VALUES:
+        raise InputError(f"value={value!r} must be one of {', '.join(VALUES)}")
+    results = results_of(out)
+    if not results:
+        raise InputError(f"no run of the sweep in {out} has ended; run it before its table")
+    keys = list(results[0].settings)
+    rows = tuple(rows) or tuple(key for key in keys if key not in columns)
+    columns = tuple(columns)
+    _check_keys(keys, rows, columns)
+    groups = _groups(results, rows, columns)
+    figures = {place: figures_of(out, of, value) for place, of in groups.items()}
+    if not any(found for found, _ in figures.values()):
+        raise InputError(f"no run of the sweep in {out} has {value}; {_instead(out, results)}")
+    tuned = {tuple(row.values()): chosen for row, chosen in read_tuned(out)}
+    cells = []
+    for at in dict.fromkeys(column for column, _ in groups):
+        of_column = [place for place in groups if place[0] == at]
+        best = _best_of({p: figures[p][0] for p in of_column}, VALUES[value])
+        before: Mapping[int, float] | None = None
+        for place in of_column:
+            own, agents = figures[place]
+            of = groups[place]
+            cells.append(
+                Cell(
+                    row=dict(zip(rows, place[1], strict=True)),
+                    column=dict(zip(columns, at, strict=True)),
+                    mean=mean_of(list(own.values())),
+                    agents=mean_of(list(agents.values())) if agents else None,
+                    above=None if before is None else difference_of(own, before),
+                    best=place in best,
+                    spent=_spent(of),
+                    tuned=tuned.get(tuple(of[0].settings.values()), {}),
+                    failed=sum(one.state == "failed" for one in of),
+                )
+            )
+            before = own
+    return SweepTable(
+        value=value, rows=rows, columns=columns, cells=cells, caption=_caption(cells, value)
+    )
+
+
+_Place = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def _check_keys(keys: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> None:
+    for key in (*rows, *columns):
+        if key not in keys:
+            raise InputError(f"{key!r} was not swept; choose among {', '.join(keys)}")
+    if twice := [key for key in rows if key in columns]:
+        raise InputError(f"{twice[0]!r} is given for rows and for columns; give it once")
+    if left := [key for key in keys if key not in (*rows, *columns)]:
+        raise InputError(
+            f"{', '.join(left)} would be mixed within a line; name it for rows or columns"
+        )
+
+
+def _groups(
+    results: Sequence[PointResult], rows: Sequence[str], columns: Sequence[str]
+) -> dict[_Place, list[PointResult]]:
+    """The runs of each line, in the order of the sweep."""
+    found: dict[_Place, list[PointResult]] = {}
+    for one in results:
+        place = (
+            tuple(one.settings[key] for key in columns),
+            tuple(one.settings[key] for key in rows),
+        )
+        found.setdefault(place, []).append(one)
+    return found
+
+
+def figures_of(
+    out: Path, results: Sequence[PointResult], value: str
+) -> tuple[dict[int, float], dict[int, float]]:
+    """By seed the figure of the mean model (or of the attack), and that over the agents."""
+    asked = VALUES[value]
+    own: dict[int, float] = {}
+    agents: dict[int, float] = {}
+    for one in results:
+        if one.state != "done" or one.metrics is None:
+            continue
+        if asked.attack:
+            found = _attacked(out, one, asked.attack)
+        else:
+            found = asked.of_mean(one.metrics) if asked.of_mean else None
+            each = asked.of_agents(one.metrics) if asked.of_agents else None
+            if each:
+                agents[one.seed] = asked.scale * sum(each) / len(each)
+        if found is not None:
+            own[one.seed] = asked.scale * found
+    return own, agents
+
+
+def _attacked(out: Path, one: PointResult, score: str) -> float | None:
+    """The mean score of the run's own messages, over what was attacked."""
+    found = read_attack(out / POINTS / one.name) if one.attacked else None
+    if found is None:
+        return None
+    scores = [getattr(scenario.rows[-1].mean, score) for scenario in found.scenarios]
+    return sum(scores) / len(scores)
+
+
+def _instead(out: Path, results: Sequence[PointResult]) -> str:
+    held = [name for name in VALUES if any(figures_of(out, [one], name)[0] for one in results)]
+    return f"choose one of {', '.join(held)}" if held else "its runs failed"
+
+
+def _best_of(figures: Mapping[_Place, Mapping[int, float]], asked: Value) -> set[_Place]:
+    """The best line, and those that cannot be told from it."""
+    sign = {True: 1.0, False: -1.0, None: 0.0}[asked.more]
+    means = {
+        place: sign * mean_of(list(of.values())).value
+        for place, of in figures.items()
+        if of and not any(math.isnan(v) for v in of.values())
+    }
+    if not sign or len(means) < 2:
+        return set()
+    best = max(means, key=lambda place: means[place])
+    tied = {best}
+    for place in means:
+        over = difference_of(figures[best], figures[place])
+        if over is None or not over.is_told:
+            tied.add(place)
+    return tied
+
+
+def _spent(results: Sequence[PointResult]) -> list[Spent]:
+    """The largest epsilon of each adversary over the runs; the weakest of their statuses."""
+    found: dict[str, Spent] = {}
+    for adversary in (row for one in results for row in one.adversaries):
+        held = found.get(adversary.name)
+        statuses = [adversary.status, *([] if held is None else [held.status])]
+        found[adversary.name] = Spent(
+            adversary=adversary.name,
+            epsilon=max(adversary.epsilon, 0.0 if held is None else held.epsilon),
+            delta=adversary.delta,
+            status=max(statuses, key=lambda status: _WEAKEST[status]),
+        )
+    return list(found.values())
+
+
+_WEAKEST = {"proven": 0, "heuristic": 1, "cannot be expressed": 2, "no protection": 3}
+
+
+def _caption(cells: Sequence[Cell], value: str) -> str:
+    counts = sorted({cell.mean.count for cell in cells})
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    words = [f"{VALUES[value].head}: mean and standard error over n = {seeds} seeds"]
+    if any(cell.agents is not None for cell in cells):
+        words.append("of the mean model, and of the mean over the agents' own models")
+    text = ", ".join(words) + "."
+    if any(cell.above is not None for cell in cells):
+        text += " Difference: to the line above, seed by seed, with a 95 % interval (Student's t)."
+    best = [cell for cell in cells if cell.best]
+    if best:
+        text += " Bold: the best of its column, and what the same interval does not tell from it."
+    deltas = sorted({spent.delta for cell in cells for spent in cell.spent})
+    if deltas:
+        at = ", ".join(f"{delta:g}" for delta in deltas)
+        text += f" Epsilon at delta {at}, of what was planned or, if that is more, released."
+    if any(cell.tuned for cell in cells):
+        keys = ", ".join(dict.fromkeys(key for cell in cells for key in cell.tuned))
+        text += (
+            f" {keys} chosen for each line on validation records that its other runs train on; no "
+            "epsilon counts that choice."
+        )
+    if failed := sum(cell.failed for cell in cells):
+        text += f" {failed} runs failed and are left out."
+    return text

@@ -1,0 +1,1 @@
+"""A grid of runs with seeds: one file, one command, resumable."""

@@ -1,0 +1,192 @@
+"""Runs spread over processes by joblib; a process that dies costs what it was at."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from ...privacy.errors import InputError
+from .one_run import Task, run_point, started
+from .results import PointResult, read_result
+
+__all__ = ["BACKENDS", "Backend", "Engine", "default_jobs"]
+
+Backend = Literal["loky", "dask", "ray"]
+BACKENDS: tuple[str, ...] = get_args(Backend)
+_LOST = ("BrokenProcessPool", "TerminatedWorkerError", "KilledWorker", "WorkerCrashedError")
+_EXTRAS = {"dask": "overhear[dask]", "ray": "overhear[ray]"}
+Done = Callable[[PointResult], None]
+
+
+def default_jobs(devices: Sequence[str]) -> int:
+    """One process for each device, or for each core that this process may use."""
+    if devices:
+        return len(devices)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Engine:
+    """Where the runs of a sweep are computed.
+
+    Args:
+        jobs: processes at once.
+        backend: "loky" on this machine, "dask" or "ray" on a cluster of theirs.
+        address: of the scheduler; one on this machine is started where none is given.
+
+    Raises:
+        ValueError: the backend is not installed, or an address has no use.
+    """
+
+    def __init__(self, *, jobs: int, backend: Backend, address: str | None) -> None:
+        if jobs < 1:
+            raise InputError(f"jobs={jobs} must be at least 1")
+        if backend == "loky" and address is not None:
+            raise InputError(
+                f"address={address!r} has no effect with backend='loky', which runs on this "
+                "machine; give backend dask or ray, or leave the address out"
+            )
+        self._jobs, self._backend, self._address = jobs, backend, address
+
+    def run(self, tasks: Sequence[Task], done: Done) -> Iterator[tuple[Task, str]]:
+        """Run them all; those that cannot be run come back.
+
+        Args:
+            tasks: what is run; each keeps how it ended.
+            done: called with each result, as it comes.
+
+        Returns:
+            An iterator over the tasks whose process died, again when it had a machine's whole
+            memory, with a sentence.
+        """
+        left, doubtful = list(tasks), list[Task]()
+        with self._ready() as options:
+            while left:
+                try:
+                    self._some(left, done, options, jobs=self._jobs)
+                    left = []
+                except Exception as error:
+                    if not _is_loss(error):
+                        raise
+                    rest = [one for one in left if not _is_done(one)]
+                    doubtful += [one for one in rest if started(one.out, one.point.name)]
+                    if len(rest) == len(left) and not doubtful:
+                        raise
+                    left = [one for one in rest if one not in doubtful]
+            # One of them ended its process, or was killed with it: each alone, which one tells.
+            for one in doubtful:
+                try:
+                    self._some([one], done, options, jobs=1, apart=True)
+                except Exception as error:
+                    if not _is_loss(error):
+                        raise
+                    yield one, _DIED
+
+    def _some(
+        self,
+        tasks: Sequence[Task],
+        done: Done,
+        options: dict[str, Any],
+        *,
+        jobs: int,
+        apart: bool = False,
+    ) -> None:
+        from joblib import Parallel, delayed
+
+        if self._backend == "loky" and jobs == 1 and not apart:
+            for one in tasks:
+                done(run_point(one))
+            return
+        # A process of loky counts as one of a pool of two at the least: of one, joblib has none.
+        count = max(jobs, 2) if self._backend == "loky" else jobs
+        way = "list" if self._backend == "ray" else "generator_unordered"
+        found = Parallel(
+            n_jobs=count, batch_size=1, pre_dispatch="n_jobs", return_as=way, **options
+        )(delayed(run_point)(one) for one in tasks)
+        try:
+            for result in found:
+                done(result)
+        finally:
+            if hasattr(found, "close"):
+                found.close()
+
+    @contextlib.contextmanager
+    def _ready(self) -> Iterator[dict[str, Any]]:
+        """The backend, started; what `Parallel` is to be told."""
+        if self._backend == "loky":
+            yield {"backend": "loky"}
+            return
+        try:
+            with self._dask() if self._backend == "dask" else self._ray():
+                yield {}
+        except ImportError as error:
+            raise InputError(
+                f"backend={self._backend!r} needs {error.name}, which is not installed; pip "
+                f"install '{_EXTRAS[self._backend]}'"
+            ) from error
+
+    @contextlib.contextmanager
+    def _dask(self) -> Iterator[None]:
+        from distributed import Client, LocalCluster
+        from joblib import parallel_config
+
+        with contextlib.ExitStack() as stack:
+            try:
+                if self._address is None:
+                    quiet: dict[str, Any] = {"dashboard_address": None}  # no page, no port
+                    local = LocalCluster(n_workers=self._jobs, threads_per_worker=1, **quiet)
+                    client = stack.enter_context(Client(stack.enter_context(local)))
+                else:
+                    client = stack.enter_context(Client(self._address, timeout=_PATIENCE))
+            except OSError as error:
+                raise InputError(
+                    f"no dask scheduler answers at address={self._address!r} within {_PATIENCE} s "
+                    f"({error}); start one with `dask scheduler`, or leave the address out"
+                ) from error
+            with parallel_config("dask", client=client):
+                yield
+
+    @contextlib.contextmanager
+    def _ray(self) -> Iterator[None]:
+        import ray  # pyright: ignore[reportMissingImports] # an extra
+        from joblib import parallel_config
+        from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
+
+        register_ray()
+        ours = not ray.is_initialized()
+        if ours:
+            local = {} if self._address else {"num_cpus": self._jobs}
+            ray.init(address=self._address, log_to_driver=False, **local)
+        try:
+            with parallel_config("ray"):
+                yield
+        finally:
+            if ours:
+                ray.shutdown()
+
+
+_DIED = (
+    "its process ended without a word, alone too: killed, or by a lack of memory; lower what makes "
+    "the run large, then --retry"
+)
+_PATIENCE = 10
+
+
+def _is_loss(error: Exception) -> bool:
+    """Whether a process is gone, in the words of any backend."""
+    return isinstance(error, BrokenProcessPool) or type(error).__name__ in _LOST
+
+
+def _is_done(task: Task) -> bool:
+    kept = read_result(task.out, task.point.name)
+    return kept is not None and not started(task.out, task.point.name)
+
+
+def with_devices(task: Task, devices: Sequence[str]) -> Task:
+    """The task on some devices."""
+    return replace(task, devices=tuple(devices))

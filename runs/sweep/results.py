@@ -1,0 +1,145 @@
+"""What a sweep leaves: a file for each run that ended, and an index of them.
+
+DIR/sweep.toml            the sweep file, its run file in it
+DIR/points/NAME/          the folder of a run, as `overhear train` leaves it
+DIR/results/NAME.json     how it ended: the truth; written whole, or not there
+DIR/sweep.jsonl           the index: a line for each run that ended, for other programs
+DIR/tuned.jsonl           what was chosen for each row
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from ...privacy.bounded import read_bounded
+from ...privacy.durable import write_durably
+from ...privacy.errors import InputError
+from ..described import LARGEST_OBJECT, Count, Described, NotNegative
+from ..folder import folder as run_folder
+from ..folder.records import MetricsLine, read_metrics
+from ..plan.schema import PlannedAdversary
+from .points import Point
+
+__all__ = ["PointResult", "read_result", "read_results", "write_index"]
+
+INDEX, TUNED = "sweep.jsonl", "tuned.jsonl"
+POINTS, RESULTS, LOCKS = "points", "results", "locks"
+
+
+class PointResult(Described):
+    """How a run of a sweep ended."""
+
+    name: str
+    """Of its folder in points/."""
+    settings: dict[str, str]
+    """By swept key."""
+    seed: Count
+    state: Literal["done", "failed"]
+    error: str | None = None
+    """A sentence, where it failed."""
+    run_file: str
+    """SHA-256 of its resolved run file, but for the device."""
+    seconds: NotNegative
+    """Of processing, over all attempts that ended."""
+    noise_multiplier: NotNegative | None = None
+    adversaries: list[PlannedAdversary] = Field(default_factory=list)
+    """Epsilon of each, as planned; of a run that was cut off at least what it released."""
+    metrics: MetricsLine | None = None
+    """The last ones."""
+    attacked: bool = False
+    audited: bool = False
+    contradictions: list[str] = Field(default_factory=list)
+    """What was measured beyond what is proven."""
+
+    @property
+    def tuning(self) -> bool:
+        """Whether it served to choose a value, and is reported nowhere."""
+        return "validation" in self.settings
+
+    def has(self, point: Point) -> bool:
+        """Whether nothing is asked for that a run lacks, such as an attack."""
+        if self.state == "failed":
+            return True
+        return self.attacked >= point.attack and self.audited >= point.audit
+
+    def curve(self, out: Path) -> list[MetricsLine]:
+        """Every evaluation of the run; the last one alone where its folder was taken away."""
+        path = out / POINTS / self.name / run_folder.METRICS
+        if path.is_file():
+            return read_metrics(path)
+        return [] if self.metrics is None else [self.metrics]
+
+
+def read_result(out: Path, name: str) -> PointResult | None:
+    """How a run ended; None where it did not.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    path = out / RESULTS / f"{name}.json"
+    if not path.exists():
+        return None
+    return PointResult.read(
+        path,
+        refusal=lambda at, what: (
+            f"{path} cannot be read at {at or 'its start'}: {what}; remove it, and the run is "
+            "finished again from its folder"
+        ),
+    )
+
+
+def read_results(out: Path) -> list[PointResult]:
+    """Every run of a sweep that ended, in the order of their names.
+
+    Raises:
+        ValueError: a file cannot be read.
+    """
+    names = sorted(path.stem for path in (out / RESULTS).glob("*.json"))
+    return [found for name in names if (found := read_result(out, name)) is not None]
+
+
+def write_result(out: Path, result: PointResult) -> None:
+    """Keep how a run ended."""
+    result.write(out / RESULTS / f"{result.name}.json")
+
+
+def write_index(out: Path, results: Sequence[PointResult]) -> None:
+    """One line for each run that ended."""
+    lines = "".join(f"{json.dumps(_line(one), ensure_ascii=False)}\n" for one in results)
+    write_durably(out / INDEX, lines.encode())
+
+
+def _line(one: PointResult) -> dict[str, object]:
+    whole = one.dump()
+    keys = ("name", "settings", "seed", "state", "error", "seconds")
+    return {"folder": f"{POINTS}/{one.name}", **{key: whole.get(key) for key in keys}}
+
+
+def read_tuned(out: Path) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """The row and the choice of every row that was tuned.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    path = out / TUNED
+    if not path.exists():
+        return
+    for number, text in enumerate(read_bounded(path, LARGEST_OBJECT).decode().splitlines(), 1):
+        try:
+            line = json.loads(text)
+            yield dict(line["row"]), dict(line["chosen"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{path} cannot be read in line {number}; remove it, and the choice is made again"
+            ) from error
+
+
+def write_tuned(out: Path, chosen: Sequence[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
+    """What was chosen for each row."""
+    lines = (json.dumps({"row": dict(r), "chosen": dict(c)}, ensure_ascii=False) for r, c in chosen)
+    write_durably(out / TUNED, "".join(f"{line}\n" for line in lines).encode())

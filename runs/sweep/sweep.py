@@ -1,0 +1,314 @@
+"""Run every point of a sweep that has not ended yet: tuning first, then what is reported."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...privacy.durable import write_durably
+from ...privacy.errors import InputError
+from ..own.trust import ask
+from ..stop import Stop
+from .engine import Backend, Engine, default_jobs
+from .one_run import Task, digest_of, try_lock
+from .points import Point, Tried, check_points, config_of, points_of, shown, tried_of
+from .results import (
+    LOCKS,
+    POINTS,
+    RESULTS,
+    PointResult,
+    read_result,
+    read_results,
+    read_tuned,
+    write_index,
+    write_result,
+    write_tuned,
+)
+from .sweep_file import SWEEP, Choice, SweepFile, file_text
+
+__all__ = ["Swept", "goal_of", "run_sweep"]
+
+Progress = Callable[[int, int, str], None]
+_Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Swept:
+    """What a sweep came to.
+
+    Attributes:
+        out: its folder.
+        results: every run that ended, failed ones too.
+        ran: how many of them ended by this call.
+        left: how many have not ended.
+    """
+
+    out: Path
+    results: list[PointResult]
+    ran: int
+    left: int
+
+    @property
+    def failed(self) -> list[PointResult]:
+        """Those that failed."""
+        return [one for one in self.results if one.state == "failed"]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Work:
+    """A sweep while it runs."""
+
+    out: Path
+    base: Mapping[str, Any]
+    engine: Engine
+    devices: Sequence[str]
+    threads: int
+    retry: bool
+    progress: Progress | None
+    total: int
+    stop: Stop
+    done: int = 0
+    ran: int = 0
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_sweep(
+    sweep: SweepFile,
+    base: Mapping[str, Any],
+    out: Path,
+    *,
+    jobs: int | None = None,
+    backend: Backend = "loky",
+    address: str | None = None,
+    devices: Sequence[str] = (),
+    retry: bool = False,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> Swept:
+    """Run what has not ended; a run that was cut off goes on from its newest checkpoint.
+
+    Args:
+        sweep: the sweep file.
+        base: the tables of its run file, as `read_sweep_file` returns them.
+        out: its folder; may hold a part of the same sweep, or of one with fewer seeds or values.
+        jobs: processes at once; by default one for each device, or each core.
+        backend: what runs them: "loky" on this machine, or a cluster of "dask" or "ray".
+        address: of its scheduler.
+        devices: that the runs share, one process on each; () as the run file says.
+        retry: whether runs that failed are tried again.
+        progress: called with (done, total, what) after each run.
+        stop: asked to stop, it ends; what is done is kept.
+
+    Raises:
+        FileExistsError: the folder holds something else, or another sweep.
+        ValueError: a key, value or setting that no run can have.
+        Interrupted: it was asked to stop.
+    """
+    stop = stop or Stop()
+    stop.note("nothing was written")
+    ask(base)
+    tried = tried_of(sweep)
+    tuning = [point for one in tried for point in one.points]
+    first = tuning or points_of(sweep, {})
+    refused = check_points(base, first)
+    engine = Engine(jobs=jobs or default_jobs(devices), backend=backend, address=address)
+    _check_folder(out)
+    rows = len(list(sweep.rows()))
+    work = _Work(
+        out=out,
+        base=base,
+        engine=engine,
+        devices=tuple(devices),
+        threads=1,
+        retry=retry,
+        progress=progress,
+        total=len(tuning) + rows * len(sweep.seed_list()),
+        stop=stop,
+        refused=refused,
+    )
+    for name in (POINTS, RESULTS, LOCKS):
+        (out / name).mkdir(parents=True, exist_ok=True)
+    with _sole(out):
+        before = points_of(sweep, _kept_choices(out, tried))
+        _check_same(out, base, [*tuning, *before])
+        write_durably(out / SWEEP, file_text(sweep, base).encode())
+        stop.note("the same command goes on with the runs that have not ended")
+        _run(work, tuning)
+        tuned = _tuned(sweep, out, tried)
+        points = points_of(sweep, tuned)
+        chosen = [one for one in points if sweep.tune is None or _row_of(one) in tuned]
+        for one in points:
+            if one not in chosen:
+                _note(work, _refusal(one, _UNTUNED))
+        _run(work, chosen)
+        stop.finish()
+        results = read_results(out)
+        write_index(out, results)
+    return Swept(out=out, results=results, ran=work.ran, left=work.total - len(results))
+
+
+_UNTUNED = "no value of [tune] could be trained with it; its runs of tuning say why"
+
+
+def _row_of(point: Point) -> _Row:
+    return tuple(point.settings.values())
+
+
+def _run(work: _Work, points: Sequence[Point]) -> None:
+    """Run those that have not ended; what becomes of each is on the disk when this returns."""
+    tasks = []
+    for point in points:
+        kept = read_result(work.out, point.name)
+        if kept is not None and (kept.state == "done" or not work.retry) and kept.has(point):
+            work.done += 1
+        elif (why := work.refused.get(shown(point))) is not None:
+            _note(work, _refusal(point, why))
+        else:
+            tasks.append(
+                Task(
+                    out=work.out,
+                    base=work.base,
+                    point=point,
+                    devices=work.devices,
+                    threads=work.threads,
+                    path=tuple(entry for entry in sys.path if entry),
+                )
+            )
+    if not tasks:
+        return
+    for task, why in work.engine.run(tasks, lambda result: _ended(work, result)):
+        _note(work, _refusal(task.point, why))
+
+
+def _refusal(point: Point, why: str) -> PointResult:
+    return PointResult(
+        name=point.name,
+        settings=dict(point.settings),
+        seed=point.seed,
+        state="failed",
+        error=why,
+        run_file="",
+        seconds=0.0,
+    )
+
+
+def _note(work: _Work, result: PointResult) -> None:
+    write_result(work.out, result)
+    _ended(work, result)
+
+
+def _ended(work: _Work, result: PointResult) -> None:
+    work.done += 1
+    work.ran += 1
+    if work.progress is not None:
+        words = ", ".join(f"{key}={value}" for key, value in result.settings.items())
+        state = "" if result.state == "done" else " failed"
+        work.progress(work.done, work.total, f"{words}, seed {result.seed}{state}")
+    work.stop.go_on()
+
+
+def _check_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file; name a folder for the sweep")
+    if (out / SWEEP).exists() or not out.is_dir():
+        return
+    held = sorted(path.name for path in out.iterdir() if path.name not in _OURS)
+    if held:
+        raise FileExistsError(
+            f"{out} holds {held[0]} and no sweep; choose another folder for the sweep"
+        )
+
+
+_OURS = (POINTS, RESULTS, LOCKS)
+
+
+def _check_same(out: Path, base: Mapping[str, Any], points: Sequence[Point]) -> None:
+    """Refuse a folder with runs of another sweep; one may grow by seeds and values.
+
+    Args:
+        out: the folder.
+        base: tables of the run file.
+        points: of the sweep, all of them, with what was chosen for them before.
+    """
+    if not (out / SWEEP).is_file():
+        return
+    by_name = {point.name: point for point in points}
+    for held in read_results(out):
+        point = by_name.get(held.name)
+        if point is None:
+            _refuse_other(out, f"holds {held.name}, which is no run of this one")
+        elif held.run_file and digest_of(config_of(base, point)) != held.run_file:
+            _refuse_other(out, f"holds {held.name} with other keys of its run file")
+
+
+def _refuse_other(out: Path, what: str) -> None:
+    raise FileExistsError(
+        f"{out} is of another sweep: it {what}; a sweep may grow by seeds and values, and anything "
+        "else needs a new folder"
+    )
+
+
+@contextmanager
+def _sole(out: Path) -> Iterator[None]:
+    """Keep a second command away from the folder."""
+    with (out / LOCKS / ".sweep").open("a") as file:
+        if not try_lock(file.fileno()):
+            raise InputError(f"another process runs the sweep in {out}; wait until it ends")
+        yield
+
+
+def _tuned(sweep: SweepFile, out: Path, tried: Sequence[Tried]) -> dict[_Row, Mapping[str, Choice]]:
+    """The choice for each row; one that was made stays, whatever is tried again later."""
+    if sweep.tune is None:
+        return {}
+    found = _kept_choices(out, tried)
+    rows = {tuple(one.row.values()): one.row for one in tried}
+    for name, row in rows.items():
+        best = _best(out, [one for one in tried if one.row == row]) if name not in found else None
+        if best is not None:
+            found[name] = best.chosen
+    write_tuned(out, [(rows[n], {k: c.shown for k, c in of.items()}) for n, of in found.items()])
+    return found
+
+
+def _kept_choices(out: Path, tried: Sequence[Tried]) -> dict[_Row, Mapping[str, Choice]]:
+    """The choices that were made before and are still tried."""
+    before = {tuple(row.values()): chosen for row, chosen in read_tuned(out)}
+    return {
+        name: one.chosen
+        for one in tried
+        if before.get(name := tuple(one.row.values()))
+        == {key: choice.shown for key, choice in one.chosen.items()}
+    }
+
+
+def _best(out: Path, values: Sequence[Tried]) -> Tried | None:
+    """What did best on the validation records in the mean; the first of several that did."""
+    best, top = None, -math.inf
+    for one in values:
+        results = [read_result(out, point.name) for point in one.points]
+        goals = [
+            goal_of(result) for result in results if result is not None and result.state == "done"
+        ]
+        if len(goals) < len(results):
+            continue
+        mean = sum(goals) / len(goals)
+        if mean > top:
+            best, top = one, mean
+    return best
+
+
+def goal_of(result: PointResult) -> float:
+    """What tuning makes large: the mean model's accuracy, or less its error where there is none."""
+    metrics = result.metrics
+    if metrics is None:
+        return -math.inf
+    goal = metrics.consensus_accuracy
+    if goal is None:
+        goal = -math.inf if metrics.consensus_rmse is None else -metrics.consensus_rmse
+    return -math.inf if math.isnan(goal) or math.isnan(metrics.consensus_loss) else goal

@@ -1,0 +1,362 @@
+"""The sweep file: a run file, seeds, and the keys of it that take several values.
+
+base = "run.toml"                 a run file, or its tables as [base.data], [base.model], ...
+seeds = 10                        1 to 10, or a list; each is [training] seed of a run
+[grid]                            every combination of the values is a row
+"graph.name" = ["ring", {"graph.name" = "erdos-renyi", "graph.edge_probability" = 0.4}]
+[tune]                            values that are chosen for each row on validation records
+"training.learning_rate" = [0.1, 1]
+[also]
+attack = true                     or the rows and seeds that are attacked
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from ...privacy.bounded import read_text
+from ...privacy.errors import InputError
+from ..run_file.problems import did_you_mean
+from ..run_file.toml import read_toml, write_toml
+
+__all__ = ["MOST_POINTS", "Choice", "SweepFile", "checked", "kept_sweep", "read_sweep_file"]
+
+MOST_POINTS = 100_000
+"""Runs of a sweep; the largest table of the papers has 3,600."""
+TUNING_SEEDS = 1_000_000
+"""Seeds of tuning count from here, so that no reported seed was tuned on."""
+
+SEED = "seed"
+SWEEP = "sweep.toml"
+"""Of the folder of a sweep: its file, with the run file in it."""
+Chosen = bool | dict[str, list[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """One value of a swept key.
+
+    Attributes:
+        shown: what tables say of it.
+        overrides: "table.key=value", as `load_run_file` takes them.
+    """
+
+    shown: str
+    overrides: tuple[str, ...]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
+
+
+class TuneTable(_Part):
+    """[tune]: what is chosen for each row, on records that are kept from training."""
+
+    keys: dict[str, list[Any]]
+    """Values by key."""
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of the training records that is kept from training while tuning."""
+    seeds: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Runs of each value; their seeds are none of those that are reported."""
+
+
+class AlsoTable(_Part):
+    """[also]: what is done with a finished run."""
+
+    attack: Chosen = False
+    """Of all runs, or of those whose keys have these values, such as {seed = [1]}."""
+    audit: Chosen = False
+    """Likewise."""
+
+
+class SweepFile(_Part):
+    """A whole sweep file."""
+
+    base: str | dict[str, Any]
+    """A run file, or its tables."""
+    seeds: Annotated[int, Field(ge=1, le=1000)] | list[Annotated[int, Field(ge=0)]] = 1
+    """How many, counted from 1, or which."""
+    grid: dict[str, list[Any]]
+    """Values by key."""
+    tune: TuneTable | None = None
+    also: AlsoTable = AlsoTable()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flatten(cls, values: Any) -> Any:
+        """Keys with and without quotes, and the keys of [tune] beside its own."""
+        if not isinstance(values, Mapping):
+            return values
+        found = dict(values)
+        found["grid"] = _flat(found.get("grid", {}), "[grid]")
+        if isinstance(tune := found.get("tune"), Mapping):
+            own = {k: v for k, v in tune.items() if k in ("validation", "seeds")}
+            keys = _flat({k: v for k, v in tune.items() if k not in own}, "[tune]")
+            found["tune"] = {**own, "keys": keys}
+        return found
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        problems = []
+        if not self.grid:
+            problems.append(
+                "[grid] names no key, so there is nothing to sweep; give one, such as "
+                '"graph.name" = ["ring", "full"]'
+            )
+        tuned = {} if self.tune is None else self.tune.keys
+        if self.tune is not None and not tuned:
+            problems.append('[tune] names no key; give one, such as "training.learning_rate"')
+        for where, keys in (("grid", self.grid), ("tune", tuned)):
+            problems += [p for key, values in keys.items() for p in _problems(where, key, values)]
+        problems += [
+            f"{key!r} stands in [grid] and in [tune]; leave it in one of them"
+            for key in tuned
+            if key in self.grid
+        ]
+        if isinstance(self.seeds, list) and len(set(self.seeds)) < len(self.seeds):
+            problems.append(f"seeds={self.seeds} names a seed twice; give each once")
+        if isinstance(self.seeds, list) and not self.seeds:
+            problems.append("seeds=[] names no seed; give a number, or a list of seeds")
+        if isinstance(self.seeds, list) and any(s >= TUNING_SEEDS for s in self.seeds):
+            problems.append(
+                f"seeds={self.seeds} must lie below {TUNING_SEEDS}, where those of tuning start"
+            )
+        problems += [
+            f"[also] {name}: {key!r} is no key of [grid] and not {SEED!r}"
+            for name in ("attack", "audit")
+            if isinstance(chosen := getattr(self.also, name), dict)
+            for key in chosen
+            if key != SEED and key not in self.grid
+        ]
+        rows = math.prod(map(len, self.grid.values()))
+        tries = math.prod(map(len, tuned.values())) * self.tune.seeds if self.tune else 0
+        if not problems and (count := rows * (len(self.seed_list()) + tries)) > MOST_POINTS:
+            problems.append(
+                f"the sweep has {count} runs, and at most {MOST_POINTS} are taken; sweep fewer "
+                "values at a time"
+            )
+        if problems:
+            raise InputError("\n".join(problems))
+        return self
+
+    def seed_list(self) -> list[int]:
+        """The seeds that are reported."""
+        return list(range(1, self.seeds + 1)) if isinstance(self.seeds, int) else list(self.seeds)
+
+    def rows(self) -> Iterator[dict[str, Choice]]:
+        """Every combination of [grid]; the last key varies fastest."""
+        return _combinations(self.grid)
+
+    def tried(self) -> list[dict[str, Choice]]:
+        """Every combination of [tune]; none without it."""
+        return [] if self.tune is None else list(_combinations(self.tune.keys))
+
+
+def _flat(table: Any, where: str) -> Any:
+    """{"graph": {"name": [...]}} as {"graph.name": [...]}; what is no table stays."""
+    if not isinstance(table, Mapping):
+        return table
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        inner = value.items() if isinstance(value, Mapping) else [(None, value)]
+        for name, values in inner:
+            path = key if name is None else f"{key}.{name}"
+            if path in found:
+                raise InputError(f"{where} gives {path!r} twice; give it once")
+            found[path] = values
+    return found
+
+
+def _problems(where: str, key: str, values: Sequence[Any]) -> Iterator[str]:
+    if key.count(".") != 1 or not all(key.split(".")):
+        yield f'[{where}] {key!r} must read table.key, such as "graph.name"'
+        return
+    if not values:
+        yield f"[{where}] {key!r} has no value; give at least one, or leave the key out"
+    if key == "training.seed":
+        yield f"[{where}] {key!r} is what `seeds` is for; use that"
+    if key == "data.validation" and where == "tune":
+        yield f"[{where}] {key!r} is set by [tune] validation"
+    shown = [_choice(key, value).shown for value in values]
+    yield from (
+        f"[{where}] {key!r} gives {one} twice; give each value once"
+        for one in dict.fromkeys(shown)
+        if shown.count(one) > 1
+    )
+
+
+def _combinations(keys: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Choice]]:
+    each = [[_choice(key, value) for value in values] for key, values in keys.items()]
+    for chosen in itertools.product(*each):
+        yield dict(zip(keys, chosen, strict=True))
+
+
+def _choice(key: str, value: Any) -> Choice:
+    """A value, or a table of keys that go together, which may hold a `label`."""
+    if not isinstance(value, Mapping):
+        return Choice(shown=_text(value), overrides=(f"{key}={_toml(value)}",))
+    together = {k: v for k, v in value.items() if k != "label"}
+    first = together.get(key)
+    beside = [f"{k}={_text(v)}" for k, v in together.items() if k != key]
+    words = ", ".join(([] if first is None else [_text(first)]) + beside)
+    return Choice(
+        shown=str(value.get("label", words)),
+        overrides=tuple(f"{k}={_toml(v)}" for k, v in together.items()),
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _toml(value)
+
+
+def _toml(value: Any) -> str:
+    """A value as it stands behind the sign of equality."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    written = write_toml({"t": {"v": value}})
+    body = written.partition("\n")[2]
+    if body.startswith("v = "):
+        return " ".join(body.removeprefix("v = ").split())
+    raise InputError(f"{value!r} is no value of a key; give a number, a word or a list")
+
+
+def read_sweep_file(path: str | Path) -> tuple[SweepFile, dict[str, Any]]:
+    """A sweep file and the tables of the run file that it is about.
+
+    Args:
+        path: of the sweep file. `base` is a path from the working directory, or from the folder of
+            the sweep file where the working directory has no such file.
+
+    Raises:
+        FileNotFoundError: no such file, or no such run file.
+        ValueError: with one sentence for each problem.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no sweep file at {path}")
+    try:
+        values = read_toml(read_text(path))
+    except InputError as error:
+        raise InputError(f"{path} {error}") from error
+    found = checked(values, where=str(path))
+    return found, base_of(found, beside=path.parent, where=str(path))
+
+
+def kept_sweep(out: Path) -> SweepFile:
+    """The sweep file that the folder of a sweep keeps.
+
+    Raises:
+        FileNotFoundError: the folder holds no sweep.
+        ValueError: the file cannot be read.
+    """
+    path = out / SWEEP
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{out} holds no sweep; `overhear sweep SWEEP.toml --out {out}` makes one"
+        )
+    try:
+        values = read_toml(read_text(path))
+    except InputError as error:
+        raise InputError(f"{path} {error}") from error
+    return checked(values, where=str(path))
+
+
+def checked(values: Mapping[str, Any], *, where: str) -> SweepFile:
+    """The sweep file of some values.
+
+    Raises:
+        ValueError: with one sentence for each problem, which begins with `where`.
+    """
+    try:
+        return SweepFile.model_validate(values)
+    except ValidationError as error:
+        found = [
+            line for one in error.errors(include_url=False) for line in _told(one).splitlines()
+        ]
+        told, more = found[:_MOST_TOLD], len(found) - _MOST_TOLD
+        if len(found) == 1:
+            raise InputError(f"{where}: {found[0]}") from None
+        lines = "".join(f"\n  {line}" for line in told)
+        lines += f"\n  and {more} more" if more > 0 else ""
+        raise InputError(f"{where} has {len(found)} problems:{lines}") from None
+
+
+_MOST_TOLD = 10
+_KEYS = tuple(SweepFile.model_fields)
+
+
+def _told(error: ErrorDetails) -> str:
+    """A problem in a sentence."""
+    loc = [str(part) for part in error["loc"] if part not in _BRANCHES]
+    if error["type"] == "value_error":
+        words = str(error.get("ctx", {}).get("error", error["msg"]))
+        return words if not loc else f"[{loc[0]}] {words}"
+    place = loc[0] if len(loc) == 1 else f"[{loc[0]}] {'.'.join(loc[1:])}"
+    if error["type"] == "extra_forbidden":
+        meant = did_you_mean(loc[0], _KEYS) if len(loc) == 1 else ""
+        return f"{place} is no key of a sweep file{meant}"
+    if error["type"] == "missing":
+        return f"{place} is missing; {_WANTED.get(place, 'give it')}"
+    shown = repr(error["input"])
+    shown = shown if len(shown) < _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
+    return f"{place}={shown}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+_LONGEST_SHOWN = 80
+_BRANCHES: tuple[str, ...] = (
+    "int",
+    "constrained-int",
+    "bool",
+    "str",
+    "list[constrained-int]",
+    "dict[str,any]",
+)
+_BRANCHES += ("dict[str,list[any]]",)
+_WANTED = {
+    "base": "name a run file, or give its tables as [base.data], [base.model], ...",
+    "grid": 'give a key at least, such as "graph.name" = ["ring", "full"]',
+}
+
+
+def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, Any]:
+    """The tables of a sweep's run file."""
+    if not isinstance(sweep.base, str):
+        return dict(sweep.base)
+    places = [Path(sweep.base), beside / sweep.base]
+    run = next((place for place in places if place.is_file()), None)
+    if run is None:
+        raise FileNotFoundError(
+            f"{where}: base={sweep.base!r} is no file, neither here nor in {beside}"
+        )
+    try:
+        return read_toml(read_text(run))
+    except InputError as error:
+        raise InputError(f"{run} {error}") from error
+
+
+def file_text(sweep: SweepFile, base: Mapping[str, Any]) -> str:
+    """A sweep file with the tables of its run file in it, as TOML.
+
+    Args:
+        sweep: the file.
+        base: tables of the run file.
+    """
+    whole = sweep.model_dump(exclude_none=True)
+    tune = whole.pop("tune", None)
+    if tune is not None:
+        whole["tune"] = {**tune.pop("keys"), **tune}
+    seeds = whole.pop("seeds")
+    tables = write_toml({**{k: v for k, v in whole.items() if k != "base"}})
+    run = write_toml({"base": dict(base)})
+    return f"seeds = {_toml(seeds)}\n\n{tables}\n{run}"

@@ -1,0 +1,372 @@
+"""A sweep: every run once, none lost, whatever ends it; and what it says of failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overhear.commands import cli
+from overhear.privacy.errors import InputError
+from overhear.privacy.ledgers.ledger import read_ledger
+from overhear.runs.folder.folder import is_finished
+from overhear.runs.folder.records import read_metrics
+from overhear.runs.folder.sums import check_sums
+from overhear.runs.plan.plan import make_plan
+from overhear.runs.run_file.build import build
+from overhear.runs.run_file.run_file import load_run_file, read_tables
+from overhear.runs.stop import Interrupted, Stop
+from overhear.runs.sweep.one_run import Task, run_point, started
+from overhear.runs.sweep.points import points_of
+from overhear.runs.sweep.results import read_results, read_tuned
+from overhear.runs.sweep.sweep import run_sweep
+from overhear.runs.sweep.sweep_file import checked
+
+RUN: dict[str, Any] = {
+    "data": {"name": "digits", "agents": 2},
+    "model": {"name": "linear"},
+    "algorithm": {"name": "dp-dpsgd"},
+    "privacy": {"noise_multiplier": 1.0, "delta": 1e-5, "adversaries": ["eavesdropper"]},
+    "training": {"rounds": 2, "sampling_rate": 0.05, "device": "cpu"},
+}
+
+
+def swept(**values: Any) -> Any:
+    return checked({"base": RUN, "grid": {"graph.name": ["ring"]}, **values}, where="s.toml")
+
+
+def run(sweep: Any, out: Path, **options: Any) -> Any:
+    return run_sweep(sweep, RUN, out, jobs=1, **options)
+
+
+def test_each_run_is_a_run_folder_with_its_seed_and_the_plan_s_figure(tmp_path):
+    found = run(swept(grid={"algorithm.name": ["dp-dpsgd", "muffliato"]}, seeds=2), tmp_path / "d")
+    assert (found.ran, found.left, found.failed) == (4, 0, [])
+    for one in found.results:
+        folder = tmp_path / "d" / "points" / one.name
+        check_sums(folder)
+        config = load_run_file(folder / "run.toml")
+        assert config.training.seed == one.seed
+        assert config.algorithm.name == one.settings["algorithm.name"]
+        plan = make_plan(config)
+        assert one.adversaries[0].epsilon == plan.guarantee("eavesdropper").epsilon
+        assert one.metrics == read_metrics(folder / "metrics.jsonl")[-1]
+    lines = (tmp_path / "d" / "sweep.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["state"] for line in lines] == ["done"] * 4
+
+
+def test_a_run_that_ended_is_never_run_again_and_a_sweep_may_grow(tmp_path):
+    run(swept(), tmp_path / "d")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "d" / "points").rglob("*")}
+    found = run(swept(grid={"graph.name": ["ring", "full"]}, seeds=2), tmp_path / "d")
+    assert found.ran == 3
+    assert all(p.stat().st_mtime_ns == at for p, at in before.items() if p.is_file())
+
+
+def test_another_sweep_in_the_folder_is_refused_and_changes_nothing(tmp_path):
+    out = tmp_path / "d"
+    run(swept(grid={"graph.name": ["ring", "full"]}), out)
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    for other in (swept(), swept(grid={"training.rounds": [3]})):
+        with pytest.raises(FileExistsError, match="is of another sweep"):
+            run(other, out)
+    changed = {**RUN, "training": {**RUN["training"], "rounds": 3}}
+    with pytest.raises(FileExistsError, match="other keys of its run file"):
+        run_sweep(swept(grid={"graph.name": ["ring", "full"]}), changed, out, jobs=1)
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
+    with pytest.raises(FileExistsError, match=r"holds letter\.txt and no sweep"):
+        run(swept(), tmp_path)
+    with pytest.raises(FileExistsError, match="is a file"):
+        run(swept(), tmp_path / "letter.txt")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["letter.txt"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"graph.nmae": ["ring"]}, r"can have graph\.nmae=ring: .*did you mean name"),
+        ({"graph.name": ["ring", "circle"]}, r"can have graph\.name=circle"),
+        ({"training.rounds": [1, -1]}, r"can have training\.rounds=-1"),
+    ],
+)
+def test_a_key_or_value_that_no_run_can_have_is_refused_before_anything_is_written(
+    tmp_path, grid, words
+):
+    with pytest.raises(InputError, match=words):
+        run(swept(grid=grid), tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_combination_that_cannot_be_is_kept_with_its_reason_and_stops_no_other(tmp_path):
+    skewed = {"data.agents": 3, "data.concentration": 0.5, "label": "3, skewed"}
+    grid = {"data.partition": ["iid", "dirichlet"], "data.agents": [2, skewed]}
+    found = run(swept(grid=grid), tmp_path / "d")
+    assert {one.state for one in found.results} == {"done", "failed"}
+    [failed] = found.failed
+    assert failed.settings == {"data.partition": "iid", "data.agents": "3, skewed"}
+    assert "concentration" in (failed.error or "")
+    assert run(swept(grid=grid), tmp_path / "d").ran == 0
+    assert run(swept(grid=grid), tmp_path / "d", retry=True).ran == 1
+
+
+def test_tuning_chooses_on_validation_records_and_the_choice_stays(tmp_path):
+    sweep = swept(tune={"training.learning_rate": [1e-6, 0.5]}, seeds=2)
+    found = run(sweep, tmp_path / "d")
+    assert found.left == 0
+    [(row, chosen)] = read_tuned(tmp_path / "d")
+    assert (row, chosen) == ({"graph.name": "ring"}, {"training.learning_rate": "0.5"})
+    for one in found.results:
+        config = load_run_file(tmp_path / "d" / "points" / one.name / "run.toml")
+        assert config.data.validation == (0.2 if one.tuning else None)
+        if not one.tuning:
+            assert config.training.learning_rate == 0.5
+    more = swept(tune={"training.learning_rate": [1e-6, 0.5, 0.6]}, seeds=2)
+    run(more, tmp_path / "d")
+    assert [held for _, held in read_tuned(tmp_path / "d")] == [chosen]
+
+
+def test_validation_records_are_no_training_records_and_no_test_records():
+    built = build(read_tables({**RUN, "data": {**RUN["data"], "validation": 0.25}}))
+    whole = build(read_tables(RUN))
+    kept = built.data.measured
+    assert len(kept.targets) + len(built.data.targets) == len(whole.data.targets)
+    assert sum(shard.size for shard in built.setting.shards) == len(built.data.targets)
+    rows = {tuple(x.flatten().tolist()) for x in kept.inputs}
+    trained = {tuple(x.flatten().tolist()) for s in built.setting.shards for x in s.inputs}
+    tested = {tuple(x.flatten().tolist()) for x in whole.data.test_inputs}
+    assert not rows & tested
+    assert len(rows & trained) <= 1  # digits hold a record twice at the most
+    assert any("no epsilon counts" in note for note in built.data.notes)
+
+
+def test_a_run_that_was_cut_off_goes_on_and_says_what_it_released(tmp_path, monkeypatch):
+    """Without a target the rounds after the checkpoint are released twice, and cost more."""
+    base = {**RUN, "training": {**RUN["training"], "rounds": 40, "checkpoint_every": 40}}
+    sweep, out = swept(seeds=1), tmp_path / "d"
+    for name in ("points", "results", "locks"):
+        (out / name).mkdir(parents=True)
+    [point] = points_of(sweep, {})
+    task = Task(out=out, base=base, point=point)
+    from overhear.training.engine.engine import Engine
+
+    whole, rounds = Engine.advance, []
+
+    def dies(self: Engine) -> None:
+        rounds.append(1)
+        if len(rounds) == 30:
+            raise KeyboardInterrupt
+        whole(self)
+
+    monkeypatch.setattr(Engine, "advance", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run_point(task)
+    assert started(out, point.name)
+    result = run_point(task)
+    plan = make_plan(read_tables(base, point.overrides))
+    assert not started(out, point.name)
+    assert is_finished(out / "points" / point.name)
+    assert len(read_ledger(out / "points" / point.name / "ledger.jsonl").numbers) > 41
+    assert result.adversaries[0].epsilon > plan.guarantee("eavesdropper").epsilon
+
+
+def test_a_crash_of_one_run_is_a_result_and_the_others_go_on(tmp_path, monkeypatch):
+    from overhear.runs.sweep import one_run
+
+    whole = one_run.train_run
+
+    def breaks(config: Any, folder: Path) -> Any:
+        if config.graph.name == "full":
+            raise ZeroDivisionError("by a bug")
+        return whole(config, folder)
+
+    monkeypatch.setattr(one_run, "train_run", breaks)
+    found = run(swept(grid={"graph.name": ["full", "ring"]}), tmp_path / "d")
+    assert [one.error for one in found.failed] == ["crash: ZeroDivisionError: by a bug"]
+    assert len(found.results) == 2
+    monkeypatch.undo()
+    assert not run(swept(grid={"graph.name": ["full", "ring"]}), tmp_path / "d", retry=True).failed
+
+
+def test_a_full_disk_in_the_middle_loses_nothing(tmp_path, monkeypatch):
+    from overhear.runs.sweep import one_run
+
+    written = []
+
+    def full(out: Path, result: Any) -> None:
+        if len(written) == 1:
+            raise OSError(28, "No space left on device", str(out / "results" / result.name))
+        written.append(result)
+        whole(out, result)
+
+    whole = one_run.write_result
+    monkeypatch.setattr(one_run, "write_result", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(swept(seeds=3), tmp_path / "d")
+    monkeypatch.undo()
+    assert len(read_results(tmp_path / "d")) == 1
+    found = run(swept(seeds=3), tmp_path / "d")
+    assert (found.ran, len(found.results), found.failed) == (2, 3, [])
+
+
+def test_two_commands_do_not_run_one_sweep_at_once(tmp_path):
+    def again(*_: Any) -> None:
+        with pytest.raises(InputError, match="another process runs the sweep"):
+            run(swept(), tmp_path / "d")
+
+    run(swept(), tmp_path / "d", progress=again)
+
+
+def test_asked_to_stop_it_keeps_what_is_done(tmp_path):
+    stop = Stop()
+
+    def asks(done: int, total: int, _: str) -> None:
+        if done == 1:
+            stop.ask(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="the same command goes on"):
+        run(swept(seeds=3), tmp_path / "d", progress=asks, stop=stop)
+    assert len(read_results(tmp_path / "d")) == 1
+    assert run(swept(seeds=3), tmp_path / "d").ran == 2
+
+
+def test_attack_is_made_of_the_chosen_runs_alone(tmp_path):
+    base = {**RUN, "attack": {"presets": ["matched"], "images": 1, "restarts": 1}}
+    sweep = swept(also={"attack": {"seed": [2]}}, seeds=2)
+    found = run_sweep(sweep, base, tmp_path / "d", jobs=1)
+    assert {one.seed: one.attacked for one in found.results} == {1: False, 2: True}
+    more = run_sweep(swept(also={"attack": True}, seeds=2), base, tmp_path / "d", jobs=1)
+    assert more.ran == 1
+    assert all(one.attacked for one in more.results)
+
+
+def test_the_command_says_what_failed(tmp_path, capsys, run_file):
+    (tmp_path / "s.toml").write_text(
+        f'base = "{run_file}"\n[grid]\n"graph.nmae" = ["ring"]\n', encoding="utf-8"
+    )
+    assert cli.main(["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "d")]) == 2
+    assert "did you mean name" in capsys.readouterr().err
+    assert cli.main(["sweep", "s.toml", "--out", "d", "--devices", "cuda:0,,"]) == 2
+    assert "empty device" in capsys.readouterr().err
+
+
+def test_devices_are_shared_one_process_on_each(tmp_path):
+    """With as many runs as devices held, another one waits; the first free one is taken."""
+    from overhear.runs.sweep.one_run import _device
+
+    (tmp_path / "locks").mkdir()
+    [point] = points_of(swept(), {})
+    task = Task(out=tmp_path, base=RUN, point=point, devices=("cpu", "cuda:0"))
+    with _device(task) as first, _device(task) as second:
+        assert (first, second) == ("cpu", "cuda:0")
+    with _device(task) as again:
+        assert again == "cpu"
+
+
+def _start(out: Path, sweep: Path, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "overhear", "sweep", str(sweep), "--out", str(out)]
+    return subprocess.Popen(
+        [*command, "--jobs", "2", *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _written(path: Path, run_file: Path) -> Path:
+    run_file.write_text(
+        run_file.read_text(encoding="utf-8").replace("rounds = 200", "rounds = 40"),
+        encoding="utf-8",
+    )
+    path.write_text(
+        f'base = "{run_file}"\nseeds = 12\n[grid]\n"graph.name" = ["ring", "full"]\n',
+        encoding="utf-8",
+    )
+    return path
+
+
+def _wait_for(count: int, out: Path, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 300
+    while len(list((out / "results").glob("*.json"))) < count:
+        assert process.poll() is None, process.communicate()[0].decode()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def _check_whole(out: Path, runs: int) -> None:
+    results = read_results(out)
+    assert len(results) == runs
+    assert {one.state for one in results} == {"done"}
+    for one in results:
+        check_sums(out / "points" / one.name)
+        assert is_finished(out / "points" / one.name)
+
+
+@pytest.mark.slow
+def test_a_sweep_of_24_runs_killed_twice_has_every_run_once(tmp_path, run_file):
+    sweep, out = _written(tmp_path / "s.toml", run_file), tmp_path / "d"
+    for done in (3, 9):
+        process = _start(out, sweep)
+        _wait_for(done, out, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    process = _start(out, sweep)
+    said = process.communicate()[0].decode()
+    assert process.returncode == 0, said
+    _check_whole(out, 24)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_what_it_was_at(tmp_path, run_file):
+    import psutil
+
+    sweep, out = _written(tmp_path / "s.toml", run_file), tmp_path / "d"
+    process = _start(out, sweep)
+    _wait_for(2, out, process)
+    workers = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "LokyProcess" in " ".join(child.cmdline())
+    ]
+    workers[0].kill()
+    said = process.communicate()[0].decode()
+    assert process.returncode == 0, said
+    _check_whole(out, 24)
+
+
+@pytest.mark.slow
+def test_dask_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
+    import psutil
+
+    sweep, out = _written(tmp_path / "s.toml", run_file), tmp_path / "d"
+    process = _start(out, sweep, "--backend", "dask")
+    _wait_for(2, out, process)
+    workers = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "spawn_main" in " ".join(child.cmdline())
+    ]
+    workers[0].kill()
+    said = process.communicate()[0].decode()
+    assert process.returncode == 0, said
+    _check_whole(out, 24)
+
+
+def test_a_scheduler_that_does_not_answer_is_a_sentence(tmp_path, monkeypatch):
+    from overhear.runs.sweep import engine
+
+    monkeypatch.setattr(engine, "_PATIENCE", 0.2)
+    with pytest.raises(InputError, match=r"no dask scheduler answers at address='127.0.0.1:9'"):
+        run(swept(), tmp_path / "d", backend="dask", address="127.0.0.1:9")
+    with pytest.raises(InputError, match="has no effect with backend='loky'"):
+        run(swept(), tmp_path / "e", address="127.0.0.1:9")

@@ -1,0 +1,134 @@
+"""Sweep files: what they say, and what is refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overhear.privacy.errors import InputError
+from overhear.runs.sweep.points import points_of, tried_of
+from overhear.runs.sweep.sweep_file import (
+    TUNING_SEEDS,
+    checked,
+    file_text,
+    read_sweep_file,
+)
+
+RUN: dict[str, Any] = {
+    "data": {"name": "digits", "agents": 2},
+    "model": {"name": "linear"},
+    "algorithm": {"name": "dp-dpsgd"},
+    "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
+    "training": {"rounds": 2, "sampling_rate": 0.05},
+}
+
+
+def swept(**values: Any) -> Any:
+    return checked({"base": RUN, "grid": {"graph.name": ["ring"]}, **values}, where="s.toml")
+
+
+def test_every_combination_is_a_run_of_every_seed_and_the_last_key_varies_fastest():
+    grid = {"graph.name": ["ring", "full"], "training.rounds": [1, 2, 3]}
+    points = points_of(swept(grid=grid, seeds=2), {})
+    assert len(points) == 12
+    assert [p.settings["training.rounds"] for p in points[::2]] == ["1", "2", "3"] * 2
+    assert [p.seed for p in points[:4]] == [1, 2, 1, 2]
+    assert len({p.name for p in points}) == 12
+
+
+def test_keys_that_go_together_are_one_value_under_a_label():
+    value = {"graph.name": "erdos-renyi", "graph.edge_probability": 0.4, "label": "random"}
+    [point] = points_of(swept(grid={"graph.name": [value]}), {})
+    assert point.settings == {"graph.name": "random"}
+    assert 'graph.name="erdos-renyi"' in point.overrides
+    assert "graph.edge_probability=0.4" in point.overrides
+
+
+def test_keys_may_stand_in_tables_without_quotes():
+    found = swept(grid={"graph": {"name": ["ring", "full"]}})
+    assert found.grid == {"graph.name": ["ring", "full"]}
+
+
+def test_no_seed_of_tuning_is_reported_and_every_tried_run_keeps_records_for_validation():
+    found = swept(tune={"training.learning_rate": [0.1, 1.0], "seeds": 2}, seeds=3)
+    tried = [point for one in tried_of(found) for point in one.points]
+    assert len(tried) == 4
+    assert {p.seed for p in tried} == {TUNING_SEEDS, TUNING_SEEDS + 1}
+    assert all("data.validation=0.2" in p.overrides for p in tried)
+    assert not {p.seed for p in tried} & {p.seed for p in points_of(found, {})}
+
+
+def test_a_sweep_file_is_read_back_as_it_is_kept(tmp_path):
+    found = swept(
+        grid={"graph.name": ["ring", {"graph.name": "full", "label": "all"}]},
+        tune={"training.learning_rate": [0.1], "validation": 0.3},
+        also={"attack": {"seed": [1]}},
+        seeds=[4, 5],
+    )
+    path = tmp_path / "sweep.toml"
+    path.write_text(file_text(found, RUN), encoding="utf-8")
+    again, base = read_sweep_file(path)
+    assert again.model_dump() == found.model_dump()
+    assert base == RUN
+
+
+def test_a_run_file_is_found_here_or_beside_the_sweep_file(tmp_path, run_file, monkeypatch):
+    sweep = tmp_path / "s.toml"
+    sweep.write_text(
+        f'base = "{run_file.name}"\n[grid]\n"graph.name" = ["ring"]\n', encoding="utf-8"
+    )
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert "model" in read_sweep_file(sweep)[1]
+    run_file.unlink()
+    with pytest.raises(FileNotFoundError, match="is no file, neither here nor in"):
+        read_sweep_file(sweep)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"grid": {}}, "names no key, so there is nothing to sweep"),
+        ({"grid": {"graph.name": []}}, "has no value; give at least one"),
+        ({"grid": {"graph.name": "ring"}}, "graph.name='ring'"),
+        ({"grid": {"graph.name": ["ring", "ring"]}}, "gives ring twice"),
+        ({"grid": {"graph": ["ring"]}}, "must read table.key"),
+        ({"grid": {"training.seed": [1]}}, "is what `seeds` is for"),
+        ({"seeds": 0}, "seeds=0"),
+        ({"seeds": []}, "names no seed"),
+        ({"seeds": [1, 1]}, "names a seed twice"),
+        ({"seeds": [TUNING_SEEDS]}, "must lie below"),
+        ({"tune": {}}, "names no key"),
+        ({"tune": {"graph.name": ["full"]}}, "leave it in one of them"),
+        ({"tune": {"training.learning_rate": [1.0], "validation": 1.0}}, "validation=1.0"),
+        ({"also": {"attack": {"model.name": ["linear"]}}}, "is no key of \\[grid\\]"),
+        ({"also": {"plot": True}}, "is no key of a sweep file"),
+        ({"gird": {}}, "did you mean grid"),
+        ({"base": 3}, "base=3"),
+        ({"seeds": 1000, "grid": {"training.rounds": list(range(1, 102))}}, "has 101000 runs"),
+    ],
+)
+def test_what_is_no_sweep_is_refused_in_a_sentence(values, words):
+    with pytest.raises(InputError, match=words):
+        swept(**values)
+
+
+def test_a_missing_or_broken_file_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no sweep file at"):
+        read_sweep_file(tmp_path / "s.toml")
+    (tmp_path / "s.toml").write_text("base = [", encoding="utf-8")
+    with pytest.raises(InputError, match="is not TOML"):
+        read_sweep_file(tmp_path / "s.toml")
+    (tmp_path / "s.toml").write_text("seeds = 1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="base is missing"):
+        read_sweep_file(tmp_path / "s.toml")
+
+
+def test_settings_that_differ_have_names_that_differ(tmp_path: Path):
+    values = ["a/b", "a b", "a-b", "x" * 200 + "1", "x" * 200 + "2", "../../etc"]
+    points = points_of(swept(grid={"graph.path": values}), {})
+    names = {p.name for p in points}
+    assert len(names) == len(values)
+    assert all("/" not in name and not name.startswith(".") and len(name) < 100 for name in names)
