@@ -1,7 +1,7 @@
 """The posterior attack under noise: labels, ranks and errors beside the figures to reach.
 
     OMP_NUM_THREADS=1 python benchmarks/posterior.py --data DIR          # a few minutes
-    OMP_NUM_THREADS=1 python benchmarks/posterior.py --data DIR --quick  # 20 victims
+    OMP_NUM_THREADS=1 python benchmarks/posterior.py --data DIR --victims 20
 
 MNIST, one record a round, clip 1, noise of mu = clip / noise. 100 random victims of the test set,
 2,000 other test records as candidates, and a lineup of 99 further ones for each victim. `trained`
@@ -120,22 +120,23 @@ def _beside(share: float, floor: float | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", required=True, help="folder that holds MNIST/raw")
-    parser.add_argument("--quick", action="store_true", help="20 victims in place of 100")
+    parser.add_argument("--victims", type=int, default=100)
     parser.add_argument("--only", default="linear;lenet, trained", help="networks, by semicolons")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     data = load_dataset("mnist", root=asked.data)
-    victims = 20 if asked.quick else 100
     head = False
     for name in asked.only.split(";"):
         for mu in MUS:
-            found = row(name, mu, data, victims=victims, seed=asked.seed)
+            found = row(name, mu, data, victims=asked.victims, seed=asked.seed)
             if not head:
                 print("| " + " | ".join(found) + " |")
                 print("| " + " | ".join("---" for _ in found) + " |")
                 head = True
             print("| " + " | ".join(found.values()) + " |", flush=True)
-    print(f"\nGuessing: {1 / SIZE:.0%} of first places, 11% of labels; n={victims} victims a row.")
+    print(
+        f"\nGuessing: {1 / SIZE:.0%} of first places, 11% of labels; n={asked.victims} victims a row."
+    )
 
 
 if __name__ == "__main__":
