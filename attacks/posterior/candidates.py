@@ -102,16 +102,27 @@ def distances(observation: Observation, model: nn.Module, candidates: Candidates
         >>> [round(value, 3) for value in distances(seen, model, public).tolist()]
         [4.0, 4.0]
     """
+    check_single(observation)
+    return torch.cat(
+        [
+            squared(sent - observation.gradient, observation)
+            for sent in sent_by(observation, model, candidates)
+        ]
+    )
+
+
+def check_single(observation: Observation) -> None:
+    """Refuse observations of several records."""
     if observation.records != 1:
         raise InputError(
             f"records={observation.records} must be 1: candidates are weighed one at a time"
         )
-    weights = precision(observation)
-    found = []
-    for sent in sent_by(observation, model, candidates):
-        rest = (sent - observation.gradient).double()
-        found.append((rest * (weights @ rest)).sum(dim=(1, 2)))
-    return torch.cat(found)
+
+
+def squared(rest: Tensor, observation: Observation) -> Tensor:
+    """(n,) r' S^-1 r summed over coordinates, of (n, K, D)."""
+    rows = rest.double()
+    return (rows * (precision(observation) @ rows)).sum(dim=(1, 2))
 
 
 def precision(observation: Observation) -> Tensor:

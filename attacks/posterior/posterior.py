@@ -31,9 +31,10 @@ import torch
 from torch import Tensor, nn
 
 from ..problem.observation import Observation
-from .candidates import Candidates, distances, precision, sent_by
+from .candidates import Candidates, check_single, precision, sent_by, squared
 
 _HELD_OUT = 64
+_FEWEST = 4
 _TEMPERATURES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
 
@@ -93,12 +94,25 @@ def weigh(
         >>> round(found.labels[0].item(), 3)
         0.992
     """
+    check_single(observation)
     candidates = candidates.affordable(observation)
-    far = distances(observation, model, candidates)
-    weights = _weights(far[None], noisy=observation.is_noisy, temperature=1.0)[0]
+    held = _held_out(observation, model, candidates, generator)
+    # One pass over the candidates' gradients: they cost far more than all else.
+    found, inner, own = list[Tensor](), list[Tensor](), list[Tensor]()
+    for sent in sent_by(observation, model, candidates):
+        found.append(squared(sent - observation.gradient, observation))
+        if held is not None:
+            inner.append(held @ sent.flatten(1).T)
+            own.append(squared(sent, observation))
+    far, noisy = torch.cat(found), observation.is_noisy
     inputs = candidates.inputs.to(far)
-    temperature = _temperature(observation, model, candidates, generator=generator)
-    tempered = _weights(far[None], noisy=observation.is_noisy, temperature=temperature)[0]
+    temperature = 1.0
+    if held is not None:
+        others = torch.cat(own)[None] - 2 * torch.cat(inner, dim=1).double()  # (H, N)
+        others.fill_diagonal_(torch.inf)  # nobody is rebuilt from itself
+        temperature = _temperature(others, inputs.flatten(1))
+    weights = _weights(far[None], noisy=noisy, temperature=1.0)[0]
+    tempered = _weights(far[None], noisy=noisy, temperature=temperature)[0]
     labels = far.new_zeros(classes)
     labels.index_add_(0, candidates.labels.to(far.device), weights)
     picture = (tempered @ inputs.flatten(1)).reshape(inputs.shape[1:])
@@ -115,31 +129,29 @@ def _weights(far: Tensor, *, noisy: bool, temperature: float) -> Tensor:
     return nearest / nearest.sum(dim=1, keepdim=True)
 
 
-def _temperature(
-    observation: Observation,
-    model: nn.Module,
-    candidates: Candidates,
-    *,
-    generator: torch.Generator,
-) -> float:
-    """The temperature at which candidates that are held out are rebuilt best from the others."""
-    held = min(_HELD_OUT, len(candidates) // 4)
-    if not observation.is_noisy or held < 4:
-        return 1.0
-    at = torch.arange(held)
-    sent = torch.cat(list(sent_by(observation, model, candidates.at(at))))  # (H, K, D)
+def _held_out(
+    observation: Observation, model: nn.Module, candidates: Candidates, generator: torch.Generator
+) -> Tensor | None:
+    """(H, K D) S^-1 o of the first candidates, each under noise of its own; None without noise."""
+    count = min(_HELD_OUT, len(candidates) // 4)
+    if not observation.is_noisy or count < _FEWEST:
+        return None
+    sent = torch.cat(list(sent_by(observation, model, candidates.at(torch.arange(count)))))
     noise = torch.randn(sent.shape, generator=generator, dtype=sent.dtype).to(sent)
     noise = torch.linalg.cholesky(observation.covariance.double()).to(sent) @ noise
-    weighed = (precision(observation).to(sent) @ (sent + noise)).flatten(1)  # (H, K D)
-    inner, own = [], []
-    for some in sent_by(observation, model, candidates):
-        inner.append(weighed @ some.flatten(1).T)
-        own.append((some * (precision(observation).to(some) @ some)).sum(dim=(1, 2)))
-    far = torch.cat(own)[None].double() - 2 * torch.cat(inner, dim=1).double()  # (H, N)
-    far[at, at] = torch.inf  # nobody is rebuilt from itself
-    inputs = candidates.inputs.flatten(1).to(far)
+    return (precision(observation).to(sent) @ (sent + noise)).flatten(1)
+
+
+def _temperature(far: Tensor, inputs: Tensor) -> float:
+    """The temperature at which the first H of the (N, n) inputs are rebuilt best from the others.
+
+    Args:
+        far: (H, N) squared distances, infinite from each to itself.
+        inputs: (N, n) records.
+    """
+    held = inputs[: len(far)]
     errors = [
-        float((_weights(far, noisy=True, temperature=t) @ inputs - inputs[:held]).square().mean())
+        float((_weights(far, noisy=True, temperature=t) @ inputs - held).square().mean())
         for t in _TEMPERATURES
     ]
     return _TEMPERATURES[errors.index(min(errors))]
