@@ -124,6 +124,11 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             raise InputError(
                 f"[attack] {key} is empty, so there is nothing to attack; name a {key[:-1]}"
             )
+    if config.attack.batch > 1 and "posterior" in config.attack.presets:
+        raise InputError(
+            f"[attack] batch={config.attack.batch} must be 1 for the preset posterior, which "
+            "weighs public records one at a time; use matched for batches"
+        )
     most = len(data.test_targets) - 1  # one is left for the mean public image
     if config.attack.images > most:
         raise InputError(
