@@ -66,7 +66,7 @@ def problems_of(where: str, key: str, values: Sequence[Any]) -> Iterator[str]:
         yield f"[{where}] {key!r} has a table without a key; give it one, or leave it out"
     shown = Counter(choice_of(key, value).shown for value in values)
     yield from (
-        f"[{where}] {key!r} gives {brief(one)} twice; give each value once"
+        f"[{where}] {key!r} gives {one[:_LONGEST_SHOWN]} twice; give each value once"
         for one, count in shown.items()
         if count > 1
     )
@@ -143,7 +143,7 @@ def toml_of(value: Any) -> str:
 
 def brief(value: object) -> str:
     """A value as a sentence shows it, cut where it is long."""
-    shown = value if isinstance(value, str) and value.isprintable() else repr(value)
+    shown = repr(value)
     return shown if len(shown) < _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
 
 

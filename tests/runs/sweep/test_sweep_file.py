@@ -65,7 +65,7 @@ def test_a_sweep_file_is_read_back_as_it_is_kept(tmp_path):
     found = swept(
         grid={"graph.name": ["ring", {"graph.name": "full", "label": "all"}]},
         tune={"training.learning_rate": [0.1], "validation": 0.3},
-        also={"attack": {"seed": [1]}},
+        also={"attack": {"seed": [4]}},
         seeds=[4, 5],
     )
     path = tmp_path / "sweep.toml"
@@ -141,9 +141,9 @@ RATE = "training.learning_rate"
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"also": {"attack": {"graph.name": ["rng"]}}}, "no run of the sweep has graph.name=rng"),
+        ({"also": {"attack": {"graph.name": ["rng"]}}}, "no run of the sweep has graph.name='rng'"),
         ({"also": {"audit": {"seed": [9]}}}, "audit: no run of the sweep has seed=9; choose among"),
-        ({"also": {"audit": {"seed": ["1"]}}}, "no run of the sweep has seed=1"),
+        ({"also": {"audit": {"seed": ["1"]}}}, "no run of the sweep has seed='1'"),
         ({"grid": {"graph.name": [{"graph.name": "ring", RATE: 1}], RATE: [2]}}, "both set"),
         (
             {"grid": {"graph.name": [{"graph.name": "ring", RATE: 1}]}, "tune": {RATE: [2]}},
