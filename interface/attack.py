@@ -26,13 +26,13 @@ def attack(
         target: a `Run` or its folder, whose intercepted messages are attacked; a safetensors file
             of gradients, as `overhear invert` takes it; or a function ``train(dataset) -> model``,
             on which membership is inferred.
-        options: of a run the keys of [attack], such as presets=["matched"] and images=8, and
-            device; of gradients those of `overhear invert`, model and out at least; of a function
-            data, method ("lira" or "rmia"), references and records.
+        options: of a run the keys of [attack], such as presets=["matched"] and images=8, device,
+            and name, of a further attack; of gradients those of `overhear invert`, model and out
+            at least; of a function data, method ("lira" or "rmia"), references and records.
 
     Raises:
         FileNotFoundError: no finished run is in the folder.
-        FileExistsError: the run was attacked already.
+        FileExistsError: the run was attacked in this way already.
         ValueError: there is nothing that the attack can be mounted on.
         TypeError: something else, or an option that the target does not take.
     """

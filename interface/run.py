@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..privacy.errors import InputTypeError
 from ..privacy.ledgers.ledger import Spent, read_ledger
-from ..runs.evidence.evidence import read_audit
+from ..runs.evidence.evidence import read_attack, read_audit
 from ..runs.folder import folder as run_folder
 from ..runs.folder.records import MetricsLine
 from ..runs.numbers import bound, small
@@ -19,7 +19,7 @@ from ..runs.plan.plan import Plan, make_plan
 from ..runs.run_file.build import build
 from ..runs.run_file.run_file import RunFile, load_run_file
 from ..training.own.objects import give
-from .results.attacked import AttackResult, attack_of_folder, read_attack
+from .results.attacked import AttackResult, attack_of_folder
 from .results.audited import AuditResult, audit_of_folder
 from .results.reported import Report, report_of_folder
 from .results.shown import as_frame, as_html, as_text
@@ -200,7 +200,7 @@ class Run:
 
     @property
     def attacks(self) -> AttackResult | None:
-        """What attacks rebuilt; None before any."""
+        """What all attacks on the run rebuilt; None before any."""
         found = read_attack(self.folder)
         return None if found is None else AttackResult(found, self.folder)
 

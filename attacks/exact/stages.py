@@ -1,10 +1,12 @@
 """The exact stages, one after the other, before anything is optimised.
 
-    first layer   one record: the input of a linear first layer, by rank 1, under noise too
+    first layer   one record: the input of a linear first layer, by rank 1, under noise too; its
+                  label is read, or tried where the gradient is not of one cross-entropy
+    patches       one record: a patch embedding with learned positions, without noise
     peeling       one record: layer after layer from the last to the first, without noise
     separation    several records: the activation patterns of a ReLU network, without noise
 
-The first two run on the problem's device; separation runs on the CPU, whatever that is.
+The first three run on the problem's device; separation runs on the CPU, whatever that is.
 
 What a stage finds is accepted by the gradient that it would have sent, never by the truth. Where
 only some records of a batch are certified, their gradients are subtracted and the rest remains as
@@ -22,6 +24,7 @@ from torch import Tensor
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Problem, squared_size
 from .first_layer import PICTURE, first_linear_input, residual
+from .patches import embedded_patches
 from .rgap import peel
 from .spear import Separated, separate
 
@@ -29,6 +32,7 @@ FIRST_LAYER = "first layer"  # the stage that speaks for itself under noise
 _TRUSTED = 0.05  # predicted error of a pixel up to which a noisy first layer needs no search
 _TRUSTED_PICTURE = 0.7  # the same of a picture, whose noise is smoothed away before
 _EXPLAINED = 1e-4  # float32 gradients leave about 1e-6; a wrong input leaves about 1
+_DETERMINED = 1e-2  # the same of a picture that the equations determine: a ReLU on its edge turns
 _ROUNDED = 5.0  # times what rounding of messages may leave
 
 
@@ -61,7 +65,7 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part 
     if found is not None or problem.observation.is_noisy:
         return found
     if problem.observation.records == 1:
-        return _peeled(problem)
+        return _patched(problem) or _peeled(problem)
     # Ranks are read from gaps of rounding's size, by decompositions of many small matrices and by
     # least squares without full rank: LAPACK's work, which devices do otherwise or not at all.
     host = problem.to(device=HOST)
@@ -90,10 +94,12 @@ def first_layer(problem: Problem) -> Tensor | None:
 def _first_layer(problem: Problem) -> Found | None:
     """The first linear layer's input, where its gradient is the observed one or noise is small."""
     seen = problem.observation
-    if problem.labels is None or (inputs := first_layer(problem)) is None:
+    if (inputs := first_layer(problem)) is None:
         return None
     if not seen.is_noisy:
-        return _accepted(problem, inputs, problem.labels, stage="exact")
+        return _under_some_label(problem, inputs)
+    if problem.labels is None:
+        return None
     # The prior of a search draws the brightness down, which the bias alone holds up.
     factor = math.sqrt(float(problem.box.pixels(inputs).square().sum()) + 1)
     energy = squared_size(seen) - seen.gradient.numel() * seen.noise_std**2
@@ -102,6 +108,35 @@ def _first_layer(problem: Problem) -> Found | None:
         return None
     pixels = problem.box.pixels(inputs)
     return Found(pixels=pixels, labels=problem.labels, iterations=0, stage=FIRST_LAYER)
+
+
+def _patched(problem: Problem) -> Found | None:
+    """The patches of a picture, under the label that explains the gradient best."""
+    seen, labels = problem.observation, problem.labels
+    found = embedded_patches(seen, problem.model, input_shape=problem.shape, box=problem.box)
+    if found is None:
+        return None
+    if labels is None:
+        every = torch.arange(problem.classes, device=found.device)[:, None]  # (C, 1)
+        left = [residual(seen, problem.model, inputs=found, targets=label) for label in every]
+        labels = every[left.index(min(left))]
+    return _accepted(problem, found, labels, stage="patches", allowed=_DETERMINED)
+
+
+def _under_some_label(problem: Problem, inputs: Tensor) -> Found | None:
+    """The input under the label that was read, or else under any that explains the gradient.
+
+    The last layer's signs tell the label of one gradient of the cross-entropy. A difference of
+    gradients at two points has other signs, and so may a task's loss: each class is tried.
+    """
+    device, read = inputs.device, problem.labels
+    first = [] if read is None else [read.to(device)]
+    every = [torch.tensor([k], device=device) for k in range(problem.classes)]
+    for labels in first if problem.observation.is_plain and first else [*first, *every]:
+        found = _accepted(problem, inputs, labels, stage="exact")
+        if found is not None:
+            return found
+    return None
 
 
 def _peeled(problem: Problem) -> Found | None:
@@ -141,10 +176,12 @@ def _allowed(seen: Observation) -> float:
     return min(max(_EXPLAINED, _ROUNDED * seen.rounding), 0.1)
 
 
-def _accepted(problem: Problem, inputs: Tensor, labels: Tensor, *, stage: str) -> Found | None:
+def _accepted(
+    problem: Problem, inputs: Tensor, labels: Tensor, *, stage: str, allowed: float = 0.0
+) -> Found | None:
     inputs, labels = inputs.to(problem.box.span), labels.to(problem.box.span.device)
     left = residual(problem.observation, problem.model, inputs=inputs, targets=labels)
-    if not left <= _allowed(problem.observation):
+    if not left <= max(allowed, _allowed(problem.observation)):
         return None
     pixels = problem.box.pixels(inputs)
     return Found(pixels=pixels, labels=labels, iterations=0, stage=stage)

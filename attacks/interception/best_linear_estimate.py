@@ -53,13 +53,13 @@ class Weights:
     clean: tuple[bool, ...]
 
 
-def best_weights(unknown: Array, noise: Array, *, targets: Sequence[int]) -> Weights:
+def best_weights(unknown: Array, noise: Array, *, targets: Sequence[int] | Array) -> Weights:
     """Weights that estimate unknowns without bias and with the least noise.
 
     Args:
         unknown: (R, U) coefficients of the unknowns.
         noise: (R, Z) coefficients of unit normals.
-        targets: columns of `unknown` to estimate.
+        targets: columns of `unknown` to estimate, or (K, U) combinations of the unknowns.
 
     Returns:
         The weights of those that are identifiable.
@@ -77,16 +77,16 @@ def best_weights(unknown: Array, noise: Array, *, targets: Sequence[int]) -> Wei
             f"unknown of shape {unknown.shape} and noise of shape {noise.shape} must be matrices "
             "with one row per equation each"
         )
-    if any(not 0 <= t < unknown.shape[1] for t in targets):
-        raise InputError(f"targets {list(targets)} must lie in [0, {unknown.shape[1]})")
+    wanted = _combinations(targets, count=unknown.shape[1])
     size = np.sqrt(np.square(unknown).sum(axis=1) + np.square(noise).sum(axis=1))
     scale = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
     M, B = unknown * scale[:, None], noise * scale[:, None]
     left, values, right = np.linalg.svd(M, full_matrices=True)
     rank = int((values > _RANK * max(values[0], 1e-300)).sum()) if values.size else 0
-    picked = right[:rank, list(targets)].T  # (targets, rank)
-    # A unit vector lies in the row space exactly if its part in it has length 1.
-    inside = 1.0 - np.square(picked).sum(axis=1) < _IDENTIFIED
+    picked = wanted @ right[:rank].T  # (targets, rank)
+    # A vector lies in the row space exactly if its part in it has its length.
+    length = np.square(wanted).sum(axis=1)
+    inside = length - np.square(picked).sum(axis=1) < _IDENTIFIED * length
     first = (picked[inside] / values[:rank]) @ left[:, :rank].T
     free = left[:, rank:].T
     # Rows are of length 1, so the cut is absolute: combinations may show no noise at all.
@@ -104,6 +104,55 @@ def best_weights(unknown: Array, noise: Array, *, targets: Sequence[int]) -> Wei
             for c in np.linalg.norm(errors, axis=1) <= _CLEAN * np.linalg.norm(added, axis=1)
         ),
     )
+
+
+def _combinations(targets: Sequence[int] | Array, *, count: int) -> Array:
+    """(K, U) what to estimate, over the unknowns."""
+    if isinstance(targets, np.ndarray):
+        if targets.ndim != 2 or targets.shape[1] != count:
+            raise InputError(f"targets of shape {targets.shape} must be (K, {count})")
+        return targets
+    if any(not 0 <= t < count for t in targets):
+        raise InputError(f"targets {list(targets)} must lie in [0, {count})")
+    wanted = np.zeros((len(targets), count))
+    wanted[np.arange(len(targets)), list(targets)] = 1.0
+    return wanted
+
+
+def seen_combination(unknown: Array, *, columns: Sequence[int]) -> Array | None:
+    """The one combination of some unknowns that equations tell, where they tell exactly one.
+
+    With the left null space N of the other unknowns' columns, the rows of N E span all that is
+    told of these alone.
+
+    Args:
+        unknown: (R, U) coefficients of the unknowns.
+        columns: which of them.
+
+    Returns:
+        (len(columns),) coefficients, the first of which is 1; None where nothing, or several
+        combinations, or nothing of the first column or of some other is told.
+
+    Raises:
+        ValueError: there are no columns.
+
+    Examples:
+        >>> hidden = np.array([[1.0, -0.9, 2.0], [0.0, 0.0, 1.0]])
+        >>> seen_combination(hidden, columns=[0, 1]).round(3).tolist()
+        [1.0, -0.9]
+    """
+    if not columns:
+        raise InputError("columns is empty; name an unknown")
+    size = np.linalg.norm(unknown, axis=1, keepdims=True)
+    M = unknown / np.where(size > 0, size, 1.0)
+    others = np.delete(M, list(columns), axis=1)
+    left, values, _ = np.linalg.svd(others, full_matrices=True)
+    rank = int((values > _RANK * max(values[0], 1e-300)).sum()) if values.size else 0
+    _, values, right = np.linalg.svd(left[:, rank:].T @ M[:, list(columns)], full_matrices=False)
+    told = right[values > _IDENTIFIED]  # rows of M are of length 1
+    if len(told) != 1 or np.abs(told[0]).min() < _IDENTIFIED:
+        return None
+    return np.asarray(told[0] / told[0, 0])
 
 
 def determined(rows: Array, equations: Array) -> NDArray[np.bool_]:

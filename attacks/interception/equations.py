@@ -26,7 +26,7 @@ from ...training.engine.recording import GradientCall
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
-from .best_linear_estimate import Weights, best_weights, determined
+from .best_linear_estimate import Weights, best_weights, determined, seen_combination
 from .replay import PlayedRound, Replay
 
 if TYPE_CHECKING:
@@ -37,10 +37,21 @@ _MOST_EQUATIONS = 2500  # a dense decomposition takes a quarter of a minute or s
 
 
 class Target(NamedTuple):
-    """A contribution of the victim."""
+    """A contribution of the victim, or a combination of its contributions from one batch.
+
+    Attributes:
+        name: what it is called.
+        columns: those of the contributions.
+        factors: what each is multiplied by.
+        points: models at which its gradients were taken, for one contribution after another.
+        call: what the gradients were asked for; the same of each contribution but the models.
+        bound: on each contribution.
+        owner: agent at whose model they were taken.
+    """
 
     name: str
-    column: int
+    columns: tuple[int, ...]
+    factors: tuple[float, ...]
     points: Tensor  # (P, D')
     call: GradientCall
     bound: float
@@ -81,11 +92,11 @@ class Equations:
         self._equations = csr_array(vstack([none, *equations]))
         self._compute()
 
-    def solve(self, columns: Sequence[int], *, spread: float | None = None) -> Weights:
-        """Weights of the equations that estimate columns.
+    def solve(self, targets: Sequence[Target], *, spread: float | None = None) -> Weights:
+        """Weights of the equations that estimate targets.
 
         Args:
-            columns: what to estimate.
+            targets: what to estimate.
             spread: the size of a coordinate of other agents' contributions, in units of their
                 bounds, to take those that are bounded for noise; None leaves them unknown.
         """
@@ -103,14 +114,61 @@ class Equations:
         unknown = [column for column in self._unknown if column not in nuisance]
         at = {column: i for i, column in enumerate(unknown)}
         others = E[:, list(nuisance)].toarray() * np.fromiter(nuisance.values(), dtype=float)
+        wanted = np.zeros((len(targets), len(unknown)))
+        for row, target in zip(wanted, targets, strict=True):
+            row[[at[column] for column in target.columns]] = target.factors
         found = best_weights(
             E[:, unknown].toarray(),
             np.hstack([E[:, self._noise].toarray(), others]),
-            targets=[at[column] for column in columns],
+            targets=wanted,
         )
         rows = np.zeros((len(found.rows), len(hidden)))
         rows[:, hidden] = found.rows
         return replace(found, rows=rows)
+
+    def combined(self, targets: Sequence[Target]) -> list[Target]:
+        """What is told of targets of one batch together, where none of them is told alone.
+
+        Args:
+            targets: that no equation singles out.
+
+        Returns:
+            A target for each batch of which exactly one combination of all its targets is told.
+        """
+        batches: dict[tuple[object, ...], list[Target]] = {}
+        for target in targets:
+            call = target.call
+            key = (target.name, call.clip_norm, call.mean_of, len(call.coefs))
+            batches.setdefault(key, []).append(target)
+        E = self._equations[self._hidden()][:, self._unknown].toarray()
+        made = []
+        for first, *others in batches.values():
+            if not others or first.call.mean_of is not None:
+                continue
+            parts = [first, *others]
+            columns = [column for part in parts for column in part.columns]
+            factors = seen_combination(E, columns=[self._unknown.index(c) for c in columns])
+            if factors is None:
+                continue
+            each = [
+                tuple(coef * float(factor) for coef in part.call.coefs)
+                for part, factor in zip(parts, factors, strict=True)
+            ]
+            made.append(
+                first._replace(
+                    columns=tuple(columns),
+                    factors=tuple(factors.tolist()),
+                    points=torch.cat([part.points for part in parts]),
+                    call=first.call._replace(coefs=tuple(c for of in each for c in of)),
+                )
+            )
+        return made
+
+    @property
+    def enters_open(self) -> bool:
+        """Whether a result of `postprocess` that cannot be computed enters a message."""
+        columns = [column for column, _, _ in self._open]
+        return bool(columns) and self._equations[:, columns].nnz > 0
 
     def _hidden(self) -> np.ndarray:
         """Which equations say something: rounding is all that others leave of what is hidden."""
@@ -285,7 +343,8 @@ class _Columns:
                 self._system.targets.append(
                     Target(
                         name,
-                        self._column(group, i),
+                        (self._column(group, i),),
+                        (1.0,),
                         call.models[:, call.owners[i]],
                         call,
                         float(group.bounds[i]),

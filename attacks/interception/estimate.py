@@ -26,6 +26,7 @@ from ...privacy.errors import InputError
 from ..problem.observation import Observation
 from .best_linear_estimate import Weights
 from .equations import Equations, Target
+from .hidden import why_hidden
 from .replay import Replay
 
 
@@ -40,6 +41,7 @@ class Estimate:
         owners: for each intercept the agent at whose model the gradient was taken.
         passed_over: names of contributions that it identifies, but clipped otherwise than those
             that are used, and so not attacked with them.
+        reason: why there is no observation, in words; empty where there is one.
     """
 
     observation: Observation | None
@@ -47,6 +49,7 @@ class Estimate:
     missing: tuple[str, ...]
     owners: tuple[int, ...]
     passed_over: tuple[str, ...] = ()
+    reason: str = ""
 
     def of_owner(self, owner: int) -> Estimate:
         """The intercepts at one agent's model alone, one for each round."""
@@ -89,19 +92,26 @@ def estimate(
         )
     system = Equations(replay, who)
     if not system.targets:
-        return Estimate(observation=None, identified=(), missing=(), owners=())
+        why = why_hidden(replay, system)
+        return Estimate(observation=None, identified=(), missing=(), owners=(), reason=why)
     ways: list[float | None] = [None]
     if bounded:
         # A sum of B clipped vectors is at most B bounds long; spread evenly over D coordinates.
         dimension = system.targets[0].points.shape[1]
         ways.append(max(replay.trial.batch_size, 1.0) / math.sqrt(dimension))
     found = [_solved(replay, system, spread=spread) for spread in ways]
-    return max(found, key=_told)  # the first where both tell as much
+    best = max(found, key=_told)  # the first where both tell as much
+    return (
+        best if best.observation is not None else replace(best, reason=why_hidden(replay, system))
+    )
 
 
 def _solved(replay: Replay, system: Equations, *, spread: float | None) -> Estimate:
     targets = system.targets
-    weights = system.solve([t.column for t in targets], spread=spread)
+    weights = system.solve(targets, spread=spread)
+    if not weights.identified and (together := system.combined(targets)):
+        targets = together
+        weights = system.solve(targets, spread=spread)
     found = [targets[i] for i in weights.identified]
     missing = tuple(t.name for i, t in enumerate(targets) if i not in weights.identified)
     forms: list[list[int]] = []
@@ -159,6 +169,7 @@ def _observation(
         records=replay.records,
         coefs=first.coefs,
         mean_of=first.mean_of,
+        clip_parts=len(target.columns) > 1,
         task=replay.trial.setting.task,
         rounding=max(of / size for of, size in zip(left, sizes, strict=True)),
     )

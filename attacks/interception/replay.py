@@ -51,7 +51,8 @@ class Trial:
         together: for how many rounds they do.
         rounds: of the whole run, on which schedules may depend.
         victim: the agent whose batch is attacked.
-        model_owner: the neighbour to whom its cross-gradient goes.
+        model_owner: the neighbour to whom its cross-gradient goes; the victim itself where nobody
+            is linked to it, because all that is sent goes through a server.
         adversary: whose view is attacked, as in a run file.
     """
 
@@ -84,9 +85,8 @@ class Trial:
                 f"round={self.round} and together={self.together} must lie within the "
                 f"{self.rounds} rounds of the run"
             )
-        if self.model_owner == self.victim or self.model_owner not in (
-            self.setting.graph.neighbours(self.victim)
-        ):
+        linked = {*self.setting.graph.neighbours(self.victim)} - {self.victim}
+        if self.model_owner not in (linked or {self.victim}):
             raise InputError(
                 f"model_owner={self.model_owner} must be a neighbour of victim={self.victim}"
             )

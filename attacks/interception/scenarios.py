@@ -66,7 +66,13 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
     if scenario is Scenario.MOMENTUM:
         names = tuple(f"own gradient of round {n}" for n in replay.attacked)
         if not _hears_momenta(replay):
-            return Estimate(observation=None, identified=(), missing=names, owners=())
+            return Estimate(
+                observation=None,
+                identified=(),
+                missing=names,
+                owners=(),
+                reason="this adversary does not hear all momenta that the victim mixes",
+            )
         found = [_momentum(replay, number) for number in replay.attacked]
         owners = (trial.victim,) * len(found)
         return Estimate(observation=join(found), identified=names, missing=(), owners=owners)
@@ -124,6 +130,7 @@ def join(observations: Sequence[Observation]) -> Observation:
         records=first.records,
         coefs=first.coefs,
         mean_of=first.mean_of,
+        clip_parts=first.clip_parts,
         task=first.task,
         rounding=max(o.rounding for o in kept),
     )

@@ -27,6 +27,7 @@ from torch.nn.functional import cross_entropy
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from ...training.models.tasks import Task
+from .derivatives import twice_differentiable
 
 HOST = torch.device("cpu")
 
@@ -46,6 +47,12 @@ class Observation:
         coefs: (P,) of the points: numbers, or (D',) tensors where blocks differ.
         mean_of: where the mean of the batch is clipped in place of each record: the divisor B' in
             gradient[k] = clip(1/B' sum_b grad_b) + noise[k]. None where records are clipped.
+        clip_parts: whether each record's gradients are clipped one by one, before they are combined
+            with `coefs`, in place of their combination.
+        local_steps: how many gradient steps the batch took, each with all of its records, where the
+            mean of their gradients is observed: (before - after) / (local_steps * local_rate).
+            Nothing is clipped then.
+        local_rate: size of such a step; 0 where there is one alone.
         task: the loss, where it is not the cross-entropy of a network's logits.
         rounding: what rounding of messages may leave in the gradient, over its norm; algebra that
             looks for an exact solution has to allow for it.
@@ -69,6 +76,9 @@ class Observation:
     records: int
     coefs: tuple[float | Tensor, ...] = (1.0,)
     mean_of: float | None = None
+    clip_parts: bool = False
+    local_steps: int = 1
+    local_rate: float = 0.0
     task: Task | None = None
     rounding: float = 0.0
 
@@ -134,6 +144,13 @@ class Observation:
             )
         if self.records < 1:
             raise InputError(f"records={self.records} must be at least 1")
+        if self.clip_parts and self.mean_of is not None:
+            raise InputError(f"mean_of={self.mean_of} must be None where clip_parts is True")
+        if self.local_steps < 1 or (self.local_steps > 1 and self.clip_norm is not None):
+            raise InputError(
+                f"local_steps={self.local_steps} must be at least 1, and 1 where clip_norm="
+                f"{self.clip_norm} is given"
+            )
         if len(self.coefs) != p.shape[1]:
             raise InputError(f"{len(self.coefs)} coefs for {p.shape[1]} points; give one for each")
 
@@ -156,7 +173,8 @@ class Observation:
         """Whether every intercept is one gradient of the cross-entropy at one point."""
         (first, *others) = self.coefs
         plain = isinstance(first, float) and first == 1.0 and not others
-        return plain and self.task is None and self.mean_of is None
+        once = self.local_steps == 1
+        return plain and once and self.task is None and self.mean_of is None
 
     def to(
         self, *, device: torch.device | None = None, dtype: torch.dtype | None = None
@@ -200,6 +218,9 @@ def sent_gradient(
     clip_norm: float | None,
     coefs: Sequence[float | Tensor] = (1.0,),
     mean_of: float | None = None,
+    clip_parts: bool = False,
+    local_steps: int = 1,
+    local_rate: float = 0.0,
     task: Task | None = None,
 ) -> Tensor:
     """The mean clipped gradient that a batch sends, differentiable in the batch.
@@ -212,6 +233,9 @@ def sent_gradient(
         clip_norm: L2 bound on each record's vector; None clips nothing.
         coefs: of the points.
         mean_of: as in `Observation`.
+        clip_parts: as in `Observation`.
+        local_steps: as in `Observation`.
+        local_rate: as in `Observation`.
         task: as in `Observation`.
 
     Returns:
@@ -232,12 +256,26 @@ def sent_gradient(
         values = unflatten(model, point)
 
         def loss(values: dict[str, Tensor]) -> Tensor:
-            return cross_entropy(functional_call(model, values, (x,)), y)
+            with twice_differentiable():
+                logits = functional_call(model, values, (x,))
+            return cross_entropy(logits, y)
 
         return torch.cat([value.flatten() for value in grad(loss)(values).values()])
 
+    def over_steps(point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """(D,) mean gradient along the local steps."""
+        total = first = slope(point, x, y)
+        for _ in range(local_steps - 1):
+            point = point - local_rate * first
+            first = slope(point, x, y)
+            total = total + first
+        return total / local_steps
+
     def combined(x: Tensor, y: Tensor) -> Tensor:
-        parts = [c * slope(p, x, y) for c, p in zip(coefs, every, strict=True)]
+        slopes = [over_steps(p, x, y) for p in every]
+        if clip_parts and clip_norm is not None:
+            slopes = [g * _clip_factor(g, clip_norm) for g in slopes]
+        parts = [c * g for c, g in zip(coefs, slopes, strict=True)]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
 
     if mean_of is not None:
@@ -245,8 +283,11 @@ def sent_gradient(
         return mean if clip_norm is None else mean * _clip_factor(mean, clip_norm)
     if clip_norm is None or len(inputs) == 1:  # one gradient: no need for one row per record
         flat = combined(inputs, targets)
-        return flat if clip_norm is None else flat * _clip_factor(flat, clip_norm)
+        free = clip_norm is None or clip_parts
+        return flat if free else flat * _clip_factor(flat, clip_norm or math.inf)
     rows = vmap(combined)(inputs.unsqueeze(1), targets.unsqueeze(1))  # (B, D)
+    if clip_parts:
+        return rows.mean(dim=0)
     return (rows * _clip_factor(rows, clip_norm)).mean(dim=0)
 
 
@@ -282,6 +323,9 @@ def sent_gradients(
             clip_norm=observation.clip_norm,
             coefs=observation.coefs,
             mean_of=observation.mean_of,
+            clip_parts=observation.clip_parts,
+            local_steps=observation.local_steps,
+            local_rate=observation.local_rate,
             task=observation.task,
         )
         for points in observation.points

@@ -22,6 +22,7 @@ from ..interception.replay import Protection, Trial, replay, trace_of
 from ..interception.scenarios import Scenario, intercept
 from ..inversion.inversion import Reconstruction, reconstruct
 from ..problem.presets import Preset
+from .columns import Distance, decoded
 from .detectability import detectability, spectral_sentence
 from .metrics import ORDINARY, Convention, Scores, match
 
@@ -44,6 +45,7 @@ class Row:
         spectral: whether the gradient stands out of the noise of any layer, in words.
         unused: the victim's contributions that the attack does not use: what it cannot single out,
             and what is clipped otherwise than the rest.
+        reason: why nothing of some group was observed, in words; empty where something was of all.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Row:
     labels: tuple[int, ...] = ()
     spectral: str = ""
     unused: tuple[str, ...] = ()
+    reason: str = ""
 
 
 def attack_images(
@@ -97,7 +100,7 @@ def attack_images(
     truth = _pixels(data, images)
     guess = _pixels(data, prior_image.expand_as(images))
     groups = list(torch.arange(len(images)).split(batch))
-    scores = _score([(truth[g], guess[g]) for g in groups])
+    scores = _score_of(data, [(truth[g], guess[g]) for g in groups])
     rows = [Row(name=BLIND, scores=scores, images=guess, stages=("",) * len(images))]
     for protection in Protection:
         under = trial.under(protection)
@@ -151,7 +154,7 @@ def _row(
         pairs.append((truth[at], guess))
         stages += ["not identified" if one is None else one.stage] * len(at)
         labels += [-1] * len(at) if one is None else one.labels.tolist()
-    scores = _score(pairs)
+    scores = _score_of(data, pairs)
     paired = torch.cat([guess for _, guess in pairs])[list(scores.order)]
     held = [e.observation for e in seen if e.observation is not None]
     return Row(
@@ -163,11 +166,24 @@ def _row(
         intercepts=max((len(o.gradient) for o in held), default=0),
         labels=tuple(labels[i] for i in scores.order),
         unused=tuple(dict.fromkeys(name for e in seen for name in (*e.missing, *e.passed_over))),
+        reason=next((e.reason for e in seen if e.observation is None), ""),
     )
 
 
 def _pixels(data: Dataset, inputs: Tensor) -> Tensor:
     return data.pixels(inputs.detach().cpu().float()).clamp(0.0, 1.0)
+
+
+def _score_of(data: Dataset, pairs: Sequence[tuple[Tensor, Tensor]]) -> Scores:
+    """Of images, or of rows of a table by the error of a record."""
+    if not data.columns:
+        return _score(pairs)
+    by = Distance.of(data.columns)
+    points = [
+        (by.points(decoded(truth, data.columns)), by.points(decoded(guess, data.columns)))
+        for truth, guess in pairs
+    ]
+    return _score(points, by.convention)
 
 
 def score_each(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> Scores:

@@ -67,6 +67,8 @@ class ReconstructionBound:
         confidence: level of `lower_limit`.
         lower_limit: one-sided Clopper-Pearson limit on the probability behind hits / images.
         guesses: reconstructions that each image meets.
+        records: what is rebuilt, in a word.
+        error: what is at most the threshold, in a word.
 
     Raises:
         ValueError: a number is out of range.
@@ -81,6 +83,8 @@ class ReconstructionBound:
     confidence: float
     lower_limit: float
     guesses: int = 1
+    records: str = "images"
+    error: str = "MSE"
 
     def __post_init__(self) -> None:
         if not self.mu >= 0.0:
@@ -109,14 +113,19 @@ class ReconstructionBound:
 
     def sentence(self) -> str:
         """What the bound says of the result, in a sentence or two."""
-        what = "images" if self.guesses == 1 else f"first images of batches of {self.guesses}"
+        what = (
+            self.records
+            if self.guesses == 1
+            else f"first {self.records} of batches of {self.guesses}"
+        )
         seen = (
-            f"{self.hits} of {self.images} {what} were rebuilt (MSE at most {self.threshold:.3g})"
+            f"{self.hits} of {self.images} {what} were rebuilt "
+            f"({self.error} at most {self.threshold:.3g})"
         )
         if self.mu == math.inf:
             return f"{seen}; nothing is proven of what the attack was given."
         proof = (
-            f"the proof allows {self.bound:.1%} of images to be rebuilt from messages with "
+            f"the proof allows {self.bound:.1%} of {self.records} to be rebuilt from messages with "
             f"mu={self.mu:.3g}, if guessing rebuilds at most {self.prior_hit_rate:.2%}"
         )
         if self.exceeded:
@@ -126,7 +135,7 @@ class ReconstructionBound:
                 "noise, the accounting or the estimate of guessing is wrong."
             )
         if not self.can_be_exceeded:
-            return f"{seen}; {proof}. So few images could not contradict it."
+            return f"{seen}; {proof}. So few {self.records} could not contradict it."
         return f"{seen}; {proof}: no contradiction."
 
 

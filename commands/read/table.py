@@ -20,6 +20,7 @@ class TableFormat(enum.StrEnum):
     LATEX = "latex"
     CSV = "csv"
     JSON = "json"
+    HTML = "html"
 
 
 def table(
@@ -38,12 +39,25 @@ def table(
         Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")
     ] = None,
 ) -> None:
-    """Means over seeds with standard errors, paired differences, and epsilon beside them."""
+    """Means over seeds with standard errors, paired differences, and epsilon beside them.
+
+    As HTML a page with the tables of every figure, their plots, and what failed.
+    """
+    from ...privacy.errors import InputError
+    from ...reports.sweep.page import sweep_html
     from ...reports.sweep.table import sweep_table
     from ...reports.sweep.table_text import table_text
 
-    found = sweep_table(folder, value=value, rows=_keys(rows), columns=_keys(columns))
-    text = table_text(found, format=format.value)
+    if format is TableFormat.HTML:
+        if rows or columns or value != "accuracy":
+            raise InputError(
+                "--rows, --columns and --value have no effect with --format html, a page with "
+                "every figure of the sweep; leave them out"
+            )
+        text = sweep_html(folder)
+    else:
+        found = sweep_table(folder, value=value, rows=_keys(rows), columns=_keys(columns))
+        text = table_text(found, format=format.value)
     if out is None:
         print(text, end="")
         return

@@ -35,9 +35,23 @@ def attack(
         typer.Option(
             "--set",
             metavar="table.key=value",
-            help="Of RUN.toml: override a key.",
+            help="Override a key; of DIR one of [attack].",
             autocompletion=completion.overrides,
         ),
+    ] = None,
+    presets: Annotated[
+        list[str] | None,
+        typer.Option("--preset", metavar="NAME", help="Of DIR: [attack] presets; repeatable."),
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(metavar="N", help="Of DIR: [attack] images, planted records.")
+    ] = None,
+    adversary: Annotated[
+        str | None, typer.Option(metavar="WHO", help="Of DIR: [attack] adversary.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of DIR: the attack's folder below DIR/attacks."),
     ] = None,
     sweeps: Annotated[
         list[str] | None,
@@ -84,8 +98,9 @@ def attack(
 ) -> None:
     """Try to rebuild records from what was intercepted, beside three references.
 
-    On a folder of `overhear train`; or on a run file, which is trained before, with every
-    combination that --sweep gives. For gradients from elsewhere see `overhear invert`.
+    On a folder of `overhear train`, as often as you like; or on a run file, which is trained
+    before, with every combination that --sweep gives. For gradients from elsewhere see `overhear
+    invert`.
     """
     from ...privacy.errors import InputError
 
@@ -93,7 +108,13 @@ def attack(
     if training is not None:
         given: dict[str, object] = {"--set": overrides, "--sweep": sweeps}
         given |= {"--markdown": markdown, "a run": target}
-        given |= {"--convention": convention, "--out": out, "--device": device}
+        given |= {"--preset": presets, "--images": images is not None, "--name": name}
+        given |= {
+            "--adversary": adversary,
+            "--convention": convention,
+            "--out": out,
+            "--device": device,
+        }
         stray = [name for name, value in given.items() if value]
         run_training(training, wanted, others=stray, json=json)
         return
@@ -101,23 +122,34 @@ def attack(
     if target is None:
         raise InputError("a run's folder or a run file is missing; or give --train module:NAME")
     trust(trust_code)
+    asked = _keys(presets, images, adversary)
     shown = None if convention is None else convention.value
     if target.suffix != ".toml":
-        if overrides or sweeps or markdown or out is not None:
-            raise InputError(
-                "--set, --sweep, --markdown and --out belong to RUN.toml; give a run file"
-            )
+        if sweeps or markdown or out is not None:
+            raise InputError("--sweep, --markdown and --out belong to RUN.toml; give a run file")
         if target.is_file():
             raise InputError(
                 f"{target} is a file, no folder of a run; of gradients use `overhear invert "
                 f"{target} --model ... --out ...`"
             )
-        _attack_folder(target, device=device, convention=shown, json=json)
+        keys = (*(overrides or ()), *asked)
+        _attack_folder(target, keys, name=name, device=device, convention=shown, json=json)
         return
+    if asked or name is not None:
+        raise InputError(
+            "--preset, --images, --adversary and --name belong to the folder of a run; of RUN.toml "
+            "give --set attack.presets=..., and so on"
+        )
     if out is None:
         raise InputError("RUN.toml needs --out too, the folder for its runs")
     how = (shown, markdown, json)
     _attack_runs(target, out, sweeps or (), overrides or (), device=device, how=how)
+
+
+def _keys(presets: list[str] | None, images: int | None, adversary: str | None) -> list[str]:
+    """What the options for keys of [attack] mean, as --set takes it."""
+    given: dict[str, object] = {"presets": presets, "images": images, "adversary": adversary}
+    return [f"attack.{key}={value!r}" for key, value in given.items() if value not in (None, [])]
 
 
 def _attack_runs(
@@ -159,16 +191,32 @@ def _attack_runs(
         raise ContradictedProof("; ".join(contradicted))
 
 
-def _attack_folder(folder: Path, *, device: str | None, convention: str | None, json: bool) -> None:
+def _attack_folder(
+    folder: Path,
+    overrides: Sequence[str],
+    *,
+    name: str | None,
+    device: str | None,
+    convention: str | None,
+    json: bool,
+) -> None:
     from ...runs.attack.attack import attack_run
     from ..terminal.progress import attack_progress
 
     with attack_progress(make_console(stderr=True)) as progress:
-        result = attack_run(folder, device=device, progress=progress, stop=stop_of_command())
+        result = attack_run(
+            folder,
+            overrides=overrides,
+            name=name,
+            device=device,
+            convention=convention,
+            progress=progress,
+            stop=stop_of_command(),
+        )
     if json:
         print_json(result.dump())
         return
-    from ..terminal.tables import attack_table
+    from ..terminal.tables import attack_table, columns_table
 
     console = make_console()
     for scenario in result.scenarios:
@@ -177,5 +225,7 @@ def _attack_folder(folder: Path, *, device: str | None, convention: str | None, 
             f"by {scenario.preset}"
         )
         console.print(attack_table(scenario.rows, title=title, convention=convention))
+        if scenario.rows[-1].columns:
+            console.print(columns_table(scenario.rows))
         say(console, scenario.conclusion)
         say(console, scenario.bound.sentence)

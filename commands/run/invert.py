@@ -40,6 +40,10 @@ def invert(
     noise_std: Annotated[
         float | None, typer.Option(help="Noise on each coordinate of the mean, as it was sent.")
     ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(help="Gradient steps of which FILE holds the mean; else 1.")
+    ] = None,
+    local_rate: Annotated[float | None, typer.Option(help="Size of such a step.")] = None,
     mean: Annotated[
         str | None, typer.Option(metavar="M,...", help="Taken from pixels in [0, 1].")
     ] = None,
@@ -92,6 +96,8 @@ def invert(
         "clip_norm": clip_norm,
         "clip_batch": clip_batch,
         "noise_std": noise_std,
+        "local_steps": local_steps,
+        "local_rate": local_rate,
         "mean": mean,
         "std": std,
         "low": low,

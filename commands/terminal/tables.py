@@ -248,6 +248,33 @@ def _sweep_cell(adversary: Mapping[str, Any] | None) -> list[str]:
     return [joint, f"ε {epsilon}", str(adversary["status"])]
 
 
+def columns_table(rows: Sequence[AttackRow], *, most: int = 20) -> Table:
+    """Scores by column, of a table that was attacked.
+
+    Args:
+        rows: of a scenario of an attack.
+        most: how many columns are shown; the others are in attack.json.
+    """
+    table = Table(title=Text("By column"), title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("column", style="bold")
+    told = [row for row in rows if row.name != "blind guess"]
+    for head in ("usual value", *(row.name for row in told)):
+        table.add_column(head, justify="right")
+    for k, column in enumerate(told[-1].columns[:most]):
+        number = column.kind == "number"
+        known = f"MAE {figure(column.baseline)}" if number else f"{column.baseline:.0%}"
+        cells = [column.name, known]
+        for row in told:
+            one = row.columns[k]
+            of = "" if one.auc is None else f", AUC {one.auc:.2f}"
+            right = f"{one.accuracy or 0:.0%}{of}"
+            cells.append(right if one.mae is None else f"MAE {figure(one.mae)}")
+        table.add_row(*(Text(cell) for cell in cells))
+    if (left := len(told[-1].columns) - most) > 0:
+        table.caption = Text(f"and {left} more columns in attack.json")
+    return table
+
+
 def attack_table(
     rows: Sequence[AttackRow],
     *,
@@ -263,9 +290,16 @@ def attack_table(
     """
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("what is attacked", style="bold")
-    for head in ("MSE", "PSNR (dB)", "SSIM"):
+    rows_of_table = any(row.columns for row in rows)
+    heads = ("error", "certified", "whole") if rows_of_table else ("MSE", "PSNR (dB)", "SSIM")
+    for head in heads:
         table.add_column(head, justify="right")
     for row in rows:
+        if rows_of_table:
+            of = f" of {len(row.mse)}"
+            cells = (row.name, figure(row.mean.mse), f"{row.certified}{of}", f"{row.whole}{of}")
+            table.add_row(*(Text(cell) for cell in cells))
+            continue
         mean = row.mean if convention is None else row.conventions[convention]
         cells = (row.name, figure(mean.mse), figure(mean.psnr), score(mean.ssim))
         table.add_row(*(Text(cell) for cell in cells))

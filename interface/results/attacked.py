@@ -8,17 +8,16 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...runs.attack.attack import attack_run
+from ...runs.attack.attack import attack_as_asked, attack_run
 from ...runs.errors import ContradictedProof
 from ...runs.evidence.schema import Attack
-from ...runs.folder import folder as run_folder
 from ...runs.numbers import figure, score
 from .shown import as_frame, as_html, as_text, overrides_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["AttackResult", "attack_of_folder", "read_attack"]
+__all__ = ["AttackResult", "attack_of_folder"]
 
 _MOST_SHOWN = 40  # pictures of a gallery in a notebook
 
@@ -28,7 +27,7 @@ class AttackResult:
     """What attacks on a run rebuilt, beside three references.
 
     Attributes:
-        found: scenarios with their rows, as attacks/attack.json holds them.
+        found: scenarios with their rows, as attack.json holds them.
         folder: of the run, where the pictures are.
         contradicts: what contradicts a proof, in a sentence; None where nothing does.
     """
@@ -108,28 +107,15 @@ class AttackResult:
         return f'<img alt="{escape(name)}" width="72" src="data:image/png;base64,{data}">'
 
 
-def attack_of_folder(folder: Path, *, device: str | None = None, **keys: Any) -> AttackResult:
+def attack_of_folder(
+    folder: Path, *, name: str | None = None, device: str | None = None, **keys: Any
+) -> AttackResult:
     """Attack the run of a folder, with keys of [attack] in place of those of its run file."""
-    overrides = overrides_of({f"attack.{key}": value for key, value in keys.items()})
+    given = overrides_of({f"attack.{key}": value for key, value in keys.items()})
     try:
-        return AttackResult(attack_run(folder, overrides=overrides, device=device), folder)
+        found = attack_run(folder, overrides=given, name=name, device=device)
+        return AttackResult(found, folder)
     except ContradictedProof as error:
-        if (found := read_attack(folder)) is None:
+        if (held := attack_as_asked(folder, given)) is None:
             raise
-        return AttackResult(found, folder, str(error))
-
-
-def read_attack(folder: Path) -> Attack | None:
-    """What is in attacks/attack.json of a run; None where there is none.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
-    path = folder / run_folder.ATTACK
-    if not path.exists():
-        return None
-
-    def refusal(at: str, what: str) -> str:
-        return f"{path} cannot be read at {at or 'its start'}: {what}; attack again"
-
-    return Attack.read(path, refusal=refusal)
+        return AttackResult(held, folder, str(error))

@@ -75,6 +75,9 @@ class BestRebuilt:
     scenario: str
     preset: str
     round: int
+    error: float | None = None
+    """Of rows of a table, in place of a PSNR."""
+    blind_guess_error: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,7 +210,10 @@ def _attack(attack: Attack) -> BestRebuilt | None:
     for scenario in attack.scenarios:
         psnr = {row.name: float(row.mean.psnr) for row in scenario.rows}
         if "defended" in psnr and (best is None or psnr["defended"] > best.psnr):
+            errors = {row.name: float(row.mean.mse) for row in scenario.rows if row.columns}
             best = BestRebuilt(
+                error=errors.get("defended"),
+                blind_guess_error=errors.get("blind guess"),
                 psnr=psnr["defended"],
                 blind_guess_psnr=psnr.get("blind guess"),
                 scenario=scenario.scenario,
@@ -354,6 +360,8 @@ def _rebuilt(one: ComparedRun) -> str:
     if found is None:
         return "not attacked"
     how = f"{found.scenario} by {found.preset}, round {found.round}"
+    if found.error is not None:
+        return f"error {figure(found.error)} of a record ({how})"
     return f"{figure(found.psnr)} dB PSNR ({how})"
 
 
@@ -361,4 +369,6 @@ def _guessed(one: ComparedRun) -> str:
     found = one.attack
     if found is None or found.blind_guess_psnr is None:
         return _NONE
+    if found.blind_guess_error is not None:
+        return f"error {figure(found.blind_guess_error)} of a record"
     return f"{figure(found.blind_guess_psnr)} dB PSNR"

@@ -90,7 +90,8 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     check_sums(folder)
     config = load_run_file(run_folder.require(folder, run_folder.RUN), of_folder=True)
     _check_closed(folder)
-    read_evidence(folder / run_folder.ATTACK, Attack)
+    for name in run_folder.attack_files(folder):
+        read_evidence(folder / name, Attack)
     read_evidence(folder / run_folder.AUDIT, Audit)
     read_evidence(folder / run_folder.MEMBERSHIP, Membership)
     read_evidence(folder / run_folder.LAST_MODEL, LastModel)

@@ -14,6 +14,7 @@ from ...privacy.durable import write_durably
 from ...privacy.guarantee import Unit
 from ...privacy.ledgers.ledger import Spent
 from ...runs.attack.attack import PLANTED
+from ...runs.attack.kept import commands_of
 from ...runs.audit.trail import trail_of_folder
 from ...runs.errors import ContradictedProof
 from ...runs.evidence.assumptions import Facts, assumptions
@@ -28,6 +29,7 @@ from ...runs.folder.sums import write_sums
 from ...runs.plan.plan import Plan
 from ...runs.plan.second_opinions import contradiction, opinions
 from ...runs.run_file.build import Built
+from ...runs.run_file.run_file import RunFile
 from ...training.exposure.events import accounted
 from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
@@ -78,7 +80,8 @@ def _pictures(folder: Path, attack: Attack | None, *, show_records: bool) -> dic
     shown = [s for s in scenarios if show_records or s.records == PLANTED]
     named = {path for s in shown for path in s.originals}
     named |= {path for s in shown for row in s.rows for path in row.images}
-    found = sorted((folder / run_folder.ATTACKS).glob("*.png"))
+    attacks = folder / run_folder.ATTACKS
+    found = sorted([*attacks.glob("*.png"), *attacks.glob("*/*.png")])
     paths = {path.relative_to(folder).as_posix(): path for path in found}
     return {
         name: read_bounded(path, _LARGEST_PICTURE) for name, path in paths.items() if name in named
@@ -124,7 +127,7 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
         audit=audit,
         measured=measured(audit),
         assumptions=assumptions(_facts(built, run, spent, plan), audit),
-        reproduce=_reproduce(folder),
+        reproduce=_reproduce(folder, config),
     )
     if (inferred := read_membership(folder)) is not None:
         # The page goes to readers who are not to know of whom it speaks.
@@ -237,14 +240,14 @@ def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, list[tuple[int, flo
     return found
 
 
-def _reproduce(folder: Path) -> Reproduce:
+def _reproduce(folder: Path, config: RunFile) -> Reproduce:
     """Commands, versions and digests; of the evidence what is there."""
     kept = {
         run_folder.RUN: ["overhear plan run.toml", "overhear train run.toml --out DIR"],
         run_folder.LEDGER: [],
         run_folder.METRICS: [],
         run_folder.STOPPED: [],
-        run_folder.ATTACK: ["overhear attack DIR"],
+        **{name: [command] for name, command in commands_of(folder, config).items()},
         run_folder.AUDIT: ["overhear audit DIR"],
         run_folder.MEMBERSHIP: ["overhear audit DIR --membership"],
         run_folder.LAST_MODEL: ["overhear audit DIR --last-model"],

@@ -54,6 +54,7 @@ _ROWS = {
     "clipping only": "clipped, no noise",
     "defended": "the run as it was",
 }
+_MOST_COLUMNS = 40  # of a table
 _MOST_SHOWN = 4  # records of a scenario
 _MOST_BYTES = 150_000  # of pictures, before they are written as text
 
@@ -102,6 +103,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         ),
         rows_words=_ROWS,
         shown=_MOST_SHOWN,
+        most_columns=_MOST_COLUMNS,
         unused=_unused(report),
         graph=graph_figure(report),
         network=network(report),
@@ -179,9 +181,12 @@ def _strongest(report: Report) -> int | None:
     """Index of the attack whose reconstructions from the run's own messages are best."""
     found = []
     for number, scenario in enumerate(report.attack.scenarios if report.attack else ()):
-        ssim = {row.name: float(row.mean.ssim) for row in scenario.rows}
-        if {"defended", "blind guess"} <= ssim.keys():
-            found.append((ssim["defended"], number))
+        near = {
+            row.name: -float(row.mean.mse) if row.columns else float(row.mean.ssim)
+            for row in scenario.rows
+        }
+        if {"defended", "blind guess"} <= near.keys() and not math.isnan(near["defended"]):
+            found.append((near["defended"], number))
     return max(found)[1] if found else None
 
 

@@ -147,11 +147,12 @@ def _attack(report: Report) -> Iterator[str]:
         most = f"{allowed.rebuilt} of {allowed.images}, {_percent(allowed.most)}"
         rows += [
             (
-                f"{scenario.scenario} by {scenario.preset}",
+                f"{f'{scenario.attack}: ' if scenario.attack else ''}{scenario.scenario} by "
+                f"{scenario.preset}, {scenario.adversary}",
                 str(scenario.round),
                 str(scenario.victim),
                 row.name,
-                figure(row.mean.psnr),
+                f"error {figure(row.mean.mse)}" if row.columns else figure(row.mean.psnr),
                 most if row.name == "defended" else "",
             )
             for row in scenario.rows

@@ -60,8 +60,9 @@ class Difference:
 def mean_of(values: Sequence[float]) -> Mean:
     """The mean and its standard error.
 
-    >>> mean_of([1.0, 2.0, 3.0])
-    Mean(value=2.0, error=0.5773502691896257, count=3)
+    >>> found = mean_of([1.0, 2.0, 3.0])
+    >>> found.value, round(found.error, 4), found.count
+    (2.0, 0.5774, 3)
     """
     count = len(values)
     if not count:

@@ -249,9 +249,11 @@ def figures_of(
 def _attacked(out: Path, one: PointResult, score: str) -> float | None:
     """The mean score of the run's own messages, over what was attacked."""
     found = read_attack(out / POINTS / one.name) if one.attacked else None
-    if found is None:
+    # Of the sweep's own attack: one that somebody added to a run would be in no other's mean.
+    own = [] if found is None else [one for one in found.scenarios if not one.attack]
+    if not own:
         return None
-    scores = [getattr(scenario.rows[-1].mean, score) for scenario in found.scenarios]
+    scores = [getattr(scenario.rows[-1].mean, score) for scenario in own]
     return sum(scores) / len(scores)
 
 

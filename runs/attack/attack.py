@@ -1,21 +1,23 @@
 """Attack a run: intercepted rounds re-enacted with planted public records, scored in four rows.
 
-An attack that was interrupted goes on where it stopped: what is known of a point is written once
-the point is done, and a folder of attacks without attack.json is gone on with.
+A run may be attacked any number of times, each time into a folder of its own. An attack that was
+interrupted goes on where it stopped: what is known of a point is written once the point is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...attacks.interception.replay import Trial, trace_of
 from ...attacks.problem.problem import home_of
+from ...attacks.scoring.columns import with_columns
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, attack_images, score_each
 from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
@@ -26,19 +28,22 @@ from ...attacks.scoring.reconstruction_bound import (
     reconstruction_bound,
 )
 from ...privacy.errors import InputError
+from ...training.data.dataset import Dataset
 from ..errors import ContradictedProof
 from ..evidence.schema import AllowedByProof, Attack, AttackRow, Means, Scenario
 from ..folder import folder as run_folder
 from ..folder.records import header_of
 from ..folder.released import read_released
-from ..folder.sums import check_sums, forget_sums, write_sums
+from ..folder.sums import check_sums
 from ..run_file.build import Built, build
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
 from .gallery import save_gallery
+from .kept import Place, asked_of, check_unrepeated, find_place, finished_attack, reopen
 from .planted import Public, plant
 from .points import Point, check_attack, points_of, preset_of, trial_of
+from .rows import DISTANCE, HELD_OUT, plant_rows, row_fields, values_of
 
 PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
 
@@ -49,7 +54,9 @@ def attack_run(
     folder: Path,
     *,
     overrides: Sequence[str] = (),
+    name: str | None = None,
     device: str | None = None,
+    convention: str | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Attack:
@@ -58,17 +65,19 @@ def attack_run(
     Args:
         folder: a run folder of `overhear train`; one whose attack was interrupted goes on.
         overrides: "attack.key=value", in place of keys of [attack] of its run file.
+        name: of the attack's folder below attacks/; by default as `find_place` names it.
         device: where to compute, as `find_device` reads it; that of the run file by default.
             Rounds, which need float64, run on the CPU where the device has none.
+        convention: that scores will be shown by; of images alone.
         progress: called with (done, total, what).
         stop: asked to stop, the attack ends at once; points that are done are kept.
 
     Returns:
-        What is written to attacks/attack.json.
+        What is written to attack.json of its folder.
 
     Raises:
         FileNotFoundError: no finished run is in the folder.
-        FileExistsError: the run was attacked already.
+        FileExistsError: the run was attacked in this way already.
         ValueError: there is nothing that the attack can be mounted on; nothing is written then.
         ContradictedProof: more was rebuilt than the proof allows; everything is written before.
         Interrupted: it was asked to stop.
@@ -78,70 +87,83 @@ def attack_run(
     stray = [text for text in overrides if not text.startswith("attack.")]
     if stray:
         raise InputError(f"set {stray[0]}: of a run that is over, [attack] alone can be changed")
-    if (folder / run_folder.ATTACK).exists():
-        raise FileExistsError(
-            f"{folder / run_folder.ATTACK} exists; attack another run, or move "
-            f"{run_folder.ATTACKS} away"
-        )
+    reopen(folder)
+    if name is None and not overrides:
+        check_unrepeated(folder)
     check_sums(folder)
-    config = load_run_file(run_folder.require(folder, run_folder.RUN), overrides, of_folder=True)
-    if (place := folder / run_folder.ATTACKS).exists() and not place.is_dir():
-        raise InputError(f"{place} is no folder, where an attack is written; move it away")
+    path = run_folder.require(folder, run_folder.RUN)
+    config = load_run_file(path, overrides, of_folder=True)
+    asked, of_run = (asked_of(one) for one in (config, load_run_file(path, of_folder=True)))
+    place = find_place(folder, asked, of_run=of_run, name=name)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
     search = find_device(config.training.device if device is None else device)
     built = build(config, device=home_of(search))
     check_attack(folder, config, built=built)
+    if convention is not None and not built.data.image:
+        raise InputError(
+            f"convention={convention!r} scales the pixels of images, and {built.data.name!r} holds "
+            "rows of a table; leave it out"
+        )
     aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
-    public = plant(built.data, config.attack.images)
+    data = built.data if built.data.image else with_columns(built.data)
+    public = (plant_rows if data.columns else plant)(data, config.attack.images)
     # The public records, shown once for all points.
-    shown = built.data.pixels(public.images).clamp(0, 1)
+    shown = data.pixels(public.images).clamp(0, 1)
     with stop.held():
-        forget_sums(folder, f"{run_folder.ATTACKS}/")  # of an unfinished attack
-        (folder / run_folder.ATTACKS).mkdir(exist_ok=True)
-        originals = save_pictures(folder, "original", shown)
-    planted = _Planted(public=public, shown=shown, originals=originals, device=search)
+        place.begin(asked)
+        originals = [] if data.columns else save_pictures(place, "original", shown)
+    planted = _Planted(data=data, public=public, shown=shown, originals=originals, device=search)
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
-    done = sum((folder / aim.point.file).exists() for aim in aims)
-    if done and overrides:
-        raise InputError(
-            f"{done} points of an attack that was interrupted are kept in "
-            f"{folder / run_folder.ATTACKS}, whose keys nobody kept; give no key of [attack] to go "
-            "on with it, or remove the folder"
-        )
-    stop.note(_goes_on(folder, done, len(aims)))
+    done = sum(place.point(aim.point).exists() for aim in aims)
+    stop.note(_goes_on(place, done, len(aims)))
+    # With the k-th attack k^-2 of the risk is spent: on all of them together 1.65 times the first.
+    tests = len(aims) * (1 + len(run_folder.attack_files(folder))) ** 2
     found = []
     for aim in aims:
-        kept = folder / aim.point.file
-        if kept.exists():
-            found.append(_kept(kept))
+        if (kept := place.read(aim.point)) is not None:
+            found.append(kept)
             tick.skip(_groups(config, planted))
             continue
-        entry = _attacked(folder, config, built, aim, planted, tick=tick, tests=len(aims))
+        entry = _attacked(place, config, aim, planted, tick=tick, tests=tests)
         with stop.held():
             found.append(entry())
-            found[-1].write(kept)
+            found[-1].write(place.point(aim.point))
             done += 1
-            stop.note(_goes_on(folder, done, len(aims)))
+            stop.note(_goes_on(place, done, len(aims)))
     stop.finish()
     result = Attack(
         version=1, device=str(search), exact_device=str(home_of(search)), scenarios=found
     )
-    result.write(folder / run_folder.ATTACK)
-    for aim in aims:
-        (folder / aim.point.file).unlink(missing_ok=True)
-    write_sums(folder)
+    if place.name:
+        result = result.model_copy(update={"name": place.name})
+    place.finish(result)
     exceeded = [s.bound.sentence for s in found if s.bound.exceeded]
     if exceeded:
         raise ContradictedProof("; ".join(exceeded))
     return result
 
 
-def _goes_on(folder: Path, done: int, points: int) -> str:
+def attack_as_asked(folder: Path, overrides: Sequence[str] = ()) -> Attack | None:
+    """The finished attack on a run that was asked the same; None where there is none.
+
+    Args:
+        folder: of the run.
+        overrides: as of `attack_run`.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    path = folder / run_folder.RUN
+    asked, of_run = (asked_of(load_run_file(path, o, of_folder=True)) for o in (overrides, ()))
+    return finished_attack(folder, asked, of_run=of_run)
+
+
+def _goes_on(place: Place, done: int, points: int) -> str:
     return (
-        f"{done} of {points} points of the attack are kept in {folder / run_folder.ATTACKS}; given "
-        "again, it goes on with the others"
+        f"{done} of {points} points of the attack are kept in {place.path}; given again, it goes "
+        "on with the others"
     )
 
 
@@ -158,8 +180,9 @@ class _Aim:
 class _Planted:
     """The public records, and where they are searched for."""
 
+    data: Dataset
     public: Public
-    shown: Tensor  # (N, channels, height, width) pixels
+    shown: Tensor  # (N, channels, height, width) pixels, or (N, D) of a table on the unit box
     originals: Sequence[str]  # paths of their pictures
     device: torch.device
 
@@ -206,20 +229,9 @@ def _aims(folder: Path, config: RunFile, built: Built, *, multiplier: float) -> 
     return found
 
 
-def _kept(path: Path) -> Scenario:
-    return Scenario.read(
-        path,
-        refusal=lambda at, what: (
-            f"{path} cannot be read at {at or 'its start'}: {what}; remove it, and the point is "
-            "attacked again"
-        ),
-    )
-
-
 def _attacked(
-    folder: Path,
+    place: Place,
     config: RunFile,
-    built: Built,
     aim: _Aim,
     planted: _Planted,
     *,
@@ -229,9 +241,8 @@ def _attacked(
     """Attack one point; what is returned writes its pictures, and is its entry.
 
     Args:
-        folder: of the run; its folder of attacks must exist.
+        place: of the attack, which was begun there.
         config: the run file.
-        built: its objects.
         aim: what is attacked.
         planted: with what.
         tick: called with words after each search.
@@ -240,7 +251,7 @@ def _attacked(
     public, batch = planted.public, config.attack.batch
     rows = attack_images(
         aim.trial,
-        built.data,
+        planted.data,
         scenario=aim.point.scenario,
         preset=preset_of(config, aim.point.preset),
         images=public.images,
@@ -262,11 +273,13 @@ def _attacked(
         guesses=batch,
         tests=tests,
     )
-    return partial(_entry, folder, aim, planted, rows=rows, bound=bound, batch=batch)
+    if planted.data.columns:
+        bound = replace(bound, records="records", error="error")
+    return partial(_entry, place, aim, planted, rows=rows, bound=bound, batch=batch)
 
 
 def _entry(
-    folder: Path,
+    place: Place,
     aim: _Aim,
     planted: _Planted,
     *,
@@ -275,14 +288,18 @@ def _entry(
     batch: int,
 ) -> Scenario:
     """The entry of a point: the four rows and what the proof allows."""
-    point, trial = aim.point, aim.trial
-    gallery = f"{run_folder.ATTACKS}/gallery-{point.name}.png"
-    (folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted
-    save_gallery(
-        folder / gallery,
-        [("original", planted.shown), *((row.name, row.images) for row in rows)],
-        captions=[[], *([f"{value:.1f} dB" for value in row.scores.psnr] for row in rows)],
-    )
+    point, trial, data = aim.point, aim.trial, planted.data
+    gallery, told = None, dict[str, Any]()
+    if data.columns:
+        told = {"distance": DISTANCE, "values": values_of(data, planted.shown)}
+    else:
+        gallery = f"{place.held}/gallery-{point.name}.png"
+        (place.folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted
+        save_gallery(
+            place.folder / gallery,
+            [("original", planted.shown), *((row.name, row.images) for row in rows)],
+            captions=[[], *([f"{value:.1f} dB" for value in row.scores.psnr] for row in rows)],
+        )
     return Scenario(
         scenario=str(point.scenario),
         adversary=trial.parsed_adversary().name,
@@ -292,29 +309,37 @@ def _entry(
         preset=point.preset,
         batch=batch,
         together=trial.together,
-        rows=[_row(folder, point.name, row, planted.shown) for row in rows],
+        rows=[_row(place, point.name, row, planted, blind=rows[0]) for row in rows],
         originals=list(planted.originals),
         gallery=gallery,
-        records=PLANTED,
-        conclusion=_words(rows, planted.public),
+        records=HELD_OUT if data.columns and data.held_out else PLANTED,
+        conclusion=_words(rows, planted),
         bound=_allowed(bound),
+        **told,
     )
 
 
-def save_pictures(folder: Path, name: str, images: Tensor) -> list[str]:
+def save_pictures(place: Place, name: str, images: Tensor) -> list[str]:
     """Write (N, channels, height, width) pixels as PNG files; their paths within the run."""
     from PIL import Image
 
-    paths = [f"{run_folder.ATTACKS}/{name}-{i}.png" for i in range(len(images))]
+    paths = [f"{place.held}/{name}-{i}.png" for i in range(len(images))]
     for path, image in zip(paths, images, strict=True):
         levels = (image.permute(1, 2, 0) * 255.0).round().to(torch.uint8).numpy()
-        Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(folder / path)
+        Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(
+            place.folder / path
+        )
     return paths
 
 
-def _words(rows: Sequence[Row], public: Public) -> str:
+def _words(rows: Sequence[Row], planted: _Planted) -> str:
     """The conclusion, and whether the gradient stands out of the noise at all."""
-    said = conclusion(rows, threshold=public.threshold, guessed=public.guessed)
+    said = conclusion(
+        rows,
+        threshold=planted.public.threshold,
+        guessed=planted.public.guessed,
+        table=bool(planted.data.columns),
+    )
     return f"{said} {rows[-1].spectral}".strip()
 
 
@@ -333,8 +358,19 @@ def _allowed(bound: ReconstructionBound) -> AllowedByProof:
     )
 
 
-def _row(folder: Path, name: str, row: Row, originals: Tensor) -> AttackRow:
-    s = row.scores
+def _row(place: Place, name: str, row: Row, planted: _Planted, *, blind: Row) -> AttackRow:
+    s, shown = row.scores, planted.shown
+    if planted.data.columns:
+        more = row_fields(row, planted.data, shown, blind)
+    else:
+        pictures = f"{name}-{row.name.replace(' ', '-')}"
+        more = {
+            "conventions": {
+                key: means(score_each(shown, row.images, convention=convention))
+                for key, convention in CONVENTIONS.items()
+            },
+            "images": save_pictures(place, pictures, row.images),
+        }
     return AttackRow(
         name=row.name,
         mse=list(s.mse),
@@ -342,17 +378,13 @@ def _row(folder: Path, name: str, row: Row, originals: Tensor) -> AttackRow:
         ssim=list(s.ssim),
         mean=means(s),
         interval={"mse": bootstrap_interval(s.mse), "psnr": bootstrap_interval(s.psnr)},
-        conventions={
-            key: means(score_each(originals, row.images, convention=convention))
-            for key, convention in CONVENTIONS.items()
-        },
         stage=list(row.stages),
         noise_std=row.noise_std,
         intercepts=row.intercepts,
         labels=list(row.labels),
         spectral=row.spectral,
         unused=list(row.unused),
-        images=save_pictures(folder, f"{name}-{row.name.replace(' ', '-')}", row.images),
+        **more,
     )
 
 

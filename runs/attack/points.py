@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from ...attacks.interception.replay import Trial
 from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.problem.presets import PRESETS, Preset
+from ...attacks.scoring.columns import with_columns
 from ...privacy.bounded import check_safetensors
 from ...privacy.errors import InputError
 from ...training.engine.checkpoint import load_checkpoint
@@ -52,11 +53,6 @@ class Point:
         """
         return f"round{self.round}-agent{self.victim}-{self.scenario}-{self.preset}"
 
-    @property
-    def file(self) -> str:
-        """Path within the run of what is kept of the point until all are done."""
-        return f"{run_folder.ATTACKS}/point-{self.name}.json"
-
 
 def points_of(config: RunFile) -> list[Point]:
     """Every point of a run file once, in the order of the report."""
@@ -75,7 +71,7 @@ def check_attack(folder: Path, config: RunFile, *, built: Built) -> None:
     """Refuse what cannot be attacked, as far as the data and the run's folder decide it.
 
     Raises:
-        ValueError: there are no images, no links, no points, no messages, or too few records.
+        ValueError: there are no images or rows, no links, points or messages, or too few records.
     """
     check_attackable(config, built=built)
     for number in config.attack.rounds:
@@ -106,13 +102,15 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
     """Refuse what cannot be attacked, as far as the data and the graph decide it.
 
     Raises:
-        ValueError: there are no images, no links, no points, or too few records.
+        ValueError: there are no images or rows, no links, no points, or too few records.
     """
     data = built.data
     if not data.image:
+        with_columns(data)
+    if data.outputs:
         raise InputError(
-            f"data {data.name!r} holds no images to rebuild, and no attack rebuilds other records; "
-            "overhear audit measures what the run leaks of them"
+            f"data {data.name!r} has numbers to predict, and attacks rebuild records that have a "
+            "label; overhear audit measures what the run leaks of them"
         )
     if built.by_user:
         raise InputError(
@@ -149,6 +147,8 @@ def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> 
                 )
         graph = graph.at(round)
     found = next((j for j in graph.neighbours(victim) if j != victim), None)
+    if found is None and config.graph.name == "server":
+        return victim  # all that is sent goes through the server
     if found is None:
         raise InputError(
             f"[intercept] victims={victim} has no neighbour in graph {config.graph.name!r}, so "

@@ -14,7 +14,6 @@ from pathlib import Path
 from ...privacy.errors import InputError
 from ..described import Described
 from ..errors import ContradictedProof, sentence
-from ..evidence.evidence import read_attack
 from ..evidence.schema import Attack, AttackRow, Scenario
 from ..folder import folder as run_folder
 from ..folder.run import train_run
@@ -23,7 +22,7 @@ from ..plan.sweep import combinations_of
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop, naming
-from .attack import attack_run
+from .attack import attack_as_asked, attack_run
 
 __all__ = ["AttackedCombination", "attack_sweep", "attack_sweep_rows", "contradictions"]
 
@@ -109,7 +108,7 @@ def _attacked(
         raise FileExistsError(
             f"{folder} holds a run of another run file; give a new folder to --out"
         )
-    if (held := read_attack(folder)) is not None:
+    if kept.exists() and (held := attack_as_asked(folder)) is not None:
         check_sums(folder)
         return held
     if folder.exists() and not run_folder.is_finished(folder):
@@ -133,7 +132,7 @@ def _attacked(
     try:
         return attack_run(folder, device=device, progress=progress, stop=stop)
     except ContradictedProof:  # told of when every combination is done
-        if (held := read_attack(folder)) is None:
+        if (held := attack_as_asked(folder)) is None:
             raise
         return held
 
@@ -180,6 +179,8 @@ def attack_sweep_rows(
 
 
 def _scores(row: AttackRow, convention: str | None) -> str:
+    if row.columns:
+        return f"error {row.mean.mse:.3g}"
     if convention is None:
         return f"{row.mean.psnr:.1f} dB"
     mean = row.conventions[convention]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 from typing import TypeVar
@@ -23,12 +24,37 @@ _Evidence = TypeVar("_Evidence", bound=Described)
 
 
 def read_attack(folder: Path) -> Attack | None:
-    """The attack of a run folder, None where none was finished.
+    """All attacks of a run folder as one, with the scenarios of each; None where none was finished.
+
+    The first attack comes first, then the others by name. Evidence is judged over all of them, so
+    that an attack that finds less takes nothing away.
 
     Raises:
-        ValueError: it is no attack; a report never leaves out evidence that is there.
+        ValueError: one is no attack; a report never leaves out evidence that is there.
     """
-    return read_evidence(folder / run_folder.ATTACK, Attack, "overhear attack DIR")
+    every = [
+        (Path(name).parent.name if name != run_folder.ATTACK else "", found)
+        for name in run_folder.attack_files(folder)
+        if (found := read_evidence(folder / name, Attack, "overhear attack DIR")) is not None
+    ]
+    if not every:
+        return None
+    if [name for name, _ in every] == [""]:
+        return every[0][1]
+    return Attack(
+        version=1,
+        device=_each(one.device for _, one in every),
+        exact_device=_each(one.exact_device for _, one in every),
+        scenarios=[
+            scenario.model_copy(update={"attack": name} if name else {})
+            for name, one in every
+            for scenario in one.scenarios
+        ],
+    )
+
+
+def _each(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(name for name in names if name))
 
 
 def read_audit(folder: Path) -> Audit | None:

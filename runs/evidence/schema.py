@@ -35,6 +35,7 @@ __all__ = [
     "AuditVerdict",
     "AuditedAdversary",
     "AuditedMessage",
+    "ColumnScore",
     "EarlierAudit",
     "Estimator",
     "Means",
@@ -69,6 +70,21 @@ class Means(Described):
     ssim: Score
 
 
+class ColumnScore(Described):
+    """How well one column of a table was rebuilt."""
+
+    name: str
+    kind: Literal["number", "category", "binary"]
+    accuracy: Fraction | None = None
+    """Share of the records whose value is right."""
+    auc: Fraction | None = None
+    """Of the records that have a value over those that have not; null where all are alike."""
+    mae: NotNegative | None = None
+    """Mean absolute error of a number, in the column's unit."""
+    baseline: NotNegative
+    """The same of the most frequent value, or of the median, of other public records."""
+
+
 class AttackRow(Described):
     """What is attacked, and how well it was rebuilt."""
 
@@ -95,6 +111,14 @@ class AttackRow(Described):
     """What of the victim the attack does not use."""
     images: list[str] = []
     """Paths within the run."""
+    columns: list[ColumnScore] = []
+    """Of a table."""
+    certified: Count | None = None
+    """Records of a table that algebra gives, and no search."""
+    whole: Count | None = None
+    """Records of a table in which every column is right, numbers to a hundredth of their range."""
+    values: list[list[str]] = []
+    """Of a table, a list of values for each record that is public."""
 
 
 class AllowedByProof(Described):
@@ -135,14 +159,22 @@ class Scenario(Described):
     gallery: str | None = None
     records: str = ""
     """Whose records are pictured."""
+    distance: str = ""
+    """Of a table, what `mse` is in place of the mean squared error of pixels."""
+    values: list[list[str]] = []
+    """Of a table, what was planted: a list of values for each record that is public."""
     conclusion: str
     bound: AllowedByProof
+    attack: str = ""
+    """Name of the attack, where several are read together; empty of the first."""
 
 
 class Attack(Described):
-    """The object of attacks/attack.json."""
+    """The object of attacks/attack.json and attacks/NAME/attack.json, or of several together."""
 
     version: Annotated[Literal[1], Field(alias="schema")]
+    name: str = ""
+    """Of its folder; empty of the first attack of a run."""
     device: str = ""
     """Where it searched; empty in files of older versions."""
     exact_device: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import importlib.metadata
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,6 +139,23 @@ def last_round(folder: Path) -> int:
 def checkpoint(folder: Path, round: int) -> Path:
     """Where the state after a round is kept."""
     return folder / CHECKPOINTS / f"round-{round:06d}.safetensors"
+
+
+def attack_file(name: str = "") -> str:
+    """Path within a run of what an attack found: the first one's, or that of a named one.
+
+    >>> attack_file("idlg")
+    'attacks/idlg/attack.json'
+    """
+    return f"{ATTACKS}/{name}/{Path(ATTACK).name}" if name else ATTACK
+
+
+def attack_files(folder: Path) -> list[str]:
+    """Paths within a run of what its attacks found: the first one's, then the others' by name."""
+    if not (folder / ATTACKS).is_dir():
+        return []
+    named = sorted(place.name for place in (folder / ATTACKS).iterdir() if place.is_dir())
+    return [held for held in map(attack_file, ("", *named)) if os.path.lexists(folder / held)]
 
 
 def require(folder: Path, name: str) -> Path:

@@ -34,17 +34,18 @@ from .folder import (
     STOPPED,
     SUMS,
     TRANSCRIPT,
+    attack_files,
     digest,
     has_ended,
 )
 
-__all__ = ["check_sums", "forget_sums", "write_sums"]
+__all__ = ["check_sums", "forget_sums", "is_listed", "write_sums"]
 
 _LARGEST = 64 << 20  # bytes; a line has about a hundred
 _LONG = 8 << 30  # bytes of a file of a run that is no safetensors file
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _ALWAYS = (RUN, ENVIRONMENT, RECORDS, LEDGER)
-_EVIDENCE = (ATTACK, AUDIT, MEMBERSHIP, LAST_MODEL)
+_EVIDENCE = (AUDIT, MEMBERSHIP, LAST_MODEL)
 _READ = (*_ALWAYS, SOURCES, METRICS, STOPPED, PRIVACY, REPORT, *_EVIDENCE)
 _FOLDERS = (CHECKPOINTS, TRANSCRIPT, COPIES)  # every file in them
 _EARLIER = ("audit-*.json", "membership-*.json", "last-model-*.json")
@@ -70,16 +71,39 @@ def _files(folder: Path) -> list[str]:
             held = path.relative_to(folder).as_posix()
             if name == SUMS or path.suffix == PART or not _is_plain(held):
                 continue
+            if _is_done_point(path):
+                continue
             if stat.S_ISREG(path.lstat().st_mode):
                 found.append(held)
     return sorted(found)
 
 
-def forget_sums(folder: Path, start: str) -> None:
-    """Drop the sums of files whose path in the run begins so, because they will be written anew."""
+def _is_done_point(path: Path) -> bool:
+    """Whether a file is a point of an attack that is finished, and about to be removed."""
+    of_attack = path.name.startswith("point-") and path.suffix == ".json"
+    return of_attack and (path.parent / Path(ATTACK).name).exists()
+
+
+def is_listed(folder: Path, name: str) -> bool:
+    """Whether SHA256SUMS names a file of a run."""
+    return (folder / SUMS).exists() and name in _listed(folder)
+
+
+def forget_sums(folder: Path, start: str = "", *, within: str | None = None) -> None:
+    """Drop the sums of files that will be written anew.
+
+    Args:
+        folder: of the run.
+        start: what the paths of those in the run begin with.
+        within: the folder that they lie in, not below it; by default any.
+    """
     if (folder / SUMS).exists():
         held = _listed(folder)
-        kept = {name: value for name, value in held.items() if not name.startswith(start)}
+        kept = {
+            name: value
+            for name, value in held.items()
+            if not (name.startswith(start) and within in (None, name.rpartition("/")[0]))
+        }
         if kept != held:
             lines = "".join(f"{value}  {name}\n" for name, value in kept.items())
             write_durably(folder / SUMS, lines.encode())
@@ -111,11 +135,11 @@ def check_sums(folder: Path) -> None:
                 f"its line was taken out. Put {SUMS} back as it was written; or move the file away "
                 "and make it again"
             )
-    root = folder.resolve()
+    root, attacks = folder.resolve(), attack_files(folder)
     for name, value in held.items():
         path = folder / name
         inside = _is_inside(path, root)
-        if inside and (name in _READ or name.partition("/")[0] in _FOLDERS):
+        if inside and (name in _READ or name in attacks or name.partition("/")[0] in _FOLDERS):
             _check_length(path)
         if not inside or digest(path) != value:
             why = "the run was changed after it was written" if inside else _why_outside(path)
@@ -144,6 +168,7 @@ def _needed(folder: Path) -> Iterator[str]:
     """What must have a line: what every run has, and of what is read what is there."""
     yield from _ALWAYS
     yield from (name for name in _READ if name not in _ALWAYS and os.path.lexists(folder / name))
+    yield from attack_files(folder)
     yield from (path.name for kind in _EARLIER for path in sorted(folder.glob(kind)))
     for held in _FOLDERS:
         for name in _files(folder / held):

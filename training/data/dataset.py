@@ -7,7 +7,9 @@ width) for images.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +18,45 @@ from ...privacy.errors import InputError
 from .examples import Examples
 from .store import Shard, Store, TensorStore
 
-__all__ = ["Dataset", "Examples"]
+__all__ = ["Dataset", "Examples", "TableColumn"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableColumn:
+    """A column of a table, and the numbers of a record that hold it.
+
+    Args:
+        name: Of the column.
+        kind: A number, one number that is either of two values, or one number a level.
+        start: The first of its numbers in a record.
+        width: How many they are.
+        levels: What each number of a category stands for, or the two values of a binary one.
+        box: The inputs between which a number lies, the smaller first.
+        low: The value at the smaller one, in the column's unit.
+        high: The value at the larger one.
+
+    >>> age = TableColumn(name="age", kind="number", start=0, low=0.0, high=120.0)
+    >>> age.text([0.25])
+    '30'
+    """
+
+    name: str
+    kind: Literal["number", "category", "binary"]
+    start: int
+    width: int = 1
+    levels: tuple[str, ...] = ()
+    box: tuple[float, float] = (0.0, 1.0)
+    low: float = 0.0
+    high: float = 1.0
+
+    def text(self, units: Sequence[float]) -> str:
+        """The value of the column, from its numbers on the unit box."""
+        if self.kind == "number":
+            return f"{self.low + (self.high - self.low) * units[0]:.4g}"
+        if self.kind == "binary":
+            return self.levels[int(units[0] > 0.5)]
+        return self.levels[max(range(self.width), key=lambda place: units[place])]
+
 
 _SPLIT_SEED = 30_000
 
@@ -42,6 +82,8 @@ class Dataset:
         validation: Records that are kept from training, on which a run is measured in place of the
             test records; None where nothing was kept.
         notes: What is counted as public though it was read off the records, one sentence each.
+        columns: Of a table, what its numbers stand for; empty where nobody says.
+        held_out: Whether the test records were held out of those that were given to train on.
 
     Raises:
         ValueError: If shapes, types or ranges do not fit together.
@@ -61,6 +103,8 @@ class Dataset:
     users: Tensor | None = None
     validation: Examples | None = None
     notes: tuple[str, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
+    held_out: bool = False
 
     def __post_init__(self) -> None:
         if self.outputs < 0 or (self.outputs and self.classes):
@@ -166,11 +210,15 @@ class Dataset:
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Normalised black and white, per channel: two tensors (channels,).
+        """Normalised black and white, per channel: two tensors (channels,); of columns (D,).
 
         Raises:
-            ValueError: If these are no images; other records have no bounds that we know.
+            ValueError: If these are no images and no columns; then no bounds are known.
         """
+        if self.columns:
+            ends = [column.box for column in self.columns for _ in range(column.width)]
+            low, high = torch.tensor(ends, dtype=torch.float32).T
+            return low.contiguous(), high.contiguous()
         if not self.image:
             raise InputError(f"{self.name!r} holds no images and has no bounds; state your own")
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
@@ -182,7 +230,13 @@ class Dataset:
         return (pixels - mean) / std
 
     def pixels(self, inputs: Tensor) -> Tensor:
-        """The inverse of `normalise`: inputs (..., *shape) as pixels, not cut to [0, 1]."""
+        """The inverse of `normalise`: inputs (..., *shape) as pixels, not cut to [0, 1].
+
+        Of columns: inputs (..., D) on the unit box.
+        """
+        if self.columns:
+            low, high = (end.to(inputs) for end in self.bounds)
+            return (inputs - low) / (high - low)
         mean, std = self._constants(inputs)
         return inputs * std + mean
 

@@ -156,6 +156,7 @@ def _dataset(
     mean: tuple[float, ...],
     std: tuple[float, ...],
 ) -> Dataset:
+    held_out = test is None
     if test is None:
         train, test = _hold_out(name, train)
     image = train.inputs.ndim == 4
@@ -169,6 +170,7 @@ def _dataset(
         mean=mean,
         std=std,
         image=image,
+        held_out=held_out,
     )
 
 

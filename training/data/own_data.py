@@ -194,6 +194,7 @@ def dataset_of_stores(
     Raises:
         ValueError: labels that are no such classes, or too few records or users.
     """
+    held_out = test is None
     if test is None:
         chosen = _held_out(name, train, users)
         left = np.setdiff1d(np.arange(train.size), chosen)
@@ -216,7 +217,7 @@ def dataset_of_stores(
                 f"the number of classes of {name!r}, {classes}, is taken from its labels and "
                 "counted as public",
             )
-    held_out = test.take(torch.arange(test.size))
+    tested = test.take(torch.arange(test.size))
     in_memory = train.take(torch.arange(train.size)) if _in_memory(train) else None
     return Dataset(
         name=name,
@@ -224,8 +225,8 @@ def dataset_of_stores(
         if in_memory is None
         else in_memory.inputs,
         targets=train.targets if in_memory is None else in_memory.targets,
-        test_inputs=held_out.inputs,
-        test_targets=held_out.targets,
+        test_inputs=tested.inputs,
+        test_targets=tested.targets,
         classes=classes or 0,
         outputs=outputs,
         mean=(0.0,),
@@ -234,6 +235,7 @@ def dataset_of_stores(
         store=train if in_memory is None else None,
         users=None if users is None else torch.from_numpy(users),
         notes=notes,
+        held_out=held_out,
     )
 
 

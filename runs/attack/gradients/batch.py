@@ -12,6 +12,9 @@ Name              Meaning
 ``clip_norm``     L2 bound on each record's gradient; with ``clip_batch`` on their mean
 ``clip_batch``    ``true`` or ``false``
 ``noise_std``     standard deviation of the noise on each coordinate of the mean, as it was sent
+``local_steps``   number K of gradient steps that every record took part in, 1 by default; the
+                  file then holds their mean, (before - after) / (K ``local_rate``)
+``local_rate``    their size, where there are several
 ``labels``        of the records, where they are known
 ``mean``, ``std`` per channel: the network is fed (pixel - mean) / std of pixels in [0, 1]
 ``low``, ``high`` in place of these two: what black and white become
@@ -33,6 +36,7 @@ from torch import Tensor
 from ....privacy.bounded import check_memory
 from ....privacy.errors import InputError
 
+_MOST_STEPS = 100
 _LEAST_COPIES = 4  # of what is searched for: itself, its gradient, and two moments
 _Number = TypeVar("_Number", int, float)
 _Held = Mapping[str, Any]  # what is said by name, each of the type that its reader gives
@@ -49,6 +53,8 @@ class BatchFacts:
         clip_norm: L2 bound, None where nothing is clipped.
         clip_batch: whether the mean of the batch is clipped in place of each record.
         noise_std: on each coordinate of the mean.
+        local_steps: number of gradient steps of which the mean gradient is held.
+        local_rate: their size; 0 where there is one alone.
         labels: (B,), None where they are unknown.
         low, high: what a pixel of 0 and of 1 is fed as; one value, or one per channel.
     """
@@ -62,6 +68,8 @@ class BatchFacts:
     labels: tuple[int, ...] | None
     low: tuple[float, ...]
     high: tuple[float, ...]
+    local_steps: int = 1
+    local_rate: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.input_shape or min(self.input_shape) < 1:
@@ -79,6 +87,7 @@ class BatchFacts:
             )
         if self.clip_batch and self.clip_norm is None:
             raise InputError("clip_batch says what is clipped; give clip_norm too")
+        self._check_steps()
         if not 0 <= self.noise_std < math.inf:
             raise InputError(f"noise_std={self.noise_std} must be finite and at least 0")
         if self.labels is not None and len(self.labels) != self.records:
@@ -95,6 +104,28 @@ class BatchFacts:
                 raise InputError(f"{name}={values} must be finite")
         if any(low >= high for low, high in zip(*self._ends(), strict=True)):
             raise InputError(f"low={self.low} must be below high={self.high} in every channel")
+
+    def _check_steps(self) -> None:
+        if not 1 <= self.local_steps <= _MOST_STEPS:
+            raise InputError(
+                f"local_steps={self.local_steps} must lie in 1 to {_MOST_STEPS}: each is "
+                "differentiated through"
+            )
+        if self.local_steps == 1 and self.local_rate != 0:
+            raise InputError(
+                f"local_rate={self.local_rate} is the size of several local steps; give "
+                "local_steps too, or leave it out"
+            )
+        if self.local_steps > 1 and not 0 < self.local_rate < math.inf:
+            raise InputError(
+                f"local_rate={self.local_rate} must be finite and positive where local_steps="
+                f"{self.local_steps}: the size of each step"
+            )
+        if self.local_steps > 1 and (self.clip_norm is not None or self.noise_std != 0):
+            raise InputError(
+                f"local_steps={self.local_steps} goes without clip_norm and noise_std: what "
+                "several steps changed is attacked where it was sent as it was"
+            )
 
     def _ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         count = max(len(self.low), len(self.high))
@@ -155,6 +186,8 @@ def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, t
         labels=None if labels is None else tuple(labels),
         low=low,
         high=high,
+        local_steps=held.get("local_steps", 1),
+        local_rate=held.get("local_rate", 0.0),
     )
     return facts, tuple(name for name in said if name not in _READERS and name != "format")
 
@@ -231,6 +264,8 @@ _READERS: Mapping[str, Callable[[str, str], Any]] = {
     "records": lambda text, name: _one(text, int, name=name),
     "clip_norm": lambda text, name: _one(text, float, name=name),
     "clip_batch": lambda text, name: _flag(text, name=name),
+    "local_steps": lambda text, name: _one(text, int, name=name),
+    "local_rate": lambda text, name: _one(text, float, name=name),
     "noise_std": lambda text, name: _one(text, float, name=name),
     "labels": lambda text, name: _parsed(text, int, name=name),
     "mean": lambda text, name: _parsed(text, float, name=name),

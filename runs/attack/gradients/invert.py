@@ -53,6 +53,8 @@ def attack_gradients(
     noise_std: float | None = None,
     clip_norm: float | None = None,
     clip_batch: bool | None = None,
+    local_steps: int | None = None,
+    local_rate: float | None = None,
     labels: Sequence[int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -83,6 +85,9 @@ def attack_gradients(
         noise_std: of the noise on each coordinate of the mean gradient as it was sent.
         clip_norm: L2 bound on each record's gradient.
         clip_batch: whether the bound is on the batch's mean instead.
+        local_steps: number of gradient steps, each with the whole batch, of which the file holds
+            the mean gradient.
+        local_rate: their size.
         labels: of the records, where they are known.
         mean: subtracted from pixels in [0, 1], one value or one per channel.
         std: divides them then.
@@ -125,6 +130,8 @@ def attack_gradients(
             "clip_norm": clip_norm,
             "clip_batch": clip_batch,
             "noise_std": noise_std,
+            "local_steps": local_steps,
+            "local_rate": local_rate,
             "labels": labels,
             "mean": mean,
             "std": std,
@@ -138,6 +145,11 @@ def attack_gradients(
         guess = _pictures(prior, facts).mean(dim=0)
     true_pixels = None if truth is None else _true_pixels(truth, facts)
     notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
+    if facts.local_steps > 1:
+        notes.append(
+            f"the gradients are taken for the mean of {facts.local_steps} local steps of size "
+            f"{facts.local_rate:g}, each with the whole batch"
+        )
     # The search, in a folder that is claimed now that nothing is left to refuse.
     with stop.held():
         if not interrupted:

@@ -82,6 +82,8 @@ def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | Non
         clip_norm=facts.clip_norm,
         records=facts.records,
         mean_of=float(facts.records) if facts.clip_batch else None,
+        local_steps=facts.local_steps,
+        local_rate=facts.local_rate,
     )
     posed = Posed(
         model=network,

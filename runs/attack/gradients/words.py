@@ -15,6 +15,8 @@ _EXPLAINED = 0.01
 _FAILED = 0.5
 """Relative residual without noise above which it explains next to nothing of it."""
 
+_ALGEBRA = {"exact", "patches"}
+
 _NOT_PROTECTED = "another attack may succeed"
 
 
@@ -42,7 +44,7 @@ def conclusion(found: GradientAttack) -> str:
             "guess, by more than its noise explains. How close it is only the truth can tell."
         )
     left = found.relative_residual
-    if "exact" in found.stage and left < _EXPLAINED:
+    if _ALGEBRA & set(found.stage) and left < _EXPLAINED:
         return f"A leak is shown: {some} can be had from the gradient by algebra."
     if left < _EXPLAINED:
         return (

@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.interception.best_linear_estimate import best_weights, determined
+from overhear.attacks.interception.best_linear_estimate import (
+    best_weights,
+    determined,
+    seen_combination,
+)
 
 
 def _equations(seed: int, *, equations: int = 9, unknowns: int = 4, sources: int = 9):
@@ -64,3 +68,14 @@ def test_sums_of_equations_are_determined_and_their_parts_are_not():
 def test_a_target_that_is_no_column_is_refused():
     with pytest.raises(ValueError, match=r"targets \[4\] must lie in \[0, 4\)"):
         best_weights(*_equations(0), targets=[4])
+
+
+def test_a_combination_is_told_exactly_where_no_other_unknown_stands_in_the_way():
+    hidden = np.array([[1.0, -0.9, 2.0], [0.0, 0.0, 1.0]])
+    assert seen_combination(hidden, columns=[0, 1]) == pytest.approx([1.0, -0.9])
+    assert seen_combination(hidden[:1], columns=[0, 1]) is None  # the third one is not known
+    both = np.vstack([hidden, [0.0, 1.0, 0.0]])
+    assert seen_combination(both, columns=[0, 1]) is None  # each is told alone
+    found = best_weights(hidden, np.eye(2), targets=np.array([[1.0, -0.9, 0.0]]))
+    assert found.identified == (0,)
+    assert found.rows[0] == pytest.approx([1.0, -2.0])

@@ -163,3 +163,34 @@ def test_a_task_s_gradient_is_shown_in_its_first_block_alone() -> None:
 def test_noise_free_intercepts_beside_noisy_ones_are_refused() -> None:
     with pytest.raises(ValueError, match="keep the noise-free intercepts"):
         _several(torch.diag(torch.tensor([0.0, 1.0])), torch.zeros(2, 3))
+
+
+class _Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 12, 0.0, "gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.encoder(x.reshape(len(x), 3, 8))
+        return self.head((z + self.attention(z, z, z)[0]).mean(dim=1))
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.3])
+def test_attention_of_torch_is_clipped_record_by_record(
+    clip_norm: float | None,
+) -> None:
+    torch.manual_seed(0)
+    model = _Attending().double().eval()
+    inputs, targets = torch.rand(3, 24, dtype=torch.float64), torch.tensor([0, 2, 2])
+    rows = [_by_backward(model, x[None], y[None]) for x, y in zip(inputs, targets, strict=True)]
+    clips = [1.0 if clip_norm is None else min(1.0, clip_norm / float(r.norm())) for r in rows]
+    clipped = [c * r for c, r in zip(clips, rows, strict=True)]
+    expected = torch.stack(clipped).mean(dim=0)
+
+    found = sent_gradient(
+        model, flatten(model), inputs=inputs, targets=targets, clip_norm=clip_norm
+    )
+    torch.testing.assert_close(found, expected)

@@ -312,3 +312,17 @@ def test_a_small_difference_keeps_its_digits(tmp_path):
     rows = {("zeta", "ring"): [0.5, 0.6], ("alpha", "ring"): [0.50001, 0.60002]}
     lines = lines_of(sweep_table(sweep_of(tmp_path / "d", rows), columns=["graph.name"]))
     assert lines[1]["difference"] == "+0.0015 [-0.00485, +0.00785]"
+
+
+def test_the_page_holds_the_table_the_plot_and_what_failed(tmp_path, capsys):
+    held = {**FOUR, ("zeta", "ring"): [math.nan, 0.60, 0.55]}
+    out, page = sweep_of(tmp_path / "d", held), tmp_path / "a.html"
+    assert cli.main(["table", str(out), "--format", "html", "--out", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert '<td class="best">84.00 ± 2.12</td>' in text
+    assert "data:image/png;base64," in text
+    assert "algorithm.name=zeta, graph.name=ring, seed 1: no" in text
+    assert "<script" not in text
+    command = ["table", str(out), "--format", "html", "--value", "loss"]
+    assert cli.main(command) == 2
+    assert "--value have no effect" in capsys.readouterr().err

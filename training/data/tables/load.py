@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from ..dataset import Dataset
+from ..dataset import Dataset, TableColumn
 from ..own_data import dataset_of_stores
-from .columns import Declared
+from .columns import Declared, Range
 from .table import read_table, read_users
 
 __all__ = ["table_dataset"]
@@ -44,7 +45,7 @@ def table_dataset(
         for one in (path, test)
         if one is not None
     ]
-    return dataset_of_stores(
+    found = dataset_of_stores(
         stores[0],
         stores[1] if test is not None else None,
         name=path.name,
@@ -52,3 +53,22 @@ def table_dataset(
         outputs=1 if declaration.target.regression else 0,
         users=None if user is None else read_users(path, user, form=form, separator=separator),
     )
+    return replace(found, columns=_columns(declaration))
+
+
+def _columns(declaration: Declared) -> tuple[TableColumn, ...]:
+    """What the numbers of a record stand for."""
+    found, start = [], 0
+    for name, column in declaration.columns.items():
+        if isinstance(column, Range):
+            one = TableColumn(
+                name=name, kind="number", start=start, low=column.low, high=column.high
+            )
+        else:
+            levels = (*column.names, "other", "missing")
+            one = TableColumn(
+                name=name, kind="category", start=start, width=len(levels), levels=levels
+            )
+        found.append(one)
+        start += column.width
+    return tuple(found)

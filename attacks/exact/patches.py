@@ -1,0 +1,273 @@
+"""A picture from the gradients of a patch embedding and of learned positions.
+
+A vision transformer (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words") cuts a picture into
+n patches x_p of d pixels and adds a learned position to the embedding of each,
+
+    z_p = W x_p + b + e_p
+
+With g_p the loss's derivative in z_p, one record's gradient is
+
+    de_p = g_p,    dW = sum_p g_p x_p^T,    db = sum_p g_p
+
+The first is shown as it is, so that the second is a linear system for the patches. Lu et al.
+(2022), "APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers", solve instead for
+the inputs of the first attention from the derivatives of its query, key and value.
+
+Where we differ from the paper: the attention is not looked at, and may be of any kind and number;
+the equations of several intercepts are stacked; and how far rounding moves the solution is
+predicted, so that one which the equations leave open (N > K F above all) is refused, whatever it
+explains.
+
+The layer and the positions are recognised by a probe: a picture all of whose pixels differ shows
+which pixel goes where, and a gradient at the probe shows the parameter whose derivative is g.
+
+Shape letters: K intercepts, N patches, P pixels of a patch, F features of an embedding.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy, unfold
+
+from ...training.models.parameters import unflatten
+from ..problem.derivatives import twice_differentiable
+from ..problem.observation import Observation
+from ..problem.prior import Box
+
+_SAME = 1e-6  # relative difference of two derivatives, in float64, that are one
+_AGREES = 1e-3  # of db and the sum of the g_p, whose terms cancel; rounding leaves less
+_DETERMINED = 0.1  # predicted error of a pixel, of the box, up to which a picture is determined
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Embedding:
+    """A layer that embeds patches, and where the derivatives of its outputs are shown.
+
+    `pixels` (N, P) are flat places in the picture, each once; the derivatives are the rows
+    `first` to `first` + N of the gradient of `positions`, whose columns they are if `turned`.
+    """
+
+    weight: str
+    bias: str | None
+    pixels: Tensor
+    positions: str
+    first: int
+    turned: bool
+
+    def derivatives(self, gradients: dict[str, Tensor]) -> Tensor:
+        """(N, F) derivatives of the embeddings."""
+        rows = _rows(gradients[self.positions], turned=self.turned)
+        return rows[self.first : self.first + len(self.pixels)]
+
+
+def embedded_patches(
+    observation: Observation, model: nn.Module, *, input_shape: Sequence[int], box: Box
+) -> Tensor | None:
+    """The picture that a patch embedding with learned positions gives away.
+
+    Args:
+        observation: one record's gradient without noise, clipped or not.
+        model: network with logits (B, C) as output; its parameters are taken from `observation`.
+        input_shape: (channels, height, width) of the record.
+        box: range of the inputs.
+
+    Returns:
+        (1, *input_shape) picture in normalised units, clamped into the box; None where there is
+        noise or a batch, no layer embeds patches that do not overlap and cover the picture, no
+        parameter shows the derivatives of the embeddings, the gradient of the bias contradicts
+        them, or the equations do not determine every patch to a tenth of the box.
+
+    Examples:
+        >>> from overhear.attacks.problem.observation import observe
+        >>> from overhear.training.models.parameters import flatten
+        >>> class Patches(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.embed = nn.Conv2d(1, 8, 2, 2)
+        ...         self.positions = nn.Parameter(torch.randn(4, 8))
+        ...         self.head = nn.Linear(8, 2)
+        ...     def forward(self, x):
+        ...         z = self.embed(x).flatten(2).transpose(1, 2) + self.positions
+        ...         return self.head(z.tanh().mean(dim=1))
+        >>> _ = torch.manual_seed(0)
+        >>> model, x = Patches().double(), torch.rand(1, 1, 4, 4, dtype=torch.float64)
+        >>> seen = observe(
+        ...     model, flatten(model), inputs=x, targets=torch.tensor([1]), clip_norm=0.1,
+        ...     noise_std=0.0, generator=torch.Generator(),
+        ... )
+        >>> box = Box(low=torch.zeros(()).double(), span=torch.ones(()).double())
+        >>> found = embedded_patches(seen, model, input_shape=(1, 4, 4), box=box)
+        >>> round((found - x).abs().max().item(), 4)
+        0.0
+    """
+    if observation.records != 1 or observation.is_noisy or observation.task is not None:
+        return None
+    if len(input_shape) != 3 or len(observation.coefs) != 1:
+        return None
+    embedding = _recognised(model, observation.points[0, 0], input_shape)
+    if embedding is None:
+        return None
+    rounding = max(_rounding(observation.gradient), observation.rounding)
+    left, right = [], []
+    for row in observation.gradient.double():
+        gradients = unflatten(model, row)
+        g = embedding.derivatives(gradients)  # (N, F)
+        if not _agrees(g, gradients, embedding, rounding=rounding):
+            return None
+        left.append(g.T)
+        right.append(gradients[embedding.weight].flatten(1))
+    wide = box.to(dtype=torch.float64)
+    solved = _solved(torch.cat(left), torch.cat(right), rounding=rounding)
+    if solved is None:
+        return None
+    patches, error = solved
+    if not error <= _DETERMINED * float(wide.span.min()):
+        return None
+    flat = patches.new_zeros(math.prod(input_shape))
+    found = flat.scatter(0, embedding.pixels.flatten(), patches.flatten()).reshape(input_shape)
+    return box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
+
+
+def _rounding(gradient: Tensor) -> float:
+    """Half of the relative spacing of the coarsest type that holds every value."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        if torch.equal(gradient.to(dtype).to(gradient), gradient):
+            return torch.finfo(dtype).eps / 2
+    return torch.finfo(torch.float64).eps / 2
+
+
+def _agrees(
+    g: Tensor, gradients: dict[str, Tensor], embedding: _Embedding, *, rounding: float
+) -> bool:
+    """Whether derivatives are not all 0, and sum to the gradient of the bias."""
+    size = g.norm(dim=1).sum()
+    if not bool(size > 0):
+        return False
+    if embedding.bias is None:
+        return True
+    left = (g.sum(dim=0) - gradients[embedding.bias]).norm()
+    return bool(left <= max(_AGREES, 2 * rounding) * size)
+
+
+def _solved(left: Tensor, right: Tensor, *, rounding: float) -> tuple[Tensor, float] | None:
+    """(N, P) patches X with left (K F, N) @ X = right (K F, P), and the error of a pixel.
+
+    Rounding of the right side alone, all of it in the direction that is seen least.
+    """
+    u, values, v = torch.linalg.svd(left, full_matrices=False)
+    if len(values) < left.shape[1] or not bool(values[-1] > 0):
+        return None
+    found = v.T @ ((u.T @ right) / values[:, None])
+    error = rounding * float(right.norm() / values[-1]) / math.sqrt(found.numel())
+    return (found, error) if bool(torch.isfinite(found).all()) else None
+
+
+def _recognised(model: nn.Module, points: Tensor, input_shape: Sequence[int]) -> _Embedding | None:
+    """The layer that embeds patches, and the parameter that shows its outputs' derivatives."""
+    values = {k: v.detach().double() for k, v in unflatten(model, points).items()}
+    count = math.prod(input_shape)
+    # The network in float64, whatever its own type; a copy, since its buffers are changed.
+    twin = copy.deepcopy(model).double()
+    for name, layer in twin.named_modules():
+        if not isinstance(layer, nn.Conv2d | nn.Linear) or f"{name}.weight" not in values:
+            continue
+        probe = torch.linspace(0.05, 0.95, count, dtype=torch.float64, device=points.device)
+        fed, made = _probed(twin, layer, values, probe.reshape(1, *input_shape))
+        pixels = None if fed is None else _places(layer, fed, probe)
+        if pixels is None or made is None:
+            return None  # the first layer that is called is fed something else
+        outputs, gradients = made
+        shown = _shown(outputs, gradients)
+        if shown is None:
+            return None
+        bias = None if layer.bias is None else f"{name}.bias"
+        positions, first, turned = shown
+        return _Embedding(
+            weight=f"{name}.weight", bias=bias, pixels=pixels, positions=positions, first=first,
+            turned=turned,
+        )  # fmt: skip
+    return None
+
+
+def _probed(
+    model: nn.Module, layer: nn.Module, values: dict[str, Tensor], probe: Tensor
+) -> tuple[Tensor | None, tuple[Tensor, dict[str, Tensor]] | None]:
+    """What a layer is fed, and the loss's derivatives in its outputs (N, F) and the parameters."""
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        calls.append((inputs[0].detach(), output))
+
+    owned = {name: value.clone().requires_grad_() for name, value in values.items()}
+    handle = layer.register_forward_hook(note)
+    try:
+        with twice_differentiable():
+            logits = functional_call(model, owned, (probe,))
+    finally:
+        handle.remove()
+    if len(calls) != 1:
+        return None, None
+    fed, output = calls[0]
+    loss = cross_entropy(logits, torch.zeros(1, dtype=torch.int64, device=probe.device))
+    found = torch.autograd.grad(loss, [output, *owned.values()], allow_unused=True)
+    delta = found[0]
+    if delta is None:
+        return fed, None
+    rows = delta[0].flatten(1).T if isinstance(layer, nn.Conv2d) else delta.flatten(0, -2)
+    named = zip(owned, found[1:], strict=True)
+    return fed, (rows, {name: value for name, value in named if value is not None})
+
+
+def _places(layer: nn.Module, fed: Tensor, probe: Tensor) -> Tensor | None:
+    """(N, P) flat places of the pixels of each patch, where each is fed exactly once."""
+    if isinstance(layer, nn.Conv2d):
+        plain = layer.groups == 1 and layer.padding in ((0, 0), "valid")
+        if not plain or fed.numel() != probe.numel() or not torch.equal(fed.flatten(), probe):
+            return None
+        patches = unfold(fed, layer.kernel_size, dilation=layer.dilation, stride=layer.stride)
+        rows = patches[0].T
+    elif fed.ndim == 3 and len(fed) == 1:
+        rows = fed[0]
+    else:
+        return None
+    flat = rows.reshape(-1).contiguous()
+    places = torch.searchsorted(probe, flat).clamp_max(len(probe) - 1)
+    every = len(places.unique()) == len(places) == len(probe)
+    if not every or not torch.equal(probe[places], flat):
+        return None
+    return places.reshape(rows.shape)
+
+
+def _shown(outputs: Tensor, gradients: dict[str, Tensor]) -> tuple[str, int, bool] | None:
+    """Name, first row and turn of the parameter whose gradient holds derivatives (N, F)."""
+    size = float(outputs.norm())
+    if size == 0:
+        return None
+    count, features = outputs.shape
+    for name, gradient in gradients.items():
+        for turned in (False, True):
+            if not turned and gradient.shape[-1:] != (features,):
+                continue
+            if turned and (gradient.ndim < 2 or features not in gradient.shape[:2]):
+                continue
+            rows = _rows(gradient, turned=turned)
+            for first in range(len(rows) - count + 1):
+                same = rows[first : first + count]
+                if same.shape == outputs.shape and float((same - outputs).norm()) <= _SAME * size:
+                    return name, first, turned
+    return None
+
+
+def _rows(gradient: Tensor, *, turned: bool) -> Tensor:
+    """A parameter as rows of features: (..., F), or ([1,] F, ...) where turned."""
+    if not turned:
+        return gradient.reshape(-1, gradient.shape[-1])
+    whole = gradient[0] if gradient.ndim > 2 and len(gradient) == 1 else gradient
+    return whole.flatten(1).T

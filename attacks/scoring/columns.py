@@ -1,0 +1,199 @@
+"""Rebuilt rows of a table: decoded, set against the truth column by column, and measured as one.
+
+A record lies on the unit box, each number between the ends of its column. A category is decoded to
+its largest number, a binary column to the nearer of its two values; numbers stay as they are.
+
+    error of a record = mean over columns of   1 for a wrong category or binary value, else 0
+                                               the squared difference on the unit box, for a number
+
+That is a weighted mean squared error of decoded records, since two different categories differ in
+two numbers: the weight of a category's number is 1/2. So what holds for any squared distance, the
+count of rebuilt records and the proof's bound on it, holds for this one.
+
+Shape letters: N records, D numbers of a record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...privacy.errors import InputError
+from ...training.data.dataset import Dataset, TableColumn
+from .metrics import Convention
+
+__all__ = ["ColumnScores", "Distance", "column_scores", "decoded", "usual_record", "with_columns"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distance:
+    """The error of a record as a mean squared error of weighted numbers.
+
+    Args:
+        weights: (D,) what the numbers are multiplied by, at most 1.
+        scale: the error is so many times the mean of the squared differences then.
+
+    >>> sex = TableColumn(name="sex", kind="category", start=1, width=2, levels=("f", "m"))
+    >>> of = Distance.of([TableColumn(name="age", kind="number", start=0), sex])
+    >>> a, b = (of.points(torch.tensor(x)) for x in ([0.5, 1.0, 0.0], [0.3, 0.0, 1.0]))
+    >>> round(float((a - b).square().mean()) * of.scale, 3)  # (.2^2 + 1) / 2
+    0.52
+    """
+
+    weights: Tensor
+    scale: float
+
+    @classmethod
+    def of(cls, columns: Sequence[TableColumn]) -> Distance:
+        """That of some columns."""
+        each = [0.5 if c.kind == "category" else 1.0 for c in columns for _ in range(c.width)]
+        shares = torch.tensor(each, dtype=torch.float64) / len(columns)
+        most = float(shares.max())
+        return cls(weights=(shares / most).sqrt(), scale=most * len(shares))
+
+    def points(self, units: Tensor) -> Tensor:
+        """(N, D) numbers whose mean squared error is the error of a record, but for the scale."""
+        return units * self.weights.to(units)
+
+    @property
+    def convention(self) -> Convention:
+        """The scale of scores that makes the mean squared error the error of a record."""
+        return Convention(high=math.sqrt(self.scale))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnScores:
+    """How well one column was rebuilt over some records.
+
+    Args:
+        name: of the column.
+        kind: number, category or binary.
+        accuracy: share of records whose value is right; None of a number.
+        auc: probability that a record with a value gets more of it than one without, the mean over
+            values; None of a number, and where all records have one value.
+        mae: mean absolute error in the column's unit; None where it is no number.
+    """
+
+    name: str
+    kind: str
+    accuracy: float | None = None
+    auc: float | None = None
+    mae: float | None = None
+
+
+def with_columns(data: Dataset) -> Dataset:
+    """A data set whose numbers have columns, declared or one for each number.
+
+    What is not declared is told by the test records, which are public: whether a number is one of
+    two values, 0 and 1, and between which bounds it lies.
+
+    Args:
+        data: rows of numbers.
+
+    Raises:
+        ValueError: its records are no rows.
+    """
+    if len(data.input_shape) != 1:
+        raise InputError(
+            f"records of shape {data.input_shape} of {data.name!r} are neither images nor rows of "
+            "numbers, and no attack rebuilds others; overhear audit measures what the run leaks"
+        )
+    known = data.columns or tuple(
+        TableColumn(name=f"feature {i + 1}", kind="number", start=i)
+        for i in range(data.input_shape[0])
+    )
+    return replace(
+        data, columns=tuple(_told(one, data, declared=bool(data.columns)) for one in known)
+    )
+
+
+def _told(column: TableColumn, data: Dataset, *, declared: bool) -> TableColumn:
+    if column.kind != "number":
+        return column
+    values = data.test_inputs[:, column.start]
+    if bool(((values == 0) | (values == 1)).all()):
+        levels = (f"{column.low:g}", f"{column.high:g}")
+        return replace(column, kind="binary", levels=levels)
+    if declared:
+        return column
+    low, high = float(values.min()), float(values.max())
+    if not low < high:  # of one value, which stands in the middle of some box
+        low, high = low - 0.5, high + 0.5
+    return replace(column, box=(low, high), low=low, high=high)
+
+
+def usual_record(units: Tensor, columns: Sequence[TableColumn]) -> Tensor:
+    """(D,) the most frequent category and binary value and the median of numbers, of (N, D)."""
+    found = torch.zeros(units.shape[1], dtype=units.dtype)
+    for column in columns:
+        at = slice(column.start, column.start + column.width)
+        if column.kind == "category":
+            found[column.start + int(decoded(units, columns)[:, at].sum(dim=0).argmax())] = 1.0
+        elif column.kind == "binary":
+            found[at] = float((units[:, at] > 0.5).double().mean() > 0.5)
+        else:
+            found[at] = units[:, at].quantile(0.5)
+    return found
+
+
+def decoded(units: Tensor, columns: Sequence[TableColumn]) -> Tensor:
+    """(N, D) the nearest records that a table can hold."""
+    found = units.clamp(0, 1)
+    for column in columns:
+        at = slice(column.start, column.start + column.width)
+        if column.kind == "category":
+            best = units[:, at].argmax(dim=1)
+            found[:, at] = torch.nn.functional.one_hot(best, column.width).to(units)
+        elif column.kind == "binary":
+            found[:, at] = (units[:, at] > 0.5).to(units)
+    return found
+
+
+def column_scores(
+    columns: Sequence[TableColumn], truth: Tensor, guess: Tensor
+) -> list[ColumnScores]:
+    """Scores of each column.
+
+    Args:
+        columns: of the records.
+        truth: (N, D) records on the unit box.
+        guess: (N, D) what was rebuilt of each, not decoded.
+
+    >>> b = TableColumn(name="b", kind="binary", start=0, levels=("0", "1"))
+    >>> truth, guess = torch.tensor([[0.0], [1.0], [1.0]]), torch.tensor([[0.6], [0.7], [0.2]])
+    >>> (score,) = column_scores([b], truth, guess)
+    >>> round(score.accuracy, 3), score.auc
+    (0.333, 0.5)
+    """
+    best, found = decoded(guess, columns), []
+    for column in columns:
+        at = slice(column.start, column.start + column.width)
+        if column.kind == "number":
+            off = (truth[:, at] - best[:, at]).abs().double().mean()
+            mae = float(off) * (column.high - column.low)
+            found.append(ColumnScores(name=column.name, kind=column.kind, mae=mae))
+            continue
+        right = (truth[:, at].round() == best[:, at]).all(dim=1)
+        found.append(
+            ColumnScores(
+                name=column.name,
+                kind=column.kind,
+                accuracy=float(right.double().mean()),
+                auc=_auc(truth[:, at], guess[:, at]),
+            )
+        )
+    return found
+
+
+def _auc(truth: Tensor, guess: Tensor) -> float | None:
+    """Mean over values of the probability that a record with it gets more, a tie counting half."""
+    every = []
+    for has, gets in zip(truth.T > 0.5, guess.T.double(), strict=True):
+        if has.any() and not has.all():
+            above = gets[has][:, None] - gets[~has][None, :]
+            every.append(float((above.sign() + 1).mean() / 2))
+    return sum(every) / len(every) if every else None

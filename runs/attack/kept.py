@@ -1,0 +1,329 @@
+"""Where an attack on a run lies, what is kept of it while it goes on, and how it is closed.
+
+The first attack of a run lies in attacks/ itself, and each other in a folder of its own below it:
+
+    attacks/attack.json             the first attack, once it is finished
+    attacks/NAME/attack.json        another, named by the user or by the keys that differ
+    .../asked.json                  its keys of [attack], written before anything else
+    .../point-*.json                of an attack that is not finished: its points that are done
+
+A process that is killed loses at most one point: asked.json comes first, a point is written whole,
+attack.json is written while the points are still there, and they go once SHA256SUMS names it. An
+attack.json that no sum names and beside which points lie is written again from them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ...privacy.durable import sync_folder
+from ...privacy.errors import InputError
+from ..described import Described
+from ..evidence.evidence import read_evidence
+from ..evidence.schema import Attack, Scenario
+from ..folder import folder as run_folder
+from ..folder.sums import forget_sums, is_listed, write_sums
+from ..run_file.run_file import RunFile
+from .points import Point
+
+__all__ = [
+    "Place",
+    "asked_of",
+    "check_unrepeated",
+    "commands_of",
+    "find_place",
+    "finished_attack",
+    "reopen",
+]
+
+_ASKED = "asked.json"
+_LONGEST = 60  # letters of a name
+_NAME = re.compile(rf"[a-z0-9][a-z0-9._+-]{{0,{_LONGEST - 1}}}")
+
+
+class Asked(Described):
+    """The object of asked.json."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    attack: dict[str, Any]
+    """[attack] of the run file, with what was given in place of its keys."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """The folder of one attack.
+
+    Attributes:
+        folder: of the run.
+        name: of the attack; empty of the first.
+    """
+
+    folder: Path
+    name: str = ""
+
+    @property
+    def held(self) -> str:
+        """Path of the attack's folder within the run.
+
+        >>> Place(folder=Path("run"), name="idlg").held
+        'attacks/idlg'
+        """
+        return f"{run_folder.ATTACKS}/{self.name}" if self.name else run_folder.ATTACKS
+
+    @property
+    def path(self) -> Path:
+        """The attack's folder."""
+        return self.folder / self.held
+
+    @property
+    def attack(self) -> Path:
+        """Its attack.json."""
+        return self.folder / run_folder.attack_file(self.name)
+
+    def point(self, point: Point) -> Path:
+        """What is kept of a point until all are done."""
+        return self.path / f"point-{point.name}.json"
+
+    def begin(self, asked: Mapping[str, Any]) -> None:
+        """Make the folder of an attack, or go on with it; its files are written anew."""
+        forget_sums(self.folder, within=self.held)
+        self.path.mkdir(parents=True, exist_ok=True)
+        sync_folder(self.path.parent)
+        if not (self.path / _ASKED).exists():
+            Asked(version=1, attack=dict(asked)).write(self.path / _ASKED)
+
+    def read(self, point: Point) -> Scenario | None:
+        """What an earlier process found of a point; None where it is yet to be attacked."""
+        path = self.point(point)
+        if not path.exists():
+            return None
+        return Scenario.read(
+            path,
+            refusal=lambda at, what: (
+                f"{path} cannot be read at {at or 'its start'}: {what}; remove it, and the point "
+                "is attacked again"
+            ),
+        )
+
+    def finish(self, result: Attack) -> None:
+        """Write attack.json and the sums, and drop what was kept of single points."""
+        result.write(self.attack)
+        write_sums(self.folder)
+        for path in self._points():
+            path.unlink(missing_ok=True)
+
+    def _points(self) -> list[Path]:
+        return sorted(self.path.glob("point-*.json"))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no attack was begun here."""
+        return not (self.attack.exists() or (self.path / _ASKED).exists() or self._points())
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether an attack was finished here."""
+        return self.attack.exists()
+
+    def reopen(self) -> None:
+        """Take away an attack.json that no sum names and whose points are still there."""
+        if self._points() and not is_listed(self.folder, run_folder.attack_file(self.name)):
+            self.attack.unlink()
+
+    def asked(self) -> dict[str, Any] | None:
+        """What an attack here was asked to do; None where an older version did not write it."""
+        path = self.path / _ASKED
+        if not path.exists():
+            return None
+        return Asked.read(
+            path,
+            refusal=lambda at, what: (
+                f"{path} cannot be read at {at or 'its start'}: {what}; move {self.path} away and "
+                "attack again"
+            ),
+        ).attack
+
+
+def reopen(folder: Path) -> None:
+    """Make every attack that was killed in its last step one that goes on.
+
+    Args:
+        folder: of the run.
+    """
+    for place in _places(folder):
+        place.reopen()
+
+
+def check_unrepeated(folder: Path) -> None:
+    """Refuse to repeat the first attack, without reading the run, if it was the run file's.
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        FileExistsError: it is finished.
+    """
+    first = Place(folder=folder)
+    if first.is_finished and first.asked() is None:
+        raise _finished(first)
+
+
+def find_place(
+    folder: Path, asked: Mapping[str, Any], *, of_run: Mapping[str, Any], name: str | None
+) -> Place:
+    """Where an attack lies: a new folder, or that of the same attack if it was interrupted.
+
+    Args:
+        folder: of the run.
+        asked: [attack] of the run file with what was given in place of its keys, as JSON holds it.
+        of_run: [attack] of the run file.
+        name: of the attack; by default the first lies in attacks/, and another is named after the
+            keys in which it differs from the run file.
+
+    Raises:
+        FileExistsError: an attack is finished there, or one with other keys was begun.
+        ValueError: the name is none, or something else lies there.
+    """
+    attacks = folder / run_folder.ATTACKS
+    if attacks.exists() and not attacks.is_dir():
+        raise InputError(f"{attacks} is no folder, where an attack is written; move it away")
+    if name is not None:
+        return _claimed(Place(folder=folder, name=_checked(name)), asked, of_run)
+    first = Place(folder=folder)
+    if first.is_free or _asked_of(first, of_run) == asked:
+        return _claimed(first, asked, of_run)
+    return _claimed(Place(folder=folder, name=_named(asked, of_run)), asked, of_run)
+
+
+def finished_attack(
+    folder: Path, asked: Mapping[str, Any], *, of_run: Mapping[str, Any]
+) -> Attack | None:
+    """What the latest finished attack found that was asked the same; None where there is none.
+
+    Args:
+        folder: of the run.
+        asked: as of `find_place`.
+        of_run: the same.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    alike = [one for one in _places(folder) if one.is_finished and _asked_of(one, of_run) == asked]
+    if not alike:
+        return None
+    latest = max(alike, key=lambda one: one.attack.stat().st_mtime_ns)
+    return read_evidence(latest.attack, Attack, "overhear attack DIR")
+
+
+def commands_of(folder: Path, config: RunFile) -> dict[str, str]:
+    """The command that makes each finished attack of a run: attack.json -> command.
+
+    Args:
+        folder: of the run.
+        config: its run file.
+    """
+    of_run, found = asked_of(config), {}
+    for place in _places(folder):
+        asked = _asked_of(place, of_run)
+        words = ["overhear", "attack", "DIR", *(["--name", place.name] if place.name else [])]
+        for key, value in asked.items():
+            if value != of_run.get(key):
+                words += _option(key, value)
+        found[run_folder.attack_file(place.name)] = shlex.join(words)
+    return found
+
+
+def _option(key: str, value: Any) -> list[str]:
+    """What gives a key of [attack] on the command line."""
+    if key == "presets":
+        return [word for preset in value for word in ("--preset", preset)]
+    if key in ("images", "adversary"):
+        return [f"--{key}", str(value)]
+    return ["--set", f"attack.{key}={value!r}"]
+
+
+def asked_of(config: RunFile) -> dict[str, Any]:
+    """[attack] of a run file, as JSON holds it."""
+    return config.attack.model_dump(mode="json")
+
+
+def _places(folder: Path) -> list[Place]:
+    """Of the finished attacks of a run."""
+    return [
+        Place(folder=folder, name="" if name == run_folder.ATTACK else Path(name).parent.name)
+        for name in run_folder.attack_files(folder)
+    ]
+
+
+def _claimed(place: Place, asked: Mapping[str, Any], of_run: Mapping[str, Any]) -> Place:
+    """The place, if it is free or holds the same attack unfinished."""
+    if place.path.is_symlink() or (place.path.exists() and not place.path.is_dir()):
+        raise InputError(
+            f"{place.path} is no folder, where an attack is written; give another --name"
+        )
+    if place.is_finished:
+        raise _finished(place)
+    if not place.is_free and (held := _asked_of(place, of_run)) != asked:
+        raise FileExistsError(
+            f"{place.path} holds an unfinished attack with {_differences(held, asked)}; give that "
+            "again to go on with it, or another --name"
+        )
+    return place
+
+
+def _finished(place: Place) -> FileExistsError:
+    return FileExistsError(
+        f"{place.attack} exists; attack another run, or move {place.held} away, or attack this "
+        "run again beside it: with other keys of [attack] or, with the same, by a --name of its own"
+    )
+
+
+def _asked_of(place: Place, of_run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an attack was asked; before it was written down, only the run file could ask."""
+    held = place.asked()
+    return of_run if held is None else held
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name) or name.endswith((".json", ".png")):
+        raise InputError(
+            f"name={name!r} of an attack names its folder below {run_folder.ATTACKS}: give at most "
+            f"{_LONGEST} small letters, digits and . _ + -, the first a letter or digit, and no "
+            "ending .json or .png"
+        )
+    return name
+
+
+def _named(asked: Mapping[str, Any], of_run: Mapping[str, Any]) -> str:
+    """A name made of the keys that differ.
+
+    >>> run = {"presets": ["matched"], "images": 4, "adversary": "eavesdropper"}
+    >>> _named(run | {"presets": ["dlg", "idlg"], "images": 8}, run)
+    'dlg+idlg-images-8'
+    >>> _named(run | {"adversary": "coalition:1,2"}, run), _named(run, run)
+    ('coalition-1-2', 'run-file')
+    """
+    parts = []
+    for key, value in asked.items():
+        if value == of_run.get(key):
+            continue
+        text = "+".join(map(str, value)) if isinstance(value, list) else str(value)
+        parts.append(text if key in ("presets", "adversary") else f"{key}-{text}")
+    name = re.sub(r"[^a-z0-9._+]+", "-", "-".join(parts).lower()).strip("-") or "run-file"
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _differences(held: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """The keys of a begun attack that are not those asked for now."""
+    keys = [key for key in {**held, **asked} if held.get(key) != asked.get(key)]
+    return ", ".join(f"{key}={held.get(key)!r}" for key in keys)

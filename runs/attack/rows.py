@@ -1,0 +1,145 @@
+"""Rows of a table under attack: which are planted, and what is written of those rebuilt.
+
+Values are written of public records alone. Where [data] names no test records, those that are
+planted were held out of somebody's table: they are scored by column, and no value of them is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...attacks.scoring.columns import Distance, column_scores, usual_record
+from ...attacks.scoring.evaluation import Row
+from ...attacks.scoring.prior_hit_rate import prior_hit_rate, rebuilt_threshold
+from ...privacy.errors import InputError
+from ...training.data.dataset import Dataset, TableColumn
+from ..evidence.schema import ColumnScore
+from .planted import Public
+
+__all__ = ["DISTANCE", "HELD_OUT", "plant_rows", "row_fields", "values_of"]
+
+HELD_OUT = (
+    "records of the table that were held out, planted as the victim's batch of re-enacted rounds; "
+    "nobody says that they are public, so that no value of them is kept ([data] test names public "
+    "ones)"
+)
+DISTANCE = (
+    "mean over columns: 1 for a wrong category or binary value, for a number the squared "
+    "difference over its range"
+)
+_NEAR = 0.01  # of its range, where a number counts as right
+_CERTIFIED = re.compile(r"(\d+) certified, \d+ by optimisation")
+
+
+def plant_rows(data: Dataset, count: int) -> Public:
+    """The first test record of each class in turn, and what the other ones say.
+
+    Args:
+        data: of columns; supplies the records.
+        count: how many to plant.
+
+    Raises:
+        ValueError: there are not so many, or all the others are alike.
+    """
+    seen, rank = dict[int, int](), list[int]()
+    for label in data.test_targets.tolist():
+        rank.append(seen.get(label, 0))
+        seen[label] = rank[-1] + 1
+    order = sorted(range(len(rank)), key=lambda i: (rank[i], int(data.test_targets[i])))[:count]
+    others = torch.ones(len(rank), dtype=torch.bool)
+    others[order] = False
+    units = data.pixels(data.test_inputs[others])
+    usual, by = usual_record(units, data.columns), Distance.of(data.columns)
+    points, guess = by.points(units), by.points(usual)
+    threshold = rebuilt_threshold(points, guess)
+    if not threshold > 0:
+        raise InputError(
+            f"the {len(units)} test records of {data.name!r} that are not planted all have the "
+            "same values, so there is nothing to rebuild that is not known; name others in [data] "
+            "test, or lower [attack] images"
+        )
+    low, high = data.bounds
+    return Public(
+        images=data.test_inputs[order],
+        labels=data.test_targets[order],
+        prior=low + (high - low) * usual,
+        threshold=threshold * by.scale,
+        guessed=prior_hit_rate(points, guess, threshold=threshold) if len(points) > 3 else 1.0,
+    )
+
+
+def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> dict[str, Any]:
+    """What an `AttackRow` says of a table beside its errors.
+
+    Args:
+        row: what was rebuilt.
+        data: of columns.
+        truth: (N, D) planted records on the unit box.
+        blind: the row of the blind guess.
+    """
+    usual = {one.name: one for one in column_scores(data.columns, truth, blind.images)}
+    scores = []
+    for one in column_scores(data.columns, truth, row.images):
+        known = usual[one.name]
+        scores.append(
+            ColumnScore(
+                name=one.name,
+                kind=_kind(data.columns, one.name),
+                accuracy=one.accuracy,
+                auc=one.auc,
+                mae=one.mae,
+                baseline=(known.mae if one.mae is not None else known.accuracy) or 0.0,
+            )
+        )
+    return {
+        "columns": scores,
+        "certified": _certified(row.stages),
+        "whole": _whole(data.columns, truth, row.images),
+        "values": values_of(data, row.images),
+    }
+
+
+def _kind(columns: Sequence[TableColumn], name: str) -> Any:
+    return next(one.kind for one in columns if one.name == name)
+
+
+def _certified(stages: Sequence[str]) -> int:
+    """How many records algebra gave; a stage of a batch says how many of it."""
+    count, place = 0, 0
+    while place < len(stages):
+        found = _CERTIFIED.fullmatch(stages[place])
+        alike = place
+        while alike < len(stages) and stages[alike] == stages[place]:
+            alike += 1
+        if found:
+            whole = sum(map(int, re.findall(r"\d+", stages[place])))
+            count += int(found[1]) * -(-(alike - place) // whole)
+        elif stages[place] in ("exact", "certified", "peeling"):
+            count += alike - place
+        place = alike
+    return count
+
+
+def _whole(columns: Sequence[TableColumn], truth: Tensor, guess: Tensor) -> int:
+    right = torch.ones(len(truth), dtype=torch.bool)
+    for column in columns:
+        at = slice(column.start, column.start + column.width)
+        if column.kind == "number":
+            right &= ((truth[:, at] - guess[:, at]).abs() <= _NEAR).all(dim=1)
+        else:
+            pairs = zip(truth[:, at].tolist(), guess[:, at].tolist(), strict=True)
+            right &= torch.tensor([column.text(a) == column.text(b) for a, b in pairs])
+    return int(right.sum())
+
+
+def values_of(data: Dataset, units: Tensor) -> list[list[str]]:
+    """The values of records on the unit box, column by column; nothing of held out ones."""
+    if data.held_out:
+        return []
+    rows = units.tolist()
+    return [[c.text(row[c.start : c.start + c.width]) for c in data.columns] for row in rows]

@@ -1,0 +1,105 @@
+"""What several local steps changed is attacked through these steps, and under no others."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.problem.presets import PRESETS
+from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.training.models.parameters import build_model, flatten
+
+STEPS, RATE = 4, 0.1
+
+
+def network(seed: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    return build_model("mlp", input_shape=(1, 4, 4), classes=3, generator=generator)
+
+
+def trained(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> nn.Module:
+    """The model after local steps by torch's own SGD."""
+    own = copy.deepcopy(model)
+    descent = torch.optim.SGD(own.parameters(), lr=RATE)
+    for _ in range(STEPS):
+        descent.zero_grad()
+        cross_entropy(own(x), y).backward()
+        descent.step()
+    return own
+
+
+def written(folder: Path, seed: int) -> tuple[Path, torch.Tensor]:
+    """A file of the mean gradient of the local steps, in float32, and the record."""
+    model = network(seed)
+    x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+    after = trained(model, x, torch.tensor([seed % 3]))
+    tensors = {}
+    for (name, was), now in zip(model.named_parameters(), after.parameters(), strict=True):
+        tensors[f"parameter.{name}"] = was.detach()
+        tensors[f"gradient.{name}"] = ((was - now) / (STEPS * RATE)).detach()
+    save_file(tensors, folder / "update.safetensors", {"input_shape": "1,4,4"})
+    return folder / "update.safetensors", x
+
+
+def attack(path: Path, out: str, **how: Any) -> Any:
+    return attack_gradients(path, model="mlp", out=path.parent / out, restarts=1, **how)
+
+
+def test_the_mean_along_the_steps_is_what_sgd_changed():
+    model = network(0).double()
+    x, y = torch.rand(3, 1, 4, 4, dtype=torch.float64), torch.tensor([0, 2, 1])
+    change = (flatten(model) - flatten(trained(model, x, y))) / (STEPS * RATE)
+    how: dict[str, Any] = {"inputs": x, "targets": y, "clip_norm": None}
+    sent = sent_gradient(model, flatten(model), **how, local_steps=STEPS, local_rate=RATE)
+    torch.testing.assert_close(sent, change, rtol=1e-10, atol=1e-12)
+    once = sent_gradient(model, flatten(model), **how)
+    assert float((once - change).norm() / change.norm()) > 1e-3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_record_of_several_local_steps_is_rebuilt_exactly(seed, tmp_path):
+    path, x = written(tmp_path, seed)
+    truth = tmp_path / "truth.safetensors"
+    save_file({"inputs": x}, truth)
+    found = attack(path, "found", local_steps=STEPS, local_rate=RATE, truth=truth)
+    assert found.stage == ["exact"]
+    assert found.scores.psnr[0] > 100
+    assert "4 local steps of size 0.1" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"local_steps": 4, "local_rate": 0.05}, {"local_steps": 3, "local_rate": 0.1}]
+)
+def test_another_step_size_or_number_of_steps_is_never_called_exact(said, tmp_path, monkeypatch):
+    # The search after the exact stages may end at once.
+    short = replace(PRESETS["matched"], adam_steps=1, newton_steps=0, starts=1)
+    monkeypatch.setattr("overhear.runs.attack.gradients.invert.PRESETS", {"matched": short})
+    path, _ = written(tmp_path, 0)
+    assert attack(path, "found", **said).stage != ["exact"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"local_steps": 0}, "local_steps=0 must lie in 1 to 100"),
+        ({"local_steps": 101, "local_rate": 0.1}, "local_steps=101 must lie in 1 to 100"),
+        ({"local_steps": 4}, "local_rate=0.0 must be finite and positive"),
+        ({"local_steps": 4, "local_rate": float("nan")}, "local_rate=nan must be finite"),
+        ({"local_rate": 0.1}, "local_rate=0.1 is the size of several local steps"),
+        ({"local_steps": 4, "local_rate": 0.1, "clip_norm": 1.0}, "without clip_norm"),
+    ],
+)
+def test_local_steps_that_cannot_be_are_refused(said, words, tmp_path):
+    path, _ = written(tmp_path, 0)
+    with pytest.raises(ValueError, match=words):
+        attack(path, "found", **said)
+    assert not (tmp_path / "found").exists()
