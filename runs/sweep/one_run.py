@@ -20,7 +20,7 @@ from typing import Any
 
 from ...privacy.durable import PART
 from ..attack.attack import attack_run
-from ..audit.audit import audit_folder
+from ..audit.audit import audit_folder, raise_contradiction
 from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..evidence.evidence import read_attack, read_audit
 from ..folder import folder as run_folder
@@ -132,8 +132,10 @@ def _done(task: Task, config: RunFile, digest: str) -> PointResult:
             contradictions += [s.bound.sentence for s in of if s.bound.exceeded]
     if point.audit:
         try:
-            if read_audit(folder) is None:
+            if (audited := read_audit(folder)) is None:
                 audit_folder(folder)
+            else:
+                raise_contradiction(audited)  # what was found stands, however often it is read
         except ContradictedProof as error:
             contradictions.append(str(error))
     return PointResult(
