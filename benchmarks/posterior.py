@@ -134,10 +134,8 @@ def main() -> None:
                 print("| " + " | ".join("---" for _ in found) + " |")
                 head = True
             print("| " + " | ".join(found.values()) + " |", flush=True)
-    print(
-        f"\nGuessing: {1 / SIZE:.0%} of first places, 11% of labels; "
-        f"n={asked.victims} victims a row."
-    )
+    guessed = f"{1 / SIZE:.0%} of first places, 11% of labels"
+    print(f"\nGuessing: {guessed}; n={asked.victims} victims a row.")
 
 
 if __name__ == "__main__":

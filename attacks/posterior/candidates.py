@@ -121,8 +121,8 @@ def check_single(observation: Observation) -> None:
 
 def squared(rest: Tensor, observation: Observation) -> Tensor:
     """(n,) r' S^-1 r summed over coordinates, of (n, K, D)."""
-    rows = rest.double()
-    return (rows * (precision(observation) @ rows)).sum(dim=(1, 2))
+    weighed = precision(observation).to(rest) @ rest
+    return (rest * weighed).sum(dim=(1, 2), dtype=torch.float64)
 
 
 def precision(observation: Observation) -> Tensor:

@@ -97,7 +97,12 @@ def _verdict(
         )
     if defended.mean_mse >= blind.mean_mse * (1 - _TIE):
         return "No leak shown: with the defence on, the attack is no better than the blind guess."
-    if len(defended.mse) > 1 and not _gains(blind.mse, defended.mse):
+    if len(defended.mse) == 1:
+        return (
+            "No leak shown beyond chance: with the defence on, the attack gains on the blind "
+            "guess, but one image that is not rebuilt cannot tell chance from a leak; attack more."
+        )
+    if not _gains(blind.mse, defended.mse):
         return (
             "No leak shown beyond chance: with the defence on, the attack gains on the blind "
             f"guess, but not significantly over {len(defended.mse)} {what} (Student's t, 5%)."

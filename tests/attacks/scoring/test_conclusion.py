@@ -48,7 +48,7 @@ def test_an_image_that_the_blind_guess_gets_as_well_is_no_hit():
 def test_an_attack_that_fails_undefended_says_nothing_about_the_defence():
     assert "says nothing about the defence" in conclusion(_rows((0.1,), (0.2,), (0.2,)))
     assert conclusion(_rows((0.1,), (0.001,), (0.1,))).startswith("No leak shown")
-    assert conclusion(_rows((0.1,), (0.001,), (0.05,))).startswith("A leak is shown")
+    assert "one image" in conclusion(_rows((0.1,), (0.001,), (0.05,)))
 
 
 def test_a_gain_within_the_spread_of_the_images_is_no_leak_shown():
