@@ -135,7 +135,7 @@ def _label_leak(row: Row, count: int, guessed: float) -> str:
     if right is None or not float(binom.sf(right - 1, count, guessed)) < _RARE:
         return ""
     return (
-        f"A leak is shown: with the defence on, the labels of {right} of {count} images are read "
+        f"A leak is shown: with the defence on, the labels of {right} of {count} records are read "
         f"(guessing reads {guessed:.0%})."
     )
 

@@ -60,7 +60,7 @@ def entry_of(
 ) -> Scenario:
     """The entry of a point: the four rows and what the proof allows."""
     point, trial, data = aim.point, aim.trial, planted.data
-    gallery, told = None, dict[str, Any]()
+    gallery, told = None, dict[str, Any]()  # what only rows of tables say, by name
     if data.columns:
         told = {"distance": DISTANCE, "values": values_of(data, planted.shown)}
     else:

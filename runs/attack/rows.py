@@ -78,7 +78,10 @@ def plant_rows(data: Dataset, count: int, *, seed: int = 0) -> Public:
     )
 
 
-def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> dict[str, Any]:
+_Fields = dict[str, Any]  # of an `AttackRow`, each of its own type
+
+
+def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> _Fields:
     """What an `AttackRow` says of a table beside its errors.
 
     Args:

@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...privacy.durable import PART
 from ..attack.attack import attack_run
@@ -52,7 +51,7 @@ class Task:
     """
 
     out: Path
-    base: Mapping[str, Any]
+    base: Mapping[str, object]
     point: Point
     devices: Sequence[str] = ()
     threads: int = 1

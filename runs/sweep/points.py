@@ -138,7 +138,7 @@ def _name(parts: Iterable[str], settings: Mapping[str, str], seed: int) -> str:
     return f"{words[:_LONGEST].strip('-._')}-{hashlib.sha256(whole).hexdigest()[:8]}"
 
 
-def config_of(base: Mapping[str, Any], point: Point) -> RunFile:
+def config_of(base: Mapping[str, object], point: Point) -> RunFile:
     """The resolved run file of a run.
 
     Raises:
@@ -152,7 +152,7 @@ def shown(point: Point) -> str:
     return ", ".join(f"{key}={value}" for key, value in point.settings.items())
 
 
-def check_points(base: Mapping[str, Any], points: Sequence[Point]) -> dict[str, str]:
+def check_points(base: Mapping[str, object], points: Sequence[Point]) -> dict[str, str]:
     """Why some runs cannot be: a sentence by the settings of their row.
 
     Args:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
@@ -65,7 +64,7 @@ class _Work:
     """A sweep while it runs."""
 
     out: Path
-    base: Mapping[str, Any]
+    base: Mapping[str, object]
     engine: Engine
     devices: Sequence[str]
     threads: int
@@ -80,7 +79,7 @@ class _Work:
 
 def run_sweep(
     sweep: SweepFile,
-    base: Mapping[str, Any],
+    base: Mapping[str, object],
     out: Path,
     *,
     jobs: int | None = None,
@@ -154,7 +153,7 @@ def run_sweep(
     return Swept(out=out, results=results, ran=work.ran, left=work.total - len(results))
 
 
-def _check_base(sweep: SweepFile, base: Mapping[str, Any]) -> None:
+def _check_base(sweep: SweepFile, base: Mapping[str, object]) -> None:
     """Refuse reported runs that would be measured on the records that values are chosen on."""
     data = base.get("data")
     if sweep.tune is not None and isinstance(data, Mapping) and data.get("validation") is not None:
@@ -239,7 +238,7 @@ def _check_folder(out: Path) -> None:
 _OURS = (POINTS, RESULTS, LOCKS)
 
 
-def _check_same(out: Path, base: Mapping[str, Any], points: Sequence[Point]) -> None:
+def _check_same(out: Path, base: Mapping[str, object], points: Sequence[Point]) -> None:
     """Refuse a folder with runs of another sweep; one may grow by seeds and values.
 
     Args:
@@ -275,7 +274,7 @@ def _sole(out: Path) -> Iterator[None]:
 
 
 def _tuned(
-    sweep: SweepFile, base: Mapping[str, Any], out: Path, tried: Sequence[Tried]
+    sweep: SweepFile, base: Mapping[str, object], out: Path, tried: Sequence[Tried]
 ) -> dict[_Row, Mapping[str, Choice]]:
     """The choice for each row; one that was made stays, whatever is tried again later."""
     if sweep.tune is None:
@@ -291,7 +290,7 @@ def _tuned(
 
 
 def _kept_choices(
-    sweep: SweepFile, base: Mapping[str, Any], out: Path, tried: Sequence[Tried]
+    sweep: SweepFile, base: Mapping[str, object], out: Path, tried: Sequence[Tried]
 ) -> dict[_Row, Mapping[str, Choice]]:
     """The choices that were made before and are still tried.
 

@@ -86,7 +86,7 @@ class AlsoTable(_Part):
 class SweepFile(_Part):
     """A whole sweep file."""
 
-    base: str | dict[str, Any]
+    base: str | dict[str, object]
     """A run file, or its tables."""
     seeds: Annotated[int, Field(ge=1, le=1000)] | list[Annotated[int, Field(ge=0)]] = 1
     """How many, counted from 1, or which."""
@@ -186,7 +186,7 @@ class SweepFile(_Part):
         return [] if self.tune is None else list(combinations(self.tune.keys))
 
 
-def read_sweep_file(path: str | Path) -> tuple[SweepFile, dict[str, Any]]:
+def read_sweep_file(path: str | Path) -> tuple[SweepFile, dict[str, object]]:
     """A sweep file and the tables of the run file that it is about.
 
     Args:
@@ -227,7 +227,7 @@ def kept_sweep(out: Path) -> SweepFile:
     return checked(values, where=str(path))
 
 
-def checked(values: Mapping[str, Any], *, where: str) -> SweepFile:
+def checked(values: Mapping[str, object], *, where: str) -> SweepFile:
     """The sweep file of some values.
 
     Raises:
@@ -281,7 +281,7 @@ _WANTED = {
 }
 
 
-def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, Any]:
+def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, object]:
     """The tables of a sweep's run file."""
     if not isinstance(sweep.base, str):
         return dict(sweep.base)
@@ -297,7 +297,7 @@ def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, Any]:
         raise InputError(f"{run} {error}") from error
 
 
-def file_text(sweep: SweepFile, base: Mapping[str, Any]) -> str:
+def file_text(sweep: SweepFile, base: Mapping[str, object]) -> str:
     """A sweep file with the tables of its run file in it, as TOML.
 
     Args:

@@ -42,7 +42,7 @@ def flat(table: Any, where: str) -> Any:
     """{"graph": {"name": [...]}} as {"graph.name": [...]}; what is no table stays."""
     if not isinstance(table, Mapping):
         return table
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in table.items():
         inner = value.items() if isinstance(value, Mapping) else [(None, value)]
         for name, values in inner:
