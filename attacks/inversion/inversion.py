@@ -3,7 +3,9 @@
     labels   = given | read from the last layer | optimised beside the inputs
     exact    : `exact_stages`; a part of a batch may be left to the search
     optimise : `descent`, from several starts
-    fall back: an image that the gradient does not speak for becomes the public prior image
+    weigh    : under noise the labels, and the images that follow, by public records (`posterior`)
+    fall back: an image that the gradient does not speak for becomes the posterior's, or without
+               candidates the public prior image
 
 Everything that is decided here is decided from the observation. Under noise an image x with n
 pixels replaces the prior image x0 where one of two tests says so, r being the whitened residual
@@ -32,6 +34,8 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Part, solve_exactly
+from ..posterior.candidates import Candidates
+from ..posterior.posterior import Posterior, weigh
 from ..problem.labels import recover_labels
 from ..problem.objective import cosine_distance, whitened_residual
 from ..problem.observation import HOST, Observation, sent_gradients
@@ -44,7 +48,9 @@ from .optimisation import finishes, optimise
 _FAILED = 0.3
 """Cosine distance at which a search without noise, whose truth has 0, found nothing."""
 
-_SPLIT = 0.5
+POSTERIOR = "posterior"  # the stage whose image is the mean of public records
+
+SPLIT = 0.5
 """a of the split: the first half keeps all but 1 dB of the observation."""
 
 
@@ -59,7 +65,8 @@ class Reconstruction:
         iterations: optimiser steps that were taken, over all starts.
         stage: "exact" (first layer by rank 1), "first layer" (the same under noise), "peeling",
             "certified", "optimisation", how many of a batch are certified and how many optimised,
-            or "prior" where every image is the prior image.
+            "posterior" (the mean of public records by their likelihood), or "prior" where every
+            image is the prior image.
         supported: (records,) booleans: False where the image is the prior image.
     """
 
@@ -82,6 +89,7 @@ def reconstruct(
     generator: torch.Generator,
     labels: Tensor | None = None,
     prior_image: Tensor | None = None,
+    candidates: Candidates | None = None,
     progress: Progress | None = None,
     checkpoint: Path | None = None,
     device: torch.device | None = None,
@@ -99,6 +107,7 @@ def reconstruct(
         labels: (records,) labels where the attacker knows them.
         prior_image: (*input_shape) public guess in normalised units, such as the mean public image:
             what an image falls back to. Without it nothing falls back.
+        candidates: public records to weigh where one record is observed; they must not hold it.
         progress: called with (step, total).
         checkpoint: file that keeps the search's state and from which an interrupted one goes on,
             to the same result bit by bit; deleted at the end. Its folder must exist.
@@ -109,8 +118,8 @@ def reconstruct(
         The reconstruction, on the CPU.
 
     Raises:
-        ValueError: the preset is unknown, a shape disagrees with the observation, or the
-            checkpoint belongs to another problem.
+        ValueError: the preset is unknown or cannot do without candidates and one record, a shape
+            disagrees with the observation, or the checkpoint belongs to another problem.
 
     Examples:
         >>> from overhear.attacks.problem.observation import observe
@@ -131,6 +140,11 @@ def reconstruct(
         if preset not in PRESETS:
             raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
         preset = PRESETS[preset]
+    if not preset.searches and (candidates is None or observation.records != 1):
+        raise InputError(
+            f"a preset that searches nothing needs candidates and records=1, not "
+            f"records={observation.records}; give public records, or use another preset"
+        )
     problem = _pose(
         observation,
         model,
@@ -145,15 +159,64 @@ def reconstruct(
     kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=_digest(problem))
     problem = problem.to(device=home_of(problem.device))
     with full_precision():  # as the gradients that were observed were computed
+        weighed = _weighed(problem, candidates, generator)
+        if weighed is not None and labels is None and problem.observation.is_noisy:
+            problem = replace(problem, labels=weighed.labels.argmax()[None])
+        if weighed is not None and not preset.searches:
+            return _of_posterior(problem, weighed, dtype=observation.gradient.dtype)
         solved = solve_exactly(problem, generator) if preset.exact else None
         if isinstance(solved, Part):
             found = _complete(problem, solved, generator, progress=progress)
         else:
             found = solved or optimise(problem, generator, progress=progress, checkpoint=kept)
         done = _fall_back(problem, found, generator, dtype=observation.gradient.dtype)
+        if weighed is not None and problem.observation.is_noisy and not any(done.supported):
+            done = _of_posterior(
+                problem, weighed, dtype=observation.gradient.dtype, iterations=done.iterations
+            )
+        elif candidates is not None and not problem.observation.is_noisy:
+            done = _of_class(done, candidates)
     if kept is not None:
         kept.remove()
     return done
+
+
+def _weighed(
+    problem: Problem, candidates: Candidates | None, generator: torch.Generator
+) -> Posterior | None:
+    """The posterior over candidates, where it says more than the search can."""
+    seen, preset = problem.observation, problem.preset
+    if candidates is None or not preset.posterior or seen.records != 1:
+        return None
+    if preset.searches and not seen.is_noisy:
+        return None
+    return weigh(seen, problem.model, candidates, classes=problem.classes, generator=generator)
+
+
+def _of_posterior(
+    problem: Problem, weighed: Posterior, *, dtype: torch.dtype, iterations: int = 0
+) -> Reconstruction:
+    """The mean of the candidates and the likeliest label."""
+    labels = weighed.labels.argmax()[None]
+    pixels = problem.box.pixels(weighed.picture.to(problem.box.span)).clamp(0, 1)[None]
+    return Reconstruction(
+        inputs=problem.box.inputs(pixels).to(HOST, dtype),
+        labels=labels.to(HOST),
+        objective=_distance_left(problem, pixels, labels),
+        iterations=iterations,
+        stage=POSTERIOR,
+        supported=(True,),
+    )
+
+
+def _of_class(done: Reconstruction, candidates: Candidates) -> Reconstruction:
+    """Without noise labels are no guess: an image that falls back is the mean of its class."""
+    inputs = done.inputs.clone()
+    for record, (label, kept) in enumerate(zip(done.labels, done.supported, strict=True)):
+        of_class = candidates.inputs[candidates.labels == label]
+        if not kept and len(of_class):
+            inputs[record] = of_class.mean(dim=0).to(inputs)
+    return replace(done, inputs=inputs)
 
 
 def _digest(problem: Problem) -> str:
@@ -235,12 +298,13 @@ def _fall_back(
     needed = 2 * math.prod(problem.shape) if seen.is_noisy else 0.0
     pixels, supported = found.pixels.clone(), [True] * seen.records
     failed = not seen.is_noisy and _angle_left(problem, found) > _FAILED
-    # A first layer under noise stood out of the noise's spectrum and within a predicted error.
-    if prior is not None and found.stage != FIRST_LAYER:
+    if prior is not None:
         for record in range(seen.records):
             gain = _distance_without(problem, found, record) - reached
             supported[record] = gain > needed or (
-                seen.records == 1 and gain > 0 and _explains_held_out(problem, prior, generator)
+                seen.records == 1
+                and gain > 0
+                and _explains_held_out(problem, prior, generator, stage=found.stage)
             )
             supported[record] = supported[record] and not failed
             if not supported[record]:
@@ -291,7 +355,9 @@ def _sent(problem: Problem, pixels: Tensor, labels: Tensor) -> Tensor:
     ).detach()
 
 
-def _explains_held_out(problem: Problem, prior: Tensor, generator: torch.Generator) -> bool:
+def _explains_held_out(
+    problem: Problem, prior: Tensor, generator: torch.Generator, *, stage: str
+) -> bool:
     """Whether an image found from one half of the observation explains the other half."""
     seen = problem.observation
     if not seen.is_noisy:
@@ -302,16 +368,17 @@ def _explains_held_out(problem: Problem, prior: Tensor, generator: torch.Generat
     once = replace(problem.preset, starts=1)
     first = replace(
         seen,
-        gradient=seen.gradient + _SPLIT * noise,
-        covariance=seen.covariance * (1 + _SPLIT**2),
+        gradient=seen.gradient + SPLIT * noise,
+        covariance=seen.covariance * (1 + SPLIT**2),
     )
     second = replace(
         seen,
-        gradient=seen.gradient - noise / _SPLIT,
-        covariance=seen.covariance * (1 + 1 / _SPLIT**2),
+        gradient=seen.gradient - noise / SPLIT,
+        covariance=seen.covariance * (1 + 1 / SPLIT**2),
     )
     posed = replace(problem, observation=first, preset=once)
-    found = optimise(posed, generator, progress=None)
+    again = solve_exactly(posed, generator) if stage == FIRST_LAYER else None
+    found = again if isinstance(again, Found) else optimise(posed, generator, progress=None)
     candidate = _sent(problem, found.pixels, found.labels)
     # Under much noise the label is wrong, and an image that undoes a wrong label beats the prior
     # image under it without resembling anything: the prior image may choose its label.

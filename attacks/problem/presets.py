@@ -7,7 +7,10 @@
   variation, signed Adam, box, step decay.
 - `matched`: algebra first, then cosine or whitened residual on a network whose ReLUs start smooth
   and sharpen (`smoothing`), with a prior of photos whose weight fades to what the noise asks for,
-  several starts, and an L-BFGS finish where there is no noise.
+  several starts, and an L-BFGS finish where there is no noise. Under noise it ends with
+  `posterior` where public records are given, one record is observed and the search finds nothing.
+- `posterior`: public records weighed by the likelihood of one record's noisy gradient (Hayes,
+  Mahloujifar, Balle 2023, "Bounding Training Data Reconstruction in DP-SGD"). Nothing is searched.
 
 Where we differ from the papers: every candidate gradient passes through the observation's clip (an
 attacker knows it), L-BFGS searches its line (strong Wolfe) in float64 and starts at a grey picture
@@ -46,6 +49,8 @@ class Preset:
         joint_labels: optimise unknown labels instead of reading them from the last layer.
         exact: try the algebraic stages first.
         follow_noise: use the log-likelihood of the declared noise, with the prior it asks for.
+        posterior: weigh public records, where they are given, under noise; without steps of a
+            search, always.
 
     Examples:
         >>> PRESETS["inverting-gradients"].step_size
@@ -64,9 +69,12 @@ class Preset:
     joint_labels: bool
     exact: bool
     follow_noise: bool
+    posterior: bool = False
 
     def __post_init__(self) -> None:
-        if self.adam_steps < 0 or self.newton_steps < 0 or self.adam_steps + self.newton_steps == 0:
+        steps = self.adam_steps + self.newton_steps
+        weighs = self.posterior and not self.exact
+        if min(self.adam_steps, self.newton_steps) < 0 or (steps == 0 and not weighs):
             raise InputError(
                 f"adam_steps={self.adam_steps} and newton_steps={self.newton_steps} must not be "
                 "negative, nor both 0"
@@ -87,6 +95,11 @@ class Preset:
         if self.fade is not None and not 0 < self.fade <= 1:
             raise InputError(f"fade={self.fade} must lie in (0, 1], or be None")
 
+    @property
+    def searches(self) -> bool:
+        """Whether anything is optimised."""
+        return self.adam_steps + self.newton_steps > 0
+
 
 _DLG = Preset(
     objective=squared_distance,
@@ -101,6 +114,22 @@ _DLG = Preset(
     joint_labels=True,
     exact=False,
     follow_noise=False,
+)
+
+_MATCHED = Preset(
+    objective=cosine_distance,
+    adam_steps=1000,
+    step_size=0.1,
+    tv_weight=0.03,
+    colour=True,
+    fade=0.7,
+    newton_steps=20,
+    starts=3,
+    softness=1.0,
+    joint_labels=False,
+    exact=True,
+    follow_noise=True,
+    posterior=True,
 )
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -121,19 +150,23 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             exact=False,
             follow_noise=False,
         ),
-        "matched": Preset(
-            objective=cosine_distance,
-            adam_steps=1000,
-            step_size=0.1,
-            tv_weight=0.03,
-            colour=True,
-            fade=0.7,
-            newton_steps=20,
-            starts=3,
-            softness=1.0,
-            joint_labels=False,
-            exact=True,
-            follow_noise=True,
-        ),
+        "matched": _MATCHED,
+        "posterior": replace(_MATCHED, adam_steps=0, newton_steps=0, exact=False),
     }
 )
+
+
+def satisfies(tried: str, asked: str, *, weighed: bool = False) -> bool:
+    """Whether an attack is at least as strong as one that is asked for.
+
+    Args:
+        tried: a name in `PRESETS`.
+        asked: another one.
+        weighed: whether the attack that was tried weighed public records, which `matched` does
+            where they are given and one record is observed.
+
+    Examples:
+        >>> satisfies("matched", "inverting-gradients"), satisfies("posterior", "matched")
+        (True, False)
+    """
+    return asked == tried or (tried == "matched" and (asked != "posterior" or weighed))

@@ -2,7 +2,9 @@
 
 Single successes count: one record that is rebuilt is a leak, whatever the mean over others says. A
 record is rebuilt where its error is at most a threshold that was fixed beforehand, and the count
-is more than guessing explains. Only where none is rebuilt do means decide.
+is more than guessing explains, or where it is nearer to the truth than 19 in 20 public records are
+to any other. Labels that are read and first places in lineups are leaks as well, each tested at
+1 %. Only where none of this is shown do means decide, by Student's t at 5 %.
 """
 
 from __future__ import annotations
@@ -17,10 +19,17 @@ from .evaluation import BLIND, Row
 
 _TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
 _CHANCE = 0.05
+_RARE = 0.01  # of each further test, of labels and of lineups
 
 
 def conclusion(
-    rows: Sequence[Row], *, threshold: float = 0.0, guessed: float = 0.0, table: bool = False
+    rows: Sequence[Row],
+    *,
+    threshold: float = 0.0,
+    guessed: float = 0.0,
+    near: float = 0.0,
+    guessed_label: float = 1.0,
+    table: bool = False,
 ) -> str:
     """What the rows say.
 
@@ -28,8 +37,31 @@ def conclusion(
         rows: those of `attack_images`.
         threshold: MSE at which an image counts as rebuilt; 0 counts exact ones alone.
         guessed: how often a guess without any message does, at most.
+        near: MSE below which a single image is no guess: one in 20 public records is as close to
+            any other public record.
+        guessed_label: how often the best guess of a label is right.
         table: whether these are rows of a table, of which a guess may be exact.
     """
+    said = _verdict(
+        rows,
+        threshold=threshold,
+        guessed=guessed,
+        near=near,
+        guessed_label=guessed_label,
+        table=table,
+    )
+    return f"{said}{_power_words(rows[-1])}"
+
+
+def _verdict(
+    rows: Sequence[Row],
+    *,
+    threshold: float,
+    guessed: float,
+    near: float,
+    guessed_label: float,
+    table: bool,
+) -> str:
     what, error = ("records", "error") if table else ("images", "MSE")
     by_name = {row.name: row.scores for row in rows}
     blind, defended = by_name[BLIND], by_name[Protection.DEFENDED]
@@ -43,11 +75,19 @@ def conclusion(
             f"A leak is shown: with the defence on, {hits} of {count} {what} are rebuilt "
             f"({error} at most {threshold:.3g})."
         )
+    close = sum(e < near and e < b for e, b in zip(defended.mse, blind.mse, strict=True))
+    if close:
+        return (
+            f"A leak is shown: with the defence on, {close} of {count} images are nearer to the "
+            f"truth (MSE below {near:.3g}) than 19 in 20 public records are to any other."
+        )
     if all(stage == "not identified" for stage in rows[-1].stages):
         return (
             "No leak shown: what this adversary saw does not single out the victim's gradient "
             f"from those of others{_because(rows[-1])}."
         )
+    if (leak := _label_leak(rows[-1], count, guessed_label)) or (leak := _lineup_leak(rows[-1])):
+        return leak
     rebuilt = sum(mse <= threshold for mse in undefended.mse)
     if undefended.mean_mse >= blind.mean_mse and not rebuilt:
         why = _because(next(row for row in rows if row.name == Protection.NONE))
@@ -57,11 +97,15 @@ def conclusion(
         )
     if defended.mean_mse >= blind.mean_mse * (1 - _TIE):
         return "No leak shown: with the defence on, the attack is no better than the blind guess."
-    gains = np.subtract(blind.mse, defended.mse)
-    if len(gains) > 1 and gains.mean() < 2 * gains.std(ddof=1) / math.sqrt(len(gains)):
+    if len(defended.mse) == 1:
         return (
-            f"No leak shown beyond chance: with the defence on, the attack gains on the blind "
-            f"guess, but by less than two standard errors over {len(gains)} {what}."
+            "No leak shown beyond chance: with the defence on, the attack gains on the blind "
+            "guess, but one image that is not rebuilt cannot tell chance from a leak; attack more."
+        )
+    if not _gains(blind.mse, defended.mse):
+        return (
+            "No leak shown beyond chance: with the defence on, the attack gains on the blind "
+            f"guess, but not significantly over {len(defended.mse)} {what} (Student's t, 5%)."
         )
     return (
         f"A leak is shown: with the defence on, the error is "
@@ -72,6 +116,53 @@ def conclusion(
 def _because(row: Row) -> str:
     """Why nothing was observed, in brackets."""
     return f" ({row.reason})" if row.reason else ""
+
+
+def _gains(blind: Sequence[float], errors: Sequence[float]) -> bool:
+    """Whether the mean gain is above 0 by Student's one-sided t test at .05."""
+    from scipy.stats import t
+
+    gains = np.subtract(blind, errors)
+    error = gains.std(ddof=1) / math.sqrt(len(gains))
+    return bool(gains.mean() > t.isf(_CHANCE, len(gains) - 1) * error)
+
+
+def _label_leak(row: Row, count: int, guessed: float) -> str:
+    """A sentence where more labels are right than guessing explains, with probability .01."""
+    from scipy.stats import binom
+
+    right = row.right_labels
+    if right is None or not float(binom.sf(right - 1, count, guessed)) < _RARE:
+        return ""
+    return (
+        f"A leak is shown: with the defence on, the labels of {right} of {count} records are read "
+        f"(guessing reads {guessed:.0%})."
+    )
+
+
+def _lineup_leak(row: Row) -> str:
+    """A sentence where records rank first more often than guessing explains."""
+    from scipy.stats import binom
+
+    for size, ranks in row.lineups.items():
+        first = sum(rank == 1 for rank in ranks)
+        if float(binom.sf(first - 1, len(ranks), 1 / size)) < _RARE / len(row.lineups):
+            return (
+                f"A leak is shown: with the defence on, {first} of {len(ranks)} records rank "
+                f"first among {size:,} by likelihood."
+            )
+    return ""
+
+
+def _power_words(row: Row) -> str:
+    """How often the true image would have passed the test that images of a search must pass."""
+    if not row.power:
+        return ""
+    mean = float(np.mean(row.power))
+    return (
+        f" The test that keeps an image of a search would keep the true one with probability "
+        f"{mean:.2g}."
+    )
 
 
 def _beyond_guessing(

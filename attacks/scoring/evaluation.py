@@ -7,8 +7,8 @@ clipping only, and the run as it was. A failed attack is no leak shown; it is no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -21,7 +21,10 @@ from ..interception.estimate import Estimate
 from ..interception.replay import Protection, Trial, replay, trace_of
 from ..interception.scenarios import Scenario, intercept
 from ..inversion.inversion import Reconstruction, reconstruct
-from ..problem.presets import Preset
+from ..inversion.power import acceptance_power
+from ..posterior.candidates import Candidates
+from ..posterior.lineup import ranks
+from ..problem.presets import PRESETS, Preset
 from .columns import Distance, decoded
 from .detectability import detectability, spectral_sentence
 from .metrics import ORDINARY, Convention, Scores, match
@@ -46,6 +49,11 @@ class Row:
         unused: the victim's contributions that the attack does not use: what it cannot single out,
             and what is clipped otherwise than the rest.
         reason: why nothing of some group was observed, in words; empty where something was of all.
+        right_labels: how many labels are right; None where the attack has none.
+        candidates: public records that were given to be weighed.
+        power: for each image, how probably the fallback's test would keep the true one; of single
+            records under noise that a preset searches for.
+        lineups: size -> rank of each record among so many, 1 for the first.
     """
 
     name: str
@@ -58,6 +66,10 @@ class Row:
     spectral: str = ""
     unused: tuple[str, ...] = ()
     reason: str = ""
+    right_labels: int | None = None
+    candidates: int = 0
+    power: tuple[float, ...] = ()
+    lineups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def attack_images(
@@ -71,6 +83,8 @@ def attack_images(
     prior_image: Tensor,
     generator: torch.Generator,
     batch: int = 1,
+    candidates: Candidates | None = None,
+    decoys: Candidates | None = None,
     device: torch.device | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Row]:
@@ -86,6 +100,9 @@ def attack_images(
         prior_image: (*shape) normalised mean public image.
         generator: starts of the reconstruction.
         batch: how many records are planted at once; the last group may hold fewer.
+        candidates: public records that single ones are weighed against, none of them planted.
+        decoys: further public records, drawn as the planted ones were, for lineups of presets that
+            weigh candidates.
         device: where to search; where the trial's rounds run by default.
         progress: called with a line after each group.
 
@@ -101,11 +118,16 @@ def attack_images(
     guess = _pixels(data, prior_image.expand_as(images))
     groups = list(torch.arange(len(images)).split(batch))
     scores = _score_of(data, [(truth[g], guess[g]) for g in groups])
+    settings, model = PRESETS[preset] if isinstance(preset, str) else preset, trial.setting.model
+    weighs = settings.posterior and batch == 1
+    pool = None if decoys is None or not weighs else decoys.after(images, labels)
+    lots = torch.Generator().manual_seed(generator.initial_seed())  # leaves the starts as they were
     rows = [Row(name=BLIND, scores=scores, images=guess, stages=("",) * len(images))]
     for protection in Protection:
         under = trial.under(protection)
         traces = trace_of(under)
         seen, found = list[Estimate](), list[Reconstruction | None]()
+        ranked, power = list[Mapping[int, int]](), list[float]()
         for number, at in enumerate(groups):
             planted = Examples(images[at], labels[at])
             estimate = intercept(replay(under, planted, traces=traces), scenario=scenario)
@@ -115,21 +137,52 @@ def attack_images(
                 if estimate.observation is None
                 else reconstruct(
                     estimate.observation,
-                    trial.setting.model,
-                    preset=preset,
+                    model,
+                    preset=settings,
                     input_shape=tuple(images.shape[1:]),
                     classes=data.classes,
                     bounds=data.bounds,
                     generator=generator,
                     prior_image=prior_image,
+                    candidates=candidates,
                     device=trial.setting.device if device is None else device,
                 )
             )
+            if estimate.observation is not None and batch == 1:
+                if pool is not None:
+                    ranked.append(
+                        ranks(estimate.observation, model, pool=pool, victim=number, generator=lots)
+                    )
+                if settings.searches and estimate.observation.is_noisy:
+                    power.append(
+                        acceptance_power(
+                            estimate.observation, model, inputs=images[number],
+                            label=int(labels[number]), prior_image=prior_image,
+                            classes=data.classes, generator=lots,
+                        )
+                    )  # fmt: skip
             if progress is not None:
                 progress(f"{scenario}, {protection}: group {number + 1}/{len(groups)}")
         row = _row(data, protection, (truth, guess), groups=groups, seen=seen, found=found)
-        rows.append(replace(row, spectral=_spectral(seen, trial.setting.model)))
+        right = [got == asked for got, asked in zip(row.labels, labels.tolist(), strict=True)]
+        rows.append(
+            replace(
+                row,
+                spectral=_spectral(seen, model),
+                right_labels=sum(right) if min(row.labels) >= 0 else None,
+                candidates=0 if candidates is None or not weighs else len(candidates),
+                power=tuple(power),
+                lineups=_lineups(ranked, len(images)),
+            )
+        )
     return rows
+
+
+def _lineups(ranked: Sequence[Mapping[int, int]], images: int) -> dict[int, tuple[int, ...]]:
+    """Ranks by size of lineup, where every image was observed."""
+    if len(ranked) < images:
+        return {}
+    return {size: tuple(found[size] for found in ranked) for size in ranked[0]}
 
 
 def _spectral(seen: Sequence[Estimate], model: nn.Module) -> str:

@@ -9,6 +9,8 @@ from ...privacy.errors import InputError
 from .reconstruction_bound import CONFIDENCE
 
 SHARE = 0.25
+NEAR = 0.05
+_ASKED = 2000
 _REACHES = (4.0, 2.0, 1.0, 1.0)  # in thresholds; images 4 apart may share a guess between them
 
 
@@ -35,6 +37,31 @@ def rebuilt_threshold(public_images: Tensor, blind: Tensor, *, share: float = SH
     if not 0 < share < 1:
         raise InputError(f"share={share} must lie in (0, 1); at 1 the blind guess itself counts")
     return share * float((public_images - blind).double().square().mean())
+
+
+def near_threshold(public_images: Tensor, *, share: float = NEAR) -> float:
+    """The MSE below which a single image is no guess, from public images alone.
+
+    Args:
+        public_images: (N, *shape) in [0, 1], none of them attacked.
+        share: of the images that have another image this near.
+
+    Returns:
+        The quantile, over at most 2,000 images, of the MSE to the nearest other one; 0 where there
+        are fewer than 20 images.
+
+    Examples:
+        >>> images = torch.arange(41.0).reshape(41, 1, 1, 1) / 40  # 1/40 apart
+        >>> round(near_threshold(images) * 1600, 3)
+        1.0
+    """
+    rows = public_images.reshape(len(public_images), -1).double()
+    if len(rows) * share < 1:
+        return 0.0
+    asked = rows[:: -(-len(rows) // _ASKED)]
+    far = _errors(asked, rows)
+    far[torch.arange(len(asked)), torch.arange(0, len(rows), -(-len(rows) // _ASKED))] = torch.inf
+    return float(far.amin(dim=1).quantile(share, interpolation="lower"))
 
 
 def prior_hit_rate(

@@ -13,7 +13,7 @@ from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
 from ...privacy.guarantee import Unit
 from ...privacy.ledgers.ledger import Spent
-from ...runs.attack.attack import PLANTED
+from ...runs.attack.entry import PLANTED
 from ...runs.attack.kept import commands_of
 from ...runs.audit.trail import trail_of_folder
 from ...runs.errors import ContradictedProof

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...attacks.bounds.power import LEAST_SHARE
+from ...attacks.problem.presets import satisfies
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...runs.evidence.schema import Audit, AuditedAdversary
@@ -285,15 +286,17 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
             gaps = (_audit_gap(wanted, limit, facts, ran) for limit in limits)
             gap = next((gap for gap in gaps if gap is not None), None)
             yield f"audit of {name}", gap or _audited(facts, ran.audit)
-    tried = {
-        one.preset
-        for one in (ran.attack.scenarios if ran.attack else ())
-        if any(row.name == "defended" and row.psnr for row in one.rows)
-    }
-    for preset in dict.fromkeys(wanted.attack_presets):
+    tried: dict[str, bool] = {}  # preset -> whether it weighed public records
+    for one in ran.attack.scenarios if ran.attack else ():
+        rows = [row for row in one.rows if row.name == "defended" and row.psnr]
+        if rows:
+            weighed = any(row.candidates for row in rows)
+            tried[one.preset] = tried.get(one.preset, False) or weighed
+    for asked in dict.fromkeys(wanted.attack_presets):
         missing = Kind.NO_ATTACK if ran.attack is None else Kind.NOT_TRIED
-        kind = Kind.TRIED if preset in tried else missing
-        yield f"attack by {preset}", Finding(kind=kind, words={"preset": preset})
+        by = [one for one, weighed in tried.items() if satisfies(one, asked, weighed=weighed)]
+        words = {"preset": asked if asked in by or not by else by[0]}
+        yield f"attack by {asked}", Finding(kind=Kind.TRIED if by else missing, words=words)
 
 
 def _complete(ran: Ran) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -151,18 +151,18 @@ def _draw(
         _band(axes, at, [mean for _, mean in found], colour=colour, dash=dash, name=name)
         return
     if x == _EPSILON:
-        points = {}
-        for of in _split_all(results):
-            spent = _epsilon_of(of[0], adversary)
-            if math.isfinite(spent):
-                points[spent] = mean_of(list(figures_of(folder, of, y)[0].values()))
+        points = [
+            (spent, mean_of(list(figures_of(folder, of, y)[0].values())))
+            for of in _split_all(results)
+            if math.isfinite(spent := max(_epsilon_of(one, adversary) for one in of))
+        ]
         _line(axes, points, colour=colour, dash=dash, mark=mark, name=name)
         return
     by_value = {value: mean_of(list(figures_of(folder, of, y)[0].values()))
                 for value, of in _split(results, x).items()}  # fmt: skip
     numbers = [_number(value) for value in by_value]
     if None not in numbers:
-        points = {n: m for n, m in zip(numbers, by_value.values(), strict=True) if n is not None}
+        points = [(n, m) for n, m in zip(numbers, by_value.values(), strict=True) if n is not None]
         _line(axes, points, colour=colour, dash=dash, mark=mark, name=name)
         return
     wide = 0.8 / lines
@@ -183,8 +183,10 @@ def _draw(
 def _by_round(folder: Path, results: Sequence[PointResult], y: str) -> dict[int, Mean]:
     """The mean over seeds of each round that all of them evaluated."""
     value = VALUES[y]
-    curves = [one.curve(folder) for one in results]
+    curves = [list({line.round: line for line in one.curve(folder)}.values()) for one in results]
     rounds = set.intersection(*({line.round for line in curve} for curve in curves))
+    if not rounds:
+        raise InputError(f"the runs of a line in {folder} have no round in common; plot each apart")
     found = {}
     for at in rounds:
         held = [_figure_of(line, y) for curve in curves for line in curve if line.round == at]
@@ -213,6 +215,11 @@ def _epsilon_of(one: PointResult, adversary: str | None) -> float:
     known = {row.name: row.epsilon for row in one.adversaries}
     if not known:
         raise InputError("these runs have no epsilon; choose another x")
+    if one.contradictions:
+        raise InputError(
+            f"{one.name} measured more than is proven, so its epsilon does not hold: "
+            f"{one.contradictions[0]}; choose another x"
+        )
     if adversary is None:
         return next(iter(known.values()))
     if adversary not in known:
@@ -222,16 +229,22 @@ def _epsilon_of(one: PointResult, adversary: str | None) -> float:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _x_words(x: str, adversary: str | None, results: Sequence[PointResult]) -> str:
     if x != _EPSILON:
         return x
-    row = results[0].adversaries[0]
-    return f"epsilon of {adversary or row.name} at delta {row.delta:g}"
+    name = adversary or results[0].adversaries[0].name
+    deltas = sorted({r.delta for one in results for r in one.adversaries if r.name == name})
+    words = f"epsilon of {name} at delta {', '.join(f'{delta:g}' for delta in deltas)}"
+    settings = _split_all(results)
+    if endless := sum(any(math.isinf(_epsilon_of(r, name)) for r in of) for of in settings):
+        words += f"\n(of {endless} of {len(settings)} settings infinite, and not shown)"
+    return words
 
 
 def _band(
@@ -246,13 +259,19 @@ def _band(
 
 
 def _line(
-    axes: Axes, points: Mapping[float, Mean], *, colour: str, dash: str, mark: str, name: str
+    axes: Axes,
+    points: Sequence[tuple[float, Mean]],
+    *,
+    colour: str,
+    dash: str,
+    mark: str,
+    name: str,
 ) -> None:
-    at = sorted(points)
-    errors = [0.0 if math.isnan(points[x].error) else points[x].error for x in at]
+    found = sorted(points, key=lambda point: point[0])
+    errors = [0.0 if math.isnan(mean.error) else mean.error for _, mean in found]
     axes.errorbar(
-        at,
-        [points[x].value for x in at],
+        [x for x, _ in found],
+        [mean.value for _, mean in found],
         yerr=errors,
         color=colour,
         linestyle=dash,

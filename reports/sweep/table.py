@@ -89,6 +89,7 @@ class Cell:
         spent: epsilon by adversary.
         tuned: what was chosen for it on validation records.
         failed: how many runs failed.
+        contradicted: how many runs measured more than is proven.
     """
 
     row: Mapping[str, str]
@@ -100,6 +101,7 @@ class Cell:
     spent: Sequence[Spent]
     tuned: Mapping[str, str] = field(default_factory=dict)
     failed: int = 0
+    contradicted: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,6 +186,7 @@ def sweep_table(
                     spent=_spent(of),
                     tuned=tuned.get(tuple(of[0].settings.values()), {}),
                     failed=sum(one.state == "failed" for one in of),
+                    contradicted=sum(bool(one.contradictions) for one in of),
                 )
             )
             before = own
@@ -281,9 +284,10 @@ def _best_of(figures: Mapping[_Place, Mapping[int, float]], asked: Value) -> set
 def _spent(results: Sequence[PointResult]) -> list[Spent]:
     """The largest epsilon of each adversary over the runs; the weakest of their statuses."""
     found: dict[str, Spent] = {}
-    for adversary in (row for one in results for row in one.adversaries):
+    for run, adversary in ((one, row) for one in results for row in one.adversaries):
         held = found.get(adversary.name)
         statuses = [adversary.status, *([] if held is None else [held.status])]
+        statuses += ["contradicted"] if run.contradictions else []
         found[adversary.name] = Spent(
             adversary=adversary.name,
             epsilon=max(adversary.epsilon, 0.0 if held is None else held.epsilon),
@@ -294,12 +298,14 @@ def _spent(results: Sequence[PointResult]) -> list[Spent]:
 
 
 _WEAKEST = {"proven": 0, "heuristic": 1, "cannot be expressed": 2, "no protection": 3}
+_WEAKEST["contradicted"] = 4
 
 
 def _caption(cells: Sequence[Cell], value: str) -> str:
     counts = sorted({cell.mean.count for cell in cells})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    words = [f"{VALUES[value].head}: mean and standard error over n = {seeds} seeds"]
+    plural = "" if counts == [1] else "s"
+    words = [f"{VALUES[value].head}: mean and standard error over n = {seeds} seed{plural}"]
     if any(cell.agents is not None for cell in cells):
         words.append("of the mean model, and of the mean over the agents' own models")
     text = ", ".join(words) + "."
@@ -317,6 +323,12 @@ def _caption(cells: Sequence[Cell], value: str) -> str:
         text += (
             f" {keys} chosen for each line on validation records that its other runs train on; no "
             "epsilon counts that choice."
+        )
+    if against := sum(cell.contradicted for cell in cells):
+        runs = "1 run" if against == 1 else f"{against} runs"
+        text += (
+            f" An attack or an audit of {runs} measured more than is proven: no epsilon of a line "
+            "that is marked contradicted holds."
         )
     if failed := sum(cell.failed for cell in cells):
         text += f" {failed} runs failed and are left out."

@@ -47,15 +47,22 @@ def _mean(mean: Mean) -> str:
 
 
 def _digits(value: float) -> str:
-    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3g}"
+    return f"{value:.2f}" if abs(value) >= _SMALL else f"{value:.3g}"
+
+
+_SMALL = 0.1  # below it two places behind the point say too little
 
 
 def _difference(found: Difference | None) -> str:
     if found is None:
         return ""
-    if math.isinf(found.low):
-        return f"{found.mean:+.2f} (n = 1)"
-    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+    if found.count == 1:
+        return f"{_signed(found.mean)} (n = 1)"
+    return f"{_signed(found.mean)} [{_signed(found.low)}, {_signed(found.high)}]"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}" if 0 < abs(value) < _SMALL else f"{value:+.2f}"
 
 
 def _epsilon(cell: Cell, adversary: str) -> str:
@@ -158,6 +165,7 @@ def _json(table: SweepTable) -> dict[str, object]:
                 },
                 "tuned": dict(cell.tuned),
                 "failed": cell.failed,
+                "contradicted": cell.contradicted,
             }
             for cell in table.cells
         ],

@@ -7,30 +7,25 @@ interrupted goes on where it stopped: what is known of a point is written once t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...attacks.interception.replay import Trial, trace_of
 from ...attacks.problem.problem import home_of
 from ...attacks.scoring.columns import with_columns
-from ...attacks.scoring.conclusion import conclusion
-from ...attacks.scoring.evaluation import Row, attack_images, score_each
-from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
+from ...attacks.scoring.evaluation import attack_images
+from ...attacks.scoring.lineup_bound import lineup_bound
 from ...attacks.scoring.reconstruction_bound import (
-    ReconstructionBound,
     count_rebuilt,
     proven_mu,
     reconstruction_bound,
 )
 from ...privacy.errors import InputError
-from ...training.data.dataset import Dataset
 from ..errors import ContradictedProof
-from ..evidence.schema import AllowedByProof, Attack, AttackRow, Means, Scenario
+from ..evidence.schema import Attack, Scenario
 from ..folder import folder as run_folder
 from ..folder.records import header_of
 from ..folder.released import read_released
@@ -39,13 +34,11 @@ from ..run_file.build import Built, build
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
-from .gallery import save_gallery
+from .entry import Aim, Planted, entry_of, save_pictures
 from .kept import Place, asked_of, check_unrepeated, find_place, finished_attack, reopen
-from .planted import Public, plant
-from .points import Point, check_attack, points_of, preset_of, trial_of
-from .rows import DISTANCE, HELD_OUT, plant_rows, row_fields, values_of
-
-PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
+from .planted import plant
+from .points import check_attack, points_of, preset_of, trial_of
+from .rows import plant_rows
 
 Progress = Callable[[int, int, str], None]
 
@@ -107,13 +100,15 @@ def attack_run(
         )
     aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
     data = built.data if built.data.image else with_columns(built.data)
-    public = (plant_rows if data.columns else plant)(data, config.attack.images)
+    public = (plant_rows if data.columns else plant)(
+        data, config.attack.images, seed=config.training.seed
+    )
     # The public records, shown once for all points.
     shown = data.pixels(public.images).clamp(0, 1)
     with stop.held():
         place.begin(asked)
         originals = [] if data.columns else save_pictures(place, "original", shown)
-    planted = _Planted(data=data, public=public, shown=shown, originals=originals, device=search)
+    planted = Planted(data=data, public=public, shown=shown, originals=originals, device=search)
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
     done = sum(place.point(aim.point).exists() for aim in aims)
@@ -167,26 +162,6 @@ def _goes_on(place: Place, done: int, points: int) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Aim:
-    """A point, the rounds that are re-enacted for it, and mu of what they release."""
-
-    point: Point
-    trial: Trial
-    proven: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Planted:
-    """The public records, and where they are searched for."""
-
-    data: Dataset
-    public: Public
-    shown: Tensor  # (N, channels, height, width) pixels, or (N, D) of a table on the unit box
-    originals: Sequence[str]  # paths of their pictures
-    device: torch.device
-
-
 class _Ticks:
     """Counts what is done, over all points."""
 
@@ -203,12 +178,12 @@ class _Ticks:
         self._done += count
 
 
-def _groups(config: RunFile, planted: _Planted) -> int:
+def _groups(config: RunFile, planted: Planted) -> int:
     """Searches of a point: one for each protection and group of records planted together."""
     return 3 * -(-len(planted.shown) // config.attack.batch)
 
 
-def _aims(folder: Path, config: RunFile, built: Built, *, multiplier: float) -> list[_Aim]:
+def _aims(folder: Path, config: RunFile, built: Built, *, multiplier: float) -> list[Aim]:
     """Every point with its trial; points of one round and victim share it."""
     trials: dict[tuple[int, int], tuple[Trial, float]] = {}
     found = []
@@ -225,15 +200,15 @@ def _aims(folder: Path, config: RunFile, built: Built, *, multiplier: float) -> 
             )
             trials[key] = trial, proven_mu(trial, trace_of(trial))
         trial, proven = trials[key]
-        found.append(_Aim(point=point, trial=trial, proven=proven))
+        found.append(Aim(point=point, trial=trial, proven=proven))
     return found
 
 
 def _attacked(
     place: Place,
     config: RunFile,
-    aim: _Aim,
-    planted: _Planted,
+    aim: Aim,
+    planted: Planted,
     *,
     tick: _Ticks,
     tests: int,
@@ -259,9 +234,12 @@ def _attacked(
         prior_image=public.prior,
         generator=torch.Generator().manual_seed(config.training.seed),
         batch=batch,
+        candidates=public.candidates,
+        decoys=public.decoys,
         device=planted.device,
         progress=tick,
     )
+    lineups = len(rows[-1].lineups)
     # The run's own messages are the last row; the proof speaks of one record of each group.
     errors = rows[-1].scores.mse
     bound = reconstruction_bound(
@@ -271,123 +249,14 @@ def _attacked(
         images=len(errors[::batch]),
         prior_hit_rate=public.guessed,
         guesses=batch,
-        tests=tests,
+        tests=tests * (1 + lineups),
     )
     if planted.data.columns:
         bound = replace(bound, records="records", error="error")
-    return partial(_entry, place, aim, planted, rows=rows, bound=bound, batch=batch)
-
-
-def _entry(
-    place: Place,
-    aim: _Aim,
-    planted: _Planted,
-    *,
-    rows: Sequence[Row],
-    bound: ReconstructionBound,
-    batch: int,
-) -> Scenario:
-    """The entry of a point: the four rows and what the proof allows."""
-    point, trial, data = aim.point, aim.trial, planted.data
-    gallery, told = None, dict[str, Any]()
-    if data.columns:
-        told = {"distance": DISTANCE, "values": values_of(data, planted.shown)}
-    else:
-        gallery = f"{place.held}/gallery-{point.name}.png"
-        (place.folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted
-        save_gallery(
-            place.folder / gallery,
-            [("original", planted.shown), *((row.name, row.images) for row in rows)],
-            captions=[[], *([f"{value:.1f} dB" for value in row.scores.psnr] for row in rows)],
-        )
-    return Scenario(
-        scenario=str(point.scenario),
-        adversary=trial.parsed_adversary().name,
-        round=point.round,
-        model_owner=trial.model_owner if point.scenario == "cross-gradient" else point.victim,
-        victim=point.victim,
-        preset=point.preset,
-        batch=batch,
-        together=trial.together,
-        rows=[_row(place, point.name, row, planted, blind=rows[0]) for row in rows],
-        originals=list(planted.originals),
-        gallery=gallery,
-        records=HELD_OUT if data.columns and data.held_out else PLANTED,
-        conclusion=_words(rows, planted),
-        bound=_allowed(bound),
-        **told,
+    ranked = [
+        lineup_bound(mu=aim.proven, size=size, ranks=found, tests=tests * (1 + lineups))
+        for size, found in rows[-1].lineups.items()
+    ]
+    return partial(
+        entry_of, place, aim, planted, rows=rows, bound=bound, ranked=ranked, batch=batch
     )
-
-
-def save_pictures(place: Place, name: str, images: Tensor) -> list[str]:
-    """Write (N, channels, height, width) pixels as PNG files; their paths within the run."""
-    from PIL import Image
-
-    paths = [f"{place.held}/{name}-{i}.png" for i in range(len(images))]
-    for path, image in zip(paths, images, strict=True):
-        levels = (image.permute(1, 2, 0) * 255.0).round().to(torch.uint8).numpy()
-        Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(
-            place.folder / path
-        )
-    return paths
-
-
-def _words(rows: Sequence[Row], planted: _Planted) -> str:
-    """The conclusion, and whether the gradient stands out of the noise at all."""
-    said = conclusion(
-        rows,
-        threshold=planted.public.threshold,
-        guessed=planted.public.guessed,
-        table=bool(planted.data.columns),
-    )
-    return f"{said} {rows[-1].spectral}".strip()
-
-
-def _allowed(bound: ReconstructionBound) -> AllowedByProof:
-    return AllowedByProof(
-        mu=bound.mu,
-        threshold=bound.threshold,
-        prior_hit_rate=bound.prior_hit_rate,
-        most=bound.bound,
-        rebuilt=bound.hits,
-        images=bound.images,
-        guesses=bound.guesses,
-        confidence=bound.confidence,
-        exceeded=bound.exceeded,
-        sentence=bound.sentence(),
-    )
-
-
-def _row(place: Place, name: str, row: Row, planted: _Planted, *, blind: Row) -> AttackRow:
-    s, shown = row.scores, planted.shown
-    if planted.data.columns:
-        more = row_fields(row, planted.data, shown, blind)
-    else:
-        pictures = f"{name}-{row.name.replace(' ', '-')}"
-        more = {
-            "conventions": {
-                key: means(score_each(shown, row.images, convention=convention))
-                for key, convention in CONVENTIONS.items()
-            },
-            "images": save_pictures(place, pictures, row.images),
-        }
-    return AttackRow(
-        name=row.name,
-        mse=list(s.mse),
-        psnr=list(s.psnr),
-        ssim=list(s.ssim),
-        mean=means(s),
-        interval={"mse": bootstrap_interval(s.mse), "psnr": bootstrap_interval(s.psnr)},
-        stage=list(row.stages),
-        noise_std=row.noise_std,
-        intercepts=row.intercepts,
-        labels=list(row.labels),
-        spectral=row.spectral,
-        unused=list(row.unused),
-        **more,
-    )
-
-
-def means(scores: Scores) -> Means:
-    """The means of scores of several images."""
-    return Means(mse=scores.mean_mse, psnr=scores.mean_psnr, ssim=scores.mean_ssim)

@@ -53,7 +53,7 @@ class Asked(Described):
     """The object of asked.json."""
 
     version: Annotated[Literal[1], Field(alias="schema")]
-    attack: dict[str, Any]
+    attack: dict[str, object]
     """[attack] of the run file, with what was given in place of its keys."""
 
 
@@ -92,7 +92,7 @@ class Place:
         """What is kept of a point until all are done."""
         return self.path / f"point-{point.name}.json"
 
-    def begin(self, asked: Mapping[str, Any]) -> None:
+    def begin(self, asked: Mapping[str, object]) -> None:
         """Make the folder of an attack, or go on with it; its files are written anew."""
         forget_sums(self.folder, within=self.held)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ class Place:
         if self._points() and not is_listed(self.folder, run_folder.attack_file(self.name)):
             self.attack.unlink()
 
-    def asked(self) -> dict[str, Any] | None:
+    def asked(self) -> dict[str, object] | None:
         """What an attack here was asked to do; None where an older version did not write it."""
         path = self.path / _ASKED
         if not path.exists():
@@ -177,7 +177,7 @@ def check_unrepeated(folder: Path) -> None:
 
 
 def find_place(
-    folder: Path, asked: Mapping[str, Any], *, of_run: Mapping[str, Any], name: str | None
+    folder: Path, asked: Mapping[str, object], *, of_run: Mapping[str, object], name: str | None
 ) -> Place:
     """Where an attack lies: a new folder, or that of the same attack if it was interrupted.
 
@@ -204,7 +204,7 @@ def find_place(
 
 
 def finished_attack(
-    folder: Path, asked: Mapping[str, Any], *, of_run: Mapping[str, Any]
+    folder: Path, asked: Mapping[str, object], *, of_run: Mapping[str, object]
 ) -> Attack | None:
     """What the latest finished attack found that was asked the same; None where there is none.
 
@@ -250,7 +250,7 @@ def _option(key: str, value: Any) -> list[str]:
     return ["--set", f"attack.{key}={value!r}"]
 
 
-def asked_of(config: RunFile) -> dict[str, Any]:
+def asked_of(config: RunFile) -> dict[str, object]:
     """[attack] of a run file, as JSON holds it."""
     return config.attack.model_dump(mode="json")
 
@@ -263,7 +263,7 @@ def _places(folder: Path) -> list[Place]:
     ]
 
 
-def _claimed(place: Place, asked: Mapping[str, Any], of_run: Mapping[str, Any]) -> Place:
+def _claimed(place: Place, asked: Mapping[str, object], of_run: Mapping[str, object]) -> Place:
     """The place, if it is free or holds the same attack unfinished."""
     if place.path.is_symlink() or (place.path.exists() and not place.path.is_dir()):
         raise InputError(
@@ -286,7 +286,7 @@ def _finished(place: Place) -> FileExistsError:
     )
 
 
-def _asked_of(place: Place, of_run: Mapping[str, Any]) -> Mapping[str, Any]:
+def _asked_of(place: Place, of_run: Mapping[str, object]) -> Mapping[str, object]:
     """What an attack was asked; before it was written down, only the run file could ask."""
     held = place.asked()
     return of_run if held is None else held
@@ -302,7 +302,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _named(asked: Mapping[str, Any], of_run: Mapping[str, Any]) -> str:
+def _named(asked: Mapping[str, object], of_run: Mapping[str, object]) -> str:
     """A name made of the keys that differ.
 
     >>> run = {"presets": ["matched"], "images": 4, "adversary": "eavesdropper"}
@@ -323,7 +323,7 @@ def _named(asked: Mapping[str, Any], of_run: Mapping[str, Any]) -> str:
     return f"{name[: _LONGEST - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _differences(held: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+def _differences(held: Mapping[str, object], asked: Mapping[str, object]) -> str:
     """The keys of a begun attack that are not those asked for now."""
     keys = [key for key in {**held, **asked} if held.get(key) != asked.get(key)]
     return ", ".join(f"{key}={held.get(key)!r}" for key in keys)

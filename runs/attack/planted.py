@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...attacks.posterior.candidates import MOST, Candidates
+from ...attacks.posterior.lineup import sizes_for
 from ...attacks.scoring.metrics import blind_guess
-from ...attacks.scoring.prior_hit_rate import prior_hit_rate, rebuilt_threshold
+from ...attacks.scoring.prior_hit_rate import near_threshold, prior_hit_rate, rebuilt_threshold
 from ...privacy.errors import InputError
 from ...training.data.load import Dataset
 
@@ -22,6 +24,10 @@ class Public:
         prior: the mean of the others, normalised.
         threshold: MSE at which an image counts as rebuilt.
         guessed: how often a guess without any message does, at most.
+        near: MSE of which 19 in 20 of the others have no other one within.
+        guessed_label: share of the likeliest class among the others.
+        candidates: of the others, those that an attack may weigh; None where there are too few.
+        decoys: of the others, those that stand beside the planted ones in lineups.
     """
 
     images: Tensor
@@ -29,37 +35,53 @@ class Public:
     prior: Tensor
     threshold: float
     guessed: float
+    near: float
+    guessed_label: float
+    candidates: Candidates | None
+    decoys: Candidates | None
 
 
-def plant(data: Dataset, count: int) -> Public:
-    """The first public test record of each class in turn, and what the other ones say.
+def plant(data: Dataset, count: int, *, seed: int = 0) -> Public:
+    """Random public test records, and what the other ones say.
 
     Args:
         data: supplies the public test records.
         count: how many to plant.
+        seed: decides which; the proof's limits speak of records that are drawn at random.
 
     Raises:
         ValueError: there are not so many.
     """
-    seen: dict[int, int] = {}
-    rank = []
-    for label in data.test_targets.tolist():
-        rank.append(seen.get(label, 0))
-        seen[label] = rank[-1] + 1
-    order = sorted(range(len(rank)), key=lambda i: (rank[i], int(data.test_targets[i])))[:count]
-    if len(order) < count:
-        raise InputError(f"images={count} is more than the {len(order)} public test records")
-    at = torch.tensor(order)
-    others = torch.ones(len(rank), dtype=torch.bool)
+    every = len(data.test_targets)
+    if count > every:
+        raise InputError(f"images={count} is more than the {every} public test records")
+    drawn = torch.randperm(every, generator=torch.Generator().manual_seed(seed))
+    at = drawn[:count]
+    others = torch.ones(every, dtype=torch.bool)
     others[at] = False
     prior = blind_guess(data.test_inputs[others])
     pixels = data.pixels(data.test_inputs[others]).clamp(0, 1)
     guess = data.pixels(prior).clamp(0, 1)
     threshold = rebuilt_threshold(pixels, guess)
+    # The largest lineups that leave most of the others as candidates.
+    rest = drawn[count:]
+    size = max((s for s in sizes_for(count + len(rest) // 2)), default=0)
+    beside = max(size - count, 0)
+    classes = data.test_targets[others].bincount(minlength=data.classes)
     return Public(
         images=data.test_inputs[at],
         labels=data.test_targets[at],
         prior=prior,
         threshold=threshold,
         guessed=prior_hit_rate(pixels, guess, threshold=threshold) if len(pixels) > 3 else 1.0,
+        near=near_threshold(pixels),
+        guessed_label=float(classes.max() / max(int(classes.sum()), 1)),
+        candidates=_some(data, rest[beside : beside + MOST]),
+        decoys=_some(data, rest[:beside]),
     )
+
+
+def _some(data: Dataset, at: Tensor) -> Candidates | None:
+    if len(at) == 0:
+        return None
+    return Candidates(inputs=data.test_inputs[at], labels=data.test_targets[at])

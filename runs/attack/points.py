@@ -124,6 +124,11 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             raise InputError(
                 f"[attack] {key} is empty, so there is nothing to attack; name a {key[:-1]}"
             )
+    if "posterior" in config.attack.presets and (config.attack.batch > 1 or not data.image):
+        raise InputError(
+            f"[attack] presets: posterior weighs public images one at a time, and not "
+            f"batch={config.attack.batch} of {data.name!r}; use matched, or batch = 1 of images"
+        )
     most = len(data.test_targets) - 1  # one is left for the mean public image
     if config.attack.images > most:
         raise InputError(

@@ -36,22 +36,22 @@ _NEAR = 0.01  # of its range, where a number counts as right
 _CERTIFIED = re.compile(r"(\d+) certified, \d+ by optimisation")
 
 
-def plant_rows(data: Dataset, count: int) -> Public:
-    """The first test record of each class in turn, and what the other ones say.
+def plant_rows(data: Dataset, count: int, *, seed: int = 0) -> Public:
+    """Random test records, and what the other ones say.
 
     Args:
         data: of columns; supplies the records.
         count: how many to plant.
+        seed: decides which.
 
     Raises:
         ValueError: there are not so many, or all the others are alike.
     """
-    seen, rank = dict[int, int](), list[int]()
-    for label in data.test_targets.tolist():
-        rank.append(seen.get(label, 0))
-        seen[label] = rank[-1] + 1
-    order = sorted(range(len(rank)), key=lambda i: (rank[i], int(data.test_targets[i])))[:count]
-    others = torch.ones(len(rank), dtype=torch.bool)
+    every = len(data.test_targets)
+    if count > every:
+        raise InputError(f"images={count} is more than the {every} public test records")
+    order = torch.randperm(every, generator=torch.Generator().manual_seed(seed))[:count]
+    others = torch.ones(every, dtype=torch.bool)
     others[order] = False
     units = data.pixels(data.test_inputs[others])
     usual, by = usual_record(units, data.columns), Distance.of(data.columns)
@@ -64,16 +64,24 @@ def plant_rows(data: Dataset, count: int) -> Public:
             "test, or lower [attack] images"
         )
     low, high = data.bounds
+    classes = data.test_targets[others].bincount(minlength=data.classes)
     return Public(
         images=data.test_inputs[order],
         labels=data.test_targets[order],
         prior=low + (high - low) * usual,
         threshold=threshold * by.scale,
         guessed=prior_hit_rate(points, guess, threshold=threshold) if len(points) > 3 else 1.0,
+        near=0.0,  # common rows are exactly alike
+        guessed_label=float(classes.max() / max(int(classes.sum()), 1)),
+        candidates=None,
+        decoys=None,
     )
 
 
-def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> dict[str, Any]:
+_Fields = dict[str, Any]  # of an `AttackRow`, each of its own type
+
+
+def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> _Fields:
     """What an `AttackRow` says of a table beside its errors.
 
     Args:

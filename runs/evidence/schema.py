@@ -38,6 +38,7 @@ __all__ = [
     "ColumnScore",
     "EarlierAudit",
     "Estimator",
+    "Lineup",
     "Means",
     "Measured",
     "RowVerdict",
@@ -85,6 +86,21 @@ class ColumnScore(Described):
     """The same of the most frequent value, or of the median, of other public records."""
 
 
+class Lineup(Described):
+    """Ranks of the victims' records among others that were drawn like them."""
+
+    of: Count
+    """Records in a lineup, the victim's among them."""
+    ranks: list[Count]
+    """Of the victim's record by likelihood, for each image; 1 is the first."""
+    first: Count
+    """How many are the first."""
+    most: Fraction | None = None
+    """Largest expected fraction of first places that the proof allows; of the defended row."""
+    exceeded: bool = False
+    """More are first than the proof allows."""
+
+
 class AttackRow(Described):
     """What is attacked, and how well it was rebuilt."""
 
@@ -106,6 +122,13 @@ class AttackRow(Described):
     """Messages that were used."""
     labels: list[int] = []
     """That the attack took the records to have; below 0 where it found none."""
+    right_labels: Count | None = None
+    """How many of them are right."""
+    candidates: Count = 0
+    """Public records that were weighed by their likelihood."""
+    power: list[Fraction] = []
+    """For each image, how probably the test of a search's image would keep the true one."""
+    lineups: list[Lineup] = []
     spectral: str = ""
     unused: list[str] = []
     """What of the victim the attack does not use."""

@@ -54,7 +54,7 @@ GraphName = Literal[
     "directed-exponential",
     "file",
 ]
-PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched"]
+PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched", "posterior"]
 ScenarioName = Literal["cross-gradient", "momentum", "view"]
 LOSS_NAMES = ("cross-entropy", "squared", "absolute")
 DeviceName = Annotated[
@@ -311,11 +311,11 @@ class InterceptTable(Table):
 class AttackTable(Table):
     """[attack]: what is tried on the intercepted traffic."""
 
-    presets: Annotated[tuple[PresetName, ...], Field(strict=False)] = ("inverting-gradients",)
+    presets: Annotated[tuple[PresetName, ...], Field(strict=False)] = ("matched",)
     """Attacks, each with settings of its own."""
     restarts: Tries | None = None
     """Starts of each reconstruction; by default the preset's own."""
-    images: Count = 4
+    images: Count = 8
     """Reconstructions per scenario, each of another record."""
     rounds: Rounds = ()
     """Attacked rounds; by default all that are intercepted."""

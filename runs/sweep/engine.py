@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ...privacy.errors import InputError
 from .one_run import Task, run_point, started
@@ -91,7 +91,7 @@ class Engine:
         self,
         tasks: Sequence[Task],
         done: Done,
-        options: dict[str, Any],
+        options: dict[str, object],
         *,
         jobs: int,
         apart: bool = False,
@@ -116,7 +116,7 @@ class Engine:
                 found.close()
 
     @contextlib.contextmanager
-    def _ready(self) -> Iterator[dict[str, Any]]:
+    def _ready(self) -> Iterator[dict[str, object]]:
         """The backend, started; what `Parallel` is to be told."""
         if self._backend == "loky":
             yield {"backend": "loky"}
@@ -138,7 +138,7 @@ class Engine:
         with contextlib.ExitStack() as stack:
             try:
                 if self._address is None:
-                    quiet: dict[str, Any] = {"dashboard_address": None}  # no page, no port
+                    quiet: dict[str, object] = {"dashboard_address": None}  # no page, no port
                     local = LocalCluster(n_workers=self._jobs, threads_per_worker=1, **quiet)
                     client = stack.enter_context(Client(stack.enter_context(local)))
                 else:

@@ -16,11 +16,10 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...privacy.durable import PART
 from ..attack.attack import attack_run
-from ..audit.audit import audit_folder
+from ..audit.audit import audit_folder, raise_contradiction
 from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..evidence.evidence import read_attack, read_audit
 from ..folder import folder as run_folder
@@ -52,7 +51,7 @@ class Task:
     """
 
     out: Path
-    base: Mapping[str, Any]
+    base: Mapping[str, object]
     point: Point
     devices: Sequence[str] = ()
     threads: int = 1
@@ -132,8 +131,10 @@ def _done(task: Task, config: RunFile, digest: str) -> PointResult:
             contradictions += [s.bound.sentence for s in of if s.bound.exceeded]
     if point.audit:
         try:
-            if read_audit(folder) is None:
+            if (audited := read_audit(folder)) is None:
                 audit_folder(folder)
+            else:
+                raise_contradiction(audited)  # what was found stands, however often it is read
         except ContradictedProof as error:
             contradictions.append(str(error))
     return PointResult(

@@ -11,7 +11,8 @@ from typing import Any
 from ...privacy.errors import InputError
 from ..errors import STATED, sentence
 from ..run_file.run_file import RunFile, read_tables
-from .sweep_file import SEED, TUNING_SEEDS, Choice, SweepFile
+from .sweep_file import SEED, TUNING_SEEDS, SweepFile
+from .swept_values import Choice, is_one_of
 
 __all__ = ["Point", "Tried", "check_points", "config_of", "is_chosen", "points_of", "tried_of"]
 
@@ -118,7 +119,10 @@ def is_chosen(
     if isinstance(chosen, bool):
         return chosen
     return all(
-        seed in values if key == SEED else settings[key] in [str(value) for value in values]
+        any(
+            is_one_of(one, [seed if key == SEED else settings[key]], of_seeds=key == SEED)
+            for one in values
+        )
         for key, values in chosen.items()
     )
 
@@ -134,7 +138,7 @@ def _name(parts: Iterable[str], settings: Mapping[str, str], seed: int) -> str:
     return f"{words[:_LONGEST].strip('-._')}-{hashlib.sha256(whole).hexdigest()[:8]}"
 
 
-def config_of(base: Mapping[str, Any], point: Point) -> RunFile:
+def config_of(base: Mapping[str, object], point: Point) -> RunFile:
     """The resolved run file of a run.
 
     Raises:
@@ -148,7 +152,7 @@ def shown(point: Point) -> str:
     return ", ".join(f"{key}={value}" for key, value in point.settings.items())
 
 
-def check_points(base: Mapping[str, Any], points: Sequence[Point]) -> dict[str, str]:
+def check_points(base: Mapping[str, object], points: Sequence[Point]) -> dict[str, str]:
     """Why some runs cannot be: a sentence by the settings of their row.
 
     Args:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
@@ -129,14 +129,17 @@ def read_tuned(out: Path) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]
     path = out / TUNED
     if not path.exists():
         return
-    for number, text in enumerate(read_bounded(path, LARGEST_OBJECT).decode().splitlines(), 1):
+    for number, text in enumerate(read_bounded(path, LARGEST_OBJECT).splitlines(), 1):
         try:
             line = json.loads(text)
-            yield dict(line["row"]), dict(line["chosen"])
-        except (ValueError, KeyError, TypeError) as error:
+            yield _TEXTS.validate_python(line["row"]), _TEXTS.validate_python(line["chosen"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 f"{path} cannot be read in line {number}; remove it, and the choice is made again"
             ) from error
+
+
+_TEXTS = TypeAdapter(dict[str, str])
 
 
 def write_tuned(out: Path, chosen: Sequence[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
@@ -29,7 +28,8 @@ from .results import (
     write_result,
     write_tuned,
 )
-from .sweep_file import SWEEP, Choice, SweepFile, file_text
+from .sweep_file import SWEEP, SweepFile, file_text
+from .swept_values import Choice
 
 __all__ = ["Swept", "goal_of", "run_sweep"]
 
@@ -64,7 +64,7 @@ class _Work:
     """A sweep while it runs."""
 
     out: Path
-    base: Mapping[str, Any]
+    base: Mapping[str, object]
     engine: Engine
     devices: Sequence[str]
     threads: int
@@ -79,7 +79,7 @@ class _Work:
 
 def run_sweep(
     sweep: SweepFile,
-    base: Mapping[str, Any],
+    base: Mapping[str, object],
     out: Path,
     *,
     jobs: int | None = None,
@@ -112,6 +112,7 @@ def run_sweep(
     stop = stop or Stop()
     stop.note("nothing was written")
     ask(base)
+    _check_base(sweep, base)
     tried = tried_of(sweep)
     tuning = [point for one in tried for point in one.points]
     first = tuning or points_of(sweep, {})
@@ -134,12 +135,12 @@ def run_sweep(
     for name in (POINTS, RESULTS, LOCKS):
         (out / name).mkdir(parents=True, exist_ok=True)
     with _sole(out):
-        before = points_of(sweep, _kept_choices(out, tried))
+        before = points_of(sweep, _kept_choices(sweep, base, out, tried))
         _check_same(out, base, [*tuning, *before])
         write_durably(out / SWEEP, file_text(sweep, base).encode())
         stop.note("the same command goes on with the runs that have not ended")
         _run(work, tuning)
-        tuned = _tuned(sweep, out, tried)
+        tuned = _tuned(sweep, base, out, tried)
         points = points_of(sweep, tuned)
         chosen = [one for one in points if sweep.tune is None or _row_of(one) in tuned]
         for one in points:
@@ -150,6 +151,16 @@ def run_sweep(
         results = read_results(out)
         write_index(out, results)
     return Swept(out=out, results=results, ran=work.ran, left=work.total - len(results))
+
+
+def _check_base(sweep: SweepFile, base: Mapping[str, object]) -> None:
+    """Refuse reported runs that would be measured on the records that values are chosen on."""
+    data = base.get("data")
+    if sweep.tune is not None and isinstance(data, Mapping) and data.get("validation") is not None:
+        raise InputError(
+            f"[data] validation={data['validation']!r} of the run file would measure the reported "
+            "runs on records that [tune] chooses on; leave it out, and say [tune] validation"
+        )
 
 
 _UNTUNED = "no value of [tune] could be trained with it; its runs of tuning say why"
@@ -227,7 +238,7 @@ def _check_folder(out: Path) -> None:
 _OURS = (POINTS, RESULTS, LOCKS)
 
 
-def _check_same(out: Path, base: Mapping[str, Any], points: Sequence[Point]) -> None:
+def _check_same(out: Path, base: Mapping[str, object], points: Sequence[Point]) -> None:
     """Refuse a folder with runs of another sweep; one may grow by seeds and values.
 
     Args:
@@ -262,11 +273,13 @@ def _sole(out: Path) -> Iterator[None]:
         yield
 
 
-def _tuned(sweep: SweepFile, out: Path, tried: Sequence[Tried]) -> dict[_Row, Mapping[str, Choice]]:
+def _tuned(
+    sweep: SweepFile, base: Mapping[str, object], out: Path, tried: Sequence[Tried]
+) -> dict[_Row, Mapping[str, Choice]]:
     """The choice for each row; one that was made stays, whatever is tried again later."""
     if sweep.tune is None:
         return {}
-    found = _kept_choices(out, tried)
+    found = _kept_choices(sweep, base, out, tried)
     rows = {tuple(one.row.values()): one.row for one in tried}
     for name, row in rows.items():
         best = _best(out, [one for one in tried if one.row == row]) if name not in found else None
@@ -276,15 +289,34 @@ def _tuned(sweep: SweepFile, out: Path, tried: Sequence[Tried]) -> dict[_Row, Ma
     return found
 
 
-def _kept_choices(out: Path, tried: Sequence[Tried]) -> dict[_Row, Mapping[str, Choice]]:
-    """The choices that were made before and are still tried."""
+def _kept_choices(
+    sweep: SweepFile, base: Mapping[str, object], out: Path, tried: Sequence[Tried]
+) -> dict[_Row, Mapping[str, Choice]]:
+    """The choices that were made before and are still tried.
+
+    What tuned.jsonl lacks, because it was removed, is read off the runs that were made with it.
+    """
     before = {tuple(row.values()): chosen for row, chosen in read_tuned(out)}
-    return {
+    found = {
         name: one.chosen
         for one in tried
         if before.get(name := tuple(one.row.values()))
         == {key: choice.shown for key, choice in one.chosen.items()}
     }
+    if sweep.tune is None:
+        return found
+    held: dict[_Row, PointResult] = {}
+    for point in points_of(sweep, {}):
+        kept = None if _row_of(point) in found else read_result(out, point.name)
+        if kept is not None and kept.run_file:
+            held[_row_of(point)] = kept
+    for one in tried:
+        if (kept := held.get(name := tuple(one.row.values()))) is None or name in found:
+            continue
+        made = next(p for p in points_of(sweep, {name: one.chosen}) if p.name == kept.name)
+        if digest_of(config_of(base, made)) == kept.run_file:
+            found[name] = one.chosen
+    return found
 
 
 def _best(out: Path, values: Sequence[Tried]) -> Tried | None:

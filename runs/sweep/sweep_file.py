@@ -12,11 +12,8 @@ attack = true                     or the rows and seeds that are attacked
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -27,8 +24,27 @@ from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
 from ..run_file.problems import did_you_mean
 from ..run_file.toml import read_toml, write_toml
+from .swept_values import (
+    Choice,
+    brief,
+    choice_of,
+    combinations,
+    flat,
+    is_one_of,
+    overlaps,
+    problems_of,
+    toml_of,
+)
 
-__all__ = ["MOST_POINTS", "Choice", "SweepFile", "checked", "kept_sweep", "read_sweep_file"]
+__all__ = [
+    "MOST_POINTS",
+    "Choice",
+    "SweepFile",
+    "checked",
+    "is_one_of",
+    "kept_sweep",
+    "read_sweep_file",
+]
 
 MOST_POINTS = 100_000
 """Runs of a sweep; the largest table of the papers has 3,600."""
@@ -39,19 +55,6 @@ SEED = "seed"
 SWEEP = "sweep.toml"
 """Of the folder of a sweep: its file, with the run file in it."""
 Chosen = bool | dict[str, list[Any]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """One value of a swept key.
-
-    Attributes:
-        shown: what tables say of it.
-        overrides: "table.key=value", as `load_run_file` takes them.
-    """
-
-    shown: str
-    overrides: tuple[str, ...]
 
 
 class _Part(BaseModel):
@@ -83,7 +86,7 @@ class AlsoTable(_Part):
 class SweepFile(_Part):
     """A whole sweep file."""
 
-    base: str | dict[str, Any]
+    base: str | dict[str, object]
     """A run file, or its tables."""
     seeds: Annotated[int, Field(ge=1, le=1000)] | list[Annotated[int, Field(ge=0)]] = 1
     """How many, counted from 1, or which."""
@@ -99,10 +102,10 @@ class SweepFile(_Part):
         if not isinstance(values, Mapping):
             return values
         found = dict(values)
-        found["grid"] = _flat(found.get("grid", {}), "[grid]")
+        found["grid"] = flat(found.get("grid", {}), "[grid]")
         if isinstance(tune := found.get("tune"), Mapping):
             own = {k: v for k, v in tune.items() if k in ("validation", "seeds")}
-            keys = _flat({k: v for k, v in tune.items() if k not in own}, "[tune]")
+            keys = flat({k: v for k, v in tune.items() if k not in own}, "[tune]")
             found["tune"] = {**own, "keys": keys}
         return found
 
@@ -118,7 +121,7 @@ class SweepFile(_Part):
         if self.tune is not None and not tuned:
             problems.append('[tune] names no key; give one, such as "training.learning_rate"')
         for where, keys in (("grid", self.grid), ("tune", tuned)):
-            problems += [p for key, values in keys.items() for p in _problems(where, key, values)]
+            problems += [p for key, values in keys.items() for p in problems_of(where, key, values)]
         problems += [
             f"{key!r} stands in [grid] and in [tune]; leave it in one of them"
             for key in tuned
@@ -139,16 +142,36 @@ class SweepFile(_Part):
             for key in chosen
             if key != SEED and key not in self.grid
         ]
+        problems += overlaps({**self.grid, **tuned}, tunes=self.tune is not None)
+        problems += [p for name in ("attack", "audit") for p in self._unknown(name)]
         rows = math.prod(map(len, self.grid.values()))
         tries = math.prod(map(len, tuned.values())) * self.tune.seeds if self.tune else 0
         if not problems and (count := rows * (len(self.seed_list()) + tries)) > MOST_POINTS:
+            told = f"{count}" if count < 10**15 else f"about {float(min(count, 10**300)):.0e}"
             problems.append(
-                f"the sweep has {count} runs, and at most {MOST_POINTS} are taken; sweep fewer "
+                f"the sweep has {told} runs, and at most {MOST_POINTS} are taken; sweep fewer "
                 "values at a time"
             )
         if problems:
             raise InputError("\n".join(problems))
         return self
+
+    def _unknown(self, name: str) -> Iterator[str]:
+        """What [also] asks for that no run of the sweep has, and would be left out in silence."""
+        chosen = getattr(self.also, name)
+        if not isinstance(chosen, dict):
+            return
+        for key, asked in chosen.items():
+            held = self.seed_list() if key == SEED else self.grid.get(key)
+            if held is None:
+                continue
+            known = held if key == SEED else [choice_of(key, value).shown for value in held]
+            for one in asked:
+                if not is_one_of(one, known, of_seeds=key == SEED):
+                    yield (
+                        f"[also] {name}: no run of the sweep has {key}={brief(one)}; choose among "
+                        f"{', '.join(map(str, known[:_MOST_TOLD]))}"
+                    )
 
     def seed_list(self) -> list[int]:
         """The seeds that are reported."""
@@ -156,82 +179,14 @@ class SweepFile(_Part):
 
     def rows(self) -> Iterator[dict[str, Choice]]:
         """Every combination of [grid]; the last key varies fastest."""
-        return _combinations(self.grid)
+        return combinations(self.grid)
 
     def tried(self) -> list[dict[str, Choice]]:
         """Every combination of [tune]; none without it."""
-        return [] if self.tune is None else list(_combinations(self.tune.keys))
+        return [] if self.tune is None else list(combinations(self.tune.keys))
 
 
-def _flat(table: Any, where: str) -> Any:
-    """{"graph": {"name": [...]}} as {"graph.name": [...]}; what is no table stays."""
-    if not isinstance(table, Mapping):
-        return table
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        inner = value.items() if isinstance(value, Mapping) else [(None, value)]
-        for name, values in inner:
-            path = key if name is None else f"{key}.{name}"
-            if path in found:
-                raise InputError(f"{where} gives {path!r} twice; give it once")
-            found[path] = values
-    return found
-
-
-def _problems(where: str, key: str, values: Sequence[Any]) -> Iterator[str]:
-    if key.count(".") != 1 or not all(key.split(".")):
-        yield f'[{where}] {key!r} must read table.key, such as "graph.name"'
-        return
-    if not values:
-        yield f"[{where}] {key!r} has no value; give at least one, or leave the key out"
-    if key == "training.seed":
-        yield f"[{where}] {key!r} is what `seeds` is for; use that"
-    if key == "data.validation" and where == "tune":
-        yield f"[{where}] {key!r} is set by [tune] validation"
-    shown = [_choice(key, value).shown for value in values]
-    yield from (
-        f"[{where}] {key!r} gives {one} twice; give each value once"
-        for one in dict.fromkeys(shown)
-        if shown.count(one) > 1
-    )
-
-
-def _combinations(keys: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Choice]]:
-    each = [[_choice(key, value) for value in values] for key, values in keys.items()]
-    for chosen in itertools.product(*each):
-        yield dict(zip(keys, chosen, strict=True))
-
-
-def _choice(key: str, value: Any) -> Choice:
-    """A value, or a table of keys that go together, which may hold a `label`."""
-    if not isinstance(value, Mapping):
-        return Choice(shown=_text(value), overrides=(f"{key}={_toml(value)}",))
-    together = {k: v for k, v in value.items() if k != "label"}
-    first = together.get(key)
-    beside = [f"{k}={_text(v)}" for k, v in together.items() if k != key]
-    words = ", ".join(([] if first is None else [_text(first)]) + beside)
-    return Choice(
-        shown=str(value.get("label", words)),
-        overrides=tuple(f"{k}={_toml(v)}" for k, v in together.items()),
-    )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _toml(value)
-
-
-def _toml(value: Any) -> str:
-    """A value as it stands behind the sign of equality."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    written = write_toml({"t": {"v": value}})
-    body = written.partition("\n")[2]
-    if body.startswith("v = "):
-        return " ".join(body.removeprefix("v = ").split())
-    raise InputError(f"{value!r} is no value of a key; give a number, a word or a list")
-
-
-def read_sweep_file(path: str | Path) -> tuple[SweepFile, dict[str, Any]]:
+def read_sweep_file(path: str | Path) -> tuple[SweepFile, dict[str, object]]:
     """A sweep file and the tables of the run file that it is about.
 
     Args:
@@ -272,7 +227,7 @@ def kept_sweep(out: Path) -> SweepFile:
     return checked(values, where=str(path))
 
 
-def checked(values: Mapping[str, Any], *, where: str) -> SweepFile:
+def checked(values: Mapping[str, object], *, where: str) -> SweepFile:
     """The sweep file of some values.
 
     Raises:
@@ -308,12 +263,9 @@ def _told(error: ErrorDetails) -> str:
         return f"{place} is no key of a sweep file{meant}"
     if error["type"] == "missing":
         return f"{place} is missing; {_WANTED.get(place, 'give it')}"
-    shown = repr(error["input"])
-    shown = shown if len(shown) < _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
-    return f"{place}={shown}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    return f"{place}={brief(error['input'])}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-_LONGEST_SHOWN = 80
 _BRANCHES: tuple[str, ...] = (
     "int",
     "constrained-int",
@@ -329,7 +281,7 @@ _WANTED = {
 }
 
 
-def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, Any]:
+def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, object]:
     """The tables of a sweep's run file."""
     if not isinstance(sweep.base, str):
         return dict(sweep.base)
@@ -345,7 +297,7 @@ def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, Any]:
         raise InputError(f"{run} {error}") from error
 
 
-def file_text(sweep: SweepFile, base: Mapping[str, Any]) -> str:
+def file_text(sweep: SweepFile, base: Mapping[str, object]) -> str:
     """A sweep file with the tables of its run file in it, as TOML.
 
     Args:
@@ -359,4 +311,4 @@ def file_text(sweep: SweepFile, base: Mapping[str, Any]) -> str:
     seeds = whole.pop("seeds")
     tables = write_toml({**{k: v for k, v in whole.items() if k != "base"}})
     run = write_toml({"base": dict(base)})
-    return f"seeds = {_toml(seeds)}\n\n{tables}\n{run}"
+    return f"seeds = {toml_of(seeds)}\n\n{tables}\n{run}"

@@ -27,7 +27,7 @@ from ....training.data.image_folder import opened_picture
 from ...folder import folder as run_folder
 from ...run_file.device import find_device
 from ...stop import Stop
-from ..attack import means
+from ..entry import means
 from .batch import BatchFacts, facts_of
 from .file import read_tensors
 from .model import Posed, doubts, pose

@@ -1,5 +1,7 @@
 """What the four rows of an attack say."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -46,7 +48,7 @@ def test_an_image_that_the_blind_guess_gets_as_well_is_no_hit():
 def test_an_attack_that_fails_undefended_says_nothing_about_the_defence():
     assert "says nothing about the defence" in conclusion(_rows((0.1,), (0.2,), (0.2,)))
     assert conclusion(_rows((0.1,), (0.001,), (0.1,))).startswith("No leak shown")
-    assert conclusion(_rows((0.1,), (0.001,), (0.05,))).startswith("A leak is shown")
+    assert "one image" in conclusion(_rows((0.1,), (0.001,), (0.05,)))
 
 
 def test_a_gain_within_the_spread_of_the_images_is_no_leak_shown():
@@ -55,3 +57,43 @@ def test_a_gain_within_the_spread_of_the_images_is_no_leak_shown():
 
     assert "beyond chance" in say((0.05, 0.13, 0.12, 0.09))
     assert say((0.05, 0.06, 0.05, 0.04)).startswith("A leak is shown")
+
+
+def test_one_image_nearer_than_public_records_are_is_a_leak():
+    rows = _rows((0.06,), (1e-9,), (0.000645,))
+    said = conclusion(rows, threshold=0.0005, guessed=1.0, near=0.01)
+    assert said.startswith("A leak is shown: with the defence on, 1 of 1 images are nearer")
+    two = _rows((0.06, 0.06), (1e-9, 1e-9), (0.000645, 0.06))
+    assert "beyond chance" in conclusion(two)
+    assert conclusion(two, near=0.01).startswith("A leak is shown")
+
+
+def test_chance_gains_over_two_images_are_called_a_leak_in_one_of_twenty():
+    # 4,000 pairs of normal gains without a mean: 5 % are expected; the limits fail with 1e-6.
+    gains = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0)).double() * 0.01
+    called = sum(
+        conclusion(_rows((0.1, 0.1), (0.001, 0.001), tuple((0.1 - pair).tolist()))).startswith(
+            "A leak"
+        )
+        for pair in gains
+    )
+    assert 133 < called < 272
+
+
+def test_labels_and_first_places_beyond_guessing_are_leaks():
+    rows = _rows((0.1,) * 8, (0.001,) * 8, (0.1,) * 8)
+    last = replace(rows[-1], right_labels=6)
+    said = conclusion([*rows[:-1], last], guessed_label=0.1)
+    assert said.startswith("A leak is shown: with the defence on, the labels of 6 of 8 images")
+    last = replace(rows[-1], right_labels=1, lineups={100: (1, 1, 2, 50, 3, 9, 20, 4)})
+    assert "2 of 8 records rank first among 100" in conclusion(
+        [*rows[:-1], last], guessed_label=0.1
+    )
+    last = replace(rows[-1], right_labels=2, lineups={100: (7,) * 8})
+    assert conclusion([*rows[:-1], last], guessed_label=0.1).startswith("No leak")
+
+
+def test_the_power_of_the_fallback_stands_beside_the_verdict():
+    rows = _rows((0.1,) * 2, (0.001,) * 2, (0.1,) * 2)
+    said = conclusion([*rows[:-1], replace(rows[-1], power=(0.04, 0.08))])
+    assert said.endswith("would keep the true one with probability 0.06.")

@@ -54,7 +54,7 @@ def test_adversaries_can_be_asked_for() -> None:
     ("incomplete", "found"),
     [
         ("privacy.adversaries=", 5),
-        ("attack.presets=", 4),
+        ("attack.presets=", 5),
         ("graph.name=", 10),
         ("training.rounds=", 0),
         ("nothing.at.all=", 0),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from overhear.reports.document.collect import collect, report_run
-from overhear.runs.attack.attack import PLANTED
+from overhear.runs.attack.entry import PLANTED
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.run import train_run
 from overhear.runs.folder.sums import write_sums

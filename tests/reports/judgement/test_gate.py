@@ -439,13 +439,20 @@ def test_an_audit_of_the_worst_neighbour_counts_for_the_neighbour(facts: Facts) 
 
 
 def test_every_preset_that_is_asked_for_must_have_been_tried(facts: Facts) -> None:
-    asked = {"attack_presets": ["matched", "dlg"]}
-    tried: Attack = attack()
+    asked = {"attack_presets": ["matched", "posterior"]}
+    tried: Attack = attack()  # by matched, without public records to weigh
     decision = decided(ran(facts, attack=tried), evidence=asked)
     assert decision.exit_code == 5
     assert kinds(decision) == [Kind.NOT_TRIED]
     assert Kind.TRIED in kinds(decision, Outcome.PASSED)
     assert kinds(decided(facts, evidence=asked)) == [Kind.NO_ATTACK, Kind.NO_ATTACK]
+
+
+def test_matched_satisfies_a_policy_that_names_a_weaker_preset(facts: Facts) -> None:
+    asked = {"attack_presets": ["dlg", "idlg", "inverting-gradients"]}
+    decision = decided(ran(facts, attack=attack()), evidence=asked)
+    assert Kind.NOT_TRIED not in kinds(decision)
+    assert kinds(decision, Outcome.PASSED).count(Kind.TRIED) == 3
 
 
 def test_an_attack_that_scored_nothing_was_not_tried(facts: Facts) -> None:

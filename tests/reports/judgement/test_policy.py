@@ -71,7 +71,8 @@ def test_either_key_of_an_audit_asks_for_one(tmp_path, key):
         ),
         (
             BASIC + '[evidence]\nattack_presets = ["match"]\n',
-            "must be a list of dlg, idlg, inverting-gradients, matched; did you mean matched?",
+            "must be a list of dlg, idlg, inverting-gradients, matched, posterior; did you mean "
+            "matched?",
         ),
         (BASIC + "[evidence]\naudit_canaries = 0\n", "must be an integer of at least 1"),
         (BASIC + "[evidence]\naudit_ideal = 1\n", "audit_ideal=1 must be a number in (0, 1)"),

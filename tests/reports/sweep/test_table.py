@@ -266,6 +266,54 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         plot_sweep(sweep_of(tmp_path / "d", FOUR), tmp_path / "a.docx")
 
 
+def change(out: Path, run: str, **values: Any) -> None:
+    """Change what a result says, and the epsilon of its adversary."""
+    path = next(out.glob(f"results/{run}-*.json"))
+    held = json.loads(path.read_text(encoding="utf-8"))
+    if (epsilon := values.pop("epsilon", None)) is not None:
+        held["adversaries"][0]["epsilon"] = epsilon
+        if epsilon == "inf":
+            held["adversaries"][0] |= {"status": "no protection", "bound": "none"}
+    path.write_text(json.dumps({**held, **values}), encoding="utf-8")
+
+
+def test_a_line_with_a_run_that_contradicts_its_proof_is_not_called_proven(tmp_path):
+    out = sweep_of(tmp_path / "d", FOUR)
+    change(out, "zeta_ring_seed-2", contradictions=["more was measured"])
+    table = sweep_table(out, columns=["graph.name"])
+    assert [cell.spent[0].status for cell in table.cells] == ["contradicted", *["proven"] * 3]
+    assert "audit of 1 run measured more than is proven" in table.caption
+    with pytest.raises(InputError, match="its epsilon does not hold: more was measured"):
+        figure_of(out, x="epsilon", line="algorithm.name")
+
+
+def points_drawn(axes: Any) -> list[tuple[float, float]]:
+    drawn = [container.lines[0].get_xydata() for container in axes.containers]
+    return [(round(float(x), 6), round(float(y), 6)) for line in drawn for x, y in line]
+
+
+def test_a_figure_stands_at_the_largest_epsilon_of_its_seeds_and_none_is_lost(tmp_path):
+    out = sweep_of(tmp_path / "d", FOUR)
+    change(out, "zeta_ring_seed-1", epsilon=9.0)
+    [axes] = figure_of(out, x="epsilon", line="algorithm.name").axes
+    found = points_drawn(axes)
+    assert sorted(found) == [(6.0, 70.5), (6.0, 70.75), (6.0, 84.0), (9.0, 54.25)]
+
+
+def test_settings_with_an_infinite_epsilon_are_told_of(tmp_path):
+    out = sweep_of(tmp_path / "d", FOUR)
+    change(out, "zeta_ring_seed-2", epsilon="inf")
+    [axes] = figure_of(out, x="epsilon", line="algorithm.name").axes
+    assert len(points_drawn(axes)) == 3
+    assert "of 1 of 4 settings infinite, and not shown" in axes.get_xlabel()
+
+
+def test_a_small_difference_keeps_its_digits(tmp_path):
+    rows = {("zeta", "ring"): [0.5, 0.6], ("alpha", "ring"): [0.50001, 0.60002]}
+    lines = lines_of(sweep_table(sweep_of(tmp_path / "d", rows), columns=["graph.name"]))
+    assert lines[1]["difference"] == "+0.0015 [-0.00485, +0.00785]"
+
+
 def test_the_page_holds_the_table_the_plot_and_what_failed(tmp_path, capsys):
     held = {**FOUR, ("zeta", "ring"): [math.nan, 0.60, 0.55]}
     out, page = sweep_of(tmp_path / "d", held), tmp_path / "a.html"

@@ -197,7 +197,14 @@ def test_more_than_the_proof_allows_is_exit_code_4_and_everything_is_written(
     held = json.loads((folder / "attacks" / "attack.json").read_text())
     bound = held["scenarios"][0]["bound"]
     assert (bound["rebuilt"], bound["images"], bound["exceeded"]) == (8, 8, True)
-    assert bound["confidence"] == pytest.approx(1 - 0.001 / 2)  # two points
+    # Of two points this one tests images and two sizes of lineups.
+    assert bound["confidence"] == pytest.approx(1 - 0.001 / 2 / 3)
+    lineups = held["scenarios"][0]["rows"][-1]["lineups"]
+    assert [(one["of"], one["first"], one["exceeded"]) for one in lineups] == [
+        (10, 8, True),
+        (100, 8, True),
+    ]
+    assert lineups[1]["most"] == pytest.approx(0.01)
 
 
 @pytest.mark.slow
@@ -217,7 +224,7 @@ def test_without_noise_nothing_is_proven_and_nothing_contradicted(
     result = attack_run(_train(tmp_path, "attack.images=2"))
     bound = result.scenarios[0].bound
     assert (bound.mu, bound.exceeded) == (math.inf, False)
-    assert bound.sentence.endswith("nothing is proven of what the attack was given.")
+    assert bound.sentence.endswith("(nothing is proven).")
 
 
 def test_of_a_batch_only_the_first_image_is_tested(

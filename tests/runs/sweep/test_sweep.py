@@ -16,6 +16,7 @@ import pytest
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
 from overhear.privacy.ledgers.ledger import read_ledger
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.folder import is_finished
 from overhear.runs.folder.records import read_metrics
 from overhear.runs.folder.sums import check_sums
@@ -23,6 +24,7 @@ from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file, read_tables
 from overhear.runs.stop import Interrupted, Stop
+from overhear.runs.sweep import one_run
 from overhear.runs.sweep.one_run import Task, run_point, started
 from overhear.runs.sweep.points import points_of
 from overhear.runs.sweep.results import read_results, read_tuned
@@ -370,3 +372,54 @@ def test_a_scheduler_that_does_not_answer_is_a_sentence(tmp_path, monkeypatch):
         run(swept(), tmp_path / "d", backend="dask", address="127.0.0.1:9")
     with pytest.raises(InputError, match="has no effect with backend='loky'"):
         run(swept(), tmp_path / "e", address="127.0.0.1:9")
+
+
+RATE = "training.learning_rate"
+
+
+def test_a_choice_is_read_off_its_runs_where_its_file_was_removed(tmp_path):
+    asked = {"tune": {RATE: [0.001, 0.5]}, "seeds": 2}
+    run(swept(**asked), tmp_path / "d")
+    tuned = tmp_path / "d" / "tuned.jsonl"
+    before = tuned.read_bytes()
+    tuned.unlink()
+    assert run(swept(**asked), tmp_path / "d").ran == 0
+    assert tuned.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"row": {"graph.name": ["ring"]}, "chosen": {}}', "\xff", "[" * 100_000]
+)
+def test_a_broken_file_of_choices_is_a_sentence(tmp_path, text):
+    run(swept(tune={RATE: [0.5]}), tmp_path / "d")
+    (tmp_path / "d" / "tuned.jsonl").write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match=r"tuned.jsonl cannot be read in line 1; remove it"):
+        run(swept(tune={RATE: [0.5]}), tmp_path / "d")
+
+
+def test_no_reported_run_is_measured_on_records_that_were_tuned_on(tmp_path):
+    base = {**RUN, "data": {**RUN["data"], "validation": 0.2}}
+    with pytest.raises(InputError, match="measure the reported runs on records that"):
+        run_sweep(swept(tune={RATE: [0.5]}), base, tmp_path / "d", jobs=1)
+    assert not (tmp_path / "d").exists()
+
+
+def test_what_an_audit_found_against_a_proof_stays_when_the_sweep_grows(tmp_path, monkeypatch):
+    def contradicted(folder: Path) -> None:
+        (folder / "audited").touch()
+        raise ContradictedProof("more was measured")
+
+    def again(_: object) -> None:
+        raise ContradictedProof("more was measured")
+
+    def kept(folder: Path) -> object:
+        return True if (folder / "audited").exists() else None
+
+    monkeypatch.setattr(one_run, "audit_folder", contradicted)
+    monkeypatch.setattr(one_run, "raise_contradiction", again)
+    monkeypatch.setattr(one_run, "read_audit", kept)
+    monkeypatch.setattr(one_run, "attack_run", lambda folder: None)
+    first = run(swept(also={"audit": True}), tmp_path / "d")
+    more = run(swept(also={"audit": True, "attack": True}), tmp_path / "d")
+    for found in (first, more):
+        assert [one.contradictions for one in found.results] == [["more was measured"]]

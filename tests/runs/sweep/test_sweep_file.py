@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_a_sweep_file_is_read_back_as_it_is_kept(tmp_path):
     found = swept(
         grid={"graph.name": ["ring", {"graph.name": "full", "label": "all"}]},
         tune={"training.learning_rate": [0.1], "validation": 0.3},
-        also={"attack": {"seed": [1]}},
+        also={"attack": {"seed": [4]}},
         seeds=[4, 5],
     )
     path = tmp_path / "sweep.toml"
@@ -132,3 +133,50 @@ def test_settings_that_differ_have_names_that_differ(tmp_path: Path):
     names = {p.name for p in points}
     assert len(names) == len(values)
     assert all("/" not in name and not name.startswith(".") and len(name) < 100 for name in names)
+
+
+RATE = "training.learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"also": {"attack": {"graph.name": ["rng"]}}}, "no run of the sweep has graph.name='rng'"),
+        ({"also": {"audit": {"seed": [9]}}}, "audit: no run of the sweep has seed=9; choose among"),
+        ({"also": {"audit": {"seed": ["1"]}}}, "no run of the sweep has seed='1'"),
+        ({"grid": {"graph.name": [{"graph.name": "ring", RATE: 1}], RATE: [2]}}, "both set"),
+        (
+            {"grid": {"graph.name": [{"graph.name": "ring", RATE: 1}]}, "tune": {RATE: [2]}},
+            "both set 'training.learning_rate'",
+        ),
+        ({"grid": {"graph.name": [{"graph.name": "ring", "training.seed": 1}]}}, "`seeds` is for"),
+        (
+            {"tune": {RATE: [{RATE: 1, "data.validation": 0.5}]}},
+            "sets 'data.validation', which .tune. validation sets",
+        ),
+        ({"grid": {"data.validation": [0.5]}, "tune": {RATE: [1]}}, "no reported run may have"),
+        ({"grid": {"graph.name": [{"label": "x"}]}}, "has a table without a key"),
+        ({"grid": {f"a.b{i}": list(range(10)) for i in range(400)}}, "has about 1e\\+300 runs"),
+    ],
+)
+def test_what_would_be_undone_or_left_out_in_silence_is_refused(values, words):
+    with pytest.raises(InputError, match=words):
+        swept(**values)
+
+
+def test_a_truth_value_is_chosen_as_the_file_writes_it():
+    also = {"attack": {"model.pretrained": [True]}}
+    sweep = swept(grid={"model.pretrained": [True, False]}, also=also)
+    assert [point.attack for point in points_of(sweep, {})] == [True, False]
+
+
+def test_words_in_a_list_keep_their_spaces():
+    sweep = swept(grid={"data.columns": [["a  b", "c"]]})
+    assert points_of(sweep, {})[0].overrides[0] == 'data.columns=["a  b", "c"]'
+
+
+def test_many_values_of_one_key_are_read_in_linear_time():
+    values = [f"v{i}" for i in range(60_000)]
+    began = time.process_time()
+    swept(grid={"training.rounds": values})
+    assert time.process_time() - began < 15

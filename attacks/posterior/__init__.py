@@ -1,0 +1,1 @@
+"""What public records say of a victim's record, weighed by the likelihood of what was observed."""
