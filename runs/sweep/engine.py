@@ -138,8 +138,10 @@ class Engine:
         with contextlib.ExitStack() as stack:
             try:
                 if self._address is None:
-                    quiet: dict[str, object] = {"dashboard_address": None}  # no page, no port
-                    local = LocalCluster(n_workers=self._jobs, threads_per_worker=1, **quiet)
+                    none: Any = None  # neither a page nor a port
+                    local = LocalCluster(
+                        n_workers=self._jobs, threads_per_worker=1, dashboard_address=none
+                    )
                     client = stack.enter_context(Client(stack.enter_context(local)))
                 else:
                     client = stack.enter_context(Client(self._address, timeout=_PATIENCE))
