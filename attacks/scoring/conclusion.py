@@ -78,8 +78,8 @@ def _verdict(
     close = sum(e < near and e < b for e, b in zip(defended.mse, blind.mse, strict=True))
     if close:
         return (
-            f"A leak is shown: with the defence on, {close} of {count} images are nearer to the "
-            f"truth (MSE below {near:.3g}) than 19 in 20 public records are to any other."
+            f"A leak is shown: with the defence on, {close} of {count} {what} are nearer to the "
+            f"truth ({error} below {near:.3g}) than 19 in 20 public records are to any other."
         )
     if all(stage == "not identified" for stage in rows[-1].stages):
         return (
@@ -100,7 +100,8 @@ def _verdict(
     if len(defended.mse) == 1:
         return (
             "No leak shown beyond chance: with the defence on, the attack gains on the blind "
-            "guess, but one image that is not rebuilt cannot tell chance from a leak; attack more."
+            f"guess, but one {what[:-1]} that is not rebuilt cannot tell chance from a leak; "
+            "attack more."
         )
     if not _gains(blind.mse, defended.mse):
         return (

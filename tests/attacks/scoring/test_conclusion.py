@@ -84,7 +84,7 @@ def test_labels_and_first_places_beyond_guessing_are_leaks():
     rows = _rows((0.1,) * 8, (0.001,) * 8, (0.1,) * 8)
     last = replace(rows[-1], right_labels=6)
     said = conclusion([*rows[:-1], last], guessed_label=0.1)
-    assert said.startswith("A leak is shown: with the defence on, the labels of 6 of 8 images")
+    assert said.startswith("A leak is shown: with the defence on, the labels of 6 of 8 records")
     last = replace(rows[-1], right_labels=1, lineups={100: (1, 1, 2, 50, 3, 9, 20, 4)})
     assert "2 of 8 records rank first among 100" in conclusion(
         [*rows[:-1], last], guessed_label=0.1
