@@ -150,8 +150,10 @@ def _temperature(far: Tensor, inputs: Tensor) -> float:
         inputs: (N, n) records.
     """
     held = inputs[: len(far)]
-    errors = [
-        float((_weights(far, noisy=True, temperature=t) @ inputs - held).square().mean())
-        for t in _TEMPERATURES
-    ]
-    return _TEMPERATURES[errors.index(min(errors))]
+    errors = torch.stack(
+        [
+            (_weights(far, noisy=True, temperature=t) @ inputs - held).square().mean()
+            for t in _TEMPERATURES
+        ]
+    )
+    return _TEMPERATURES[int(errors.argmin())]

@@ -83,7 +83,8 @@ def test_each_attack_has_a_folder_of_its_own_and_all_are_read_as_one(folder: Pat
     check_sums(folder)
     # The risk of a false contradiction is spent once: .001, then a quarter, then a ninth of it.
     levels = [1 - float(s.bound.confidence or 0) for s in found.scenarios]
-    assert levels == pytest.approx([1e-3, 1e-3 / 4, 1e-3 / 9], rel=1e-6)
+    # Of each attack three limits are tested: images, and two lineups.
+    assert levels == pytest.approx([1e-3 / 3, 1e-3 / 12, 1e-3 / 27], rel=1e-6)
     assert read_checked_run(folder).report.reproduce.commands[2:5] == [
         "overhear attack DIR",
         "overhear attack DIR --name images-3-neighbour-1 --images 3 --adversary neighbour:1",
