@@ -59,6 +59,12 @@ VALUES: Mapping[str, Value] = {
     "consensus_distance": Value(
         head="consensus distance", more=None, of_mean=lambda m: m.consensus_distance
     ),
+    "optimum_distance": Value(
+        head="distance from the optimum",
+        more=False,
+        of_mean=lambda m: m.consensus_optimum_distance,
+        of_agents=lambda m: m.optimum_distance,
+    ),
     "mse": Value(head="MSE of the defended attack", more=None, attack="mse"),
     "psnr": Value(head="PSNR of the defended attack, dB", more=None, attack="psnr"),
     "ssim": Value(head="SSIM of the defended attack", more=None, attack="ssim"),

@@ -196,6 +196,9 @@ class MetricsLine(Described):
     r2: list[Score] | None = None
     """Of a regression: how much of the targets' variance each agent's model explains."""
     consensus_r2: Score | None = None
+    optimum_distance: list[Score] | None = None
+    """Of each agent's model from the optimum, where that is known: of data that were made."""
+    consensus_optimum_distance: Score | None = None
 
     @classmethod
     def of(cls, metrics: Metrics) -> MetricsLine:
@@ -213,6 +216,8 @@ class MetricsLine(Described):
             consensus_rmse=metrics.consensus_rmse,
             r2=_listed(metrics.r2),
             consensus_r2=metrics.consensus_r2,
+            optimum_distance=_listed(metrics.optimum_distance),
+            consensus_optimum_distance=metrics.consensus_optimum_distance,
         )
 
 

@@ -31,7 +31,7 @@ from ...training.engine.exchange import share_root
 from ...training.engine.messages import Gathered
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.transcript import Transcript
-from ...training.models.evaluation import Metrics, evaluate
+from ...training.models.evaluation import Metrics
 from ..own.sources import SOURCES, check_at_end, write_sources
 from ..own.tables import names_of
 from ..plan.plan import Plan, make_plan
@@ -260,7 +260,6 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
         engine.restore(start.state, round=start.round)  # its own start is sent to nobody
     releases = [{"kind": kind} for kind in session.plan.message_kinds]
     every, rounds = config.training.evaluate_every, config.training.rounds
-    test = built.data.measured
     with nullcontext() if ledger is None else run_folder.metrics_file(out) as lines:
         while True:
             at = engine.round
@@ -269,9 +268,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
             metrics = None
             hurries = stop.signal != 0 and session.group is None
             if at == session.last or (at % every == 0 and not hurries):
-                metrics = evaluate(
-                    built.setting.model, engine.models(), test, round=at, task=built.setting.task
-                )
+                metrics = built.measured(engine.models(), round=at)
                 if lines is not None:
                     lines.write(json.dumps(MetricsLine.of(metrics).dump()) + "\n")
                     lines.flush()

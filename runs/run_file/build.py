@@ -20,22 +20,25 @@ from ...privacy.guarantee import Statement, Unit
 from ...training.algorithms import Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
 from ...training.batches.sampler import Sampler
-from ...training.data.array_files import read_npy, read_npz
-from ...training.data.load import Dataset, load_dataset, partition
-from ...training.data.own_data import own_dataset
-from ...training.data.partition import check_cap, check_together, deal_users
+from ...training.data.dataset import Dataset
+from ...training.data.partition import (
+    check_cap,
+    check_together,
+    deal_users,
+    partition,
+    parts_held,
+)
 from ...training.data.store import Shard
-from ...training.data.tables.load import table_dataset
 from ...training.engine.engine import Setting
 from ...training.gradients.choice import BY_LAYER, with_layers
 from ...training.graphs.graph import Topology
 from ...training.graphs.participation import drawn_list, read_active_file, scheduled
 from ...training.graphs.topologies import build_graph
+from ...training.models.evaluation import Metrics, evaluate
 from ...training.models.losses import NetworkLoss, loss_named
 from ...training.models.parameters import build_model, sizes_of, validate_model
 from ...training.models.tasks import ClassWeights, Task
 from ...training.own.algorithms import algorithm_named
-from ...training.own.names import is_own
 from ...training.tracing.trace import trace
 from .cross_checks import cap_problems
 from .device import find_device
@@ -86,33 +89,8 @@ def missing_of(config: RunFile) -> int:
 
 def data_of(config: RunFile) -> Dataset:
     """The data set of a run file, less what it keeps for validation."""
-    found = _read(config)
+    found = config.data.read()
     return found.with_validation(share) if (share := config.data.validation) else found
-
-
-def _read(config: RunFile) -> Dataset:
-    d = config.data
-    if is_own(d.name):
-        return own_dataset(d.name, d.options, classes=d.classes, outputs=d.outputs or 0)
-    root = Path(d.root or "").expanduser()
-    match d.name:
-        case "npz":
-            return read_npz(root, classes=d.classes, outputs=d.outputs or 0)
-        case "npy":
-            target = Path(d.target or "").expanduser()
-            return read_npy(root, target, classes=d.classes, outputs=d.outputs or 0)
-        case "csv" | "parquet":
-            return table_dataset(
-                root,
-                d.declared(),
-                form=d.name,
-                separator=d.separator,
-                test=None if d.test is None else Path(d.test).expanduser(),
-                cache=None if d.cache is None else Path(d.cache).expanduser(),
-                classes=d.classes,
-                user=d.user,
-            )
-    return load_dataset(d.name, root=d.root, features=d.features, test=d.test)
 
 
 def records_of(config: RunFile, data: Dataset) -> float:
@@ -128,6 +106,8 @@ def parts_of(config: RunFile, data: Dataset) -> list[NDArray[np.int64]]:
     """
     if data.users is not None:
         return _parts_by_user(config, data.users)
+    if data.held_by is not None:
+        return parts_held(data.held_by, config.data.agents)
     return partition(
         data.targets.numpy(),
         config.data.agents,
@@ -263,6 +243,17 @@ class Built:
             graph=self.setting.graph,
             rounds=self.rounds,
             records=len(self.data.targets) / self.setting.graph.agents,
+        )
+
+    def measured(self, models: Tensor, *, round: int) -> Metrics:
+        """Test metrics of the agents' models (A, D) after a round."""
+        return evaluate(
+            self.setting.model,
+            models,
+            self.data.measured,
+            round=round,
+            task=self.setting.task,
+            optimum=self.data.optimum,
         )
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from .data_table import DataTable
 from .privacy_table import PrivacyTable
 from .tables import AttackTable, AuditTable, InterceptTable, ModelTable
 
@@ -83,29 +84,31 @@ def cap_problems(privacy: PrivacyTable | None) -> list[str]:
 
 
 def resolved_model(
-    model: ModelTable, *, algorithm: str, outputs: int | None
+    model: ModelTable, *, algorithm: str, data: DataTable
 ) -> tuple[ModelTable, list[str]]:
     """[model] with its loss, and with its task, by default what the algorithm is for.
 
     Args:
         model: as read.
         algorithm: its name.
-        outputs: of [data], numbers to predict in place of classes.
+        data: what is learned from.
     """
     from ...training.algorithms import ALGORITHMS
     from ...training.own.algorithms import algorithm_named
 
     has_dual = algorithm_named(algorithm).blocks > 1
     wanted = "class-weights" if has_dual else "classification"
+    outputs = data.predicts
     if outputs:
         wanted = "regression"
         if has_dual:
+            key = f"outputs={outputs}" if data.outputs else f"name={data.name!r}"
             return model, [
-                f"[data] outputs={outputs} cannot be learned by {algorithm}, which weighs classes; "
+                f"[data] {key} cannot be learned by {algorithm}, which weighs classes; "
                 "choose an algorithm without dual variables"
             ]
     if model.task in (None, wanted):
-        problems = _loss_problems(model.loss, wanted)
+        problems = _loss_problems(model.loss, wanted) + _quadratic_problems(model, data)
         loss = model.loss or ("squared" if outputs else "cross-entropy")
         return model.model_copy(update={"task": wanted, "loss": loss}), problems
     if "regression" in (model.task, wanted):
@@ -130,6 +133,20 @@ def _loss_problems(loss: str | None, task: str) -> list[str]:
     else:
         wrong, remedy = loss != "cross-entropy", "set [data] outputs to predict numbers"
     return [f'[model] loss="{loss}" does not fit task="{task}"; {remedy}'] if wrong else []
+
+
+def _quadratic_problems(model: ModelTable, data: DataTable) -> list[str]:
+    """What would make the loss of `quadratic` no quadratic of the model."""
+    if data.name != "quadratic":
+        return []
+    return [
+        f'[model] {key}={found!r} makes no quadratic of [data] name="quadratic"; use "{wanted}"'
+        for key, found, wanted in (
+            ("name", model.name, "linear"),
+            ("loss", model.loss or "squared", "squared"),
+        )
+        if found != wanted
+    ]
 
 
 def resolved_intercept(

@@ -9,24 +9,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ...privacy.errors import InputError
 from ...training.own.names import is_own
 from .problems import did_you_mean
-from .tables import Count, Positive, Table
+from .tables import Count, Index, NotNegative, Positive, Table
+
+if TYPE_CHECKING:
+    from ...training.data.dataset import Dataset
 
 __all__ = ["DATA_NAMES", "DataTable"]
 
 _BUNDLED = ("digits", "faces", "mnist", "fashion-mnist", "cifar10", "libsvm", "image-folder")
-_TABLES, _ARRAYS = ("csv", "parquet"), ("npz", "npy")
-DATA_NAMES = (*_BUNDLED, *_TABLES, *_ARRAYS)
+_TABLES, _ARRAYS, _MADE = ("csv", "parquet"), ("npz", "npy"), ("quadratic",)
+DATA_NAMES = (*_BUNDLED, *_MADE, *_TABLES, *_ARRAYS)
 
 _ENVIRONMENT_ROOT = "OVERHEAR_DATA"
 _ROOT_FROM_ENVIRONMENT = ("mnist", "fashion-mnist", "cifar10")
-_NO_ROOT = ("digits", "faces", *_ROOT_FROM_ENVIRONMENT)
+_NO_ROOT = ("digits", "faces", *_MADE, *_ROOT_FROM_ENVIRONMENT)
 _OWN = '"module:NAME"'
 
 Columns = dict[str, Annotated[list[Any], Field(strict=False)]]
@@ -48,6 +51,12 @@ class DataTable(Table):
         "user": ("name", _TABLES),
         "classes": ("name", (*_TABLES, *_ARRAYS, _OWN)),
         "outputs": ("name", (*_TABLES, *_ARRAYS, _OWN)),
+        "dimension": ("name", _MADE),
+        "rotation": ("name", _MADE),
+        "condition": ("name", _MADE),
+        "records": ("name", _MADE),
+        "spread": ("name", _MADE),
+        "seed": ("name", _MADE),
         "options": ("name", _OWN),
     }
     name: str
@@ -84,6 +93,18 @@ class DataTable(Table):
     """Public number of classes; without it the labels tell it, and it counts as public."""
     outputs: Count | None = None
     """Numbers to predict of a record, in place of classes."""
+    dimension: Annotated[int, Field(ge=2)] = 2
+    """Inputs of a record of `quadratic`."""
+    rotation: Annotated[float, Field(allow_inf_nan=False)] = 15.0
+    """Degrees by which an agent's quadratic is turned from the one before."""
+    condition: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
+    """Largest curvature of the quadratics over the smallest."""
+    records: Count = 100
+    """Of each agent, at least dimension + 2."""
+    spread: NotNegative = 0.1
+    """Deviation of the targets from the quadratic's line."""
+    seed: Index = 0
+    """Public, of the records that are made; the quadratics do not depend on it."""
     options: dict[str, Any] = Field(default_factory=dict)  # by name, for the user's function
     """Of your own function: every other key of the table is one of these."""
 
@@ -93,7 +114,7 @@ class DataTable(Table):
         """Put the keys that are nobody's aside, where a function of the user may take them."""
         if not isinstance(values, Mapping) or not is_own(str(values.get("name", ""))):
             return values
-        known = cls.model_fields
+        known = cls.model_fields.keys() - {key for key, at in cls.belongs.items() if at[1] == _MADE}
         own = {key: value for key, value in values.items() if key not in known}
         kept = {key: value for key, value in values.items() if key in known}
         given = kept.get("options", {})
@@ -123,6 +144,17 @@ class DataTable(Table):
                 f"partition={self.partition!r} deals by class, and numbers to predict have none; "
                 'use "iid"'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_made(self) -> Self:
+        if self.name in _MADE and self.partition != "iid":
+            raise InputError(
+                f"partition={self.partition!r} has no effect with name={self.name!r}, whose "
+                "records are made for each agent; leave it out"
+            )
+        if self.name in _MADE and self.root is not None:
+            raise InputError(f"root={self.root!r} has no effect with name={self.name!r}")
         return self
 
     @model_validator(mode="after")
@@ -173,9 +205,14 @@ class DataTable(Table):
         return self
 
     @property
+    def predicts(self) -> int | None:
+        """Numbers to predict of a record; None of classes."""
+        return 1 if self.name in _MADE else self.outputs
+
+    @property
     def reads_classes(self) -> bool:
         """Whether the number of classes is to be told by the labels."""
-        if self.classes or self.outputs or self.name in _BUNDLED:
+        if self.classes or self.predicts or self.name in _BUNDLED:
             return False
         return self.name not in _TABLES or self.declared().classes is None
 
@@ -193,6 +230,53 @@ class DataTable(Table):
             outputs=self.outputs or 0,
             clamp=self.outside == "clamp",
         )
+
+    def read(self) -> Dataset:
+        """The data set, before anything of it is kept for validation.
+
+        Raises:
+            FileNotFoundError: a file is missing.
+            ValueError: what is read or made is no such data set.
+        """
+        from ...training.data.array_files import read_npy, read_npz
+        from ...training.data.load import load_dataset
+        from ...training.data.made.quadratic import quadratic
+        from ...training.data.own_data import own_dataset
+        from ...training.data.tables.load import table_dataset
+
+        if is_own(self.name):
+            return own_dataset(
+                self.name, self.options, classes=self.classes, outputs=self.outputs or 0
+            )
+        root = Path(self.root or "").expanduser()
+        match self.name:
+            case "npz":
+                return read_npz(root, classes=self.classes, outputs=self.outputs or 0)
+            case "npy":
+                target = Path(self.target or "").expanduser()
+                return read_npy(root, target, classes=self.classes, outputs=self.outputs or 0)
+            case "csv" | "parquet":
+                return table_dataset(
+                    root,
+                    self.declared(),
+                    form=self.name,
+                    separator=self.separator,
+                    test=None if self.test is None else Path(self.test).expanduser(),
+                    cache=None if self.cache is None else Path(self.cache).expanduser(),
+                    classes=self.classes,
+                    user=self.user,
+                )
+            case "quadratic":
+                return quadratic(
+                    self.agents,
+                    dimension=self.dimension,
+                    rotation=self.rotation,
+                    condition=self.condition,
+                    records=self.records,
+                    spread=self.spread,
+                    seed=self.seed,
+                )
+        return load_dataset(self.name, root=self.root, features=self.features, test=self.test)
 
     def entries(self) -> dict[str, object]:
         """See `Table.entries`; options stand as keys of their own."""

@@ -89,7 +89,7 @@ class RunFile(Table):
         privacy, problems = resolved_privacy(
             self.privacy, algorithm=name, agents=agents, links=self.graph.links
         )
-        model, of_model = resolved_model(self.model, algorithm=name, outputs=self.data.outputs)
+        model, of_model = resolved_model(self.model, algorithm=name, data=self.data)
         intercept, of_intercept = resolved_intercept(
             self.intercept,
             rounds=rounds,

@@ -79,6 +79,9 @@ class Dataset:
         outputs: Numbers that a regression predicts of a record, at least 1; 0 of classes.
         store: Where the training records are, if not in memory.
         users: (N,) int64 number of each training record's user; None where nobody says.
+        held_by: (N,) int64 agent that holds each training record; None where they are dealt.
+        optimum: (D,) where the mean of all agents' losses is least, in parameters of the network
+            "linear"; None where nobody knows.
         validation: Records that are kept from training, on which a run is measured in place of the
             test records; None where nothing was kept.
         notes: What is counted as public though it was read off the records, one sentence each.
@@ -101,6 +104,8 @@ class Dataset:
     outputs: int = 0
     store: Store | None = None
     users: Tensor | None = None
+    held_by: Tensor | None = None
+    optimum: Tensor | None = None
     validation: Examples | None = None
     notes: tuple[str, ...] = ()
     columns: tuple[TableColumn, ...] = ()
@@ -126,13 +131,15 @@ class Dataset:
                 f"test_inputs of {self.name!r} have shape {tuple(self.test_inputs.shape[1:])} and "
                 f"inputs {self.input_shape}; they must be equal"
             )
-        if self.users is not None and (
-            self.users.dtype != torch.int64 or tuple(self.users.shape) != (len(self.targets),)
-        ):
-            raise InputError(
-                f"users of {self.name!r} must be {len(self.targets)} int64 numbers, one a record, "
-                f"not {tuple(self.users.shape)} {self.users.dtype}"
-            )
+        for what in ("users", "held_by"):
+            of = getattr(self, what)
+            if of is not None and (
+                of.dtype != torch.int64 or tuple(of.shape) != (len(self.targets),)
+            ):
+                raise InputError(
+                    f"{what} of {self.name!r} must be {len(self.targets)} int64 numbers, one a "
+                    f"record, not {tuple(of.shape)} {of.dtype}"
+                )
         channels = self.input_shape[0] if self.image else 1
         if self.image and len(self.input_shape) != 3:
             raise InputError(
@@ -190,6 +197,7 @@ class Dataset:
             targets=self.targets[rows],
             store=Shard(self.train, rows) if stored else None,
             users=None if self.users is None else self.users[rows],
+            held_by=None if self.held_by is None else self.held_by[rows],
             validation=self.train.take(held),
             notes=(
                 *self.notes,

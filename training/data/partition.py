@@ -30,6 +30,7 @@ __all__ = [
     "deal_users",
     "hold_out_users",
     "partition",
+    "parts_held",
     "poisson_batch",
     "user_numbers",
 ]
@@ -195,6 +196,32 @@ def user_numbers(names: Sequence[str]) -> NDArray[np.int64]:
         for name in names
     )
     return np.frombuffer(digests, dtype="<i8").astype(np.int64)
+
+
+def parts_held(held_by: Tensor, agents: int) -> list[Indices]:
+    """By agent the indices of the records that the data say it holds.
+
+    Args:
+        held_by: (N,) agent of each record.
+        agents: A.
+
+    Raises:
+        ValueError: a record of an agent that is not there, or an agent without one.
+
+    >>> [part.tolist() for part in parts_held(torch.tensor([1, 0, 1]), 2)]
+    [[1], [0, 2]]
+    """
+    of = held_by.numpy()
+    if of.size and not 0 <= of.min() <= of.max() < agents:
+        raise InputError(
+            f"the data name agents {of.min()} to {of.max()} for their records, and there are "
+            f"agents={agents}; make them for as many agents"
+        )
+    parts = [np.flatnonzero(of == agent) for agent in range(agents)]
+    for agent, part in enumerate(parts):
+        if not part.size:
+            raise InputError(f"agent {agent} holds no record; give every agent one or more")
+    return parts
 
 
 def check_cap(users: Tensor, most: int) -> None:

@@ -37,6 +37,7 @@ class Metrics(NamedTuple):
             target.
         r2, consensus_r2: of a regression how much of the targets' variance is explained; None
             where all targets are equal.
+        optimum_distance, consensus_optimum_distance: Euclidean distance from a known optimum.
     """
 
     round: int
@@ -51,6 +52,8 @@ class Metrics(NamedTuple):
     consensus_rmse: float | None = None
     r2: tuple[float, ...] | None = None
     consensus_r2: float | None = None
+    optimum_distance: tuple[float, ...] | None = None
+    consensus_optimum_distance: float | None = None
 
 
 def evaluate(
@@ -61,6 +64,7 @@ def evaluate(
     round: int,
     batch: int = 2048,
     task: Task | None = None,
+    optimum: Tensor | None = None,
 ) -> Metrics:
     """Loss, accuracy and, of two classes, AUROC of every agent's model and of their mean.
 
@@ -73,6 +77,7 @@ def evaluate(
         round: the number that the metrics carry.
         batch: examples at once.
         task: what was learned; the cross-entropy is the loss unless it is a `NetworkLoss`.
+        optimum: (D,) where the loss of all agents is least, if that is known.
     """
     mean = models.mean(dim=0)
     distance = float((models - mean).square().sum(dim=1).mean().sqrt())
@@ -80,6 +85,11 @@ def evaluate(
         *own, consensus = _scores(
             model, torch.cat([models, mean[None]]), examples, batch=batch, task=task
         )
+
+    away = None
+    if optimum is not None:
+        best = optimum.to(models.device, torch.float64)
+        away = (torch.cat([models, mean[None]]).double() - best).norm(dim=1).tolist()
 
     def of_each(name: str) -> tuple[float, ...] | None:
         return tuple(v for v in (getattr(score, name) for score in own) if v is not None) or None
@@ -97,6 +107,8 @@ def evaluate(
         consensus_rmse=consensus.rmse,
         r2=of_each("r2"),
         consensus_r2=consensus.r2,
+        optimum_distance=None if away is None else tuple(away[:-1]),
+        consensus_optimum_distance=None if away is None else away[-1],
     )
 
 

@@ -285,7 +285,14 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> Non
 
 
 def test_names_are_those_of_the_registries() -> None:
-    assert set(DATA_NAMES) == {*data.DATASET_NAMES, "csv", "parquet", "npz", "npy"}
+    assert set(DATA_NAMES) == {
+        *data.DATASET_NAMES,
+        "quadratic",
+        "csv",
+        "parquet",
+        "npz",
+        "npy",
+    }
     assert set(get_args(GraphName)) == set(topologies.GRAPH_NAMES)
     assert set(MODEL_NAMES) == set(models.MODEL_NAMES)
     assert set(get_args(PresetName)) == set(PRESETS)

@@ -1,0 +1,90 @@
+"""The least squares of `quadratic` are the quadratics that its page states."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from overhear.privacy.errors import InputError
+from overhear.training.data.made.quadratic import quadratic
+from overhear.training.data.partition import parts_held
+
+
+def loss(inputs, targets, point):
+    """Mean over records of (a'w + b - t)^2."""
+    return (inputs.double() @ point[:-1] + point[-1] - targets.double()).square().mean()
+
+
+def stated(agent, point, *, dimension, rotation, condition, spread):
+    """(w - c_i)' H_i (w - c_i) + b^2 + s^2, written out anew."""
+    turn = np.eye(dimension)
+    angle = math.radians(agent * rotation)
+    for k in range(0, dimension - 1, 2):
+        turn[k, k] = turn[k + 1, k + 1] = math.cos(angle)
+        turn[k + 1, k], turn[k, k + 1] = math.sin(angle), -math.sin(angle)
+    hessian = turn @ np.diag([1 if k % 2 == 0 else 1 / condition for k in range(dimension)])
+    hessian = hessian @ turn.T
+    away = point.numpy()[:-1] - turn @ np.ones(dimension) / math.sqrt(dimension)
+    return away @ hessian @ away + float(point[-1]) ** 2 + spread**2
+
+
+@pytest.mark.parametrize("dimension", [2, 5])
+def test_the_mean_loss_of_an_agent_is_its_stated_quadratic(dimension):
+    options = {"dimension": dimension, "rotation": 15.0, "condition": 7.0, "spread": 0.3}
+    data = quadratic(4, records=30, seed=3, **options)
+    points = torch.randn(6, dimension + 1, generator=torch.Generator().manual_seed(0)).double()
+    for agent, part in enumerate(parts_held(data.held_by, 4)):
+        for point in points:
+            wanted = stated(agent, point, **options)
+            of_train = loss(data.inputs[part], data.targets[part], point)
+            of_test = loss(data.test_inputs[part], data.test_targets[part], point)
+            assert float(of_train) == pytest.approx(wanted, rel=1e-5)
+            assert float(of_test) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_gradient_of_all_agents_vanishes_at_the_optimum():
+    data = quadratic(20, dimension=4)
+    point = data.optimum.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(loss(data.inputs, data.targets, point), point)
+    assert slope.norm() < 1e-6
+    (other,) = torch.autograd.grad(loss(data.inputs, data.targets, point + 0.1), point)
+    assert other.norm() > 1e-2
+
+
+def test_the_seed_decides_the_records_and_not_the_quadratics():
+    one, two = quadratic(3, seed=0), quadratic(3, seed=1)
+    assert not torch.equal(one.inputs, two.inputs)
+    assert torch.equal(one.optimum, two.optimum)
+
+
+def test_without_rotation_all_agents_share_an_optimum():
+    assert quadratic(6, rotation=0.0).optimum.tolist() == pytest.approx([0.5**0.5, 0.5**0.5, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dimension": 1}, "dimension=1 must be at least 2"),
+        ({"records": 3}, "records=3 must be at least 4"),
+        ({"condition": 0.5}, "condition=0.5 must be"),
+        ({"spread": -1.0}, "spread=-1.0 must be"),
+        ({"rotation": math.inf}, "rotation=inf must be"),
+        ({"records": 10**9}, "at most 1073741824 numbers"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        quadratic(5, **options)
+
+
+def test_records_go_to_the_agent_that_the_data_name():
+    assert [part.tolist() for part in parts_held(torch.tensor([2, 0, 1, 0]), 3)] == [
+        [1, 3],
+        [2],
+        [0],
+    ]
+    with pytest.raises(InputError, match="agent 1 holds no record"):
+        parts_held(torch.tensor([0, 2]), 3)
+    with pytest.raises(InputError, match="the data name agents 0 to 3"):
+        parts_held(torch.tensor([0, 3]), 3)

@@ -1,0 +1,1 @@
+"""Data that are made by a public seed."""
