@@ -2,6 +2,10 @@
 
 The same for a round that trains and for one that is traced. The step gets a state of handles and
 copies of its public tensors, and returns one; nothing else of a round outlives it.
+
+A field may be a tuple of values: a history, which holds noise alone. Whoever holds a state holds
+the values of a history side by side, `past` as `past_1`, `past_2`, ..., and only the step sees the
+tuple. `histories_of` names them.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
@@ -24,10 +28,10 @@ from .round import Round
 from .script import MOST_OPERATIONS, Entry, Script, digest
 from .values import UndeclaredOperation
 
-__all__ = ["Performed", "fields_of", "perform"]
+__all__ = ["Performed", "fields_of", "histories_of", "perform"]
 
 _MOST_PAIRS, _FEWEST = 700_000_000, 500  # of operations, over all agents: 200 MB of forms
-_STATE = "a state is a NamedTuple of Agents and public tensors"
+_STATE = "a state is a NamedTuple of Agents, tuples of Agents that hold noise, and public tensors"
 
 
 class Performed(NamedTuple):
@@ -116,25 +120,76 @@ def _opened(state: Any, script: Script) -> Any:
     return type(state).opens(**fields)
 
 
+def histories_of(state: Any) -> frozenset[str]:
+    """The fields of a state that is held by a run which are values of a history."""
+    return getattr(type(state), "histories", frozenset())
+
+
 @functools.cache
-def _held_by_the_run(kind: Any) -> Any:
-    """A NamedTuple with the fields of a step's state, whose code never meets a value."""
-    return type(kind.__name__, (namedtuple(kind.__name__, kind._fields),), {"opens": kind})
+def _held_by_the_run(kind: Any, lengths: tuple[int | None, ...]) -> Any:
+    """A NamedTuple with the values of a step's state, whose code never meets one.
+
+    Args:
+        kind: the class of the step's state.
+        lengths: of each field the number of values of a history; None where it is none.
+    """
+    parts = {
+        name: (name,) if length is None else tuple(f"{name}_{i + 1}" for i in range(length))
+        for name, length in zip(kind._fields, lengths, strict=True)
+    }
+    names = [part for of in parts.values() for part in of]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UndeclaredOperation(
+            f"the state has a field {twice!r} beside a history whose values are called so; give "
+            "one of them another name"
+        )
+    whole = [name for name, length in zip(kind._fields, lengths, strict=True) if length is None]
+
+    def opens(**fields: Any) -> Any:
+        return kind(
+            **{
+                name: fields[name] if name in whole else tuple(fields[one] for one in of)
+                for name, of in parts.items()
+            }
+        )
+
+    own = {"opens": staticmethod(opens), "histories": frozenset(names) - frozenset(whole)}
+    return type(kind.__name__, (namedtuple(kind.__name__, names),), own)
 
 
 def _closed(returned: Any, script: Script, before: Any) -> Any:
     """The state that a step returned, with values in place of handles."""
     try:
-        fields = {name: _field(name, held, script) for name, held in fields_of(returned).items()}
+        every = fields_of(returned)
+        for name, held in every.items():
+            if type(held) is tuple and name in getattr(before, "_fields", ()):
+                _refuse(name, "a tuple, and held a value before")
+        lengths = tuple(len(held) if type(held) is tuple else None for held in every.values())
+        held_by_the_run = _held_by_the_run(type(returned), lengths)
+        parts = [_field(name, one, script) for name, held in every.items() for one in _each(held)]
+        fields = dict(zip(held_by_the_run._fields, parts, strict=True))
         _check_same_fields(before, fields)
         given = {name: noted for name, (_, noted) in fields.items()}
         script.note("return", given)
     except Exception as error:
         script.give_up(error)
         raise
-    kind: Any = type(returned)
-    held_by_the_run = _held_by_the_run(kind)
     return held_by_the_run(**{name: held for name, (held, _) in fields.items()})
+
+
+def _each(held: object) -> Iterator[object]:
+    """The values of a history, or the one value of another field."""
+    if type(held) is not tuple:
+        yield held
+        return
+    for one in held:
+        if not isinstance(one, Agents):
+            raise UndeclaredOperation(
+                f"a history of the state holds {type(one).__name__}: it is a tuple of Agents, each "
+                "of which holds noise alone"
+            )
+        yield one
 
 
 def _with_absent(operations: Operations, before: Any, end: Any) -> Any:
@@ -154,7 +209,8 @@ def _check_same_fields(before: Any, fields: Iterable[str]) -> None:
     if before is not None and list(fields) != list(before._fields):
         raise UndeclaredOperation(
             f"the step was given a state of {', '.join(before._fields)} and returned one of "
-            f"{', '.join(fields)}; init and step return the same NamedTuple"
+            f"{', '.join(fields)}; init and step return the same NamedTuple, and a history as many "
+            "values"
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar, overload
 from torch import Tensor
 
 from .handles import Agents, Edges, Handle, Server, argument, handle, raw, shown
+from .memory import remembered
 from .noise_watch import NoiseWatch
 from .operations import Coef, Operations
 from .refusals import foreign_weights
@@ -207,16 +208,9 @@ class Round:
             ValueError: a number out of range, or another number of batches than of steps.
             TypeError: what is no number.
         """
+        how = {"learning_rate": learning_rate, "momentum": momentum, "proximal": proximal}
         return _do(
-            self,
-            "local_update",
-            point,
-            steps=steps,
-            learning_rate=learning_rate,
-            batch=batch,
-            clip_norm=clip_norm,
-            momentum=momentum,
-            proximal=proximal,
+            self, "local_update", point, steps=steps, batch=batch, clip_norm=clip_norm, **how
         )
 
     def cohort(self, rate: float, *, scheme: str = "poisson") -> Cohort:
@@ -242,6 +236,16 @@ class Round:
         the server makes is known to no agent.
         """
         return _do(self, "noise", like, std=std, factor=factor, known_to=known_to)
+
+    def remembered(
+        self, fresh: Agents, past: tuple[Agents, ...], *, row: Sequence[float] | Tensor
+    ) -> tuple[Agents, tuple[Agents, ...]]:
+        """Noise that takes back some of what earlier rounds added, and the history after it.
+
+        n_t = (fresh - sum over j of row[j] past[j - 1]) / row[0]: row t of a lower triangular
+        strategy, from its diagonal backwards. `past` is a field of the state that is a tuple.
+        """
+        return remembered(fresh, past, row)
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """Send every agent's row along its out-edges; a self-loop does not cross a link."""
@@ -310,16 +314,8 @@ class Round:
         secret. The guarantee becomes heuristic and says `blame`.
         """
         pure = _SCRIPT.__get__(self).purified(fn, "bounded")
-        return _do(
-            self,
-            "bounded",
-            pure,
-            secret,
-            released=released,
-            private=private,
-            lipschitz=lipschitz,
-            blame=blame,
-        )
+        given = {"released": released, "private": private}
+        return _do(self, "bounded", pure, secret, **given, lipschitz=lipschitz, blame=blame)
 
     def postprocess(
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
@@ -339,22 +335,14 @@ class Round:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        error = UndeclaredOperation(f"round.{name} is no operation; there are {', '.join(_PUBLIC)}")
-        _SCRIPT.__get__(self).refuse(error)
-        raise error
+        _refuse(self, f"round.{name} is no operation; there are {', '.join(_PUBLIC)}")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        error = UndeclaredOperation(
-            f"round.{name} = ...: a round keeps nothing; carry it in the state that the step "
-            "returns"
-        )
-        _SCRIPT.__get__(self).refuse(error)
-        raise error
+        kept = "a round keeps nothing; carry it in the state that the step returns"
+        _refuse(self, f"round.{name} = ...: {kept}")
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        error = UndeclaredOperation("a round can be neither copied nor stored")
-        _SCRIPT.__get__(self).refuse(error)
-        raise error
+        _refuse(self, "a round can be neither copied nor stored")
 
 
 # The slots are taken off the class, so that no attribute of a round leads to what it works with.
@@ -367,6 +355,13 @@ for _name in Round.__slots__:
     delattr(Round, _name)
 _PUBLIC = [name for name in vars(Round) if not name.startswith("_")]
 _SENDING = frozenset({"broadcast", "reply", "mix", "upload", "download"})
+
+
+def _refuse(held: Round, sentence: str) -> NoReturn:
+    """Refuse what a step tried with a round, now and at everything that it tries after it."""
+    error = UndeclaredOperation(sentence)
+    _SCRIPT.__get__(held).refuse(error)
+    raise error
 
 
 def _do(held: Round, operation: str, *values: object, **public: object) -> Any:

@@ -1,19 +1,30 @@
-"""What a step may give to an operation besides values: numbers, tables of mixing, agents."""
+"""What a step may give to an operation besides values: numbers, tables of mixing, agents.
+
+And where values that hold remembered noise may go. A history is carried from round to round and
+never counts as seen, so nothing may depend on it but what is sent together with clipped data, and
+it may hold nothing but noise.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
-from ..step.values import SERVER
+from ..step.values import SERVER, UndeclaredOperation
+from .linear_forms import Contributions, Group, Known, NoiseSources
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 __all__ = [
+    "check_history",
+    "check_shown",
     "checked_clip_norm",
     "checked_factor",
     "checked_knowers",
@@ -123,3 +134,65 @@ def _as_set(knowers: Any) -> frozenset[Any]:
     if isinstance(knowers, set | list | tuple):
         return frozenset(knowers)
     raise InputTypeError(f"known_to: {knowers!r} must be a set of agents")
+
+
+def check_history(field: str, rows: csr_array, groups: Sequence[Group]) -> None:
+    """Refuse a value of a history that holds anything but noise.
+
+    Args:
+        field: its name.
+        rows: what it is made of.
+        groups: the columns of the round.
+
+    Raises:
+        UndeclaredOperation: it holds contributions, messages, or values that are not of a history.
+    """
+    for group in groups:
+        if _is_noise(group) or not _entries(rows, [group]).any():
+            continue
+        if isinstance(group, Contributions):
+            what = "clipped data"
+        else:
+            what = group.what if isinstance(group, Known) else f"what was sent ({group.kind})"
+        raise UndeclaredOperation(
+            f"the history {field!r} of the state holds {what}, and a tuple in the state holds "
+            "noise alone: it is carried on and never counts as seen; keep in it what "
+            "round.remembered returns, and everything else in a field of its own"
+        )
+
+
+def check_shown(what: str, rows: csr_array, groups: Sequence[Group], here: np.ndarray) -> None:
+    """Refuse to show, or to compute at, remembered noise that is not behind clipped data.
+
+    Args:
+        what: is done with the value.
+        rows: what it is made of.
+        groups: the columns of the round.
+        here: (rows,) whether its holder takes part.
+
+    Raises:
+        UndeclaredOperation: a row holds noise of a history and no contribution of the round.
+    """
+    histories = [g for g in groups if isinstance(g, Known) and g.history]
+    if not histories:
+        return
+    bare = _entries(rows, histories) & here
+    bare &= ~_entries(rows, [g for g in groups if isinstance(g, Contributions)])
+    if bare.any():
+        raise UndeclaredOperation(
+            f"{what}, row {int(np.flatnonzero(bare)[0])}, is made of remembered noise without a "
+            "clipped sum of the round: who sees it can subtract that noise from what was sent "
+            "before; add the noise of round.remembered to a clipped sum first"
+        )
+
+
+def _is_noise(group: Group) -> bool:
+    return isinstance(group, NoiseSources) or (isinstance(group, Known) and group.history)
+
+
+def _entries(rows: csr_array, groups: Sequence[Group]) -> np.ndarray:
+    """(rows,) whether each has an entry in one of the groups' columns."""
+    columns = np.zeros(rows.shape[1])
+    for group in groups:
+        columns[group.start : group.start + group.size] = 1.0
+    return np.asarray(abs(rows) @ columns) > 0

@@ -86,7 +86,8 @@ class Known:
     """Columns of values that the closure counts as known.
 
     `inputs` are the private values that a function made them of, as rows with the position of the
-    column that each row enters; none where they come from outside the round.
+    column that each row enters; none where they come from outside the round. Of a `history` they
+    are noise that the rounds before remember, which counts as known within its round alone.
     """
 
     start: int
@@ -94,6 +95,7 @@ class Known:
     what: str
     block: int = 0
     inputs: Sequence[tuple[csr_array, np.ndarray]] = ()
+    history: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

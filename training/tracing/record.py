@@ -11,7 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.participation import Draws, Reach
+from ..step.perform import histories_of
 from ..step.values import Agents, Batch, Per, UndeclaredOperation, Value
+from .arguments import check_history, check_shown
 from .cancellation import Cancelled, Columns, History
 from .linear_forms import (
     Contributions,
@@ -204,6 +206,9 @@ class Recorder:
         self, rows: LinearForms, *, kind: str, senders: np.ndarray, links: np.ndarray
     ) -> LinearForms:
         """Messages of these rows, and to whom each of them goes."""
+        crosses = np.zeros(rows.shape[0], dtype=bool)
+        crosses[links[:, 0]] = True
+        check_shown(f"the message {kind!r}", rows.matrix, self.groups, crosses)
         message = Messages(
             start=self.width,
             kind=kind,
@@ -282,6 +287,7 @@ class Recorder:
 
     def close(self, why: str, rows: LinearForms) -> None:
         """Count rows as seen by everybody."""
+        check_shown(why, rows.matrix, self.groups, np.ones(rows.shape[0], dtype=bool))
         self.closure.append((why, rows.matrix))
         self._closed_residues.append(rows.residue)
 
@@ -353,9 +359,12 @@ class Recorder:
         end: dict[str, csr_array] = {}
         residues = list(self._closed_residues)
         fields: dict[str, Any] = state._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+        histories = histories_of(state)
         for name, value in fields.items():
             if isinstance(value, Agents):
                 rows = self.rows(value, "state")
+                if name in histories:
+                    check_history(name, rows.matrix, self.groups)
                 end[name] = rows.matrix
                 residues.append(rows.residue)
             elif not isinstance(value, Tensor):

@@ -18,7 +18,7 @@ from ...privacy.view.view import UnsupportedView
 from ..batches.users import needs_users
 from ..graphs.graph import Graph, Topology
 from ..graphs.missing import ReducedGraph
-from ..step.perform import perform
+from ..step.perform import histories_of, perform
 from ..step.script import Entry, UnplannedOperation
 from ..step.values import Agents
 from .round_trace import RoundTrace
@@ -230,8 +230,9 @@ def trace_round(
 ) -> tuple[RoundTrace, TracedCall]:
     """One round from a state whose Agents are known, as rows and as a call."""
     traced = TracedRound(graph, index=index)
+    histories = histories_of(state)
     fields = {
-        name: traced.known(state_column(name), block=value.rows.block)
+        name: traced.known(state_column(name), block=value.rows.block, history=name in histories)
         if isinstance(value, Agents)
         else value
         for name, value in state._asdict().items()

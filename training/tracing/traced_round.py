@@ -64,7 +64,9 @@ class TracedRound(Operations):
         self._record.reads_index = True
         return self._index
 
-    def known(self, what: str, *, block: int = 0, made_of: Sequence[Value] = ()) -> Agents:
+    def known(
+        self, what: str, *, block: int = 0, made_of: Sequence[Value] = (), history: bool = False
+    ) -> Agents:
         """A value that the closure counts as known, one row an agent."""
         start = self._record.width
         inputs = [
@@ -72,11 +74,10 @@ class TracedRound(Operations):
             for value in made_of
             if self._record.is_private(value, what)
         ]
-        return Agents(
-            self._record.add(
-                Known(start=start, size=self.agents, what=what, block=block, inputs=inputs)
-            )
+        made = Known(
+            start=start, size=self.agents, what=what, block=block, inputs=inputs, history=history
         )
+        return Agents(self._record.add(made))
 
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
