@@ -4,26 +4,18 @@
     exact    : `exact_stages`; a part of a batch may be left to the search
     optimise : `descent`, from several starts
     weigh    : under noise the labels, and the images that follow, by public records (`posterior`)
-    fall back: an image that the gradient does not speak for becomes the posterior's, or without
-               candidates the public prior image
+    fall back: an image that the gradient does not speak for (`fallback`) becomes the posterior's,
+               or without candidates the public prior image
 
-Everything that is decided here is decided from the observation. Under noise an image x with n
-pixels replaces the prior image x0 where one of two tests says so, r being the whitened residual
-(without noise, where the truth leaves nothing, any gain will do, unless the search plainly failed):
-
-- Mallows' C_p: r(x0) - r(x) > 2 n, x0 under any label. Fitting noise alone buys n; the error it
-  leaves is another n.
-- For a batch of one, where the total variation lets fewer than n degrees of freedom through: the
-  observation is split into two with independent noise, o + a s w and o - (s / a) w with s the
-  noise_std and w standard normal (Robins and van der Vaart 2006). The image found from the first
-  half must explain the second better than x0 does under any label, by two standard deviations.
+Everything that is decided here is decided from the observation. Under so much noise that the test
+of the fallback would keep next to no public record, a search could change nothing, and none is
+begun where candidates were weighed.
 
 Shape letters: B records, C classes, D parameters.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,25 +25,20 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
-from ..exact.stages import FIRST_LAYER, Part, solve_exactly
+from ..exact.stages import Part, solve_exactly
 from ..posterior.candidates import Candidates
 from ..posterior.posterior import Posterior, weigh
 from ..problem.labels import recover_labels
-from ..problem.objective import cosine_distance, whitened_residual
-from ..problem.observation import HOST, Observation, sent_gradients
+from ..problem.observation import HOST, Observation
 from ..problem.presets import PRESETS, Preset
 from ..problem.prior import build_box
 from ..problem.problem import Found, Problem, Progress, home_of
 from .checkpoint import Checkpoint, digest
+from .fallback import distance_left, fall_back
 from .optimisation import finishes, optimise
-
-_FAILED = 0.3
-"""Cosine distance at which a search without noise, whose truth has 0, found nothing."""
+from .power import is_hopeless
 
 POSTERIOR = "posterior"  # the stage whose image is the mean of public records
-
-SPLIT = 0.5
-"""a of the split: the first half keeps all but 1 dB of the observation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -162,14 +149,16 @@ def reconstruct(
         weighed = _weighed(problem, candidates, generator)
         if weighed is not None and labels is None and problem.observation.is_noisy:
             problem = replace(problem, labels=weighed.labels.argmax()[None])
-        if weighed is not None and not preset.searches:
+        if weighed is not None and (
+            not preset.searches or _is_hopeless(problem, candidates, generator)
+        ):
             return _of_posterior(problem, weighed, dtype=observation.gradient.dtype)
         solved = solve_exactly(problem, generator) if preset.exact else None
         if isinstance(solved, Part):
             found = _complete(problem, solved, generator, progress=progress)
         else:
             found = solved or optimise(problem, generator, progress=progress, checkpoint=kept)
-        done = _fall_back(problem, found, generator, dtype=observation.gradient.dtype)
+        done = _kept(problem, found, generator, dtype=observation.gradient.dtype)
         if weighed is not None and problem.observation.is_noisy and not any(done.supported):
             done = _of_posterior(
                 problem, weighed, dtype=observation.gradient.dtype, iterations=done.iterations
@@ -193,6 +182,38 @@ def _weighed(
     return weigh(seen, problem.model, candidates, classes=problem.classes, generator=generator)
 
 
+def _is_hopeless(
+    problem: Problem, candidates: Candidates | None, generator: torch.Generator
+) -> bool:
+    """Whether what a search finds would be rejected, whatever it is."""
+    seen, prior = problem.observation, problem.prior_image
+    if prior is None or candidates is None or not seen.is_noisy:
+        return False
+    return is_hopeless(
+        seen,
+        problem.model,
+        candidates=candidates,
+        prior_image=problem.box.inputs(prior),
+        classes=problem.classes,
+        generator=torch.Generator().manual_seed(generator.initial_seed()),
+    )
+
+
+def _kept(
+    problem: Problem, found: Found, generator: torch.Generator, *, dtype: torch.dtype
+) -> Reconstruction:
+    """What was found, or the prior image where the observation does not speak for it."""
+    kept = fall_back(problem, found, generator)
+    return Reconstruction(
+        inputs=problem.box.inputs(kept.pixels).to(HOST, dtype),
+        labels=found.labels.to(HOST),
+        objective=kept.reached,
+        iterations=found.iterations,
+        stage=found.stage if any(kept.supported) else "prior",
+        supported=kept.supported,
+    )
+
+
 def _of_posterior(
     problem: Problem, weighed: Posterior, *, dtype: torch.dtype, iterations: int = 0
 ) -> Reconstruction:
@@ -202,7 +223,7 @@ def _of_posterior(
     return Reconstruction(
         inputs=problem.box.inputs(pixels).to(HOST, dtype),
         labels=labels.to(HOST),
-        objective=_distance_left(problem, pixels, labels),
+        objective=distance_left(problem, pixels, labels),
         iterations=iterations,
         stage=POSTERIOR,
         supported=(True,),
@@ -287,106 +308,3 @@ def _complete(
         iterations=found.iterations,
         stage=f"{count} certified, {left} by optimisation",
     )
-
-
-def _fall_back(
-    problem: Problem, found: Found, generator: torch.Generator, *, dtype: torch.dtype
-) -> Reconstruction:
-    """Put the prior image where the observation does not speak for the image found."""
-    seen, prior = problem.observation, problem.prior_image
-    reached = _distance_left(problem, found.pixels, found.labels)
-    needed = 2 * math.prod(problem.shape) if seen.is_noisy else 0.0
-    pixels, supported = found.pixels.clone(), [True] * seen.records
-    failed = not seen.is_noisy and _angle_left(problem, found) > _FAILED
-    if prior is not None:
-        for record in range(seen.records):
-            gain = _distance_without(problem, found, record) - reached
-            supported[record] = gain > needed or (
-                seen.records == 1
-                and gain > 0
-                and _explains_held_out(problem, prior, generator, stage=found.stage)
-            )
-            supported[record] = supported[record] and not failed
-            if not supported[record]:
-                pixels[record] = prior
-    return Reconstruction(
-        inputs=problem.box.inputs(pixels).to(HOST, dtype),
-        labels=found.labels.to(HOST),
-        objective=reached,
-        iterations=found.iterations,
-        stage=found.stage if any(supported) else "prior",
-        supported=tuple(supported),
-    )
-
-
-def _angle_left(problem: Problem, found: Found) -> float:
-    """One minus the cosine between what was found would send and what was observed."""
-    return float(cosine_distance(_sent(problem, found.pixels, found.labels), problem.observation))
-
-
-def _distance_left(problem: Problem, pixels: Tensor, labels: Tensor) -> float:
-    """The whitened residual under noise, else the preset's distance."""
-    candidate = _sent(problem, pixels, labels)
-    if problem.observation.is_noisy:
-        return float(whitened_residual(candidate, problem.observation))
-    return float(problem.preset.objective(candidate, problem.observation))
-
-
-def _distance_without(problem: Problem, found: Found, record: int) -> float:
-    """The same with the prior image in place of a record, under the label that suits it best.
-
-    An image that undoes a wrong label beats the prior image under it without resembling anything.
-    """
-    assert problem.prior_image is not None  # noqa: S101 # the caller looked
-    pixels, labels = found.pixels.clone(), found.labels.clone()
-    pixels[record] = problem.prior_image
-    distances = []
-    for label in range(problem.classes) if problem.observation.is_noisy else [int(labels[record])]:
-        labels[record] = label
-        distances.append(_distance_left(problem, pixels, labels))
-    return min(distances)
-
-
-def _sent(problem: Problem, pixels: Tensor, labels: Tensor) -> Tensor:
-    """(K, D) gradients of a batch with hard labels."""
-    inputs = problem.box.inputs(pixels)
-    return sent_gradients(
-        problem.observation, problem.model, inputs=inputs, targets=labels
-    ).detach()
-
-
-def _explains_held_out(
-    problem: Problem, prior: Tensor, generator: torch.Generator, *, stage: str
-) -> bool:
-    """Whether an image found from one half of the observation explains the other half."""
-    seen = problem.observation
-    if not seen.is_noisy:
-        return False
-    noise = torch.randn(seen.gradient.shape, generator=generator, dtype=seen.gradient.dtype)
-    noise = noise.to(seen.gradient)
-    noise = torch.linalg.cholesky(seen.covariance.double()).to(noise) @ noise
-    once = replace(problem.preset, starts=1)
-    first = replace(
-        seen,
-        gradient=seen.gradient + SPLIT * noise,
-        covariance=seen.covariance * (1 + SPLIT**2),
-    )
-    second = replace(
-        seen,
-        gradient=seen.gradient - noise / SPLIT,
-        covariance=seen.covariance * (1 + 1 / SPLIT**2),
-    )
-    posed = replace(problem, observation=first, preset=once)
-    again = solve_exactly(posed, generator) if stage == FIRST_LAYER else None
-    found = again if isinstance(again, Found) else optimise(posed, generator, progress=None)
-    candidate = _sent(problem, found.pixels, found.labels)
-    # Under much noise the label is wrong, and an image that undoes a wrong label beats the prior
-    # image under it without resembling anything: the prior image may choose its label.
-    classes = torch.arange(problem.classes, device=prior.device)
-    every = torch.stack([_sent(problem, prior[None], k[None]) for k in classes])
-    residuals = whitened_residual(every, second)  # (C,)
-    public = every[residuals.argmin()]
-    gain = residuals.min() - whitened_residual(candidate, second)
-    # Given the first half, the gain is normal with twice the whitened distance of the two.
-    deviation = 2 * torch.linalg.vector_norm(second.whiten(candidate - public)) / second.noise_std
-    return bool(gain > 2 * deviation)

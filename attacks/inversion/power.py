@@ -4,20 +4,22 @@ An attack that falls back to the prior image says nothing where the test of `inv
 rejected the truth as well. With the true image in place of the one found, both halves of the test
 are functions of a normal vector of one entry a label, whose covariance is known; it is drawn.
 
-Shape letters: C classes, K intercepts, D parameters, S draws.
+Shape letters: N candidates, C classes, K intercepts, D parameters.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
+from ..posterior.candidates import Candidates, sent_by
 from ..problem.observation import Observation, sent_gradients
-from .inversion import SPLIT
+
+SPLIT = 0.5
+"""a of the split: the first half keeps all but 1 dB of the observation."""
 
 _DRAWS = 4000
+_TRIED, _HOPELESS = 16, 0.01
 
 
 def acceptance_power(
@@ -60,20 +62,71 @@ def acceptance_power(
     """
     if not observation.is_noisy:
         return 1.0
+    truth = _sent(observation, model, inputs, label)
+    others = _public(observation, model, prior_image, classes=classes)
+    return _power(observation, truth, others, inputs.numel(), generator=generator, draws=draws)
+
+
+def is_hopeless(
+    observation: Observation,
+    model: nn.Module,
+    *,
+    candidates: Candidates,
+    prior_image: Tensor,
+    classes: int,
+    generator: torch.Generator,
+) -> bool:
+    """Whether the test would keep none of 16 public records with a probability above 1 %.
+
+    A record that is drawn as they were then has no more but with probability 1 / 17.
+
+    Args:
+        observation: of one record.
+        model: as of `acceptance_power`, and so are the others.
+        candidates: public records.
+        prior_image: (*shape) what would replace them.
+        classes: number of classes C.
+        generator: source of the draws, and of which records are tried.
+    """
+    at = torch.randperm(len(candidates), generator=generator)[:_TRIED]
+    others = _public(observation, model, prior_image, classes=classes)
+    return all(
+        _power(observation, truth, others, prior_image.numel(), generator=generator, draws=_DRAWS)
+        <= _HOPELESS
+        for some in sent_by(observation, model, candidates.at(at))
+        for truth in some
+    )
+
+
+def _sent(observation: Observation, model: nn.Module, x: Tensor, y: int) -> Tensor:
+    """(K, D) what one record would have sent."""
     like = observation.gradient
+    at = torch.tensor([y], device=like.device)
+    return sent_gradients(observation, model, inputs=x[None].to(like), targets=at).detach()
 
-    def sent(x: Tensor, y: int) -> Tensor:
-        at = torch.tensor([y], device=like.device)
-        return sent_gradients(observation, model, inputs=x[None].to(like), targets=at).detach()
 
-    truth = sent(inputs, label)
-    rest = torch.stack([truth - sent(prior_image, y) for y in range(classes)])  # (C, K, D)
+def _public(observation: Observation, model: nn.Module, image: Tensor, *, classes: int) -> Tensor:
+    """(C, K, D) what the prior image would have sent under each label."""
+    return torch.stack([_sent(observation, model, image, label) for label in range(classes)])
+
+
+def _power(
+    observation: Observation,
+    truth: Tensor,
+    others: Tensor,
+    pixels: int,
+    *,
+    generator: torch.Generator,
+    draws: int,
+) -> float:
+    """Share of draws in which the test keeps a record that would have sent `truth`."""
+    rest = truth - others
     rows = (observation.whiten(rest) / observation.noise_std).flatten(1).double().cpu()
     products = rows @ rows.T  # (C, C) covariance of the noise along the differences
     values, vectors = torch.linalg.eigh(products)
     root = vectors * values.clamp_min(0).sqrt()
     first, second = (
-        torch.randn(draws, classes, generator=generator, dtype=torch.float64) @ root.T
+        torch.randn(draws, len(others), generator=generator, dtype=torch.float64) @ root.T
         for _ in range(2)
     )
     squares = products.diagonal()
@@ -83,5 +136,5 @@ def acceptance_power(
     halves = (squares + 2 * (first - second / SPLIT)) / scale
     held, at = halves.min(dim=1)
     deviation = 2 * (squares[at] / scale).sqrt()
-    kept = (gain > 2 * math.prod(inputs.shape)) | ((gain > 0) & (held > 2 * deviation))
+    kept = (gain > 2 * pixels) | ((gain > 0) & (held > 2 * deviation))
     return float(kept.double().mean())

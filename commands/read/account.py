@@ -23,6 +23,7 @@ class AccountFormat(enum.StrEnum):
     TABLE = "table"
     JSON = "json"
     MD = "md"
+    MARKDOWN = "markdown"
     HTML = "html"
 
 

@@ -17,6 +17,7 @@ class ComparisonFormat(enum.StrEnum):
     """How a comparison is given."""
 
     MD = "md"
+    MARKDOWN = "markdown"
     HTML = "html"
     JSON = "json"
 

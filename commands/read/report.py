@@ -21,6 +21,7 @@ class FormatName(enum.StrEnum):
     HTML = "html"
     JSON = "json"
     MD = "md"
+    MARKDOWN = "markdown"
 
 
 def report(
@@ -30,7 +31,7 @@ def report(
     ] = False,
     format: Annotated[
         FormatName,
-        typer.Option("--format", help="html writes files; json and md print, and write nothing."),
+        typer.Option("--format", help="html writes files; the others print, and write nothing."),
     ] = FormatName.HTML,
     total: Annotated[
         list[Path] | None,
@@ -71,7 +72,9 @@ def report(
         print(page)
         return
     if show_records:
-        raise InputError("--show-records belongs to --format html; json and md show no records")
+        raise InputError(
+            "--show-records belongs to --format html; the other formats show no records"
+        )
     from ...reports.document.collect import collect
 
     found = collect(folder, others=total or ())

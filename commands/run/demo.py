@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..terminal.signals import stop_of_command
-from ..terminal.terminal import make_console
+from ..terminal.terminal import make_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ...runs.run_file.run_file import RunFile
+
 __all__ = ["RUN", "demo"]
 
+_LEAKS = "What would leak, with the same noise and DPDL as it was published:"
 RUN = """
 [data]
 name = "digits"
@@ -53,7 +56,6 @@ rounds = [1]
 presets = ["matched"]
 scenarios = ["cross-gradient", "view"]
 restarts = 1
-images = 2
 
 [audit]
 canaries = 1000
@@ -69,7 +71,7 @@ def demo(
         str, typer.Option(metavar="DEVICE", help="Where to compute: auto, cpu, cuda or cuda:N.")
     ] = "auto",
 ) -> None:
-    """Plan, train, attack, audit and report on bundled digits, in about two minutes."""
+    """Plan, train, attack, audit and report on bundled digits, in about a minute."""
     _run_demo(out, make_console(), device=device)
 
 
@@ -141,5 +143,28 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
         console.print(attack_table(scenario.rows, title=title))
         console.print(scenario.conclusion + "\n")
     console.print(measured_table(audited))
+    _show_leak(config, summary.noise_multiplier, console)
     console.print(f"Accuracy of the consensus model: {accuracy:.1%}")
     console.print(f"Done in {perf_counter() - started:.0f} s. The report: {page}")
+
+
+def _show_leak(config: RunFile, noise_multiplier: float, console: Console) -> None:
+    """What the same noise is worth under DPDL as it was published, and what mends it."""
+    from ...reports.judgement.advice import What, advise
+    from ...runs.plan.plan import make_plan
+
+    if config.privacy is None:
+        return
+    published = config.model_copy(
+        update={
+            "algorithm": config.algorithm.model_copy(update={"form": "published"}),
+            "privacy": config.privacy.model_copy(
+                update={"epsilon": None, "noise_multiplier": noise_multiplier}
+            ),
+        }
+    )
+    advice = advise(published, make_plan(published))
+    for head, what in ((_LEAKS, What.LEAK), ("What mends it:", What.REPAIR)):
+        say(console, head)
+        for words in (one.words for one in advice if one.what is what):
+            say(console, f"  {words}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...privacy.guarantee import Unit
 from ...runs.evidence.membership import MembershipRate
+from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ...runs.plan.second_opinions import bracket_words
 from ..judgement.facts import about_of, facts_of_report
@@ -141,24 +142,36 @@ def _attack(report: Report) -> Iterator[str]:
     if attack is None:
         yield "Missing: the run was not attacked. `overhear attack DIR` does it.\n"
         return
-    rows = [("attack", "round", "agent", "what is attacked", "PSNR (dB)", "rebuilt, proof allows")]
+    table = all(one.distance for one in attack.scenarios)
+    scores = ["error", "certified, whole"] if table else ["PSNR (dB)"]
+    rows = [["attack", "round", "agent", "what is attacked", *scores, "rebuilt, proof allows"]]
     for scenario in attack.scenarios:
         allowed = scenario.bound
         most = f"{allowed.rebuilt} of {allowed.images}, {_percent(allowed.most)}"
         rows += [
-            (
+            [
                 f"{f'{scenario.attack}: ' if scenario.attack else ''}{scenario.scenario} by "
                 f"{scenario.preset}, {scenario.adversary}",
                 str(scenario.round),
                 str(scenario.victim),
                 row.name,
-                f"error {figure(row.mean.mse)}" if row.columns else figure(row.mean.psnr),
+                *_reached(row, table=table),
                 most if row.name == "defended" else "",
-            )
+            ]
             for row in scenario.rows
         ]
     yield _table(rows)
     yield "".join(f"- {markdown_text(one.conclusion)}\n" for one in attack.scenarios)
+
+
+def _reached(row: AttackRow, *, table: bool) -> list[str]:
+    """The scores of a row; where images and tables stand together, in one cell."""
+    if not row.columns:
+        return [figure(row.mean.psnr)]
+    if not table:
+        return [f"error {figure(row.mean.mse)}"]
+    counted = f"{row.certified} certified, {row.whole} whole of {len(row.mse)}"
+    return [figure(row.mean.mse), counted]
 
 
 def _audit(report: Report) -> Iterator[str]:

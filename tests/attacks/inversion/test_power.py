@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.inversion.inversion import SPLIT, reconstruct
-from overhear.attacks.inversion.power import acceptance_power
+from overhear.attacks.inversion.inversion import reconstruct
+from overhear.attacks.inversion.power import SPLIT, acceptance_power, is_hopeless
 from overhear.attacks.posterior.candidates import Candidates
 from overhear.attacks.problem.objective import whitened_residual
 from overhear.attacks.problem.observation import observe, sent_gradients
@@ -123,6 +123,32 @@ def test_without_candidates_it_is_the_prior_image():
     assert found.stage == "prior"
     with pytest.raises(ValueError, match="searches nothing needs candidates and records=1"):
         _attack("posterior", noise_std=0.45, candidates=None)
+
+
+def test_no_search_is_begun_where_no_public_record_would_be_kept():
+    _, hidden = _attack("matched", noise_std=3.0, candidates=_public())
+    _, seen = _attack("matched", noise_std=0.45, candidates=_public())
+    assert (hidden.stage, hidden.iterations) == ("posterior", 0)
+    assert seen.iterations > 0
+
+
+def test_a_search_is_hopeless_where_16_records_have_no_power():
+    public, model = _public(), _model()
+    prior = public.inputs.mean(dim=0)
+    for noise_std, hopeless in ((3.0, True), (0.45, False), (0.05, False)):
+        seen = _seen(model, public.inputs[0], 0, noise_std=noise_std)
+        powers = [
+            acceptance_power(
+                seen, model, inputs=x, label=int(y), prior_image=prior, classes=3,
+                generator=torch.Generator().manual_seed(1), draws=500,
+            )
+            for x, y in zip(public.inputs[:12], public.labels[:12], strict=True)
+        ]  # fmt: skip
+        assert (max(powers) <= 0.015) == hopeless
+        assert hopeless == is_hopeless(
+            seen, model, candidates=public, prior_image=prior, classes=3,
+            generator=torch.Generator(),
+        )  # fmt: skip
 
 
 def test_the_search_is_kept_where_noise_is_small():

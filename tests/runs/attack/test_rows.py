@@ -85,7 +85,24 @@ def test_without_noise_every_column_is_rebuilt_and_shown(tmp_path: Path) -> None
     assert scenario.conclusion.startswith("A leak is shown") or "2 of 2" in scenario.bound.sentence
     page = report_run(folder).read_text(encoding="utf-8")
     assert "rebuilt from the run's own messages" in page
+    assert "Pixels" not in page
     assert read_checked_run(folder).reported
+
+
+def test_markdown_under_either_name_holds_the_errors_of_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _trained(tmp_path)
+    attack_run(folder)
+    said = []
+    for name in ("md", "markdown"):
+        assert cli.main(["report", str(folder), "--format", name]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    attack = said[0].partition("## Attack")[2].partition("## ")[0]
+    assert "| error | certified, whole |" in attack
+    assert "PSNR" not in attack
+    assert "2 certified, 2 whole of 2" in attack
 
 
 def test_values_of_held_out_records_are_not_kept(tmp_path: Path) -> None:
