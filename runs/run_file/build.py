@@ -35,9 +35,8 @@ from ...training.graphs.graph import Topology
 from ...training.graphs.participation import drawn_list, read_active_file, scheduled
 from ...training.graphs.topologies import build_graph
 from ...training.models.evaluation import Metrics, evaluate
-from ...training.models.losses import NetworkLoss, loss_named
+from ...training.models.named_tasks import with_task
 from ...training.models.parameters import build_model, sizes_of, validate_model
-from ...training.models.tasks import ClassWeights, Task
 from ...training.own.algorithms import algorithm_named
 from ...training.tracing.trace import trace
 from .cross_checks import cap_problems
@@ -345,6 +344,18 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         "lower [data] agents, or choose a smaller [model] name",
     )
     _check_layout(config, model, data.train.take(torch.zeros(1, dtype=torch.int64)).inputs)
+    m = config.model
+    model, task = with_task(
+        model,
+        task=m.task or "classification",
+        loss=m.loss,
+        classes=data.classes,
+        outputs=data.outputs,
+        strength=m.strength,
+        penalty=m.penalty,
+        penalty_steepness=m.penalty_steepness,
+        positive_share=m.positive_share,
+    )
     model = model.to(device)  # with its buffers, which evaluations, tasks and canaries read there
     store = data.train
     shards = [Shard(store, torch.from_numpy(part)) for part in parts]
@@ -357,7 +368,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
             sampling_rate=rate,
             device=device,
             layout=config.training.layout,
-            task=_task(config, model, data),
+            task=task,
             repeats=config.training.evaluation_noise_seed is not None,
             sampler=None if drawn is None else Sampler(drawn=drawn, order_seed=seed),
             order_seed=seed,
@@ -370,22 +381,4 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         clip_norm=clip_norm_of(config),
         learning_rate=config.training.learning_rate,
         rounds=config.training.rounds,
-    )
-
-
-def _task(config: RunFile, model: nn.Module, data: Dataset) -> Task | None:
-    """What is learned in place of the model's cross-entropy; None where that is the task."""
-    m = config.model
-    loss = m.loss or "cross-entropy"
-    if m.task != "class-weights":
-        if loss == "cross-entropy":
-            return None
-        per_example = loss_named(loss, classes=data.classes, outputs=data.outputs)
-        return NetworkLoss(model, per_example, regression=data.outputs > 0)
-    return ClassWeights(
-        model,
-        classes=data.classes,
-        strength=m.strength,
-        penalty=m.penalty,
-        penalty_steepness=m.penalty_steepness,
     )

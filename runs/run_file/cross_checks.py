@@ -98,6 +98,8 @@ def resolved_model(
 
     has_dual = algorithm_named(algorithm).blocks > 1
     wanted = "class-weights" if has_dual else "classification"
+    if has_dual and model.task == "auc":
+        wanted = "auc"
     outputs = data.predicts
     if outputs:
         wanted = "regression"
@@ -109,8 +111,9 @@ def resolved_model(
             ]
     if model.task in (None, wanted):
         problems = _loss_problems(model.loss, wanted) + _quadratic_problems(model, data)
-        loss = model.loss or ("squared" if outputs else "cross-entropy")
-        return model.model_copy(update={"task": wanted, "loss": loss}), problems
+        usual = {"regression": "squared", "auc": None}.get(wanted, "cross-entropy")
+        found = {"task": wanted, "loss": model.loss or usual}
+        return model.model_copy(update=found), problems
     if "regression" in (model.task, wanted):
         remedy = "set [data] outputs" if wanted != "regression" else "leave task out"
         return model, [f'[model] task="{model.task}" does not fit [data]; {remedy}']
@@ -125,9 +128,9 @@ def resolved_model(
 
 def _loss_problems(loss: str | None, task: str) -> list[str]:
     """What is wrong with a loss for a task."""
-    if loss is None or ":" in loss:
-        wrong = loss is not None and task == "class-weights"
-        remedy = "leave it out: class-weights weighs the cross-entropy"
+    if loss is None or ":" in loss or task == "auc":
+        wrong = loss is not None and task in ("class-weights", "auc")
+        remedy = "leave it out: class-weights weighs the cross-entropy, and auc has its own"
     elif task == "regression":
         wrong, remedy = loss == "cross-entropy", "use squared, absolute or your own"
     else:

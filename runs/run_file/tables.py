@@ -172,10 +172,11 @@ class ModelTable(Table):
         "strength": ("task", "class-weights"),
         "penalty": ("task", "class-weights"),
         "penalty_steepness": ("task", "class-weights"),
+        "positive_share": ("task", "auc"),
     }
     name: str
     """linear, mlp, lenet, sigmoid-lenet, cnn, conv4, resnet18, or your own as "module:NAME"."""
-    task: Literal["classification", "class-weights", "regression"] | None = None
+    task: Literal["classification", "class-weights", "auc", "regression"] | None = None
     """What is learned; by default class-weights if the algorithm is a min-max one."""
     loss: str | None = None
     """cross-entropy, squared, absolute or your own as "module:NAME"; by default as data need."""
@@ -185,6 +186,8 @@ class ModelTable(Table):
     """Most that a parameter's penalty can be; the penalty is not convex."""
     penalty_steepness: NotNegative = 10.0
     """How soon a parameter's penalty levels off."""
+    positive_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Public share of class 1, in the objective of `auc`."""
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:

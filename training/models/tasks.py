@@ -62,6 +62,8 @@ class Task(Protocol):
     def loss(self, point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
         """Scalar loss at point (D,) of inputs (*shape) and a target (); runs under torch.func.
 
+        Attacks that look for the label give probabilities (C,) in its place.
+
         It depends on these alone: a loss that keeps something between calls, or draws a random
         number, lets one record change the gradients of others.
         """
@@ -137,7 +139,8 @@ class ClassWeights:
         logits = self._calls(parameters, inputs.unsqueeze(0))
         error = cross_entropy(logits, target.unsqueeze(0))
         every = torch.arange(self._classes, device=target.device)
-        own = (y * (every == target)).sum()  # y[target], which vmap(grad) does not take
+        # y[target], which vmap(grad) does not take; of probabilities its mean.
+        own = (y * (target if target.ndim else every == target)).sum()
         apart = (y - 1.0 / self._classes).square().sum()
         loss: Tensor = self._classes * own * error - self._strength * apart
         if self._penalty:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from overhear.privacy.errors import InputError
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
@@ -171,3 +172,34 @@ def test_the_references_rank_a9a_better_with_every_report(tmp_path):
     found = [json.loads(line)["consensus_auroc"] for line in lines]
     assert found == sorted(found)
     assert found[-1] > 0.7
+
+
+def test_auroc_is_learned_as_a_task_of_its_own_and_costs_what_was_planned(tmp_path):
+    text = RUN.replace('name = "linear"', 'name = "linear"\ntask = "auc"\npositive_share = 0.4')
+    config = loaded(tmp_path, text.replace('"digits"', '"faces"'))
+    assert loaded(tmp_path, config.to_toml()) == config
+    assert "positive_share = 0.4" in config.to_toml()
+    expected = {g.adversary: g.epsilon for g in make_plan(config).guarantees}
+    summary = train_run(config, tmp_path / "run")
+    assert {one.name: one.epsilon for one in summary.adversaries} == expected
+    assert len(summary.metrics.auroc) == 4
+    assert build(config).setting.task.dimensions == (2 * 625 + 2 + 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["algorithm.name=dp-dpsgd", "model.task=auc"], "has no dual variables"),
+        (["model.positive_share=0.5"], "positive_share=0.5 has no effect"),
+        (["model.task=auc", "model.positive_share=1.0"], "positive_share=1.0 must"),
+        (["model.task=auc", "model.loss=cross-entropy"], "auc has its own"),
+    ],
+)
+def test_a_wrong_auroc_task_is_refused(overrides, named, tmp_path):
+    with pytest.raises(InputError, match=named):
+        loaded(tmp_path, RUN, overrides)
+
+
+def test_auroc_of_ten_classes_is_refused(tmp_path):
+    with pytest.raises(InputError, match="there are classes=10"):
+        build(loaded(tmp_path, RUN, ["model.task=auc"]))
