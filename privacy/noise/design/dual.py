@@ -40,7 +40,7 @@ __all__ = ["Optimum", "optimum"]
 
 Array = NDArray[np.float64]
 _GAP = 1e-9
-_GAP_OF_BARRIER = 1e-7
+_GAP_OF_BARRIER = 1e-5
 _STEPS, _STEPS_OF_BARRIER = 60, 90
 _INNER, _INNER_OF_BARRIER = 300, 60  # conjugate gradients in a Newton step
 _START = 8  # fixed-point steps before the first Newton step
@@ -157,7 +157,7 @@ class _Problem:
 
     def _allowed(self, matrices: Array) -> Array:
         """The part within patterns, with the mean of each pattern on the diagonal."""
-        found = matrices * self.together
+        found = (matrices + matrices.transpose(0, 2, 1)) * self.together / 2.0
         for of in found:
             of[self.rounds, self.rounds] = self._over(of.diagonal()) / self.size
         return found

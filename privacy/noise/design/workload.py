@@ -112,7 +112,11 @@ def modes_of(weights: ArrayLike) -> Modes:
 
 
 def grams(eigenvalues: ArrayLike, *, rounds: int, step_sizes: Sequence[float] = ()) -> Matrix:
-    """K_k, (modes, T, T), positive definite: a ridge keeps noise finite that mixing removes.
+    """K_k, (modes, T, T), positive definite.
+
+    Where W is singular, mixing removes some noise altogether, and no optimum is attained: a ridge
+    of 1e-9 of the largest eigenvalue counts such noise, and with it the energies, and their lower
+    bounds, are above those without by some 1e-4.
 
     >>> grams([0.5], rounds=2).round(4).tolist()
     [[[0.3125, 0.125], [0.125, 0.25]]]
