@@ -28,6 +28,11 @@ Poisson-sampled Gaussian of multiplier 1 / mu_k whatever C_k is. The paper's fou
 | Dyn[mu]  | 1          | > 1           |
 | Const    | 1          | 1             |
 
+Either course may be a list instead, as the paper's Algorithm 2 takes any: `clip_multiples` of C_0,
+and `noise_multiples` of one noise multiplier, an entry a round, or one for each of L equal
+stretches of rounds. Nothing but the rounds' multipliers enters an epsilon, so a list is composed as
+it stands.
+
 Where we differ from the paper: mu_0 comes from the privacy loss distribution of the very sequence
 of rounds, verified, and not from the central limit theorem, which claims too little; its figure is
 `dyn_d2p_clt`. Batches are Poisson batches of any rate; the paper draws one example. Its values of
@@ -37,6 +42,7 @@ C_0, rho_c and rho_mu are not known to us: 1, 4 and 4 are ours.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,8 +54,10 @@ from ..accounting.request import Accountant, Adjacency, check_pld, check_setting
 from ..errors import InputError
 from ..guarantee import Statement
 
-__all__ = ["Schedule", "calibrated_schedule", "scheduled_epsilon"]
+__all__ = ["Schedule", "calibrated_schedule", "check_course", "check_length", "scheduled_epsilon"]
 
+_USUAL = 4.0  # of clip_decay and of budget_growth
+_LEAST, _MOST = 1e-6, 1e6  # of an entry of a list
 _SLACKS = (0.0, 1e-15, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6)
 
 
@@ -61,11 +69,13 @@ class Schedule:
         rounds: K, from 1 to 10 million.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         clip_norm: C_0, bound on the norm of one example's gradient in the first round, > 0.
-        clip_decay: rho_c, > 0; 1 keeps the clip norm.
-        budget_growth: rho_mu, > 0; 1 keeps the noise multiplier.
+        clip_decay: rho_c, > 0; 1 keeps the clip norm; by default 4, and None beside a list.
+        budget_growth: rho_mu, > 0; 1 keeps the noise multiplier; the same.
+        clip_multiples: C_k / C_0 by a list in place of clip_decay, from 1e-6 to 1e6.
+        noise_multiples: noise multipliers by a list in place of budget_growth, as multiples of one.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a number is out of range, or a list does not fit the rounds.
         TypeError: `rounds` is not an integer.
 
     Source: Zhu et al. 2025.
@@ -75,33 +85,44 @@ class Schedule:
     [1.0, 0.7071, 0.5, 0.3536]
     >>> plan.noise_stds(8.0).round(4).tolist()  # 8 / sqrt(2) * 0.7071 in the second round
     [8.0, 4.0, 2.0, 1.0]
+    >>> steps = Schedule(rounds=4, sampling_rate=0.01, noise_multiples=(2, 1), clip_decay=1)
+    >>> steps.noise_multipliers(8.0).tolist()  # of the first round 8
+    [8.0, 8.0, 4.0, 4.0]
     """
 
     rounds: int
     sampling_rate: float
     clip_norm: float = 1.0
-    clip_decay: float = 4.0
-    budget_growth: float = 4.0
+    clip_decay: float | None = None
+    budget_growth: float | None = None
+    clip_multiples: Sequence[float] | None = None
+    noise_multiples: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
+        """Check the ranges, and fill in what is used."""
         check_setting(self.rounds, self.sampling_rate, Adjacency.ADD_OR_REMOVE_ONE, Accountant.PLD)
         if not 0.0 < self.clip_norm < math.inf:
             raise InputError(f"clip_norm={self.clip_norm} must lie in (0, inf)")
-        for name in ("clip_decay", "budget_growth"):
-            value = getattr(self, name)
-            if not 0.0 < value < math.inf:
-                raise InputError(f"{name}={value} must lie in (0, inf); 1 keeps every round alike")
+        for name, by_list in (
+            ("clip_decay", "clip_multiples"),
+            ("budget_growth", "noise_multiples"),
+        ):
+            value, entries = getattr(self, name), getattr(self, by_list)
+            object.__setattr__(self, name, check_course(name, value, by_list, entries))
+            if entries is not None:
+                object.__setattr__(self, by_list, tuple(map(float, entries)))
+                check_length(by_list, len(entries), self.rounds)
 
     @property
     def clip_norms(self) -> NDArray[np.float64]:
         """C_k of every round, (K,)."""
-        return self.clip_norm * self.clip_decay ** -self._elapsed()
+        return self.clip_norm * self._course(self.clip_decay, self.clip_multiples)
 
     @property
     def relative_multipliers(self) -> NDArray[np.float64]:
         """mu_0 / mu_k of every round, (K,): its noise multiplier over the first one's."""
-        return self.budget_growth ** -self._elapsed()
+        course = self._course(self.budget_growth, self.noise_multiples)
+        return course / course[0]
 
     def noise_multipliers(self, first_multiplier: float) -> NDArray[np.float64]:
         """1 / mu_k of every round, (K,), where the first round's is `first_multiplier`."""
@@ -111,9 +132,64 @@ class Schedule:
         """C_k / mu_k of every round, (K,): noise on the sum of clipped gradients."""
         return self.clip_norms * self.noise_multipliers(first_multiplier)
 
-    def _elapsed(self) -> NDArray[np.float64]:
-        """The share k / K of the run before each round, (K,)."""
-        return np.arange(self.rounds) / self.rounds
+    def _course(self, change: float | None, entries: Sequence[float] | None) -> NDArray[np.float64]:
+        """What falls by a factor over the run, or goes as a list says, (K,)."""
+        if entries is not None:
+            return np.repeat(np.array(entries), self.rounds // len(entries))
+        return (change or _USUAL) ** -(np.arange(self.rounds) / self.rounds)
+
+
+def check_course(
+    name: str, change: float | None, by_list: str, entries: Sequence[float] | None
+) -> float | None:
+    """Refuse a factor or a list that is out of range, and both together.
+
+    Args:
+        name: of the factor.
+        change: by how much the course changes over the run; None where nobody says.
+        by_list: name of the list.
+        entries: the list, or None.
+
+    Returns:
+        The factor; 4 where nothing is said, None beside a list.
+
+    Raises:
+        ValueError: with name, value and bound.
+
+    >>> check_course("clip_decay", None, "clip_norms", None)
+    4.0
+    """
+    if entries is None:
+        change = _USUAL if change is None else change
+        if not 0.0 < change < math.inf:
+            raise InputError(f"{name}={change} must lie in (0, inf); 1 keeps every round alike")
+        return change
+    if change is not None:
+        raise InputError(f"{name}={change} has no effect beside {by_list}; leave one of them out")
+    if not len(entries):
+        raise InputError(f"{by_list} is empty; give an entry for every round, or leave it out")
+    for place, entry in enumerate(entries):
+        if isinstance(entry, bool) or not _LEAST <= entry <= _MOST:
+            raise InputError(
+                f"{by_list}[{place}]={entry} must lie in [{_LEAST:g}, {_MOST:g}]; entries are "
+                "multiples of the run's own"
+            )
+    return None
+
+
+def check_length(by_list: str, count: int, rounds: int) -> None:
+    """Refuse a list whose entries do not share the rounds evenly.
+
+    Raises:
+        ValueError: with both counts.
+
+    >>> check_length("clip_norms", 5, 100)
+    """
+    if rounds % count:
+        raise InputError(
+            f"{by_list} has {count} entries, which does not fit rounds={rounds}; give one for each "
+            f"round, or one for each of so many equal stretches, a number that divides {rounds}"
+        )
 
 
 def scheduled_epsilon(

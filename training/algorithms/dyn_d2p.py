@@ -20,12 +20,18 @@ Learning with Provable Utility Guarantee", IJCAI 2025, arXiv 2505.06651.
 | C_k mu_0 / (C_0 mu_k) | noise_scales  | (T,)      | noise likewise                               |
 | rho_c                 | clip_decay    | scalar    | 1 keeps the clip bound                       |
 | rho_mu                | budget_growth | scalar    | 1 keeps the noise multiplier                 |
+|                       | clip_norms    | (L,)      | in place of rho_c: C_k over clip_norm        |
+|                       | noise_multipliers | (L,)  | of rho_mu: 1 / mu_k over noise_std/clip_norm |
 | B                     | batch_size    | scalar    | public normaliser: the expected batch size   |
 | eta                   | learning_rate | scalar    | step size                                    |
 
 The noise multiplier of a run is 1 / mu_0, that of the first round. The paper's variants: Dyn is the
 default; Dyn[C] has budget_growth 1, Dyn[mu] clip_decay 1, Const both; without noise and clipping it
 is the non-private reference.
+
+The paper's Algorithm 2 takes any sequence of clip bounds and noise: a list of L entries has one for
+each of L equal stretches of rounds, and L = T one for each round. Entries are multiples of the
+run's clip norm and noise multiplier; where these are 1, the numbers themselves.
 
 Where we differ from the paper: mu_0 comes from the exact composition of the rounds, not from a
 central limit (`overhear.privacy.published.dyn_d2p`). Batches are Poisson samples, which may be
@@ -37,7 +43,7 @@ Either form is the same: each round is one Gaussian release.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,8 +51,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.errors import InputError
-from ...privacy.noise.schedule import Schedule
+from ...privacy.errors import InputError, InputTypeError
+from ...privacy.noise.schedule import Schedule, check_course, check_length
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dyn_d2p import dyn_d2p_clt
 from ..graphs.graph import Topology
@@ -58,17 +64,35 @@ from .algorithm import Algorithm, PlannedRun
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Hyper-parameters: how far the clip bound falls and the budget of a round grows in a run."""
+    """Hyper-parameters: how the clip bound and the budget of a round change in a run.
 
-    clip_decay: float = 4.0
-    budget_growth: float = 4.0
+    Attributes:
+        clip_decay: how far the clip bound falls; by default 4.
+        budget_growth: how many times smaller the noise multiplier gets; by default 4.
+        clip_norms: in place of clip_decay, multiples of the clip norm.
+        noise_multipliers: in place of budget_growth, multiples of the noise multiplier.
+
+    Raises:
+        ValueError: a number out of range, or a list and what it replaces.
+    """
+
+    clip_decay: float | None = None
+    budget_growth: float | None = None
+    clip_norms: tuple[float, ...] | None = None
+    noise_multipliers: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("clip_decay", "budget_growth"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise InputError(f"{name}={value} must lie in (0, inf); 1 keeps every round alike")
+        """Check the ranges, and fill in what is used."""
+        for name, by_list in (
+            ("clip_decay", "clip_norms"),
+            ("budget_growth", "noise_multipliers"),
+        ):
+            value, entries = getattr(self, name), getattr(self, by_list)
+            if isinstance(entries, str) or not isinstance(entries, Sequence | None):
+                raise InputTypeError(f"{by_list}={entries!r} must be a list of numbers")
+            object.__setattr__(self, name, check_course(name, value, by_list, entries))
+            if entries is not None:
+                object.__setattr__(self, by_list, tuple(map(float, entries)))
 
 
 class State(NamedTuple):
@@ -78,27 +102,57 @@ class State(NamedTuple):
 
 
 def prepare(
-    *, graph: Topology, rounds: int, clip_decay: float, budget_growth: float
+    *,
+    graph: Topology,
+    rounds: int,
+    clip_decay: float | None,
+    budget_growth: float | None,
+    clip_norms: tuple[float, ...] | None = None,
+    noise_multipliers: tuple[float, ...] | None = None,
 ) -> dict[str, object]:
     """The public numbers of every round: push-sum weights, clip bounds, noise.
+
+    Raises:
+        ValueError: a list that does not fit the rounds.
 
     >>> from overhear.training.graphs.topologies import directed_ring
     >>> found = prepare(graph=directed_ring(3), rounds=2, clip_decay=4.0, budget_growth=4.0)
     >>> found["clip_scales"], found["noise_scales"]
     ((1.0, 0.5), (1.0, 0.25))
     """
-    schedule = Schedule(
-        rounds=rounds,
-        sampling_rate=1.0,  # enters neither of the two
+    settings = Settings(
         clip_decay=clip_decay,
         budget_growth=budget_growth,
+        clip_norms=clip_norms,
+        noise_multipliers=noise_multipliers,
     )
-    clip, relative = schedule.clip_norms, schedule.relative_multipliers  # (T,), step 1
+    schedule = _schedule(settings, rounds=rounds, sampling_rate=1.0)  # the rate enters neither
+    clip = schedule.clip_norms  # (T,), step 1
+    noise = schedule.noise_stds(_first(settings))
     return {
         "push_weights": _push_weights(graph, rounds),
         "clip_scales": tuple(clip.tolist()),
-        "noise_scales": tuple((clip * relative).tolist()),
+        "noise_scales": tuple(noise.tolist()),
     }
+
+
+def _schedule(settings: Settings, *, rounds: int, sampling_rate: float) -> Schedule:
+    for name in ("clip_norms", "noise_multipliers"):
+        if (entries := getattr(settings, name)) is not None:
+            check_length(name, len(entries), rounds)
+    return Schedule(
+        rounds=rounds,
+        sampling_rate=sampling_rate,
+        clip_decay=settings.clip_decay,
+        budget_growth=settings.budget_growth,
+        clip_multiples=settings.clip_norms,
+        noise_multiples=settings.noise_multipliers,
+    )
+
+
+def _first(settings: Settings) -> float:
+    """The first round's noise multiplier, of that of the run."""
+    return settings.noise_multipliers[0] if settings.noise_multipliers else 1.0
 
 
 def _push_weights(graph: Topology, rounds: int) -> Tensor:
@@ -145,15 +199,10 @@ def published_bound(run: PlannedRun) -> PublishedClaim | None:
     """The central limit of the run's schedule."""
     if run.noise_multiplier == 0.0:
         return None
-    schedule = Schedule(
-        rounds=run.rounds,
-        sampling_rate=run.sampling_rate,
-        clip_decay=run.settings.clip_decay,
-        budget_growth=run.settings.budget_growth,
-    )
+    settings: Settings = run.settings
     return dyn_d2p_clt(
-        schedule,
-        noise_multiplier=run.noise_multiplier,
+        _schedule(settings, rounds=run.rounds, sampling_rate=run.sampling_rate),
+        noise_multiplier=run.noise_multiplier * _first(settings),
         statement=run.statement,
     )
 

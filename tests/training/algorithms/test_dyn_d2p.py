@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule, scheduled_epsilon
+from overhear.training.accounts.account import account
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, dyn_d2p
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
@@ -265,6 +267,82 @@ def test_settings_out_of_range_are_refused(name, value):
         dyn_d2p.Settings(**{name: value})
 
 
+def listed(rounds, *, clip, noise):
+    """What the step gets of lists."""
+    settings = dyn_d2p.Settings(clip_norms=clip, noise_multipliers=noise)
+    given = {f: getattr(settings, f) for f in settings.__dataclass_fields__}
+    return dyn_d2p.prepare(graph=ring(5), rounds=rounds, **given)
+
+
+def test_the_geometric_schedule_as_lists_is_the_same_run():
+    rounds = 12
+    clip = [3.0 ** (-k / rounds) for k in range(rounds)]
+    noise = [5.0 ** (-k / rounds) for k in range(rounds)]
+    made = listed(rounds, clip=clip, noise=noise)
+    whole = dyn_d2p.prepare(graph=ring(5), rounds=rounds, clip_decay=3.0, budget_growth=5.0)
+    for key in ("clip_scales", "noise_scales"):
+        assert made[key] == pytest.approx(whole[key], rel=1e-14)
+    given = {"graph": ring(5), "rounds": rounds, "sampling_rate": 0.1, "delta": 1e-5}
+    by_list = account(
+        "dyn-d2p", noise_multiplier=3.0, clip_norms=clip, noise_multipliers=noise, **given
+    )
+    by_factor = account("dyn-d2p", noise_multiplier=3.0, clip_decay=3.0, budget_growth=5.0, **given)
+    assert by_list.epsilon("eavesdropper") == pytest.approx(
+        by_factor.epsilon("eavesdropper"), rel=1e-9
+    )
+
+
+def test_entries_of_a_list_hold_for_equal_stretches_of_rounds():
+    made = listed(6, clip=(1.0, 0.5), noise=(2.0, 4.0, 1.0))
+    assert made["clip_scales"] == (1.0, 1.0, 1.0, 0.5, 0.5, 0.5)
+    assert made["noise_scales"] == (2.0, 2.0, 4.0, 2.0, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("noise", [(2.0, 4.0, 1.0), (1.0, 1.0, 3.0)])
+def test_a_list_costs_the_composition_of_its_rounds(noise):
+    found = account(
+        "dyn-d2p",
+        noise_multiplier=1.5,
+        noise_multipliers=list(noise),
+        clip_norms=[1.0, 0.1],
+        graph=directed_ring(4),
+        rounds=6,
+        sampling_rate=0.2,
+        delta=1e-5,
+    )
+    rounds = [(1.5 * entry, 0.2) for entry in noise for _ in range(2)]
+    wanted = composed_epsilon(rounds, delta=1e-5, adjacency="add-or-remove-one")
+    assert found.epsilon("eavesdropper") == pytest.approx(wanted, rel=1e-6)
+    assert found.epsilon("eavesdropper") >= wanted * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", ["clip_norms", "noise_multipliers"])
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ((1.0, 0.0), r"\[1\]=0.0 must lie in"),
+        ((1.0, -1.0), r"\[1\]=-1.0 must lie in"),
+        ((math.nan,), r"\[0\]=nan must lie in"),
+        ((1e7, 1.0), r"\[0\]=10000000.0 must lie in"),
+        ((), "is empty"),
+        ("1", "must be a list"),
+        (1.0, "must be a list"),
+    ],
+)
+def test_a_list_out_of_range_is_refused(name, entries, message):
+    with pytest.raises((ValueError, TypeError), match=name + ".*" + message):
+        dyn_d2p.Settings(**{name: entries})
+
+
+def test_a_list_that_does_not_fit_the_rounds_or_has_a_factor_beside_it_is_refused():
+    with pytest.raises(ValueError, match="clip_norms has 4 entries, which does not fit rounds=6"):
+        listed(6, clip=(1.0, 1.0, 1.0, 1.0), noise=None)
+    with pytest.raises(ValueError, match="noise_multipliers has 7 entries"):
+        listed(6, clip=None, noise=7 * (1.0,))
+    with pytest.raises(ValueError, match=r"budget_growth=4\.0 has no effect beside noise_mult"):
+        dyn_d2p.Settings(noise_multipliers=(1.0,), budget_growth=4.0)
+
+
 def test_graph_and_rounds_are_needed_where_something_is_prepared():
     known = ALGORITHMS["dyn-d2p"]
     with pytest.raises(ValueError, match="'dyn-d2p' needs graph and rounds"):
@@ -294,7 +372,7 @@ def test_a_prepared_value_that_the_step_does_not_take_is_refused():
 
     for prepared in ({"typo": 1.0}, {"clip_norm": 2.0}):
 
-        def prepare(*, clip_decay, budget_growth, given=prepared):
+        def prepare(*, clip_decay, budget_growth, clip_norms, noise_multipliers, given=prepared):
             return given
 
         wrong = replace(ALGORITHMS["dyn-d2p"], prepare=prepare)
