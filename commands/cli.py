@@ -38,6 +38,7 @@ from .read.report import report
 from .read.schema import schema
 from .read.table import plot, table
 from .read.total import total
+from .reproduce.reproduce import reproduce
 from .run.attack import attack
 from .run.audit import audit
 from .run.demo import demo
@@ -116,7 +117,7 @@ for command in (
     *(new, budget, plan, account),
     *(train, attack, invert, audit, sweep),
     *(report, check, compare, total, person, schema),
-    *(table, plot),
+    *(table, plot, reproduce),
     demo,
 ):
     app.command()(_without_exits(command))

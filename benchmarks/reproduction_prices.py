@@ -1,0 +1,60 @@
+"""Price every table and figure of `overhear reproduce` by a timed round of each setting.
+
+    python benchmarks/reproduction_prices.py [NAME ...]
+
+writes `reports/reproduced/prices.json`, for all entries or those that are named, and prints it.
+Equal settings of several entries are timed once. The data lie below OVERHEAR_DATA; where one set
+stands in for another of equal shape, a link is enough, since no price depends on its values.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from overhear.reports.reproduced.prices import Seconds, price_of, round_seconds
+from overhear.reports.reproductions.entry import SCALES
+from overhear.reports.reproductions.registry import ENTRIES, entry_named
+from overhear.runs.run_file.run_file import RunFile
+
+STORED = Path(__file__).resolve().parents[1] / "reports" / "reproduced" / "prices.json"
+_timed: dict[tuple[object, ...], Seconds] = {}
+
+
+def seconds_of(config: RunFile) -> Seconds:
+    """The seconds of a run file, of equal ones once."""
+    training = config.training
+    key = (config.data.name, config.data.agents, config.model.name, config.graph.name,
+           config.algorithm.name, training.batch_size, training.rounds)  # fmt: skip
+    if key not in _timed:
+        _timed[key] = round_seconds(config)
+        print(*key, _timed[key], sep="  ", flush=True)
+    return _timed[key]
+
+
+def main(names: list[str]) -> None:
+    """Price the entries and keep what was measured."""
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    for entry in [entry_named(name) for name in names] or list(ENTRIES.values()):
+        if entry.lacks or entry.closed is not None:
+            continue
+        of = stored[entry.name] = {}
+        for scale in SCALES:
+            try:
+                price = price_of(entry, scale, seconds_of=seconds_of)
+            except (FileNotFoundError, ValueError) as error:
+                print(f"{entry.name} at scale {scale} is not priced: {error}")
+                continue
+            of[scale] = {
+                "runs": price.runs,
+                "hours": float(f"{price.hours:.3g}"),
+                "device": price.device,
+            }
+            print(entry.name, scale, price.words())
+            text = json.dumps({name: stored[name] for name in ENTRIES if name in stored}, indent=2)
+            STORED.write_text(f"{text}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""The command that runs the papers' tables."""

@@ -1,0 +1,142 @@
+"""Run an entry at a scale by the engine of sweeps, and hold what comes out against the paper.
+
+DIR/     the folder of a sweep: sweep.toml, points/, results/, ...; `table` and `plot` read it
+DIR/reproduction.json, DIR/reproduction.md     the lines beside the paper's, and the verdicts
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...privacy.bounded import read_text
+from ...privacy.durable import write_durably
+from ...privacy.errors import InputError
+from ...runs.stop import Stop
+from ...runs.sweep.sweep import Progress, run_sweep
+from ...runs.sweep.sweep_file import SWEEP, SweepFile, checked
+from ..reproductions.entry import SCALES, Entry, Figure, ScaleName
+from .data_at_hand import check_data, placed
+from .figures_file import read_figures
+from .outcome import Outcome, outcome_of, outcome_of_closed_form
+from .outcome_text import as_data, as_markdown
+
+__all__ = ["reproduce", "scale_named", "sweep_of"]
+
+_DATA, _TEXT = "reproduction.json", "reproduction.md"
+
+
+def scale_named(name: str) -> ScaleName:
+    """A scale by its name.
+
+    Raises:
+        ValueError: there is no such scale.
+    """
+    for one in SCALES:
+        if one == name:
+            return one
+    raise InputError(f"scale={name!r} must be one of {', '.join(SCALES)}")
+
+
+def sweep_of(entry: Entry, name: ScaleName) -> tuple[SweepFile, dict[str, object]]:
+    """The sweep file of an entry at a scale, and the tables of its run file.
+
+    Raises:
+        ValueError: the entry lacks an ingredient, or has no runs.
+    """
+    check_runnable(entry)
+    scale = entry.scales[name]
+    base = placed(scale)
+    values: dict[str, object] = {
+        "base": base,
+        "grid": dict(scale.grid),
+        "seeds": scale.seeds,
+        "also": {"attack": scale.attack},
+    }
+    if scale.tune:
+        values["tune"] = dict(scale.tune)
+    return checked(values, where=entry.name), base
+
+
+def check_runnable(entry: Entry) -> None:
+    """Refuse an entry that lacks an ingredient."""
+    if entry.lacks:
+        raise InputError(f"{entry.name} cannot be run: {entry.lacks}")
+
+
+def reproduce(
+    entry: Entry,
+    name: ScaleName,
+    out: Path,
+    *,
+    figures: Path | None = None,
+    jobs: int | None = None,
+    retry: bool = False,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> Outcome:
+    """Run what has not ended yet, and compare.
+
+    Args:
+        entry: what is reproduced.
+        name: of the scale.
+        out: the folder; goes on where it stopped.
+        figures: CSV file with the paper's figures; these come before the entry's own.
+        jobs: processes at once.
+        retry: whether runs that failed are tried again.
+        progress: called with (done, total, what) after each run.
+        stop: asked to stop, it ends; what is done is kept.
+
+    Raises:
+        FileExistsError: the folder holds something else.
+        FileNotFoundError: data are not at hand.
+        ValueError: the entry lacks an ingredient, or a file of figures does not fit.
+        Interrupted: it was asked to stop.
+    """
+    check_runnable(entry)
+    _check_folder(entry, name, out)
+    if entry.closed is not None:
+        computed = entry.closed(name)
+        given = _given(figures, [one.place for one in computed])
+        outcome = outcome_of_closed_form(entry, name, computed, figures=(*given, *entry.figures))
+        out.mkdir(parents=True, exist_ok=True)
+    else:
+        check_data(entry.name, entry.scales[name])
+        sweep, base = sweep_of(entry, name)
+        given = _given(figures, _places(sweep))
+        run_sweep(sweep, base, out, jobs=jobs, retry=retry, progress=progress, stop=stop)
+        outcome = outcome_of(entry, name, out, figures=(*given, *entry.figures))
+    data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
+    write_durably(out / _DATA, f"{data}\n".encode())
+    write_durably(out / _TEXT, as_markdown(outcome).encode())
+    return outcome
+
+
+def _given(path: Path | None, places: Sequence[Mapping[str, str]]) -> tuple[Figure, ...]:
+    return () if path is None else read_figures(path, places)
+
+
+def _places(sweep: SweepFile) -> list[dict[str, str]]:
+    return [{key: choice.shown for key, choice in row.items()} for row in sweep.rows()]
+
+
+def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:
+    """Refuse the folder of another reproduction, or of anything else."""
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file; name a folder for the reproduction")
+    path = out / _DATA
+    if path.is_file():
+        try:
+            held = json.loads(read_text(path))
+            there = f"{held['name']} at scale {held['scale']}"
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} cannot be read; remove it, and it is made again") from error
+        if there != f"{entry.name} at scale {name}":
+            raise FileExistsError(
+                f"{out} holds {there}; choose another folder for {entry.name} at scale {name}"
+            )
+        return
+    if entry.closed is not None and out.is_dir() and (held := sorted(out.iterdir())):
+        what = "a sweep" if (out / SWEEP).is_file() else held[0].name
+        raise FileExistsError(f"{out} holds {what}; choose another folder for {entry.name}")

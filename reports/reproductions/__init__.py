@@ -1,0 +1,1 @@
+"""The tables and figures of four papers as entries, a file a paper."""

@@ -1,0 +1,198 @@
+"""A table or figure of a paper as an entry: its sweep at three scales, its figures, its claims.
+
+A figure of a paper stands here only if it was read, with the place where it was read; one that was
+not is absent, and no verdict is given about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from ...privacy.errors import InputError
+
+__all__ = [
+    "LEAST_SEEDS",
+    "SCALES",
+    "Claim",
+    "Close",
+    "Computed",
+    "Entry",
+    "Figure",
+    "Order",
+    "Paper",
+    "Scale",
+    "ScaleName",
+    "Trend",
+]
+
+ScaleName = Literal["smoke", "small", "paper"]
+SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
+LEAST_SEEDS = 10
+"""Of a verdict on a claim; of fewer seeds nothing is said."""
+
+Tables = Mapping[str, Mapping[str, object]]
+Place = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paper:
+    """Where an entry comes from.
+
+    Attributes:
+        name: how it is called here.
+        source: authors, title, and where it was published.
+    """
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """A sweep.
+
+    Attributes:
+        base: tables of the run file. A `data.root` is below the folder that OVERHEAR_DATA names.
+        grid: values by key; the last varies fastest.
+        seeds: of every row.
+        tune: values by key that are tried on validation records; empty tunes nothing.
+        attack: whether every run is attacked.
+        differs: what is not as in the paper, in words.
+        comparable: whether figures may be held against the paper's all the same.
+    """
+
+    base: Tables
+    grid: Mapping[str, Sequence[object]]
+    seeds: int
+    tune: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    attack: bool = False
+    differs: tuple[str, ...] = ()
+    comparable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """A figure that a paper prints, or the range of several of which no more is at hand.
+
+    Attributes:
+        place: by swept key what a line shows; several lines may have it.
+        low, high: the figure, twice, or the range, in the unit of the entry's value.
+        source: where it was read.
+    """
+
+    place: Place
+    low: float
+    high: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """A paper's claim that one line is better than others, wherever both stand.
+
+    Attributes:
+        key: the swept key that tells them apart.
+        first: the better one's value.
+        others: the others' values.
+        source: where it was read.
+    """
+
+    key: str
+    first: str
+    others: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trend:
+    """A paper's claim that a figure gets better from the first to the last value of a key.
+
+    Attributes:
+        key: the swept key; its values in the order of the sweep.
+        of: settings of the lines that are meant.
+        source: where it was read.
+    """
+
+    key: str
+    of: Place
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Close:
+    """A paper's claim that one line costs little against another.
+
+    Attributes:
+        key: the swept key that tells them apart.
+        first: the line that is meant.
+        other: what it is held against.
+        within: how much worse it may be, in the unit of the value.
+        source: where it was read, and what of it is our reading.
+    """
+
+    key: str
+    first: str
+    other: str
+    within: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Computed:
+    """A figure that a closed form gives, in place of runs.
+
+    Attributes:
+        place: of the line.
+        values: by seed.
+    """
+
+    place: Place
+    values: Mapping[int, float]
+
+
+Claim = Order | Trend | Close
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A table or figure of a paper.
+
+    Attributes:
+        name: how the command calls it.
+        paper: it is of.
+        title: what it shows.
+        value: a name in `overhear.reports.sweep.table.VALUES`, or what a closed form gives.
+        columns: swept keys whose values are compared apart.
+        scales: its sweeps.
+        figures: the paper's own, as far as they were read.
+        claims: what counts as reproduced, beside the figures.
+        within: largest distance from the paper's figure that counts as reproduced, in the unit of
+            the value; twice our standard error is added.
+        reading: what the texts at hand do not say of its form, and how it is taken here.
+        lacks: an ingredient that is missing, for which it cannot be run; empty where none is.
+        closed: gives its lines without a run, by scale.
+        more: of a closed form, whether more is better.
+    """
+
+    name: str
+    paper: Paper
+    title: str
+    value: str = "accuracy"
+    columns: tuple[str, ...] = ()
+    scales: Mapping[ScaleName, Scale] = field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    within: float = 2.0
+    reading: str = ""
+    lacks: str = ""
+    closed: Callable[[ScaleName], list[Computed]] | None = None
+    more: bool = True
+
+    def __post_init__(self) -> None:
+        """Check that it can be run, or says why not."""
+        if self.lacks or self.closed is not None:
+            return
+        if missing := [name for name in SCALES if name not in self.scales]:
+            raise InputError(f"{self.name} has no sweep at scale {missing[0]}; give one")

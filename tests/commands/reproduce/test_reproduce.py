@@ -1,0 +1,98 @@
+"""The command `overhear reproduce`: a smoke run, going on, what it lists, and its refusals."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from overhear.commands.cli import main
+from overhear.reports.reproduced import reproduce as reproducing
+from overhear.reports.reproductions.registry import ENTRIES
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OVERHEAR_DATA", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "give a NAME, or --list"),
+        (("dpdl-table-7", "--out", "d"), "no table or figure is called 'dpdl-table-7'; did you"),
+        (("beauty", "--out", "d"), "called 'beauty'; `overhear reproduce --list` names them"),
+        (("dpdl-table-1",), "give a folder for dpdl-table-1"),
+        (("dpdl-table-1", "--scale", "huge", "--out", "d"), "scale='huge' must be one of smoke"),
+        (("dpdl-table-1", "--out", "d"), "let OVERHEAR_DATA name the folder that holds it"),
+        (("--list", "--out", "d"), "--list runs nothing"),
+        (("dpdl-table-1", "--scale", "smoke", "--out", "d", "--figures", "f.csv"), "no file of"),
+        (("whisper-noise-p", "--out", "held"), "held holds notes.txt"),
+        (("whisper-noise-p", "--out", "held/notes.txt"), "is a file; name a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_a_sentence_and_leaves_nothing(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("held").mkdir()
+    Path("held/notes.txt").write_text("mine")
+    assert main(["reproduce", *arguments]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("error: ")
+    assert words in said
+    assert not Path("d").exists()
+    assert Path("held/notes.txt").read_text() == "mine"
+
+
+def test_the_list_names_every_entry_with_its_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--list"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert all(any(row.startswith(f"| {name} |") for row in rows) for name in ENTRIES)
+    [row] = [row for row in rows if row.startswith("| dpdl-table-1 |")]
+    assert "10368 runs" in row
+    assert " CPU" in row
+
+
+def test_a_closed_form_is_held_against_figures_of_a_user(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("f.csv").write_text(
+        "graph.edge_probability,algorithm.name,figure\n0.2,CDP,3.2\n", encoding="utf-8"
+    )
+    asked = ["reproduce", "whisper-noise-p", "--scale", "smoke", "--out", "d"]
+    assert main([*asked, "--figures", "f.csv", "--json"]) == 0
+    [line] = [one for one in json.loads(capsys.readouterr().out)["lines"] if one["paper"]]
+    assert line["place"] == {"graph.edge_probability": "0.2", "algorithm.name": "CDP"}
+    assert line["paper"]["low"] == 3.2
+    assert line["verdict"]["because"] == "n = 2, and a verdict takes 10 seeds"
+    assert json.loads(Path("d/reproduction.json").read_text())["scale"] == "smoke"
+    assert main(["reproduce", "whisper-noise-p", "--scale", "small", "--out", "d"]) == 2
+    assert "d holds whisper-noise-p at scale smoke" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_a_smoke_run_goes_on_where_a_full_disk_stopped_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    asked = ["reproduce", "dpdl-table-1", "--scale", "smoke", "--out", "d", "--jobs", "1"]
+    with monkeypatch.context() as patched:
+        patched.setattr(reproducing, "write_durably", full)
+        assert main(asked) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "error: d/reproduction.json: No space left on device" in said
+    kept = {path: path.read_bytes() for path in Path("d/results").glob("*.json")}
+    assert len(kept) == 12
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert {path: path.read_bytes() for path in Path("d/results").glob("*.json")} == kept
+    assert Path("d/reproduction.md").read_text(encoding="utf-8") == text
+    assert text.count("not comparable: n = 2, and a verdict takes 10 seeds") == 8
+    assert main(["table", "d"]) == 0
+    assert main(["reproduce", "dpdl-table-5", "--scale", "smoke", "--out", "d"]) == 2
+    assert "d holds dpdl-table-1 at scale smoke" in " ".join(capsys.readouterr().err.split())
