@@ -7,7 +7,7 @@ and neither is what its figures and most of its tables vary: an entry says how i
 
 from __future__ import annotations
 
-from .entry import Entry, Figure, Order, Paper, Scale
+from .entry import Entry, Figure, Order, Paper, Scale, Tables
 
 __all__ = ["ENTRIES"]
 
@@ -43,7 +43,7 @@ _PRIVACY = {"epsilon": 8.0, "delta": 1e-5, "adversaries": ["single-message", "ea
 _ITS_PRIVACY = {**_PRIVACY, "adversary": "single-message"}
 _DEALT = {"agents": 10, "partition": "dirichlet", "concentration": 0.5}
 # Of the paper: eta, C, B, beta, alpha and epsilon are not at hand, and are our defaults.
-_PAPER_BASE = {
+_PAPER_BASE: Tables = {
     "data": {"name": "mnist", **_DEALT},
     "graph": {"name": "ring"},
     "model": {"name": "lenet"},
@@ -51,7 +51,7 @@ _PAPER_BASE = {
     "privacy": _ITS_PRIVACY,
     "training": {"rounds": 1000, "batch_size": 64},
 }
-_SMALL_BASE = {
+_SMALL_BASE: Tables = {
     **_PAPER_BASE,
     "model": {"name": "linear"},
     "privacy": _PRIVACY,
@@ -62,7 +62,7 @@ _SMALL_BASE = {
         "checkpoint_every": 100,
     },
 }
-_SMOKE_BASE = {
+_SMOKE_BASE: Tables = {
     "data": {"name": "digits", "agents": 4, "partition": "dirichlet", "concentration": 0.5},
     "graph": {"name": "ring"},
     "model": {"name": "linear"},
@@ -72,7 +72,7 @@ _SMOKE_BASE = {
 }
 _TUNED_PAPER = {_RATE: [0.01, 0.03, 0.1, 0.3]}
 _TUNED = {_RATE: [0.1, 0.3, 1.0, 3.0]}
-_CURVES = {
+_CURVES: Tables = {
     **_SMALL_BASE,
     "privacy": _ITS_PRIVACY,
     "training": {"rounds": 100, "batch_size": 64, "evaluate_every": 10},

@@ -7,7 +7,7 @@ other pixel ranges than ours; PSNR is the same number in both.
 from __future__ import annotations
 
 from .dpdl import PAPER
-from .entry import Entry, Scale
+from .entry import Entry, Scale, Tables
 
 __all__ = ["ENTRIES"]
 
@@ -41,7 +41,7 @@ _IN_SMOKE = ("digits, softmax regression, four agents, two rounds: it shows that
 
 
 def _table(number: str, numeral: str, data: str, network: str) -> Entry:
-    base = {
+    base: Tables = {
         "data": {"name": data, "agents": 10},
         "graph": {"name": "ring"},
         "model": {"name": network},

@@ -6,7 +6,7 @@ of agents and rounds, and what Tables 2a to 2d vary, are not.
 
 from __future__ import annotations
 
-from .entry import Close, Entry, Figure, Paper, Scale
+from .entry import Close, Entry, Figure, Paper, Scale, Tables
 
 __all__ = ["ENTRIES"]
 
@@ -37,7 +37,7 @@ _A9A = {"name": "libsvm", "root": "libsvm/a9a", "features": 123, "agents": 10}
 _CIFAR = {"name": "cifar10", "agents": 10}
 _MLP = {"name": "mlp", "task": "class-weights", "strength": 0.5}
 _STEPS = {"batch_size": 10, "learning_rate": 0.01}
-_SMOKE_BASE = {
+_SMOKE_BASE: Tables = {
     "data": {"name": "digits", "agents": 4},
     "graph": {"name": "ring"},
     "model": {"name": "linear", "task": "class-weights", "strength": 0.5},
@@ -71,7 +71,7 @@ def _table(
     high: float = 1.0,
 ) -> Entry:  # fmt: skip
     """A part of Table 2: AUROC of four algorithms on one data set."""
-    base = {
+    base: Tables = {
         "data": data,
         "graph": _GRAPH,
         "model": model,
@@ -79,7 +79,7 @@ def _table(
     }
     few = {**_STEPS, "rounds": 300, "evaluate_every": 300, "checkpoint_every": 300}
     grid = {_ALGORITHM: _ALL}
-    figures = ()
+    figures: tuple[Figure, ...] = ()
     if low is not None:
         figures = (Figure(place={_ALGORITHM: "DPMixSGD"}, low=low, high=high, source=_SUMMARY),)
     return Entry(

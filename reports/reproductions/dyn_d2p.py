@@ -7,7 +7,7 @@ taken from the order in which the text names them.
 
 from __future__ import annotations
 
-from .entry import Entry, Figure, Order, Paper, Scale, Trend
+from .entry import Entry, Figure, Order, Paper, Scale, Tables, Trend
 
 __all__ = ["ENTRIES"]
 
@@ -27,7 +27,7 @@ _VARIANTS = [
 _EPSILONS = [0.3, 0.7, 1.0, 3.0]
 
 _PRIVACY = {"delta": 1e-4, "adversaries": ["eavesdropper"]}
-_PAPER_BASE = {
+_PAPER_BASE: Tables = {
     "data": {"name": "fashion-mnist", "agents": 20},
     "graph": {"name": "directed-exponential"},
     "model": {"name": "cnn"},
@@ -35,7 +35,7 @@ _PAPER_BASE = {
     "privacy": _PRIVACY,
     "training": {"rounds": 3500, "batch_size": 1, "learning_rate": 0.03},
 }
-_CIFAR_BASE = {
+_CIFAR_BASE: Tables = {
     **_PAPER_BASE,
     "data": {"name": "cifar10", "agents": 20},
     "model": {"name": "resnet18"},
@@ -47,7 +47,7 @@ _SMALL_TRAINING = {
     "evaluate_every": 100,
     "checkpoint_every": 100,
 }
-_SMALL_BASE = {
+_SMALL_BASE: Tables = {
     "data": {"name": "mnist", "agents": 20},
     "graph": {"name": "directed-exponential"},
     "model": {"name": "linear"},
@@ -55,7 +55,7 @@ _SMALL_BASE = {
     "privacy": _PRIVACY,
     "training": _SMALL_TRAINING,
 }
-_SMOKE_BASE = {
+_SMOKE_BASE: Tables = {
     "data": {"name": "digits", "agents": 4},
     "graph": {"name": "directed-exponential"},
     "model": {"name": "linear"},

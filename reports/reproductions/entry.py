@@ -24,6 +24,7 @@ __all__ = [
     "Paper",
     "Scale",
     "ScaleName",
+    "Tables",
     "Trend",
 ]
 
@@ -33,6 +34,7 @@ LEAST_SEEDS = 10
 """Of a verdict on a claim; of fewer seeds nothing is said."""
 
 Tables = Mapping[str, Mapping[str, object]]
+"""Of a run file."""
 Place = Mapping[str, str]
 
 

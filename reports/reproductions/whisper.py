@@ -10,7 +10,7 @@ import math
 
 from ...privacy.published.whisper import whisper_information
 from .closed_forms import noise_energies
-from .entry import Entry, Order, Paper, Scale, Trend
+from .entry import Entry, Order, Paper, Scale, Tables, Trend
 
 __all__ = ["ENTRIES"]
 
@@ -48,8 +48,8 @@ def _privacy(epsilon: float | None, rounds: int) -> dict[str, object]:
     }
 
 
-def _base(epsilon: float | None, *, rounds: int, edges: float | None = None) -> dict[str, object]:
-    graph = {"name": "erdos-renyi", "seed": 1}
+def _base(epsilon: float | None, *, rounds: int, edges: float | None = None) -> Tables:
+    graph: dict[str, object] = {"name": "erdos-renyi", "seed": 1}
     if edges is not None:
         graph["edge_probability"] = edges
     return {
@@ -74,8 +74,8 @@ def _base(epsilon: float | None, *, rounds: int, edges: float | None = None) -> 
     }
 
 
-def _smoke(epsilon: float | None, *, edges: float | None = None) -> dict[str, object]:
-    graph = {"name": "erdos-renyi", "seed": 1}
+def _smoke(epsilon: float | None, *, edges: float | None = None) -> Tables:
+    graph: dict[str, object] = {"name": "erdos-renyi", "seed": 1}
     if edges is not None:
         graph["edge_probability"] = edges
     return {
@@ -96,7 +96,9 @@ _SMALL_ROUNDS, _PAPER_ROUNDS = 200, 5000
 _TUNED_PAPER = {_RATE: [0.001, 0.005, 0.01, 0.05]}
 # Noise is to a round's gradient as the root of the rounds, so 25 times fewer rounds and a learning
 # rate 25 times as large are the same in expectation, if gradients do not react.
-_SAME = {"training": {**_base(10.0, rounds=_SMALL_ROUNDS)["training"], "learning_rate": 0.125}}  # type: ignore[dict-item]
+_SAME: Tables = {
+    "training": {**_base(10.0, rounds=_SMALL_ROUNDS)["training"], "learning_rate": 0.125}
+}
 _IN_SMALL = (
     "200 rounds in place of 5000, with a learning rate 25 times the .005 that the authors' "
     "scripts have most often, the same for all algorithms and not tuned",
