@@ -20,6 +20,8 @@ class Sampling(enum.StrEnum):
     CYCLIC = "cyclic"
     TRUNCATED = "truncated"
     ANY = "any: a record may be in every batch"
+    TURNS = "in turns: a record may be in some rounds alone, and in all of these"
+    POISSON_TURNS = "poisson, in turns"
     EVERY = "none: an agent takes part in every round"
     COHORT = "secret cohort"
     FIXED_COHORT = "secret cohort of fixed size"

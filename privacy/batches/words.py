@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .drawing import Drawing, Scheme
+from .patterns import Pattern
 
-__all__ = ["counts_words", "drawn_words"]
+__all__ = ["counts_words", "drawn_words", "turn_words"]
 
 
 def drawn_words(drawn: Sequence[Drawing], sampling_rate: float) -> str:
@@ -44,3 +45,17 @@ def counts_words(drawn: Sequence[Drawing]) -> str:
     least, most = min(one.records for one in drawn), max(one.most for one in drawn)
     held = f"{least}" if least == most else f"{least} to {most}"
     return f"How many records each agent holds ({held}) counts as public"
+
+
+def turn_words(pattern: Pattern, coin: float) -> str:
+    """In which rounds a record may be, and how it is drawn in these, in sentences.
+
+    >>> from .patterns import PatternKind
+    >>> turn_words(Pattern(PatternKind.CYCLE, 10), 0.2)[:67]
+    'A record takes part at most every 10th round, in its turn, which th'
+    """
+    return (
+        f"A record takes part {pattern.words}, which the sampler enforces: its turns follow from "
+        "a hash of the record itself and the seed, and count as public. In its turn it is drawn "
+        f"with probability {coin:.6g}."
+    )

@@ -90,6 +90,7 @@ class StreamedView:
         self._vectors: dict[int, list[int]] = {}
         self._most_vectors = 0
         self._information: dict[int, Array] = {}
+        self._bands: dict[int, int] = {}
         self._leaks: list[_Leak] = []
         self._doubtful: set[int] = set()
 
@@ -152,6 +153,13 @@ class StreamedView:
     def rounds(self, owner: int) -> Array:
         """(columns,) the round of each of the owner's columns, counted from 0."""
         return np.asarray(self._rounds.get(owner, []), dtype=float)
+
+    def bands(self, owner: int) -> int:
+        """In how many rounds, one after another, a contribution is seen at most; 0 in none.
+
+        Whitened: a column of round s is in no whitened row of round s + bands or later.
+        """
+        return self._bands.get(owner, 0)
 
     def information(self, owner: int) -> Array:
         """M over all of the owner's columns, where none of them leaks."""
@@ -331,6 +339,10 @@ class StreamedView:
     def _add(self, whitened: Array) -> None:
         for owner, columns in self._owned.items():
             rows = whitened[:, columns]
+            touched = np.flatnonzero(rows.any(axis=0))
+            if touched.size:
+                lag = self.round - self._rounds[owner][int(touched[0])] + 1
+                self._bands[owner] = max(self._bands.get(owner, 0), lag)
             held = self._information.get(owner, np.zeros((0, 0)))
             if len(columns) > len(held):
                 grown = np.zeros((len(columns), len(columns)))

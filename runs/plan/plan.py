@@ -220,6 +220,7 @@ def make_plan(
             batch_size=None if needs_records else batch_size,
             records=records,
             drawn=drawn_of(config, data),
+            pattern=config.pattern,
             missing=missing_of(config),
         ),
         statement=statement,
@@ -248,6 +249,7 @@ def make_plan(
         scripts=found.scripts,
         warnings=[
             *_warnings(config, found, every),
+            *found.memory,
             *read_off_the_data(config),
             *([] if known else unknown_users(statement)),
         ],

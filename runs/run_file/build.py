@@ -20,6 +20,7 @@ from ...privacy.guarantee import Statement, Unit
 from ...training.algorithms import Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
 from ...training.batches.sampler import Sampler
+from ...training.batches.turns import turns_of
 from ...training.data.dataset import Dataset
 from ...training.data.partition import (
     check_cap,
@@ -327,6 +328,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
     device = device or find_device(config.training.device, rounds=True)
     data = data_of(config)
     rate = sampling_rate_of(config, data)
+    rounds = config.training.rounds
     seed, parts, drawn = config.training.seed, parts_of(config, data), drawn_of(config, data)
     graph = graph_of(config)  # only now: a graph of more agents than there are records takes long
     model = build_model(
@@ -371,6 +373,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
             task=task,
             repeats=config.training.evaluation_noise_seed is not None,
             sampler=None if drawn is None else Sampler(drawn=drawn, order_seed=seed),
+            turns=turns_of(config.pattern, shards, rounds=rounds, sampling_rate=rate, seed=seed),
             order_seed=seed,
             users=None if data.users is None else [data.users[part] for part in parts],
         ),
@@ -380,5 +383,5 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         batch_size=max(rate * records_of(config, data), math.ulp(1.0)),
         clip_norm=clip_norm_of(config),
         learning_rate=config.training.learning_rate,
-        rounds=config.training.rounds,
+        rounds=rounds,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from ...privacy.accounting.request import Accountant, Adjacency
+from ...privacy.batches.patterns import pattern_of
 from ...privacy.errors import InputError
 from ...privacy.goal import Goal
 from ...privacy.guarantee import NO_CAP, Statement, Unit
@@ -18,6 +19,27 @@ from .tables import Count, Index, Indices, Names, Positive, Table
 __all__ = ["PrivacyTable"]
 
 _Share = Annotated[float, Field(gt=0, lt=1)]
+ParticipationPattern = Annotated[
+    Any,
+    PlainValidator(lambda value: pattern_of(value).entry),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["every"]},
+                *(
+                    {
+                        "type": "object",
+                        "properties": {kind: {"type": "integer", "minimum": 1}},
+                        "required": [kind],
+                        "additionalProperties": False,
+                    }
+                    for kind in ("cycle", "apart", "most")
+                ),
+                {"type": "array", "items": {"type": "integer", "minimum": 1}},
+            ]
+        }
+    ),
+]
 _TARGETS = ("epsilon", "advantage", "tpr", "fpr")
 
 
@@ -57,6 +79,9 @@ class PrivacyTable(Table):
     """How many each of `holders` holds; by default one each."""
     adjacency: Literal["add-or-remove-one", "zero-out", "replace-one"] = "add-or-remove-one"
     """How two neighbouring data sets differ; of unit = "agent" zero-out by default."""
+    participation: ParticipationPattern = "every"
+    """Rounds that one record may be in: "every" (any of them), { cycle = b }, { apart = b },
+    { most = k } or a list; the sampler enforces it."""
     accountant: Literal["pld", "dp-accounting", "rdp", "prv"] = "pld"
     """How rounds are added up; each is an upper bound."""
 

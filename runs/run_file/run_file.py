@@ -24,6 +24,7 @@ from typing import Self
 from pydantic import ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
+from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
 from ..own.tables import with_names
@@ -122,6 +123,11 @@ class RunFile(Table):
             "attack": attack,
         }
         return self.model_copy(update=resolved)
+
+    @property
+    def pattern(self) -> Pattern:
+        """In which rounds one record may take part."""
+        return EVERY if self.privacy is None else pattern_of(self.privacy.participation)
 
     def default_attack(self) -> AttackTable:
         """[attack] as it is where the run file does not say anything about it."""

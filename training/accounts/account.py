@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier
+from ...privacy.batches.patterns import pattern_of
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.goal import Goal
 from ...privacy.guarantee import NO_CAP, NOT_A_CLIENT, Statement, Unit
@@ -34,8 +35,8 @@ from .request import (
     topology_of,
 )
 from .result import Account
-from .subject import Subject
-from .warnings import unknown_users, warnings_of
+from .subject import Subject, check_pattern, is_amplified
+from .warnings import memory_words, unknown_users, warnings_of
 
 __all__ = ["account", "account_of"]
 
@@ -68,6 +69,7 @@ def account(  # every number that a figure depends on has a name here
     records: float | None = None,
     sampling: str = "poisson",
     largest_batch: int | str | None = None,
+    participation: object = "every",
     form: Form | str = Form.REPAIRED,
     adjacency: Adjacency | str | None = None,
     records_per_person: int | None = None,
@@ -113,6 +115,8 @@ def account(  # every number that a figure depends on has a name here
         sampling: "poisson", "fixed", "shuffled" or "cyclic"; all but the first have batch_size
             records of `records`, and sampling_rate is the quotient of the two.
         largest_batch: at which Poisson batches are cut, or "auto" where nearly none is.
+        participation: in which rounds one record may take part: "every" (any), {"cycle": b},
+            {"apart": b}, {"most": k} or a list of rounds. The sampler keeps a record to its turns.
         form: "repaired", or "published" where the algorithm has both.
         adjacency: how two neighbouring data sets differ; by default a record more or less, and
             at unit="agent" the data of an agent zeroed out.
@@ -209,6 +213,7 @@ def account(  # every number that a figure depends on has a name here
             rate=sampling_rate,
             largest=largest_batch,
         ),
+        pattern=pattern_of(participation),
         missing=check_missing(missing, topology),
     )
     return account_of(
@@ -262,6 +267,7 @@ def account_of(
     """
     if noise_multiplier != 0:
         check_drawn(subject, statement)
+    check_pattern(subject, statement)
     if goal is not None:
         goal.check_accountant(statement.accountant)
     if noise_multiplier is not None:
@@ -295,7 +301,13 @@ def account_of(
     figures = figures_of(
         subject,
         Asked(
-            names, victim, encrypted, statement.holders, statement.unit, records=statement.at_once
+            names,
+            victim,
+            encrypted,
+            statement.holders,
+            statement.unit,
+            records=statement.at_once,
+            amplified=is_amplified(statement),
         ),
         statement=statement,
         noise_multiplier=noise_multiplier,
@@ -308,6 +320,12 @@ def account_of(
     ]
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     target = None if goal is None else adversary
+    memory = memory_words(
+        figures.traces,
+        figures.joint_sensitivities,
+        target=target,
+        noise_multiplier=figures.noise_multiplier,
+    )
     return Account(
         said_of=statement,
         noise_multiplier=figures.noise_multiplier,
@@ -316,7 +334,7 @@ def account_of(
         guarantees=MappingProxyType({g.adversary: g for g in every}),
         joint_sensitivities=MappingProxyType(figures.joint_sensitivities),
         message_kinds=tuple(figures.message_kinds),
-        scripts=figures.traces.scripts.at_rate(subject.sampling_rate),
+        scripts=figures.traces.scripts.at_rate(subject.sampling_rate, pattern=subject.pattern),
         warnings=(
             *warnings_of(
                 every,
@@ -326,8 +344,10 @@ def account_of(
                 encrypted=encrypted,
                 batches=subject.batches,
             ),
+            *memory,
             *unknown_users(statement),
         ),
+        memory=memory,
         subject=subject,
         encrypted=encrypted,
     )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ...privacy.batches.drawing import Drawing
+from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.guarantee import Statement
 from ..exposure.guarantees import run_epsilon
 from ..exposure.joint_sensitivities import joint_sensitivities_by_victim
@@ -25,6 +26,8 @@ def exposures_by_agent(
     encrypted: bool = False,
     drawn: Sequence[Drawing] | None = None,
     records: int = 1,
+    pattern: Pattern = EVERY,
+    amplified: bool = False,
 ) -> dict[str, list[JointSensitivity]]:
     """The exposure of every agent to the adversaries of `worst`, accounted as the worst one is.
 
@@ -38,6 +41,8 @@ def exposures_by_agent(
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
         drawn: as for `joint_sensitivities`.
         records: of one user, which are all there or none is.
+        pattern: in which rounds one record may take part.
+        amplified: as for `whole_run_joint_sensitivities`.
     """
     settled: dict[str, list[JointSensitivity]] = {}
     every = joint_sensitivities_by_victim(
@@ -45,11 +50,21 @@ def exposures_by_agent(
     )
     for name, found in every:
         whole = (
-            whole_run_by_victim(traces, name, sampling_rate=sampling_rate, encrypted=encrypted)
+            whole_run_by_victim(
+                traces,
+                name,
+                sampling_rate=sampling_rate,
+                encrypted=encrypted,
+                pattern=pattern,
+                amplified=amplified,
+            )
             if worst[name].whole_run and traces.noise_multiplier != 0
             else {}
         )
-        each = [whole.get(e.victim, e) if math.isinf(e.largest) else e for e in found]
+        any_round = pattern.is_every
+        each = [
+            e if any_round and math.isfinite(e.largest) else whole.get(e.victim, e) for e in found
+        ]
         held = [of_records(exposure, records) for exposure in each]
         settled[name] = [_as_worst(exposure, worst[name]) for exposure in held]
     return settled

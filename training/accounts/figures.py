@@ -22,6 +22,7 @@ from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
 from ..exposure.sensitivity import JointSensitivity, of_records
+from ..exposure.whole_run import check_turns
 from ..persons.holders import Holders, person_joint_sensitivities, usual_of_person
 from ..tracing.agents import at_unit
 from ..tracing.trace import AlgorithmTrace
@@ -45,6 +46,8 @@ class Asked(NamedTuple):
             empty where one record of one agent is.
         unit: whose data are hidden.
         records: of one user, which are all there or none is; 1 where the unit is another one.
+        amplified: whether a record has one coin in each of its turns: one record that is there or
+            not, as turns of a record that is replaced are those of another one.
     """
 
     adversaries: Sequence[str]
@@ -53,6 +56,7 @@ class Asked(NamedTuple):
     holders: Holders = ()
     unit: Unit = Unit.RECORD
     records: int = 1
+    amplified: bool = False
 
     def found_in(self, traces: AlgorithmTrace, subject: Subject) -> dict[str, JointSensitivity]:
         """The joint sensitivities in a traced run, those of whole runs where others are infinite.
@@ -67,6 +71,9 @@ class Asked(NamedTuple):
         self, traces: AlgorithmTrace, subject: Subject
     ) -> dict[str, JointSensitivity]:
         traces = at_unit(traces, self.unit, records=self.records)
+        pattern = subject.pattern
+        if not pattern.is_every:
+            check_turns(traces, pattern)
         if self.holders:
             return dict(
                 person_joint_sensitivities(
@@ -80,7 +87,7 @@ class Asked(NamedTuple):
         found = joint_sensitivities(
             traces,
             list(dict.fromkeys(self.adversaries)),
-            sampling_rate=subject.sampling_rate,
+            sampling_rate=subject.coin,
             victim=self.victim,
             encrypted=self.encrypted,
             drawn=subject.drawn,
@@ -90,9 +97,11 @@ class Asked(NamedTuple):
         settled = replace_infinite_by_whole_run(
             traces._replace(without=(), alike=frozenset()),
             found,
-            sampling_rate=subject.sampling_rate,
+            sampling_rate=subject.coin,
             victim=self.victim,
             encrypted=self.encrypted,
+            pattern=pattern,
+            amplified=self.amplified,
         )
         if not traces.without:
             return dict(settled)

@@ -26,7 +26,7 @@ from ..tracing.agents import at_unit
 from ..tracing.scripts import Scripts
 from ..tracing.trace import AlgorithmTrace
 from .by_agent import epsilon_by_agent, exposures_by_agent
-from .subject import Subject
+from .subject import Subject, is_amplified
 from .targets import reached
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Account:
         warnings: sentences for the reader.
         subject: what is accounted for.
         encrypted: whether nobody on a link can read it.
+        memory: those of the warnings that are about noise that is taken back.
     """
 
     said_of: Statement
@@ -66,6 +67,7 @@ class Account:
     warnings: Sequence[str]
     subject: Subject = field(repr=False)
     encrypted: bool = False
+    memory: Sequence[str] = ()
 
     @property
     def rounds(self) -> int:
@@ -140,10 +142,12 @@ class Account:
         every = exposures_by_agent(
             self._traces(),
             dict(self.joint_sensitivities),
-            sampling_rate=self.sampling_rate,
+            sampling_rate=self.subject.coin,
             encrypted=self.encrypted,
             drawn=self.subject.drawn,
             records=self.said_of.at_once,
+            pattern=self.subject.pattern,
+            amplified=is_amplified(self.said_of),
         )
         return {
             name: epsilon_by_agent(

@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...privacy._validate import check_real
-from ...privacy.accounting.request import check_count
+from ...privacy.accounting.request import Adjacency, check_count
 from ...privacy.batches.drawing import Drawing
-from ...privacy.batches.words import counts_words, drawn_words
+from ...privacy.batches.patterns import EVERY, Pattern
+from ...privacy.batches.words import counts_words, drawn_words, turn_words
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Statement, Unit
 from ..algorithms.algorithm import Algorithm, Bound, Form, bind
 from ..graphs.graph import ScheduledGraph, Topology
 from ..graphs.missing import check_missing, missing_words
 from ..tracing.trace import AlgorithmTrace, trace, with_missing
 
-__all__ = ["Subject"]
+__all__ = ["Subject", "check_pattern", "is_amplified"]
 
 _SOME_BATCH = 37.5  # where none is given; what a round costs must not depend on it
 _LEAST, _MOST = 1e-30, 1e30  # products and squares of such numbers stay within double precision
@@ -44,6 +46,7 @@ class Subject:
         batch_size: public normaliser of a batch's sum; None where it is not known yet.
         records: public number of records of an average agent; None unless the start needs it.
         drawn: how each agent draws its batches; each record on its own where it is None.
+        pattern: in which rounds one record may take part, which the sampler enforces.
         missing: how many agents may be missing from a round that nobody knew of.
         victim: who is at risk, where agents may be missing; None where nobody is named.
         named: agents that belong to an adversary by number, likewise.
@@ -64,6 +67,7 @@ class Subject:
     batch_size: float | None = None
     records: float | None = None
     drawn: tuple[Drawing, ...] | None = None
+    pattern: Pattern = EVERY
     missing: int = 0
     victim: int | None = None
     named: frozenset[int] = frozenset()
@@ -90,6 +94,7 @@ class Subject:
                     "would decide what a message shows"
                 )
             object.__setattr__(self, name, float(value))
+        self.pattern.checked(self.rounds).coin(self.sampling_rate, self.rounds)
         if self.drawn is not None and len(self.drawn) != self.graph.agents:
             raise InputError(
                 f"drawn has {len(self.drawn)} entries for {self.graph.agents} agents; give one each"
@@ -101,8 +106,15 @@ class Subject:
             )
 
     @property
+    def coin(self) -> float:
+        """The rate at which a record is drawn in a round in which it may be."""
+        return self.pattern.coin(self.sampling_rate, self.rounds)
+
+    @property
     def batches(self) -> str | None:
         """How they are drawn, in sentences, where they are not Poisson."""
+        if not self.pattern.is_every:
+            return turn_words(self.pattern, self.coin)
         if self.drawn is None:
             return None
         how = drawn_words(self.drawn, self.sampling_rate)
@@ -201,3 +213,40 @@ class Subject:
             victim=self.victim,
             same=self.same,
         )
+
+
+def check_pattern(subject: Subject, statement: Statement) -> None:
+    """Refuse what nothing is proven of where a record may be in some rounds alone.
+
+    Raises:
+        ValueError: with what to leave out.
+    """
+    if subject.pattern.is_every:
+        return
+    said = f"participation {subject.pattern.entry}"
+    if statement.unit is not Unit.RECORD or statement.holders:
+        what = "holders" if statement.holders else f"unit='{statement.unit}'"
+        raise InputError(
+            f"{said} has no bound with {what}: each record has turns of its own; leave one of them "
+            "out"
+        )
+    if subject.drawn is not None:
+        raise InputError(
+            f"{said} has no bound with batches that are '{subject.drawn[0].scheme}': in its turn a "
+            "record is drawn by a coin of its own; use batches = 'poisson' without largest_batch"
+        )
+    if subject.missing or isinstance(subject.graph, ScheduledGraph):
+        raise InputError(
+            f"{said} has no bound where agents are absent from rounds or may be missing; leave "
+            "[participation] out"
+        )
+
+
+def is_amplified(statement: Statement) -> bool:
+    """Whether a record has one coin in each of its turns, and turns of one record are meant.
+
+    A record that is replaced leaves its turns to another one, and several records of one person
+    have turns of their own.
+    """
+    one = statement.records_per_person == 1 and not statement.holders
+    return one and statement.adjacency is not Adjacency.REPLACE_ONE

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.batches.sampling import Sampling
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ..algorithms.algorithm import Algorithm, Form
+from ..exposure.sensitivity import JointSensitivity
 from ..presentation.summary import rounded_down, rounded_up
+from ..tracing.linear_forms import Known
+from ..tracing.trace import AlgorithmTrace
 
-__all__ = ["unknown_users", "warnings_of"]
+__all__ = ["memory_words", "unknown_users", "warnings_of"]
 
 
 def warnings_of(
@@ -90,4 +94,41 @@ def unknown_users(statement: Statement) -> list[str]:
         f"{'record' if statement.records_per_person == 1 else 'records'}, and that all of them are "
         "at one agent, is assumed: nothing in the data says whose a record is ([data] user names "
         "the column that does)"
+    ]
+
+
+def memory_words(
+    traces: AlgorithmTrace,
+    found: Mapping[str, JointSensitivity],
+    *,
+    target: str | None,
+    noise_multiplier: float,
+) -> list[str]:
+    """What noise that is taken back means for the figures, where there is some.
+
+    Args:
+        traces: of the run.
+        found: by adversary.
+        target: the adversary to whom the noise is calibrated, whose figure is told.
+        noise_multiplier: of the run.
+    """
+    groups = (g for part, _ in traces.rounds for g in part.groups)
+    whole = [name for name, of in found.items() if of.whole_run and math.isfinite(of.largest)]
+    if not whole or not any(isinstance(g, Known) and g.history for g in groups):
+        return []
+    of = found[target if target in whole else whole[0]]
+    said = "The noise of a round is partly taken back in the next ones."
+    if any(r.sampling_rate < 1 for r in of.releases):
+        return [f"{said} It is taken back before a record has its next turn: {of.because}."]
+    mu = f"mu {rounded_up(of.largest / noise_multiplier, 4)}" if noise_multiplier else "mu"
+    said += f" All rounds count as one release: {mu} for a record that takes part"
+    if of.pattern.is_every:
+        return [
+            f"{said} in every round. Sampling adds no further protection here, and under this "
+            "sampler independent noise would do better: state in which rounds a record may be, "
+            "such as [privacy] participation = { cycle = 10 }."
+        ]
+    return [
+        f"{said} {of.pattern.words}, which the sampler enforces. Sampling adds no further "
+        "protection here."
     ]

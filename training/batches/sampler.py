@@ -24,6 +24,7 @@ from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.batches.words import counts_words, drawn_words
 from ...privacy.errors import InputError
 from ..data.partition import poisson_batch
+from .turns import Turns
 from .users import drawn_users
 
 __all__ = [
@@ -179,6 +180,7 @@ def drawn_positions(
     at: Place,
     generator: np.random.Generator,
     users: Tensor | None = None,
+    turns: Turns | None = None,
 ) -> Indices:
     """Positions of one batch, each record on its own where there is no sampler.
 
@@ -189,9 +191,10 @@ def drawn_positions(
         at: which batch.
         generator: secret, of this batch alone.
         users: (n,) whose each record is, where all records of a user are drawn together.
+        turns: of the run; None where every round may be anybody's.
 
     Raises:
-        ValueError: a rate of its own of a batch that is not Poisson, or users in it.
+        ValueError: a rate of its own of a batch that is not Poisson, or has a turn; or users in it.
 
     >>> where = Place(round=1, call=0, agent=0, rate=None)
     >>> secret = np.random.default_rng(0)
@@ -199,6 +202,10 @@ def drawn_positions(
     [1, 2, 3]
     """
     rate = sampling_rate if at.rate is None else at.rate
+    if turns is not None:
+        own = None if rate == sampling_rate and users is None else rate
+        turns.check_draw(round=at.round, rate=own)
+        return turns.draw(agent=at.agent, round=at.round, generator=generator)
     if sampler is None and users is not None:
         return drawn_users(users, rate, generator=generator)
     if sampler is None:

@@ -87,7 +87,7 @@ class Engine:
         self.scripts: Scripts = scripts or ScriptsOnDemand(
             bound.init, bound.step, graph=setting.graph
         )
-        self.scripts.check_setting(setting.graph, setting.sampling_rate)
+        self.scripts.check_setting(setting.graph, setting.sampling_rate, turns=setting.turns)
 
         # The root of the randomness; without one of the caller's each start draws another.
         self._draws_own_root = randomness is None
@@ -104,7 +104,7 @@ class Engine:
         self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
 
         # How far the run is: a round that failed is not tried again under the same noise.
-        self.round = 0
+        self.round, self._kept = 0, self.setting.kept()
         self.state: Any = None
         self._failed = False
 
@@ -133,6 +133,7 @@ class Engine:
             at=Place(round, call, agent, rate),
             generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
             users=self.setting.users_of(agent) if Per(per) is Per.USER else None,
+            turns=self.setting.turns,
         )
         return torch.from_numpy(chosen)
 
@@ -181,6 +182,7 @@ class Engine:
                 for agent in self._mine
                 if agent not in planted and agent not in graph.absent
             } | {agent: nothing for agent in graph.absent if agent in self._mine}
+            self._kept.note({agent: at.numpy() for agent, at in drawn.items()}, round=index)
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
             whose[call] = [self.setting.whose(agent, drawn.get(agent)) for agent in self._mine]
@@ -274,7 +276,7 @@ class Engine:
             )
             self.state = self._checked(done.state, number=0)
         self._failed = False
-        self.round = 0
+        self.round, self._kept = 0, self.setting.kept()
 
     def _checked(self, state: Any, *, number: int) -> Any:
         """The state of a round, once all that puts off looking at values has looked."""

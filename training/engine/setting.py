@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...privacy.batches.patterns import EVERY
 from ...privacy.errors import InputError
 from ..batches.sampler import Sampler
+from ..batches.turns import Kept, Turns
 from ..batches.users import NO_USERS, check_users_of, needs_users
 from ..data.store import Held
 from ..graphs.graph import Topology
@@ -35,6 +37,7 @@ class Setting:
             are its first block, is what the metrics evaluate.
         repeats: whether a device is to compute the same bits again, as evaluation runs promise.
         sampler: draws batches that are not Poisson; each record is drawn on its own where None.
+        turns: whose turn it is in which round; None where every round may be anybody's.
         order_seed: of the orders of shuffled cohorts, in [0, 2^64); public.
         users: of each agent the number of each record's user, (n,) int64; None where nobody says.
     """
@@ -49,6 +52,7 @@ class Setting:
     task: Task | None = None
     repeats: bool = False
     sampler: Sampler | None = None
+    turns: Turns | None = None
     order_seed: int = 0
     users: Sequence[Tensor] | None = None
 
@@ -62,8 +66,19 @@ class Setting:
             raise InputError(
                 f"sampling_rate={self.sampling_rate} must lie in [0, 1]; did you mean batch_size?"
             )
+        if self.turns is not None:
+            self.turns.check(
+                [shard.size for shard in self.shards],
+                sampling_rate=self.sampling_rate,
+                alone=self.sampler is None,
+            )
         if self.users is not None:
             check_users_of(self.users, [shard.size for shard in self.shards])
+
+    def kept(self) -> Kept:
+        """What a run holds its batches against, so that no record is drawn out of its turn."""
+        sizes = [shard.size for shard in self.shards]
+        return Kept(EVERY if self.turns is None else self.turns.pattern, records=sizes)
 
     def users_of(self, agent: int) -> Tensor:
         """(n,) the number of the user of each of an agent's records.

@@ -207,8 +207,11 @@ def _sampling(sensitivity: JointSensitivity, statement: Statement) -> Sampling:
             if r.drawn is not None:
                 return Sampling.of_cohort(r.drawn.scheme)
         return Sampling.COHORT if secret else Sampling.EVERY
-    if sensitivity.whole_run:
+    if sensitivity.whole_run and sensitivity.pattern.is_every:
         return Sampling.ANY
+    if sensitivity.whole_run:
+        coins = any(r.sampling_rate < 1 for r in spent)
+        return Sampling.POISSON_TURNS if coins else Sampling.TURNS
     for r in spent:
         if r.members is not None:
             return Sampling.of_cohort(r.members.scheme)

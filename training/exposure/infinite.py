@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.guarantee import Status
 from ...privacy.view.leak import leak_sentence
 from ...privacy.view.view import UnsupportedView
@@ -21,7 +22,7 @@ from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .dense_rounds import witness
 from .sensitivity import JointSensitivity
-from .whole_run import EVERY, effective_of, whole_run_joint_sensitivities
+from .whole_run import effective_of, whole_run_joint_sensitivities
 
 __all__ = ["replace_infinite_by_whole_run"]
 
@@ -36,10 +37,13 @@ def replace_infinite_by_whole_run(
     sampling_rate: float,
     victim: int | None = None,
     encrypted: bool = False,
+    pattern: Pattern = EVERY,
+    amplified: bool = False,
 ) -> list[tuple[str, JointSensitivity]]:
     """Joint sensitivities, those that are infinite round by round replaced by the whole run's.
 
-    Every record may take part in every round, which holds for any sampler. One stays infinite where
+    Unless a pattern is stated every record may take part in every round, which holds for any
+    sampler; where one is, finite ones are replaced, too. One stays infinite where
     a contribution is unbounded, or where messages of the whole run show one without noise: then
     nothing protects, and these messages are named. It stays infinite, too, where only what the view
     is closed with shows one, where the run is too large for a view of all rounds, and where
@@ -51,7 +55,7 @@ def replace_infinite_by_whole_run(
         leaks = by_rounds and sensitivity.status is Status.NO_PROTECTION
         if leaks and not _bounded(traces):
             settled.append((name, _with_message(traces, sensitivity, encrypted=encrypted)))
-        elif leaks:
+        elif by_rounds and (leaks or not pattern.is_every):
             settled.append(
                 (
                     name,
@@ -62,6 +66,8 @@ def replace_infinite_by_whole_run(
                         sampling_rate=sampling_rate,
                         victim=victim,
                         encrypted=encrypted,
+                        pattern=pattern,
+                        amplified=amplified,
                     ),
                 )
             )
@@ -78,6 +84,8 @@ def _together(
     sampling_rate: float,
     victim: int | None,
     encrypted: bool,
+    pattern: Pattern,
+    amplified: bool,
 ) -> JointSensitivity:
     """That of all rounds together if it is finite, or else as it was, with what shows it."""
     if _work(traces, candidates(traces, name, victim)) > _MOST_WORK:
@@ -87,13 +95,16 @@ def _together(
         ((_, whole),) = whole_run_joint_sensitivities(
             traces,
             [name],
-            participation=EVERY,
+            participation=pattern,
             sampling_rate=sampling_rate,
             victim=victim,
             encrypted=encrypted,
+            amplified=amplified,
         )
         if math.isfinite(whole.largest):
             return whole
+        if math.isfinite(sensitivity.largest):
+            return sensitivity
         who = effective_of(whole.adversary, encrypted=encrypted)
         shown = witness(traces, who, victim=whole.victim)
         counted = shown or witness(traces, who, victim=whole.victim, closed=True)
@@ -116,6 +127,8 @@ def _open(
     traces: AlgorithmTrace, sensitivity: JointSensitivity, said: str, *, encrypted: bool
 ) -> JointSensitivity:
     """One of a run whose view of all rounds is not to be had, for the reason that is said."""
+    if math.isfinite(sensitivity.largest):  # holds of every round, whoever's turn it is
+        return sensitivity
     shown = _shown_first(traces, sensitivity, encrypted=encrypted)
     if shown:
         return sensitivity._replace(because=leak_sentence(shown))

@@ -11,6 +11,7 @@ import numpy as np
 from ...privacy.adversary import Adversary
 from ...privacy.batches.cohorts import drawing_of_cohort
 from ...privacy.batches.drawing import Drawing, Scheme
+from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status, Unit
 from ...privacy.participation import Draws, Reach
@@ -144,6 +145,7 @@ class JointSensitivity(NamedTuple):
         each: where agents are absent from rounds, the releases of every record at risk, which are
             then spread differently over the rounds; `releases` bounds them all, of all rounds
             together. Of some rounds `bound_of` finds the bound anew.
+        pattern: of a whole run, in which rounds a record may take part.
     """
 
     adversary: Adversary
@@ -154,6 +156,7 @@ class JointSensitivity(NamedTuple):
     whole_run: bool = False
     noise_multiplier: float | None = None
     each: tuple[tuple[Release, ...], ...] = ()
+    pattern: Pattern = EVERY
 
     @property
     def largest(self) -> float:

@@ -7,41 +7,51 @@ everything that ever entered it, and only what is sent, the points at which grad
 the final models count as seen.
 
 A record then acts through every batch that it was in, so batches cannot be accounted for one by
-one, and sampling does not amplify. What is stated instead is in how many rounds a record may take
-part:
+one, and sampling does not amplify. What is stated instead is in which rounds a record may take
+part (`privacy.batches.patterns`), and mu^2 is the largest over all that the pattern allows:
 
-    "every"      all of them: what holds for Poisson batches, which may draw a record every time
-    k            at most k rounds, whichever they are: a promise about the sampler
-    (3, 7, ...)  exactly these rounds; 0 is the start
+    every       all rounds: what holds for Poisson batches, which may draw a record every time
+    cycle b     the rounds j, j + b, ...: the worst j
+    apart b     any rounds of which two lie b apart at least: a bound by rows
+    most k      at most k rounds, whichever they are: a bound by rows
+    rounds      exactly these; 0 is the start
 
 The joint sensitivity is that of the run, so the epsilon of one release of multiplier (noise
 multiplier / joint sensitivity) is the epsilon of the run.
+
+Sampling amplifies in one case: where two turns of a record are b rounds apart at least, no whitened
+row shows a contribution of b or more rounds before (`StreamedView.bands` <= b), and a round has one
+batch. Then what a record does in one of its turns is over before the next one comes, and each turn
+is one Poisson-sampled Gaussian, at the rate of its coin and behind the noise of its own column:
+
+    H. B. McMahan et al. "(Amplified) Banded Matrix Factorization", NeurIPS 2023, arXiv 2306.08153.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
-from ...privacy.errors import InputError
+from ...privacy.batches.patterns import EVERY, Pattern, PatternKind, pattern_of
 from ...privacy.guarantee import Status
-from ...privacy.participation import Reach
+from ...privacy.participation import Draws, Reach
 from ...privacy.view.leak import leak_sentence
 from ...privacy.view.view import UnsupportedView
 from ...privacy.view.whole_run import StreamedView
+from ...privacy.view.worst_rounds import largest_apart, largest_most
+from ..tracing.linear_forms import Contributions
+from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .dense_rounds import contributions_of, streamed_view
 from .residue import Residues
-from .sensitivity import JointSensitivity, Release, single_message, worst
+from .sensitivity import JointSensitivity, Release, UnsupportedMechanism, single_message, worst
 
-Participation = str | int | Sequence[int]
-EVERY = "every"
-_MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
-_FIRST = 4  # rounds in which a leak is looked for where the whole run is too large
+Participation = str | int | Sequence[int] | Pattern
 
 
 def whole_run_joint_sensitivities(
@@ -52,23 +62,26 @@ def whole_run_joint_sensitivities(
     sampling_rate: float,
     victim: int | None = None,
     encrypted: bool = False,
+    amplified: bool = False,
 ) -> list[tuple[str, JointSensitivity]]:
     """The whole run's joint sensitivity to each adversary, of `victim` or else the worst agent.
 
     Args:
         traces: of the run; figures are those of noise multiplier 1, whatever theirs is.
         names: as in `joint_sensitivities`.
-        participation: "every", a number of rounds, or the rounds themselves.
-        sampling_rate: of a single message's figure; the other figures do not depend on it.
+        participation: "every", a pattern, at most so many rounds, or the rounds themselves.
+        sampling_rate: of a record in its turn; it matters to a single message's figure, and to
+            those that it amplifies.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        amplified: whether a record is drawn by a secret coin in each of its turns, and is there or
+            not, so that sampling may amplify.
 
     Raises:
         ValueError: participation that is no number of rounds of the run.
         UnsupportedView: the adversary contains the victim, or rounding hides whether noise cancels.
     """
-    rounds = sum(count for _, count in traces.rounds)
-    _check_participation(participation, rounds)
+    pattern = _checked(participation, sum(count for _, count in traces.rounds))
     return [
         (
             name,
@@ -76,9 +89,10 @@ def whole_run_joint_sensitivities(
                 _of_each(
                     traces,
                     candidates(traces, name, victim),
-                    participation=participation,
+                    pattern=pattern,
                     sampling_rate=sampling_rate,
                     encrypted=encrypted,
+                    amplified=amplified,
                 )
             ),
         )
@@ -86,21 +100,49 @@ def whole_run_joint_sensitivities(
     ]
 
 
+def check_turns(traces: AlgorithmTrace, pattern: Pattern) -> None:
+    """Refuse batches that have no turn where a pattern says which rounds a record may be in.
+
+    Raises:
+        UnsupportedMechanism: with the reason, and what can be drawn so.
+    """
+    remedy = 'use round.draw() without a rate, in rounds alone, or participation = "every"'
+    head = f"participation {pattern.entry} is not kept to by"
+    for part in (traces.start, *(part for part, _ in traces.rounds)):
+        groups = [g for g in part.groups if isinstance(g, Contributions)]
+        if part is traces.start and groups:
+            raise UnsupportedMechanism(f"{head} a batch that the start draws; {remedy}")
+        if any(g.users is not None for g in groups):
+            raise UnsupportedMechanism(f"{head} whole users, whose records have turns; {remedy}")
+        if any(g.cohort is not None for g in groups):
+            raise UnsupportedMechanism(f"{head} batches of a secret cohort; {remedy}")
+        if any(rate is not None for g in groups for rate in g.drawn.rates or (1.0,)):
+            raise UnsupportedMechanism(
+                f"{head} a batch at a rate of its own, or by all data of an agent; {remedy}"
+            )
+
+
 def whole_run_by_victim(
-    traces: AlgorithmTrace, name: str, *, sampling_rate: float, encrypted: bool = False
+    traces: AlgorithmTrace,
+    name: str,
+    *,
+    sampling_rate: float,
+    encrypted: bool = False,
+    pattern: Pattern = EVERY,
+    amplified: bool = False,
 ) -> dict[int, JointSensitivity]:
     """The whole run's joint sensitivity of every agent to one adversary, by agent.
 
-    A record may take part in every round; the arguments are those of
-    `whole_run_joint_sensitivities`.
+    The arguments are those of `whole_run_joint_sensitivities`.
     """
     by_victim: dict[int, list[JointSensitivity]] = {}
     every = _of_each(
         traces,
         candidates(traces, name),
-        participation=EVERY,
+        pattern=pattern,
         sampling_rate=sampling_rate,
         encrypted=encrypted,
+        amplified=amplified,
     )
     for sensitivity in every:
         by_victim.setdefault(sensitivity.victim, []).append(sensitivity)
@@ -111,9 +153,10 @@ def _of_each(
     traces: AlgorithmTrace,
     asked: Sequence[tuple[Adversary, Sequence[int]]],
     *,
-    participation: Participation,
+    pattern: Pattern,
     sampling_rate: float,
     encrypted: bool,
+    amplified: bool,
 ) -> list[JointSensitivity]:
     """Of every pair of an adversary and a victim."""
     different = {id(part): part for part in (traces.start, *(part for part, _ in traces.rounds))}
@@ -126,7 +169,8 @@ def _of_each(
         effective = effective_of(who, encrypted=encrypted)
         for of_part in residues:
             of_part.check(effective)
-        every += _of(traces, who, victims, effective=effective, participation=participation)
+        how = _How(pattern, sampling_rate if amplified else 1.0)
+        every += _of(traces, who, victims, effective=effective, how=how)
     return every
 
 
@@ -137,97 +181,138 @@ def effective_of(who: Adversary, *, encrypted: bool) -> Adversary:
     return who
 
 
+class _How(NamedTuple):
+    """The rounds of a record, and the rate of its coin where that may amplify; else 1."""
+
+    pattern: Pattern
+    coin: float
+
+
 def _of(
     traces: AlgorithmTrace,
     who: Adversary,
     victims: Sequence[int],
     *,
     effective: Adversary,
-    participation: Participation,
+    how: _How,
 ) -> list[JointSensitivity]:
     inside = sorted(set(victims) & who.agents)
     if inside:
         raise UnsupportedView(f"{who.name} contains the victim {inside[0]}; choose another")
-    every = participation == EVERY
-    view = streamed_view(traces, effective, victims=victims, until_leak=every)
+    pattern = how.pattern
+    view = streamed_view(traces, effective, victims=victims, until_leak=pattern.is_every)
     parts = [traces.start, *(part for part, count in traces.rounds for _ in range(count))]
     finite = Status.HEURISTIC if any(p.blames for p in parts) else Status.PROVEN
     found = []
     for victim in victims:
         bounds = [b for part in parts for b in contributions_of(part, [victim])[2]]
         bounds = bounds[: len(view.rounds(victim))]  # a view that leaks ends early
-        mu = _joint_sensitivity(view, victim, bounds, participation)
+        mu = _joint_sensitivity(view, victim, bounds, pattern)
         reaches = {reach for part in parts for reach, _ in part.reaches(victim)}
         reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
         whole = all(draws.whole for p in parts for _, _, draws in p.of_victim(victim).values())
         release = Release(
-            traces.per_multiplier(mu), 1.0, 1, len(bounds), 0, reach, not every, whole=whole
-        )
-        because = _because(view, victim, mu, participation)
+            traces.per_multiplier(mu), 1.0, 1, len(bounds), 0, reach, not pattern.is_every
+        )._replace(whole=whole)
+        because = _because(view, victim, mu, pattern)
         status = Status.NO_PROTECTION if math.isinf(mu) else finite
+        if math.isfinite(mu) and reach is Reach.SUM and _amplifies(view, parts, victim, how):
+            turn = traces.per_multiplier(_worst_turn(view, victim, bounds))
+            count = pattern.most_rounds(len(parts) - 1)
+            release = Release(turn, how.coin, count, release.contributions // max(count, 1), 0)
+            bands = view.bands(victim)
+            shown = f"shows in {bands} rounds, one after another," if bands > 1 else "shows in it"
+            because = (
+                f"a record takes part {pattern.words}, and what it does in a round {shown} alone; "
+                f"{count} turns, in each of which it is drawn with probability {how.coin:.6g}"
+            )
         found.append(
             JointSensitivity(
-                who, victim, (release,), status, because, True, traces.noise_multiplier
+                who,
+                victim,
+                (release,),
+                status,
+                because,
+                True,
+                traces.noise_multiplier,
+                pattern=pattern,
             )
         )
     return found
 
 
+def _amplifies(view: StreamedView, parts: Sequence[RoundTrace], victim: int, how: _How) -> bool:
+    """Whether each turn of a record is over before its next one, and is one secret coin."""
+    if how.pattern.is_every or how.coin >= 1.0:
+        return False
+    if parts[0].has_contributions or view.bands(victim) > how.pattern.distance:
+        return False
+    return all(
+        draws == Draws() and len(of) == 1
+        for part in parts
+        for of in [part.of_victim(victim)]
+        for _, _, draws in of.values()
+    )
+
+
+def _worst_turn(view: StreamedView, victim: int, bounds: Sequence[float]) -> float:
+    """The largest mu of one round by itself."""
+    of, b = view.rounds(victim), np.asarray(bounds)
+    each = (np.flatnonzero(of == round_) for round_ in np.unique(of))
+    return max((view.mu(victim, at.tolist(), bounds=b[at].tolist()) for at in each), default=0.0)
+
+
 def _joint_sensitivity(
-    view: StreamedView, victim: int, bounds: Sequence[float], participation: Participation
+    view: StreamedView, victim: int, bounds: Sequence[float], pattern: Pattern
 ) -> float:
     of = view.rounds(victim)
     b = np.asarray(bounds)
 
-    def taking(rounds: Sequence[int]) -> float:
+    def taking(rounds: Sequence[float]) -> float:
         at = np.flatnonzero(np.isin(of, rounds))
         return view.mu(victim, at.tolist(), bounds=b[at].tolist())
 
-    if participation == EVERY:
-        return taking(np.unique(of).tolist())
-    if not isinstance(participation, int):
-        return taking(list(participation))  # type: ignore[arg-type] # a string was refused before
-    # At most k rounds: as all of them, or where single rounds decide, the worst.
     used = np.unique(of)
-    if participation >= len(used):
+    if pattern.is_every:
+        return taking(used.tolist())
+    if pattern.kind is PatternKind.ROUNDS:
+        return taking(list(pattern.rounds))
+    if pattern.kind is PatternKind.CYCLE:
+        start = [0.0] if 0 in used else []  # a batch of the start may hold any record
+        later = used[used > 0]
+        group = later % pattern.number
+        turns = (later[group == j].tolist() for j in np.unique(group))
+        return max((taking(start + turn) for turn in turns), default=0.0)
+    # Patterns that are too many to look at: as all rounds, or where single ones decide, the worst.
+    together = pattern.kind is PatternKind.MOST and pattern.number >= len(used)
+    if together or len(used) < 2:
         return taking(used.tolist())
     single = np.array([taking([round_]) for round_ in used.tolist()])
-    if participation == 1 or not np.isfinite(single).all():
+    if not np.isfinite(single).all() or (pattern.kind is PatternKind.MOST and pattern.number == 1):
         return float(single.max(initial=0.0))
-    # Any k rounds: each row of |M| summed over its round and the k - 1 others that add most.
+    # Of any rounds: each row of |M| summed over its round and the others that add most.
     M = np.abs(view.information(victim)) * np.outer(b, b)
     member = (of[None, :] == used[:, None]).astype(float)  # (rounds, columns)
     blocks = member @ M @ member.T
     own = np.minimum(single**2, np.diag(blocks))
-    others = np.sort(blocks - np.diag(np.diag(blocks)), axis=1)[:, ::-1]
-    rows = own + others[:, : participation - 1].sum(axis=1)
-    return min(math.sqrt(np.sort(rows)[::-1][:participation].sum()), taking(used.tolist()))
+    if pattern.kind is PatternKind.MOST:
+        bound = largest_most(blocks, own, pattern.number)
+    else:
+        bound = largest_apart(blocks, own, used, pattern.number)
+    return min(math.sqrt(bound), taking(used.tolist()))
 
 
-def _because(view: StreamedView, victim: int, mu: float, participation: Participation) -> str:
+def _because(view: StreamedView, victim: int, mu: float, pattern: Pattern) -> str:
     if math.isinf(mu):
         shown = view.leaks(victim)
         return leak_sentence(shown) if shown else "a contribution is unbounded"
-    if participation == EVERY:
+    if pattern.is_every:
         return "a record may take part in every round; all rounds are one release"
-    if isinstance(participation, int):
-        most = "one round" if participation == 1 else f"{participation} rounds"
-        return f"a record takes part in at most {most}; all rounds are one release"
-    return "a record takes part in the stated rounds; all rounds are one release"
+    return f"a record takes part {pattern.words}; all rounds are one release"
 
 
-def _check_participation(participation: Participation, rounds: int) -> None:
-    remedy = f'use "every", a number from 1 to {rounds}, or a list of rounds in 0..{rounds}'
-    if isinstance(participation, str):
-        wrong = participation != EVERY
-    elif isinstance(participation, bool):
-        wrong = True
-    elif isinstance(participation, int):
-        wrong = participation < 1
-    else:
-        wrong = not participation or any(
-            isinstance(r, bool) or not isinstance(r, int) or not 0 <= r <= rounds
-            for r in participation
-        )
-    if wrong:
-        raise InputError(f"participation={participation!r} is no number of rounds; {remedy}")
+def _checked(participation: Participation, rounds: int) -> Pattern:
+    if isinstance(participation, int) and not isinstance(participation, bool):
+        participation = pattern_of({"most": participation})
+    found = pattern_of(participation)
+    return found.checked(rounds)

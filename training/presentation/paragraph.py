@@ -163,7 +163,7 @@ def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
     if stated.status is Status.PROVEN:
         whole = (
             ", whoever was sampled: all rounds count as one release"
-            if stated.sampling is Sampling.ANY
+            if stated.sampling in (Sampling.ANY, Sampling.TURNS)
             else ""
         )
         return (

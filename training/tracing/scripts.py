@@ -13,8 +13,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
+from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
+from ..batches.turns import Turns
 from ..batches.users import needs_users
 from ..graphs.graph import Graph, Topology
 from ..graphs.missing import ReducedGraph
@@ -48,7 +50,9 @@ class Scripts(Protocol):
         """Of the start."""
         ...
 
-    def check_setting(self, graph: Topology, sampling_rate: float) -> None:
+    def check_setting(
+        self, graph: Topology, sampling_rate: float, *, turns: Turns | None = None
+    ) -> None:
         """Refuse a run that is not the planned one."""
         ...
 
@@ -76,6 +80,7 @@ class PlannedScripts:
         last: the last round that was planned.
         graph: of the run.
         sampling_rate: of the run; None where no figure was asked for.
+        pattern: in which rounds one record may take part, if a figure was.
     """
 
     def __init__(
@@ -86,8 +91,9 @@ class PlannedScripts:
         last: int,
         graph: Topology | ReducedGraph,
         sampling_rate: float | None = None,
+        pattern: Pattern = EVERY,
     ) -> None:
-        self.start, self._last = start, last
+        self.start, self._last, self._pattern = start, last, pattern
         self._graph, self._sampling_rate = graph, sampling_rate
         kept: dict[Lines, Lines] = {}  # rounds that do the same share one script
         self._rounds = [kept.setdefault(one, one) for one in rounds]
@@ -122,18 +128,21 @@ class PlannedScripts:
         drawn = [entry for entry in every if entry.operation == "draw"]
         return bool(drawn) and all(needs_users([one]) for one in drawn)
 
-    def at_rate(self, sampling_rate: float) -> PlannedScripts:
-        """The same for batches that are drawn at a rate, for which there are figures."""
+    def at_rate(self, sampling_rate: float, *, pattern: Pattern = EVERY) -> PlannedScripts:
+        """The same for batches that are drawn at a rate, in turns, for which there are figures."""
         return PlannedScripts(
             self.start,
             self._rounds,
             last=self._last,
             graph=self._graph,
             sampling_rate=sampling_rate,
+            pattern=pattern,
         )
 
-    def check_setting(self, graph: Topology, sampling_rate: float) -> None:
-        """Refuse a run on another graph, or of batches drawn at another rate.
+    def check_setting(
+        self, graph: Topology, sampling_rate: float, *, turns: Turns | None = None
+    ) -> None:
+        """Refuse a run on another graph, or of batches drawn at another rate or in other turns.
 
         Raises:
             ValueError: the setting is not the planned one.
@@ -147,6 +156,14 @@ class PlannedScripts:
             raise InputError(
                 f"sampling_rate={sampling_rate} is not the planned {self._sampling_rate}; plan the "
                 "run that is to be done"
+            )
+        found = EVERY if turns is None else turns.pattern
+        other = turns is not None and self._pattern.is_every is False and turns.rounds != self._last
+        if self._sampling_rate is not None and (found != self._pattern or other):
+            raise InputError(
+                f"records take part {found.words} of {self._last if other else 'the'} rounds, and "
+                f"the plan is of records that take part {self._pattern.words}: give the setting "
+                "turns_of(pattern, shards, ...) of the planned pattern and rounds"
             )
 
 
@@ -177,7 +194,9 @@ class ScriptsOnDemand:
         self._like = begun.state
         return begun.script
 
-    def check_setting(self, graph: Topology, sampling_rate: float) -> None:
+    def check_setting(
+        self, graph: Topology, sampling_rate: float, *, turns: Turns | None = None
+    ) -> None:
         """Any: each round is traced as it is done."""
 
     @property

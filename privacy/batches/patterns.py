@@ -1,0 +1,251 @@
+"""In which rounds one record may take part, where a run promises more than "any of them".
+
+    every       any rounds; what holds of Poisson batches, which may draw a record every time
+    cycle b     its turns: one of b groups of records after another
+    apart b     two of its rounds lie b apart at least
+    most k      k rounds at most
+    rounds      the rounds of a list, and no others
+
+A pattern is public, and so is the turn of a record: it follows from the record itself, so that a
+record more or less changes nobody else's. In its turn a record is drawn by a secret coin of its
+own, whose rate is such that the mean size of a batch is that of plain Poisson batches of rate q:
+
+    cycle b     b q                             its turn comes every b-th round
+    apart b     (2 b - 1) q                     once in a window of 2 b - 1 rounds, in the first b
+    most k      ceil(T / k) q                   once in each of k stretches of the run
+    rounds      q
+
+Who keeps a record to its turns is `training.batches.turns`; what a pattern costs is decided in
+`training.exposure.whole_run`.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+
+__all__ = ["EVERY", "Pattern", "PatternKind", "pattern_of"]
+
+MOST = 2**31 - 1  # a period or a round; larger ones are told apart by nobody
+
+
+class PatternKind(enum.StrEnum):
+    """What is promised of the rounds of a record."""
+
+    EVERY = "every"
+    CYCLE = "cycle"
+    APART = "apart"
+    MOST = "most"
+    ROUNDS = "rounds"
+
+
+class Pattern(NamedTuple):
+    """The rounds in which one record may take part.
+
+    Attributes:
+        kind: what is promised.
+        number: b of a cycle or of rounds apart, k of most.
+        rounds: of a list; 0 is the start.
+    """
+
+    kind: PatternKind = PatternKind.EVERY
+    number: int = 0
+    rounds: tuple[int, ...] = ()
+
+    @property
+    def is_every(self) -> bool:
+        """Whether nothing is promised."""
+        return self.kind is PatternKind.EVERY
+
+    @property
+    def entry(self) -> str | dict[str, int] | list[int]:
+        """How a run file says it.
+
+        >>> Pattern(PatternKind.CYCLE, 10).entry
+        {'cycle': 10}
+        """
+        if self.is_every:
+            return str(self.kind)
+        if self.kind is PatternKind.ROUNDS:
+            return list(self.rounds)
+        return {str(self.kind): self.number}
+
+    @property
+    def words(self) -> str:
+        """The rounds of a record, after "a record takes part".
+
+        >>> Pattern(PatternKind.APART, 10).words
+        'in rounds that lie at least 10 apart'
+        """
+        match self.kind:
+            case PatternKind.CYCLE:
+                return f"at most every {self.number}{_ordinal(self.number)} round, in its turn"
+            case PatternKind.APART:
+                return f"in rounds that lie at least {self.number} apart"
+            case PatternKind.MOST:
+                return f"in at most {'one round' if self.number == 1 else f'{self.number} rounds'}"
+            case PatternKind.ROUNDS:
+                shown = ", ".join(map(str, self.rounds[:8]))
+                return f"in rounds {shown}{', ...' if len(self.rounds) > 8 else ''} alone"
+            case _:
+                return "in any rounds"
+
+    @property
+    def distance(self) -> int:
+        """Rounds from one of a record's rounds to its next one, at least.
+
+        >>> Pattern(PatternKind.ROUNDS, rounds=(3, 7, 9)).distance
+        2
+        """
+        match self.kind:
+            case PatternKind.CYCLE | PatternKind.APART:
+                return self.number
+            case PatternKind.ROUNDS:
+                gaps = zip(self.rounds[1:], self.rounds, strict=False)
+                return min((later - earlier for later, earlier in gaps), default=MOST)
+            case _:
+                return 1
+
+    def stretch(self, rounds: int) -> int:
+        """Rounds among which a record has one turn; 1 where every round may be one."""
+        match self.kind:
+            case PatternKind.CYCLE:
+                return self.number
+            case PatternKind.APART:
+                return 2 * self.number - 1
+            case PatternKind.MOST:
+                return max(1, math.ceil(rounds / self.number))
+            case _:
+                return 1
+
+    def coin(self, sampling_rate: float, rounds: int) -> float:
+        """The rate at which a record is drawn in its turn.
+
+        Args:
+            sampling_rate: q, of plain Poisson batches of the same mean size.
+            rounds: T, of the run.
+
+        Raises:
+            ValueError: turns are so rare that not even all of their records make such batches.
+
+        >>> Pattern(PatternKind.CYCLE, 4).coin(0.02, 1000)
+        0.08
+        """
+        stretch = self.stretch(rounds)
+        coin = stretch * sampling_rate
+        if coin > 1.0 + 1e-12:
+            raise InputError(
+                f"sampling_rate={sampling_rate:g} with participation {self.entry} asks for "
+                f"{coin:g} of the records whose turn it is, which must be at most 1: use "
+                f"sampling_rate={1.0 / stretch:.6g} or less"
+            )
+        return min(coin, 1.0)
+
+    def checked(self, rounds: int) -> Pattern:
+        """The same, of a run of so many rounds.
+
+        Raises:
+            ValueError: a list with a round that the run does not have.
+        """
+        beyond = [one for one in self.rounds if one > rounds]
+        if beyond:
+            raise InputError(
+                f"participation names round {beyond[0]}, and the run has {rounds}; leave it out"
+            )
+        return self
+
+    def most_rounds(self, rounds: int) -> int:
+        """In how many rounds of a run a record takes part at most.
+
+        >>> [one.most_rounds(50) for one in (EVERY, Pattern(PatternKind.CYCLE, 12))]
+        [50, 5]
+        """
+        match self.kind:
+            case PatternKind.CYCLE | PatternKind.APART:
+                return math.ceil(rounds / self.number)
+            case PatternKind.MOST:
+                return min(self.number, rounds)
+            case PatternKind.ROUNDS:
+                return len(self.rounds)
+            case _:
+                return rounds
+
+    def broken(self, members: NDArray[np.bool_], *, first: int = 1) -> NDArray[np.bool_]:
+        """(n,) which records took part in rounds that the pattern does not allow.
+
+        Args:
+            members: (T, n) whether a record took part in a round.
+            first: the number of the first of these rounds.
+
+        >>> taking = np.array([[True, False], [False, False], [True, True]])
+        >>> Pattern(PatternKind.APART, 3).broken(taking).tolist()
+        [True, False]
+        """
+        T = len(members)
+        match self.kind:
+            case PatternKind.CYCLE:
+                turns = [members[j :: self.number].any(axis=0) for j in range(min(self.number, T))]
+                found = np.sum(turns, axis=0) > 1 if turns else np.zeros(members.shape[1], bool)
+            case PatternKind.APART:
+                lags = range(1, min(self.number, T))
+                found = np.zeros(members.shape[1], dtype=bool)
+                for lag in lags:
+                    found |= (members[:-lag] & members[lag:]).any(axis=0)
+            case PatternKind.MOST:
+                found = members.sum(axis=0) > self.number
+            case PatternKind.ROUNDS:
+                outside = ~np.isin(np.arange(first, first + T), self.rounds)
+                found = members[outside].any(axis=0)
+            case _:
+                found = np.zeros(members.shape[1], dtype=bool)
+        return np.asarray(found, dtype=np.bool_)
+
+
+EVERY = Pattern()
+
+
+def pattern_of(value: object) -> Pattern:
+    """What a run file, or a call of `account`, says of the rounds of a record.
+
+    Args:
+        value: "every", {"cycle": b}, {"apart": b}, {"most": k}, a list of rounds, or a pattern.
+
+    Raises:
+        ValueError: none of these, or a number out of range.
+
+    >>> pattern_of({"cycle": 10}).words
+    'at most every 10th round, in its turn'
+    """
+    remedy = 'use "every", { cycle = 10 }, { apart = 10 }, { most = 5 } or a list of rounds'
+    if isinstance(value, Pattern):
+        return value
+    if value == "every":
+        return EVERY
+    if isinstance(value, dict) and len(value) == 1:
+        ((kind, number),) = value.items()
+        if kind in ("cycle", "apart", "most"):
+            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
+                raise InputError(
+                    f"participation: {kind}={number!r:.40} must be an integer from 1 to {MOST}"
+                )
+            return EVERY if number == 1 and kind != "most" else Pattern(PatternKind(kind), number)
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value):
+        if any(isinstance(r, bool) or not isinstance(r, int) or not 0 <= r <= MOST for r in value):
+            raise InputError(f"participation={value!r:.60} must list numbers of rounds, from 1 on")
+        if sorted(set(value)) != list(value):
+            raise InputError(f"participation={value!r:.60} must rise, each round once")
+        return Pattern(PatternKind.ROUNDS, rounds=tuple(value))
+    raise InputError(f"participation={value!r:.60} is unknown; {remedy}")
+
+
+def _ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return "th"
+    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
