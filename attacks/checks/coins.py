@@ -1,20 +1,32 @@
-"""What has a coin in a batch: a record, or a user with all of its records."""
+"""What has a coin in a batch: a record, a user with all of its records, or a record in its turn.
+
+Of turns nothing is left to chance but the coin: no record is drawn out of its turn, the rounds in
+which it was are those of its pattern, and where one record is left out all others keep their turns.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...privacy.batches.patterns import PatternKind
+from ...training.batches.turns import Turns, turns_of
+from ...training.data.store import Held, Shard
 from ...training.engine.recording import WholeCall
 from ...training.step.values import Per
 from ...training.tracing.linear_forms import Contributions
 from ..watching.result import Finding
 from ..watching.watched_run import WatchedRound, WatchedRun
+from .schemes import binomial_p, exactly
 
-__all__ = ["Coins", "declared_coins"]
+__all__ = ["Coins", "declared_coins", "of_groups", "test_turns"]
+
+Bools = NDArray[np.bool_]
 
 
 class Coins(NamedTuple):
@@ -79,3 +91,75 @@ def declared_coins(run: WatchedRun, watched: WatchedRound) -> dict[int, Coins]:
             own = rate if g.sampling_rate is None else g.sampling_rate
             found[g.batch] = Coins(own, g.users or Per.RECORD)
     return found
+
+
+def test_turns(
+    found: Finding,
+    turns: Turns,
+    shards: Sequence[Held],
+    members: Sequence[Bools],
+    *,
+    call: int,
+) -> None:
+    """Note all tests of the batches of one call of `draw` in turns.
+
+    Args:
+        found: where they are noted.
+        turns: whose turn it is said to be.
+        shards: the records of each agent.
+        members: for each agent (T, n) whether a record took part in a round, from round 1 on.
+        call: of `draw` in the round.
+    """
+    for agent, of in enumerate(members):
+        who, rounds = f"of agent {agent} (call {call})", np.arange(1, len(of) + 1)
+        broken = np.flatnonzero(turns.pattern.broken(of))
+        record = f"record {int(broken[0])}" if broken.size else "a record"
+        what = f"{record} {who} takes part otherwise than {turns.pattern.words}"
+        found.note(0.0 if broken.size else 1.0, tests=max(of.shape[1], 1), what=what)
+        allowed = np.array([turns.allowed(agent, t) for t in rounds.tolist()]).reshape(of.shape)
+        exactly(found, ~(of & ~allowed).any(axis=1), f"a record {who} is drawn out of its turn")
+        _test_left_out(found, turns, shards[agent], allowed, agent=agent)
+        for axis, each in ((0, "record"), (1, "round")):
+            counts, trials = of.sum(axis=axis), allowed.sum(axis=axis)
+            p = binomial_p(counts, trials, turns.coin)
+            at = int(p.argmin()) if p.size else 0
+            what = f"{each} {at} {who} has other coins than {turns.coin:.4g} in its turns"
+            found.note(float(p.min(initial=1.0)), tests=max(p.size, 1), what=what)
+
+
+def _test_left_out(found: Finding, turns: Turns, held: Held, allowed: Bools, *, agent: int) -> None:
+    """A record more or less changes nobody else's turn."""
+    n = allowed.shape[1]
+    if n < 2:
+        return
+    rest = Shard(held, torch.arange(1, n))
+    again = turns_of(
+        turns.pattern,
+        [rest],
+        rounds=turns.rounds,
+        sampling_rate=turns.coin / turns.pattern.stretch(turns.rounds),
+        seed=turns.seed,
+    )
+    if again is None:
+        return
+    last = min(len(allowed), 3 * turns.pattern.stretch(turns.rounds) + 2)
+    same = [np.array_equal(again.allowed(0, t + 1), allowed[t, 1:]) for t in range(last)]
+    what = f"turns of agent {agent}'s records change where its first record is left out"
+    exactly(found, np.array(same, dtype=np.bool_), what)
+
+
+def of_groups(turns: Turns, members: Sequence[Bools]) -> list[Bools]:
+    """In a cycle the records of one group in the rounds of their turns, (turns, records) each.
+
+    Args:
+        turns: whose turn it is said to be.
+        members: as of `test_turns`.
+    """
+    if turns.pattern.kind is not PatternKind.CYCLE:
+        return []
+    b, parts = turns.pattern.number, list[Bools]()
+    times = len(members[0]) // b
+    for agent, of in enumerate(members):
+        for first in range(b if times else 0):
+            parts.append(of[first : times * b : b][:, turns.allowed(agent, first + 1)])
+    return [part for part in parts if part.shape[1]]

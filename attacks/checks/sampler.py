@@ -35,7 +35,7 @@ from ...privacy.batches.drawing import Scheme
 from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..watching.watched_run import WatchedRun
 from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohorts
-from .coins import declared_coins
+from .coins import declared_coins, of_groups, test_turns
 from .schemes import enough_rounds, test_schemes
 
 __all__ = ["Batches", "sampler_check", "test_batches"]
@@ -86,8 +86,13 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     found = Finding()
     _test_recorded(found, run)
     every = _every_call(found, run, rounds)
-    sampler = run.setting.sampler
-    if sampler is None:
+    sampler, turns = run.setting.sampler, run.setting.turns
+    if turns is not None:
+        for one in every:
+            test_turns(found, turns, run.setting.shards, one.members, call=int(one.call))
+            if groups := of_groups(turns, one.members):
+                test_batches(found, [Batches(one.call, turns.coin, groups)])
+    elif sampler is None:
         test_batches(found, every)
     else:
         for one in every:
@@ -99,6 +104,8 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     declared = f"sampling rates ({rates})"
     if sampler is not None:
         declared = f"scheme ({sampler.scheme}, {sampler.drawn[0].size} records)"
+    if turns is not None:
+        declared = f"participation {turns.pattern.entry}, with coins of {turns.coin:.4g} in turns"
     declared += cohort_words(cohorts)
     held = [*(of.members[0] for of in every), *(of.members for of in cohorts)]
     drawn = max(map(len, held), default=0)
@@ -150,7 +157,9 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 same = np.array_equal(at.numpy(), again.numpy())
                 what = f"{where} is not what the engine draws"
                 found.note(1.0 if same else 0.0, tests=1, what=what)
-                if run.setting.sampler is not None:  # sizes are tested with those that follow
+                if (
+                    run.setting.sampler is not None or run.setting.turns is not None
+                ):  # sizes are tested with those that follow
                     continue
                 count, rate = coins.many(run, agent), coins.rate
                 there = len(coins.whose(found, run, at.numpy(), agent=agent, where=where))
@@ -171,6 +180,8 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
         if run.setting.sampler is not None and rounds is None:
             most = math.ceil(_MOST_DRAWS / max(sum(sizes), 1))
             count = max(count, min(enough_rounds(run.setting.sampler.drawn), most))
+        if (turns := run.setting.turns) is not None:
+            count = min(turns.rounds, count * turns.pattern.stretch(turns.rounds))
         count = max(count, len(run.rounds) - 1)
         members = [np.zeros((count, size), dtype=bool) for size in sizes]
         for t in range(count):

@@ -29,7 +29,7 @@ from ...privacy.batches.drawing import Drawing, Scheme
 from ...training.batches.sampler import Sampler
 from ..watching.result import Finding
 
-__all__ = ["enough_rounds", "test_schemes"]
+__all__ = ["binomial_p", "enough_rounds", "exactly", "test_schemes"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -89,7 +89,7 @@ def test_schemes(
         _test_agents(found, sampler.drawn, members, call)
 
 
-def _exactly(found: Finding, holds: Bools, words: str) -> None:
+def exactly(found: Finding, holds: Bools, words: str) -> None:
     """One comparison for each round, in which nothing is left to chance."""
     bad = np.flatnonzero(~holds)
     where = f" in round {int(bad[0]) + 1}" if bad.size else ""
@@ -107,7 +107,8 @@ def _hoeffding(counts: Counts, trials: Counts, rates: Floats) -> Floats:
     return np.asarray(np.minimum(1.0, 2.0 * np.exp(-apart)))
 
 
-def _binomial(counts: Counts, trials: int, rate: float) -> Floats:
+def binomial_p(counts: Counts, trials: int | Counts, rate: float) -> Floats:
+    """Two-sided p of binomial counts."""
     from scipy.stats import binom
 
     below, above = binom.cdf(counts, trials, rate), binom.sf(counts - 1, trials, rate)
@@ -127,7 +128,7 @@ def _mean_size(drawn: Drawing, rate: float) -> float:
 
 def _test_sizes(found: Finding, of: Bools, drawn: Drawing, who: str) -> None:
     sizes = of.sum(axis=1)
-    _exactly(found, sizes == drawn.size, f"the batch {who} has not {drawn.size} records")
+    exactly(found, sizes == drawn.size, f"the batch {who} has not {drawn.size} records")
 
 
 def _test_cut_sizes(found: Finding, of: Bools, drawn: Drawing, rate: float, who: str) -> None:
@@ -135,16 +136,16 @@ def _test_cut_sizes(found: Finding, of: Bools, drawn: Drawing, rate: float, who:
 
     sizes, (rounds, n) = of.sum(axis=1), of.shape
     largest = drawn.size
-    _exactly(found, sizes <= largest, f"the batch {who} has more than {largest} records")
+    exactly(found, sizes <= largest, f"the batch {who} has more than {largest} records")
     # Below B the sizes are binomial; in both tails those of min(X, B) are too.
-    p = _binomial(np.minimum(sizes, largest), n, rate)
+    p = binomial_p(np.minimum(sizes, largest), n, rate)
     found.note(
         float(p.min(initial=1.0)), tests=rounds, what=f"a batch {who} is of an unlikely size"
     )
     full = int((sizes >= largest).sum())
     often = float(binom.sf(largest - 1, n, rate))
     what = f"{full} of {rounds} batches {who} are full, where {rounds * often:.4g} are expected"
-    found.note(float(_binomial(np.array([full]), rounds, often)[0]), tests=1, what=what)
+    found.note(float(binomial_p(np.array([full]), rounds, often)[0]), tests=1, what=what)
     _test_spread(found, np.minimum(sizes, largest), n, rate, largest, who)
 
 
@@ -199,7 +200,7 @@ def _test_spread(
 def _test_participations(found: Finding, of: Bools, size: float, who: str) -> None:
     rounds, n = of.shape
     counts = of.sum(axis=0)
-    p = _binomial(counts, rounds, size / n)
+    p = binomial_p(counts, rounds, size / n)
     at = int(p.argmin())
     what = f"record {at} {who} is in {counts[at]} of {rounds} batches"
     found.note(float(p[at]), tests=n, what=what)
@@ -220,7 +221,7 @@ def _test_together(found: Finding, of: Bools, drawn: Drawing, rate: float, who: 
     looked = of[:, np.unique(np.linspace(0, n - 1, min(n, _PAIRED)).astype(int))].astype(np.float32)
     common = (looked.T @ looked).round().astype(np.int64)
     pairs = common[np.triu_indices(len(common), k=1)]
-    p = _binomial(pairs, rounds, min(mean / (n * (n - 1.0)), 1.0))
+    p = binomial_p(pairs, rounds, min(mean / (n * (n - 1.0)), 1.0))
     least = int(p.argmin())
     what = f"two records {who} are together in {pairs[least]} of {rounds} batches"
     found.note(float(p[least]), tests=len(pairs), what=what)
@@ -266,7 +267,7 @@ def _test_once(found: Finding, of: Bools, drawn: Drawing, who: str) -> None:
 
 def _test_same_places(found: Finding, of: Bools, drawn: Drawing, who: str) -> None:
     rounds = np.arange(len(of))
-    _exactly(
+    exactly(
         found,
         (of == of[rounds % drawn.epoch]).all(axis=1),
         f"the batch {who} is not that of the first epoch",
@@ -280,7 +281,7 @@ def _test_places(found: Finding, places: Counts, drawn: Drawing, who: str) -> No
         return
     for place in range(drawn.epoch):
         counts = (places == place).sum(axis=0)
-        p = _binomial(counts, epochs, drawn.size / n)
+        p = binomial_p(counts, epochs, drawn.size / n)
         at = int(p.argmin())
         what = f"record {at} {who} is at place {place} in {counts[at]} of {epochs} epochs"
         found.note(float(p[at]), tests=n, what=what)

@@ -143,7 +143,6 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
 
 
 def _facts(built: Built, run: Run, spent: Spent, plan: Plan) -> Facts:
-    sampler = built.setting.sampler
     return Facts(
         planned=header_of(spent).planned_rounds,
         released=spent.rounds,
@@ -161,7 +160,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan) -> Facts:
         numbers=spent.tested_numbers,
         test_rate=header_of(spent).noise_test_rate,
         counted_as_public=built.data.notes,
-        batches=None if sampler is None else sampler.words(run.sampling_rate),
+        batches=built.setting.batches_words,
         participation=run.participation,
         missing=run.missing,
         records_of_user=plan.statement.at_once if plan.statement.unit is Unit.USER else None,

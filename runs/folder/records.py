@@ -174,6 +174,8 @@ class LedgerHeader(Described):
     """SHA-256 of the list of who takes part in which round; None where everybody does in all."""
     missing: Count | None = None
     """How many agents may be missing from any round although nobody knew it; None where none."""
+    turns: dict[Literal["cycle", "apart", "most"], Count] | list[Count] | None = None
+    """In which rounds one record may take part, as [privacy] participation says it; None: any."""
 
 
 class MetricsLine(Described):

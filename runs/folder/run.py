@@ -197,6 +197,8 @@ def first_session(session: Session) -> TrainSummary:
         header = header.model_copy(update={"participation": plan.participation.digest})
     if plan.missing is not None:
         header = header.model_copy(update={"missing": plan.missing.at_most})
+    if not session.config.pattern.is_every:
+        header = header.model_copy(update={"turns": session.config.pattern.entry})
     if (sources := out / SOURCES).is_file():
         header = header.model_copy(update={"sources": run_folder.digest(sources)})
     ledger = Ledger(out / run_folder.LEDGER, header.dump())

@@ -293,10 +293,12 @@ def check_poisson(built: Built, what: str) -> None:
     Raises:
         ValueError: batches are drawn otherwise, or cut.
     """
-    if built.setting.sampler is not None:
+    setting = built.setting
+    if setting.sampler is not None or setting.turns is not None:
+        how = "in turns" if setting.sampler is None else f"'{setting.sampler.scheme}'"
         raise InputError(
-            f"{what} with other records than those of the run, and batches that are "
-            f"'{built.setting.sampler.scheme}' would then be others, of which nothing is proven; "
+            f"{what} with other records than those of the run, and batches that are {how} would "
+            "then be others, of which nothing is proven; "
             "do so for a run of batches = 'poisson' without largest_batch"
         )
     if built.by_user:

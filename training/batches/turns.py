@@ -45,12 +45,14 @@ class Turns:
         rounds: T, of the run.
         coin: the rate at which a record is drawn in its turn.
         keys: of each agent a number for each record, which follows from the record and the seed.
+        seed: public.
     """
 
     pattern: Pattern
     rounds: int
     coin: float
     keys: tuple[Keys, ...]
+    seed: int = 0
 
     def allowed(self, agent: int, round: int) -> Bools:
         """(n,) whether it is the turn of each of an agent's records.
@@ -149,7 +151,7 @@ def turns_of(
         return None
     coin = pattern.checked(rounds).coin(sampling_rate, rounds)
     keys = tuple(_keys(shard, seed) for shard in shards)
-    return Turns(pattern=pattern, rounds=rounds, coin=coin, keys=keys)
+    return Turns(pattern=pattern, rounds=rounds, coin=coin, keys=keys, seed=seed)
 
 
 def _keys(records: Store, seed: int) -> Keys:

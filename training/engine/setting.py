@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.batches.patterns import EVERY
+from ...privacy.batches.words import turn_words
 from ...privacy.errors import InputError
 from ..batches.sampler import Sampler
 from ..batches.turns import Kept, Turns
@@ -74,6 +75,13 @@ class Setting:
             )
         if self.users is not None:
             check_users_of(self.users, [shard.size for shard in self.shards])
+
+    @property
+    def batches_words(self) -> str | None:
+        """How batches are drawn, and what counts as public; None of plain Poisson batches."""
+        if self.turns is not None:
+            return turn_words(self.turns.pattern, self.turns.coin)
+        return None if self.sampler is None else self.sampler.words(self.sampling_rate)
 
     def kept(self) -> Kept:
         """What a run holds its batches against, so that no record is drawn out of its turn."""

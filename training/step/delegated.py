@@ -129,6 +129,10 @@ class Delegated(Operations):
         """See `Round.noise`."""
         return self._inner.noise(like, std=std, factor=factor, known_to=known_to)
 
+    def remembered(self, fresh: Agents, *past: Agents, row: Sequence[float]) -> Agents:
+        """See `Round.remembered`."""
+        return self._inner.remembered(fresh, *past, row=row)
+
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
         return self._inner.broadcast(self._seen(value), kind=kind)

@@ -13,7 +13,7 @@ Solved row by row, C n = z is
 | n_t-j  | past      | j x (A, D) | noise that the rounds before added, latest first   |
 | C[t]   | row       | (1 + p,)   | of the strategy, from its diagonal backwards       |
 
-Only handles are added and scaled, so the trace reads what it does as it reads any other step.
+It is linear, so the trace reads it as it reads any sum of values.
 """
 
 from __future__ import annotations
@@ -26,52 +26,62 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
-from .handles import Agents
+from .values import Agents
 
-__all__ = ["remembered"]
+__all__ = ["check_memory", "numbers_of", "remembered"]
 
 
-def remembered(
-    fresh: Agents, past: tuple[Agents, ...], row: Sequence[float] | Tensor
-) -> tuple[Agents, tuple[Agents, ...]]:
-    """The noise of a round, and the history that the next one begins with; see `Round.remembered`.
+def check_memory(fresh: object, past: object, kind: type, row: tuple[float, ...]) -> None:
+    """Refuse what is no round's noise, no history, or no row of a strategy over it.
+
+    Args:
+        fresh: noise of the round.
+        past: noise of the rounds before.
+        kind: what both hold.
+        row: as `numbers_of` gives it.
 
     Raises:
         ValueError: a row that is empty, longer than the history allows, or not finite, or whose
             first number is not above 0.
-        TypeError: a history that is no tuple of values, or a row of what is no number.
+        TypeError: a history that is no tuple of values, or noise of another holder.
     """
-    if type(past) is not tuple or not all(isinstance(one, Agents) for one in past):
+    if type(past) is not tuple or not all(isinstance(one, kind) for one in past):
         raise InputTypeError(
             "round.remembered needs past, a field of the state that is a tuple of Agents; begin it "
             "in init as (0.0 * x,) * length"
         )
-    if not isinstance(fresh, Agents):
+    if not isinstance(fresh, kind):
         raise InputTypeError(
             f"round.remembered of {type(fresh).__name__}: noise is remembered by the agents, so "
             "fresh is round.noise of a value of Agents"
         )
-    numbers = _numbers(row)
-    if not 1 <= len(numbers) <= len(past) + 1:
+    if not 1 <= len(row) <= len(past) + 1:
         raise InputError(
-            f"row has {len(numbers)} numbers, and must have from 1 to {len(past) + 1}: the "
+            f"row has {len(row)} numbers, and must have from 1 to {len(past) + 1}: the "
             f"diagonal and one for each of the {len(past)} rounds that past remembers"
         )
-    if not all(map(math.isfinite, numbers)) or not numbers[0] > 0:
+    if not all(map(math.isfinite, row)) or not row[0] > 0:
         raise InputError(
-            f"row={numbers[:4]!r:.60} must be finite numbers that begin with one above 0, the "
+            f"row={row[:4]!r:.60} must be finite numbers that begin with one above 0, the "
             "diagonal of a lower triangular strategy"
         )
+
+
+def remembered(fresh: Agents, past: Sequence[Agents], *, row: Sequence[float]) -> Agents:
+    """The noise of a round."""
     noise = fresh
-    for back, weight in enumerate(numbers[1:]):
+    for back, weight in enumerate(row[1:]):
         if weight != 0:
             noise = noise - weight * past[back]
-    noise = noise / numbers[0]
-    return noise, (noise, *past)[: len(past)]
+    return noise / row[0]
 
 
-def _numbers(row: Sequence[float] | Tensor) -> list[float]:
-    """A row of a public table as plain numbers."""
+def numbers_of(row: object) -> tuple[float, ...]:
+    """A row of a public table as plain numbers.
+
+    Raises:
+        TypeError: it is none.
+    """
     if isinstance(row, Tensor | np.ndarray):
         listed = row.tolist()
     elif isinstance(row, tuple | list):
@@ -82,4 +92,4 @@ def _numbers(row: Sequence[float] | Tensor) -> list[float]:
         isinstance(one, bool) or not isinstance(one, Real | np.number) for one in listed
     ):
         raise InputTypeError("row must be a list of numbers: one row of a strategy, not a table")
-    return [float(one) for one in listed]
+    return tuple(float(one) for one in listed)

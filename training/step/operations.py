@@ -21,6 +21,7 @@ from ...privacy.errors import InputError
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
 from .local_steps import LocalSteps, checked_rate
+from .memory import remembered
 from .values import (
     Agents,
     Batch,
@@ -194,6 +195,10 @@ class Operations(ABC):
         known_to: Sequence[frozenset[int]] | None = None,
     ) -> V:
         """See `Round.noise`."""
+
+    def remembered(self, fresh: Agents, *past: Agents, row: Sequence[float]) -> Agents:
+        """See `Round.remembered`; the noise alone, of as much of the past as the row speaks of."""
+        return remembered(fresh, past, row=row)
 
     @abstractmethod
     def broadcast(self, value: Agents, *, kind: str) -> Edges:

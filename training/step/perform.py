@@ -166,7 +166,8 @@ def _closed(returned: Any, script: Script, before: Any) -> Any:
             if type(held) is tuple and name in getattr(before, "_fields", ()):
                 _refuse(name, "a tuple, and held a value before")
         lengths = tuple(len(held) if type(held) is tuple else None for held in every.values())
-        held_by_the_run = _held_by_the_run(type(returned), lengths)
+        kind: Any = type(returned)
+        held_by_the_run = _held_by_the_run(kind, lengths)
         parts = [_field(name, one, script) for name, held in every.items() for one in _each(held)]
         fields = dict(zip(held_by_the_run._fields, parts, strict=True))
         _check_same_fields(before, fields)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, overload
 from torch import Tensor
 
 from .handles import Agents, Edges, Handle, Server, argument, handle, raw, shown
-from .memory import remembered
+from .memory import check_memory, numbers_of
 from .noise_watch import NoiseWatch
 from .operations import Coef, Operations
 from .refusals import foreign_weights
@@ -245,7 +245,10 @@ class Round:
         n_t = (fresh - sum over j of row[j] past[j - 1]) / row[0]: row t of a lower triangular
         strategy, from its diagonal backwards. `past` is a field of the state that is a tuple.
         """
-        return remembered(fresh, past, row)
+        numbers = numbers_of(row)
+        check_memory(fresh, past, Agents, numbers)
+        noise = _do(self, "remembered", fresh, *past[: len(numbers) - 1], row=numbers)
+        return noise, (noise, *past)[: len(past)]
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """Send every agent's row along its out-edges; a self-loop does not cross a link."""

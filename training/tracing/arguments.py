@@ -147,8 +147,11 @@ def check_history(field: str, rows: csr_array, groups: Sequence[Group]) -> None:
     Raises:
         UndeclaredOperation: it holds contributions, messages, or values that are not of a history.
     """
-    for group in groups:
-        if _is_noise(group) or not _entries(rows, [group]).any():
+    used = np.unique(rows.indices[rows.data != 0])
+    starts = np.array([group.start for group in groups])
+    for at in np.unique(np.searchsorted(starts, used, side="right") - 1).tolist():
+        group = groups[at]
+        if isinstance(group, NoiseSources) or (isinstance(group, Known) and group.history):
             continue
         if isinstance(group, Contributions):
             what = "clipped data"
@@ -184,10 +187,6 @@ def check_shown(what: str, rows: csr_array, groups: Sequence[Group], here: np.nd
             "clipped sum of the round: who sees it can subtract that noise from what was sent "
             "before; add the noise of round.remembered to a clipped sum first"
         )
-
-
-def _is_noise(group: Group) -> bool:
-    return isinstance(group, NoiseSources) or (isinstance(group, Known) and group.history)
 
 
 def _entries(rows: csr_array, groups: Sequence[Group]) -> np.ndarray:

@@ -327,8 +327,7 @@ class LinearForms:
         from scipy.sparse import csr_array
 
         at = np.flatnonzero(mask)
-        shape = (len(mask), len(mask))
-        pick = csr_array((np.ones(len(at)), (at, at)), shape=shape)
+        pick = csr_array((np.ones(len(at)), (at, at)), shape=(len(mask), len(mask)))
         residue = self.residue
         return self._with(pick @ self.matrix, None if residue is None else pick @ residue)
 
@@ -382,3 +381,20 @@ def only_of(here: np.ndarray, rows: LinearForms) -> LinearForms:
 def chosen(here: np.ndarray, new: LinearForms, old: LinearForms) -> LinearForms:
     """The rows of `new` where agents take part, and those of `old` elsewhere."""
     return new.only(here).beside(old.only(~here))
+
+
+def weighted(weights: Sequence[float], every: Sequence[LinearForms]) -> LinearForms:
+    """The sum of forms of one trace and as many rows, each times a public number."""
+    from scipy.sparse import csr_array, vstack
+
+    first = every[0]
+    if any(one.block != first.block or one.residue is not None for one in every):
+        raise UndeclaredOperation("round.remembered of values of two blocks, or of more than noise")
+    count, width = first.shape[0], max(one.matrix.shape[1] for one in every)
+    stacked = first._with(vstack([widened(one.matrix, width) for one in every]))
+    for one in every[1:]:
+        stacked.history = stacked.history.plus(one.history)
+    first._check_range(stacked.matrix, np.asarray(weights))
+    at = (np.arange(len(weights))[None, :] * count + np.arange(count)[:, None]).ravel()
+    public = csr_array((np.tile(weights, count), at, len(weights) * np.arange(count + 1)))
+    return combined(public, stacked)

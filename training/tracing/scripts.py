@@ -158,12 +158,18 @@ class PlannedScripts:
                 "run that is to be done"
             )
         found = EVERY if turns is None else turns.pattern
-        other = turns is not None and self._pattern.is_every is False and turns.rounds != self._last
-        if self._sampling_rate is not None and (found != self._pattern or other):
+        if self._sampling_rate is None:
+            return
+        if found != self._pattern:
             raise InputError(
-                f"records take part {found.words} of {self._last if other else 'the'} rounds, and "
-                f"the plan is of records that take part {self._pattern.words}: give the setting "
-                "turns_of(pattern, shards, ...) of the planned pattern and rounds"
+                f"records take part {found.words} of the setting, and the plan is of records that "
+                f"take part {self._pattern.words}: give it turns=turns_of(pattern, shards, ...) of "
+                "the planned pattern"
+            )
+        if turns is not None and turns.rounds != self._last:
+            raise InputError(
+                f"turns of {turns.rounds} rounds are not those of the {self._last} planned ones; "
+                "make them of the run that is to be done"
             )
 
 

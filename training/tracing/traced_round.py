@@ -35,7 +35,7 @@ from .arguments import (
     checked_number,
     makers_of,
 )
-from .linear_forms import Known, LinearForms, NoiseSources, chosen, combined, only_of
+from .linear_forms import Known, LinearForms, NoiseSources, chosen, combined, only_of, weighted
 from .record import Recorder, RoundRecord
 
 __all__ = ["RoundRecord", "TracedRound"]
@@ -229,6 +229,12 @@ class TracedRound(Operations):
         here = (holders == SERVER) | self._graph.active[holders]
         noise = unit if mixing is None else combined(mixing, unit)
         return type(like)(only_of(here, noise) * std)
+
+    def remembered(self, fresh: Agents, *past: Agents, row: Sequence[float]) -> Agents:
+        """See `Round.remembered`: one sum, in place of one for each round of the past."""
+        every = [self._record.rows(value, "remembered") for value in (fresh, *past)]
+        weights = [1.0 / row[0], *(-one / row[0] for one in row[1:])]
+        return Agents(weighted(weights, every))
 
     def _holders(self, value: Value) -> np.ndarray:
         if isinstance(value, Server):
