@@ -330,7 +330,7 @@ def claim_of(
     check_traced_at(sensitivity, noise_multiplier)
     every = [
         tuple(
-            r._replace(rounds=min(r.rounds, rounds - r.first + 1) if r.first else 1)
+            r._replace(rounds=min(r.rounds, rounds - r.first + 1) if r.first else r.rounds)
             for r in releases
             if not r.first or r.first <= rounds
         )

@@ -71,6 +71,7 @@ def bare_engine(
         shards=[empty] * setting.graph.agents,
         users=[torch.zeros(0, dtype=torch.int64)] * setting.graph.agents,
         sampler=None,
+        turns=None,
         task=_Blank(width, blocks) if setting.task else None,
     )
     nothing = _NoGradients(width * blocks, device=device, dtype=setting.dtype)

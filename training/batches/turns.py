@@ -18,7 +18,7 @@ breaks the promise, however it was drawn.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,9 +91,15 @@ class Turns:
             round: its number.
             generator: secret, of this batch alone.
         """
-        turn = np.flatnonzero(self.allowed(agent, round))
+        turn = self.allowed(agent, round)
+        # A coin for everybody, so that whose turn it is moves nobody else's.
         chosen = poisson_batch(len(turn), self.coin, generator=generator)
-        return np.asarray(turn[chosen], dtype=np.int64)
+        return np.asarray(chosen[turn[chosen]], dtype=np.int64)
+
+    def fitting(self, held: Sequence[int]) -> Turns:
+        """The same turns for agents that hold more records behind those that have one."""
+        keys = (np.resize(of, n) for of, n in zip(self.keys, held, strict=True))
+        return replace(self, keys=tuple(keys))
 
     def check(self, held: Sequence[int], *, sampling_rate: float, alone: bool) -> None:
         """Refuse turns that are not of a run's records, or at another rate than the run's.

@@ -64,6 +64,8 @@ class Engine:
         MissingRank: some rank did not answer in time; raised by every method that exchanges rows.
     """
 
+    keeps_to_turns = True
+
     def __init__(
         self,
         setting: Setting,
@@ -182,7 +184,8 @@ class Engine:
                 for agent in self._mine
                 if agent not in planted and agent not in graph.absent
             } | {agent: nothing for agent in graph.absent if agent in self._mine}
-            self._kept.note({agent: at.numpy() for agent, at in drawn.items()}, round=index)
+            if self.keeps_to_turns:
+                self._kept.note({agent: at.numpy() for agent, at in drawn.items()}, round=index)
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
             whose[call] = [self.setting.whose(agent, drawn.get(agent)) for agent in self._mine]

@@ -21,7 +21,7 @@ from ..tracing.round_trace import UNCLIPPED
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .dense_rounds import witness
-from .sensitivity import JointSensitivity
+from .sensitivity import JointSensitivity, Release
 from .whole_run import effective_of, whole_run_joint_sensitivities
 
 __all__ = ["replace_infinite_by_whole_run"]
@@ -72,8 +72,21 @@ def replace_infinite_by_whole_run(
                 )
             )
         else:
-            settled.append((name, sensitivity))
+            rounds = pattern.most_rounds(sum(count for _, count in traces.rounds))
+            settled.append((name, sensitivity if by_rounds else _largest(sensitivity, rounds)))
     return settled
+
+
+def _largest(sensitivity: JointSensitivity, rounds: int) -> JointSensitivity:
+    """That of a single message in the rounds that a record may be in: those that cost most."""
+    if rounds >= sum(r.rounds for r in sensitivity.releases if r.first):
+        return sensitivity
+    kept, left = list[Release](), rounds
+    for r in sorted(sensitivity.releases, key=lambda r: -r.joint_sensitivity):
+        if left:
+            kept.append(r._replace(rounds=min(r.rounds, left), first=0))
+            left -= kept[-1].rounds
+    return sensitivity._replace(releases=tuple(kept))
 
 
 def _together(

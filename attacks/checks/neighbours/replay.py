@@ -92,6 +92,8 @@ class Replay(Engine):
         run: a watched run, without ranks.
     """
 
+    keeps_to_turns = False  # a record that is changed takes part in every round
+
     def __init__(self, run: WatchedRun) -> None:
         self._run = run
         self._first: WatchedRound | None = None
@@ -201,7 +203,10 @@ class Replay(Engine):
                 self._shards[agent] = _changed(self._shards[agent], change)
             if change.position is None and users is not None:  # one more of the last one's user
                 users[agent] = torch.cat([users[agent], users[agent][-1:]])
-        self.setting = replace(self._as_it_was, shards=shards, users=users)
+        turns = self._as_it_was.turns
+        if turns is not None:
+            turns = turns.fitting([shard.size for shard in shards])
+        self.setting = replace(self._as_it_was, shards=shards, users=users, turns=turns)
 
     def _differences(
         self,
