@@ -50,6 +50,7 @@ Array = NDArray[np.float64]
 _CANCELS = 8.0  # terms this often as large as their sum cancel
 _FLOATS = 2.0**-14  # noise below this share of data that cancelled does not hide its rounding
 _ABSORBED = 2.0**-20  # noise below this share of noise that cancelled was rounded away
+_SOURCES_A_ROW = 1.5  # beyond these they are made fewer
 _MOST_ROWS = 6_000  # of one round, that a dense factorisation is asked to hold
 
 
@@ -265,10 +266,14 @@ class StreamedView:
         Sizes are of this round alone: bounds that run through all rounds grow without need, and
         what is taken for rounding must not.
         """
-        response = np.hstack([rows.carried @ self._response, rows.contributions])
-        size = np.hstack([abs(rows.carried) @ abs(self._response), abs(rows.contributions)])
-        noise = np.hstack([rows.carried @ self._noise, rows.noise])
-        carried_noise = abs(rows.carried) @ np.linalg.norm(self._noise, axis=1)
+        # A row is carried from few: a history moves on by one place.
+        from scipy.sparse import csr_array
+
+        of = csr_array(rows.carried)
+        response = np.hstack([of @ self._response, rows.contributions])
+        size = np.hstack([abs(of) @ abs(self._response), abs(rows.contributions)])
+        noise = np.hstack([of @ self._noise, rows.noise])
+        carried_noise = abs(of) @ np.linalg.norm(self._noise, axis=1)
         noise[:, : self._noise.shape[1]][
             abs(noise[:, : self._noise.shape[1]]) < carried_noise[:, None] * ROUNDING
         ] = 0.0
@@ -315,7 +320,9 @@ class StreamedView:
         if not B.size:
             self._note_leaks(A, size.sum(axis=0), np.eye(len(A)), names)
             return A[:0], A[:0], np.zeros((0, B.shape[1])), 0
-        u, s, vh = svd(B, full_matrices=True, lapack_driver="gesvd")
+        # All of u is needed, and of vh as much as B has rank.
+        tall = len(B) > B.shape[1]
+        u, s, vh = svd(B, full_matrices=tall, lapack_driver="gesvd")
         # Noise below the cut hides nothing, but still tells what its source is.
         hidden, rank = int((s > CUT).sum()), int((s > ROUNDING).sum())
         rotated = u.T @ A
@@ -360,7 +367,7 @@ def _compressed(noise: Array, before: Array) -> Array:
     """The same covariance over as few sources as there are rows; a remnant of rounding is none."""
     left = np.where(abs(noise) > before[:, None] * ROUNDING, noise, 0.0)
     left = left[:, np.any(left != 0.0, axis=0)]
-    if left.shape[1] <= len(left):
+    if left.shape[1] <= _SOURCES_A_ROW * len(left):
         return left
     triangle: Array = np.linalg.qr(left.T).R  # (rows, rows)
     return triangle.T

@@ -16,7 +16,7 @@ from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.guarantee import Status
 from ...privacy.view.leak import leak_sentence
 from ...privacy.view.view import UnsupportedView
-from ..tracing.linear_forms import Contributions
+from ..tracing.linear_forms import Contributions, NoiseSources
 from ..tracing.round_trace import UNCLIPPED
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
@@ -26,7 +26,7 @@ from .whole_run import effective_of, whole_run_joint_sensitivities
 
 __all__ = ["replace_infinite_by_whole_run"]
 
-_MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
+_MOST_WORK = 2e10  # multiplications; half a minute or so
 _FIRST = 4  # rounds in which a leak is looked for where the whole run is too large
 
 
@@ -194,9 +194,12 @@ def _bounded(traces: AlgorithmTrace) -> bool:
 def _work(traces: AlgorithmTrace, asked: Sequence[tuple[Adversary, Sequence[int]]]) -> float:
     """About how many multiplications the views of all rounds take."""
     carried = sum(m.shape[0] for m in traces.start.record.end_state.values())
-    rounds = columns = 0
+    rounds = columns = sources = 0
     for part, count in traces.rounds:
         width = sum(g.size for g in part.groups if isinstance(g, Contributions))
         rounds, columns = rounds + count, columns + count * width
+        sources = max(sources, sum(g.size for g in part.groups if isinstance(g, NoiseSources)))
     victims = sum(len(of) for _, of in asked) / traces.start.record.agents
-    return 0.5 * carried**2 * columns * rounds * victims
+    # What is carried is carried by dense products, or of a history by single entries.
+    dense, sparse = 0.5 * carried**2 * columns, carried * (60.0 * columns + 4.0 * carried * sources)
+    return min(dense, sparse) * rounds * victims
