@@ -4,7 +4,8 @@ Every adversary is honest-but-curious: it follows the protocol and keeps what it
 An eavesdropper reads every link and knows no noise; an agent reads the messages sent to or by it,
 and knows the noise that it generated itself and its own data; a coalition pools what its members
 have. Holders of the final models see the end states alone, round by round, because earlier end
-states feed later gradients. A single message is what papers usually account for: it is no
+states feed later gradients. Attacks know one more, a neighbour that deviates; no figure is asked
+for in its name. A single message is what papers usually account for: it is no
 adversary that exists, and its figure is never a guarantee.
 """
 
@@ -35,11 +36,13 @@ class Adversary:
             "final-models", "single-message".
         sees: the kind of its view.
         agents: the agents it consists of; empty for outsiders.
+        deviates: whether it sends what the protocol does not; for attacks alone.
     """
 
     name: str
     sees: Sees
     agents: frozenset[int] = frozenset()
+    deviates: bool = False
 
     def __post_init__(self) -> None:
         """Check that agents are named exactly where the kind of view needs them."""
@@ -59,6 +62,7 @@ FINAL_MODELS = Adversary(name="final-models", sees=Sees.END_STATES)
 SINGLE_MESSAGE = Adversary(name="single-message", sees=Sees.ONE_MESSAGE)
 WORST_NEIGHBOUR = "neighbour"  # the single agent that learns most
 ALL_OTHERS = "all-others"  # everybody but the victim, pooled
+ACTIVE_NEIGHBOUR = "active-neighbour"  # one that sends what the protocol does not
 _OUTSIDERS = {a.name: a for a in (EAVESDROPPER, FINAL_MODELS, SINGLE_MESSAGE)}
 
 
@@ -73,8 +77,13 @@ def coalition(agents: frozenset[int] | set[int]) -> Adversary:
     return Adversary(name=name, sees=Sees.OWN_LINKS, agents=frozenset(agents))
 
 
-def parse_adversary(text: str, agents: int) -> Adversary:
+def parse_adversary(text: str, agents: int, *, deviating: bool = False) -> Adversary:
     """The adversary that a string asks for, in a network of `agents` agents.
+
+    Args:
+        text: its name.
+        agents: how many there are.
+        deviating: whether it may be one that deviates from the protocol, "active-neighbour:1".
 
     Raises:
         ValueError: an unknown name, or an agent that does not exist or is named twice.
@@ -85,7 +94,12 @@ def parse_adversary(text: str, agents: int) -> Adversary:
     if text in _OUTSIDERS:
         return _OUTSIDERS[text]
     kind, _, members = text.partition(":")
-    if kind not in ("neighbour", "agent", "coalition") or not members:
+    if kind == ACTIVE_NEIGHBOUR and not deviating:
+        raise InputError(
+            f"adversary {text!r} deviates from the protocol, and figures are those of adversaries "
+            "that follow it; ask for neighbour:K here, and attack as this one by [attack] adversary"
+        )
+    if kind not in ("neighbour", "agent", "coalition", ACTIVE_NEIGHBOUR) or not members:
         raise InputError(
             f"adversary {text!r} is unknown; use one of {', '.join(_OUTSIDERS)}, neighbour, "
             "neighbour:K, coalition:K,L"
@@ -109,4 +123,5 @@ def parse_adversary(text: str, agents: int) -> Adversary:
         )
     if kind != "coalition" and len(named) != 1:
         raise InputError(f"adversary {text!r} names several agents; did you mean coalition:?")
-    return Adversary(name=text, sees=Sees.OWN_LINKS, agents=named)
+    deviates = kind == ACTIVE_NEIGHBOUR
+    return Adversary(name=text, sees=Sees.OWN_LINKS, agents=named, deviates=deviates)

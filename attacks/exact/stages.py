@@ -5,8 +5,9 @@
     patches       one record: a patch embedding with learned positions, without noise
     peeling       one record: layer after layer from the last to the first, without noise
     separation    several records: the activation patterns of a ReLU network, without noise
+    imprint       records on a model that the adversary crafted, without noise
 
-The first three run on the problem's device; separation runs on the CPU, whatever that is.
+All but separation run on the problem's device; that runs on the CPU, whatever the device is.
 
 What a stage finds is accepted by the gradient that it would have sent, never by the truth. Where
 only some records of a batch are certified, their gradients are subtracted and the rest remains as
@@ -24,11 +25,14 @@ from torch import Tensor
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Problem, squared_size
 from .first_layer import PICTURE, first_linear_input, residual
+from .imprinted import isolate
 from .patches import embedded_patches
 from .rgap import peel
 from .spear import Separated, separate
 
 FIRST_LAYER = "first layer"  # the stage that speaks for itself under noise
+IMPRINT = "imprint"  # the stage of a model that was crafted
+_IMPRINTED = 1e-3  # residual of a whole batch of which each record fills its slot to a third of it
 _TRUSTED = 0.05  # predicted error of a pixel up to which a noisy first layer needs no search
 _TRUSTED_PICTURE = 0.7  # the same of a picture, whose noise is smoothed away before
 _EXPLAINED = 1e-4  # float32 gradients leave about 1e-6; a wrong input leaves about 1
@@ -64,6 +68,8 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part 
     found = _first_layer(problem)
     if found is not None or problem.observation.is_noisy:
         return found
+    if problem.imprints and (imprinted := _imprinted(problem)) is not None:
+        return imprinted
     if problem.observation.records == 1:
         return _patched(problem) or _peeled(problem)
     # Ranks are read from gaps of rounding's size, by decompositions of many small matrices and by
@@ -152,6 +158,17 @@ def _peeled(problem: Problem) -> Found | None:
     return _accepted(problem, found.inputs, found.labels, stage="peeling")
 
 
+def _imprinted(problem: Problem) -> Found | Part | None:
+    """The records that crafted models isolate; each is certified by the slot that it fills."""
+    seen = problem.observation
+    found = isolate(seen, problem.model, problem.imprints, box=problem.box, classes=problem.classes)
+    if found is None:
+        return None
+    if len(found.labels) == seen.records:
+        return _accepted(problem, found.inputs, found.labels, stage=IMPRINT, allowed=_IMPRINTED)
+    return _part(problem, found.inputs, found.labels)
+
+
 def _separated(problem: Problem, found: Separated) -> Found | Part | None:
     if found.labels is None or len(found.inputs) == 0:
         return None
@@ -160,8 +177,14 @@ def _separated(problem: Problem, found: Separated) -> Found | Part | None:
     seen = problem.observation
     if seen.mean_of is not None:  # the factor of the whole batch's clip is not known
         return None
-    count, left = len(found.inputs), found.missing
     inputs, labels = found.inputs.to(problem.box.span), found.labels.to(problem.box.span.device)
+    return _part(problem, inputs, labels)
+
+
+def _part(problem: Problem, inputs: Tensor, labels: Tensor) -> Part:
+    """Certified records, and the gradient of the others."""
+    seen = problem.observation
+    count, left = len(inputs), seen.records - len(inputs)
     known = sent_gradients(seen, problem.model, inputs=inputs, targets=labels).detach()
     rest = (seen.gradient * seen.records - known * count) / left
     return Part(

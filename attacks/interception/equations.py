@@ -368,6 +368,8 @@ class _Columns:
         at = np.flatnonzero(seen)
         for i in at.tolist():
             self._system.note(self._column(group, i), value=sent[i])
+        if self._number in self._system.replay.crafted:  # not made of what the step makes it of
+            at = at[~np.isin(group.senders[at], list(who.agents))]
         if len(at) and group.block == 0:
             self.equations.append(csr_array(held[at] - units[at]))
         mask = seen.astype(float)[:, None]

@@ -23,9 +23,13 @@ from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.own.algorithms import algorithm_named
+from ...training.own.names import is_own
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace, trace
 from ..watching.on_host import on_host
+from .deviation import DeviatingEngine
+
+CROSS_GRADIENT = "cross-gradient"  # of `Algorithm.single_gradients`
 
 
 class Protection(enum.StrEnum):
@@ -90,7 +94,15 @@ class Trial:
             raise InputError(
                 f"model_owner={self.model_owner} must be a neighbour of victim={self.victim}"
             )
-        if self.victim in self.parsed_adversary().agents:
+        who = self.parsed_adversary()
+        if who.deviates:
+            check_deviation(self.algorithm)
+            if self.model_owner not in who.agents:
+                raise InputError(
+                    f"model_owner={self.model_owner} must be the one that deviates, "
+                    f"{self.adversary!r}, to whom the victim replies"
+                )
+        if self.victim in who.agents:
             raise InputError(
                 f"adversary {self.adversary!r} contains the victim {self.victim}; choose another"
             )
@@ -102,7 +114,7 @@ class Trial:
         if name == "all-others":
             others = (str(a) for a in range(agents) if a != self.victim)
             name = f"coalition:{','.join(others)}"
-        return parse_adversary(name, agents)
+        return parse_adversary(name, agents, deviating=True)
 
     def under(self, protection: Protection) -> Trial:
         """The same trial with part of the defence switched off."""
@@ -140,6 +152,7 @@ class Replay:
         rounds: the rounds by number, consecutive; 0 is the start, where the run was started afresh.
         attacked: the rounds in which the planted records took part.
         records: how many records were planted.
+        crafted: the rounds in which the adversary sent a crafted model.
 
     Whatever the device of the run, all of it is on the CPU, where its rounds have room and their
     equations are solved; `reconstruct` moves what they show to where it searches.
@@ -150,6 +163,22 @@ class Replay:
     rounds: Mapping[int, PlayedRound]
     attacked: Sequence[int]
     records: int
+    crafted: frozenset[int] = frozenset()
+
+
+def check_deviation(algorithm: str) -> None:
+    """Refuse a neighbour that deviates where nothing is computed on what it sends.
+
+    Raises:
+        ValueError: the algorithm has no cross-gradients.
+    """
+    known = None if is_own(algorithm) else algorithm_named(algorithm)
+    if known is None or CROSS_GRADIENT not in known.single_gradients:
+        raise InputError(
+            f"adversary active-neighbour:K has nothing to gain from {algorithm!r}: no agent takes "
+            "a gradient on a model that another one sends, as in dpdl and dp-cga; attack as "
+            "neighbour:K"
+        )
 
 
 def trace_of(trial: Trial) -> AlgorithmTrace:
@@ -164,13 +193,20 @@ def trace_of(trial: Trial) -> AlgorithmTrace:
     )
 
 
-def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = None) -> Replay:
+def replay(
+    trial: Trial,
+    planted: Examples,
+    *,
+    traces: AlgorithmTrace | None = None,
+    crafted: Mapping[int, Tensor] | None = None,
+) -> Replay:
     """Run the trial's rounds with the planted batch, and the round after them if there is one.
 
     Args:
         trial: where to attack.
         planted: the victim's batch in the attacked rounds.
         traces: as `trace_of` makes them, where several replays share them.
+        crafted: by round what an adversary that deviates sends for its model, (D,).
 
     Returns:
         Everything that happened from the snapshot on.
@@ -178,12 +214,17 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
     made = trace_of(trial) if traces is None else traces
     by_round = [part for part, count in made.rounds for _ in range(count)]
     transcript = Transcript()
-    engine = Engine(
-        trial.setting,
-        _bound(trial),
-        randomness=SecretRandomness(),
-        taps=[transcript],
-        scripts=made.scripts,
+    how: dict[str, Any] = {
+        "randomness": SecretRandomness(),
+        "taps": [transcript],
+        "scripts": made.scripts,
+    }
+    engine = (
+        DeviatingEngine(
+            trial.setting, _bound(trial), agent=trial.model_owner, crafted=crafted, **how
+        )
+        if crafted
+        else Engine(trial.setting, _bound(trial), **how)
     )
     played: dict[int, PlayedRound] = {}
     if trial.snapshot is None:
@@ -215,6 +256,7 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
         rounds=played,
         attacked=list(attacked),
         records=len(planted.targets),
+        crafted=frozenset(crafted or ()),
     )
 
 

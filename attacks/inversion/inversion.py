@@ -28,6 +28,7 @@ from ...training.device.precision import full_precision
 from ..exact.stages import Part, solve_exactly
 from ..posterior.candidates import Candidates
 from ..posterior.posterior import Posterior, weigh
+from ..problem.imprint import Imprint
 from ..problem.labels import recover_labels
 from ..problem.observation import HOST, Observation
 from ..problem.presets import PRESETS, Preset
@@ -77,6 +78,7 @@ def reconstruct(
     labels: Tensor | None = None,
     prior_image: Tensor | None = None,
     candidates: Candidates | None = None,
+    imprints: Sequence[Imprint] = (),
     progress: Progress | None = None,
     checkpoint: Path | None = None,
     device: torch.device | None = None,
@@ -95,6 +97,7 @@ def reconstruct(
         prior_image: (*input_shape) public guess in normalised units, such as the mean public image:
             what an image falls back to. Without it nothing falls back.
         candidates: public records to weigh where one record is observed; they must not hold it.
+        imprints: the models among its points that the attacker crafted.
         progress: called with (step, total).
         checkpoint: file that keeps the search's state and from which an interrupted one goes on,
             to the same result bit by bit; deleted at the end. Its folder must exist.
@@ -143,6 +146,7 @@ def reconstruct(
         prior_image=prior_image,
         device=observation.gradient.device if device is None else device,
     )
+    problem = replace(problem, imprints=tuple(imprints))
     kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=_digest(problem))
     problem = problem.to(device=home_of(problem.device))
     with full_precision():  # as the gradients that were observed were computed

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from .imprint import Imprint
 from .objective import squared_distance
 from .observation import HOST, Observation, sent_gradients
 from .presets import Preset
@@ -46,6 +47,7 @@ class Problem:
     labels: Tensor | None  # (B,), None where they are optimised
     prior_image: Tensor | None  # (*shape), on the unit box
     device: torch.device = HOST
+    imprints: tuple[Imprint, ...] = ()  # of models that were crafted, as far as any were
 
     def to(
         self, *, device: torch.device | None = None, dtype: torch.dtype | None = None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError
 from ...training.data.dataset import Examples
 from ...training.data.load import Dataset
+from ..active.crafted import craft
 from ..interception.estimate import Estimate
 from ..interception.replay import Protection, Trial, replay, trace_of
 from ..interception.scenarios import Scenario, intercept
@@ -24,6 +25,7 @@ from ..inversion.inversion import Reconstruction, reconstruct
 from ..inversion.power import acceptance_power
 from ..posterior.candidates import Candidates
 from ..posterior.lineup import ranks
+from ..problem.imprint import Imprint
 from ..problem.presets import PRESETS, Preset
 from .columns import Distance, decoded
 from .detectability import detectability, spectral_sentence
@@ -130,7 +132,14 @@ def attack_images(
         ranked, power = list[Mapping[int, int]](), list[float]()
         for number, at in enumerate(groups):
             planted = Examples(images[at], labels[at])
-            estimate = intercept(replay(under, planted, traces=traces), scenario=scenario)
+            sent = _crafted(under, data, len(at), candidates, images=images, number=number)
+            played = replay(
+                under,
+                planted,
+                traces=traces,
+                crafted={n: one.parameters for n, one in sent.items()},
+            )
+            estimate = intercept(played, scenario=scenario)
             seen.append(estimate)
             found.append(
                 None
@@ -145,6 +154,7 @@ def attack_images(
                     generator=generator,
                     prior_image=prior_image,
                     candidates=candidates,
+                    imprints=tuple(sent.values()),
                     device=trial.setting.device if device is None else device,
                 )
             )
@@ -176,6 +186,31 @@ def attack_images(
             )
         )
     return rows
+
+
+def _crafted(
+    trial: Trial,
+    data: Dataset,
+    records: int,
+    public: Candidates | None,
+    *,
+    images: Tensor,
+    number: int,
+) -> dict[int, Imprint]:
+    """By round what an adversary that deviates sends to a batch; nothing of one that follows."""
+    if not trial.parsed_adversary().deviates:
+        return {}
+    made = craft(
+        trial.setting.model,
+        input_shape=tuple(images.shape[1:]),
+        classes=data.classes,
+        bounds=data.bounds,
+        records=records,
+        generator=torch.Generator().manual_seed(number),
+        public=None if public is None else public.inputs,
+        rounds=trial.together,
+    )
+    return {n: one.to(dtype=trial.setting.dtype) for n, one in enumerate(made, start=trial.round)}
 
 
 def _lineups(ranked: Sequence[Mapping[int, int]], images: int) -> dict[int, tuple[int, ...]]:

@@ -266,7 +266,10 @@ def proven_mu(trial: Trial, traces: AlgorithmTrace) -> float:
         mu; infinite where nothing is proven: the view leaks, the figure is heuristic, or the
         adversary has no closed view.
     """
-    who = trial.parsed_adversary().name
+    parsed = trial.parsed_adversary()
+    # Its messages alone are others, and the closed view of who follows holds them whatever they
+    # are: docs/threat-model.md says for which algorithms.
+    who = f"neighbour:{trial.model_owner}" if parsed.deviates else parsed.name
     try:
         ((_, found),) = joint_sensitivities(traces, [who], sampling_rate=1.0, victim=trial.victim)
     except UnsupportedView:

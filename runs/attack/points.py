@@ -12,10 +12,12 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from ...attacks.interception.replay import Trial
+from ...attacks.active.crafted import why_not_crafted
+from ...attacks.interception.replay import Trial, check_deviation
 from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.problem.presets import PRESETS, Preset
 from ...attacks.scoring.columns import with_columns
+from ...privacy.adversary import ACTIVE_NEIGHBOUR, parse_adversary
 from ...privacy.bounded import check_safetensors
 from ...privacy.errors import InputError
 from ...training.engine.checkpoint import load_checkpoint
@@ -137,6 +139,25 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
         )
     for point in points_of(config):
         _neighbour_of(point.victim, point.round, config, built=built)
+    who = _deviating(config, built=built)
+    if who is not None:
+        check_deviation(config.algorithm.name)
+        why = why_not_crafted(built.setting.model, tuple(data.test_inputs.shape[1:]))
+        if why:
+            raise InputError(
+                f"[attack] adversary={config.attack.adversary!r}: no crafted model is known for "
+                f"this network, because {why}; attack as neighbour:{who}, or use a network such as "
+                "linear, mlp or conv4"
+            )
+
+
+def _deviating(config: RunFile, *, built: Built) -> int | None:
+    """The agent that deviates; None where nobody does."""
+    name = config.attack.adversary
+    if not name.startswith(ACTIVE_NEIGHBOUR):
+        return None
+    (agent,) = parse_adversary(name, built.setting.graph.agents, deviating=True).agents
+    return agent
 
 
 def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> int:
@@ -151,6 +172,14 @@ def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> 
                     "round, which [intercept] rounds must name before training, or another agent"
                 )
         graph = graph.at(round)
+    active = _deviating(config, built=built)
+    if active is not None:
+        if active == victim or active not in graph.neighbours(victim):
+            raise InputError(
+                f"[attack] adversary={config.attack.adversary!r} is no neighbour of victim "
+                f"{victim} in round {round}, who replies to neighbours alone; name one"
+            )
+        return active
     found = next((j for j in graph.neighbours(victim) if j != victim), None)
     if found is None and config.graph.name == "server":
         return victim  # all that is sent goes through the server

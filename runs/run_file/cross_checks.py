@@ -256,19 +256,27 @@ def _adversaries(
 
 def _attacker(name: str, agents: int, victims: tuple[int, ...]) -> list[str]:
     """What is wrong with the adversary of [attack]."""
-    from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
+    from ...privacy.adversary import (
+        ACTIVE_NEIGHBOUR,
+        ALL_OTHERS,
+        WORST_NEIGHBOUR,
+        Sees,
+        parse_adversary,
+    )
 
     head = f"[attack] adversary={name!r}"
-    usable = "eavesdropper, neighbour:K, coalition:K,L, all-others or final-models"
+    usable = (
+        "eavesdropper, neighbour:K, coalition:K,L, all-others, final-models or active-neighbour:K"
+    )
     if name == ALL_OTHERS:
         return []
     if name == WORST_NEIGHBOUR:
         return [f"{head} names no agent; name one, neighbour:K"]
     try:
-        who = parse_adversary(name, agents)
+        who = parse_adversary(name, agents, deviating=True)
     except ValueError as error:
         kind, _, members = name.partition(":")
-        known = kind in ("neighbour", "agent", "coalition") and members
+        known = kind in ("neighbour", "agent", "coalition", ACTIVE_NEIGHBOUR) and members
         return [f"[attack] {error}" if known else f"{head} is unknown; use {usable}"]
     if who.sees is Sees.ONE_MESSAGE:
         return [f"{head} has no view of its own to attack from; use {usable}"]

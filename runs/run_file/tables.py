@@ -327,7 +327,8 @@ class AttackTable(Table):
     together: Count = 1
     """Rounds, from the attacked one on, in which the same records take part."""
     adversary: str = "eavesdropper"
-    """Whose messages are used: eavesdropper, neighbour:K, coalition:K,L or all-others."""
+    """Whose messages are used: eavesdropper, neighbour:K, coalition:K,L, all-others, or those of
+    active-neighbour:K, who sends crafted models."""
     scenarios: Annotated[tuple[ScenarioName, ...], Field(strict=False)] = ()
     """What is intercepted; by default every scenario that the algorithm has."""
 

@@ -1,0 +1,179 @@
+"""Records out of a gradient on a crafted model, one after the other, each with a certificate.
+
+    slots      what every bin holds (`problem.imprint`)
+    candidate  x = f / 1 of a slot, if it lies in the box
+    accepted   under the label y for which the gradient that (x, y) would have sent fills that very
+               slot: a slot of two records has another bias, whatever their labels
+    taken off  from all intercepts; a record that shared its bin with it is alone then
+
+Like the peeling of an invertible Bloom lookup table (Goodrich, Mitzenmacher 2011): with three
+directions nearly every record is found while there are less of them than .8 bins.
+
+Shape letters: K intercepts, S slots, F features, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from ..problem.imprint import Imprint, slots_of
+from ..problem.observation import Observation, sent_gradients
+from ..problem.prior import Box
+
+__all__ = ["Isolated", "isolate"]
+
+_EMPTY = 1e-4  # of the fullest slot; float32 leaves about 1e-6 of what was taken off
+_FILLS = 3e-4  # what a record may leave of the slot that it was read from
+_OUTSIDE = 2e-3  # of the box, which rounding may leave
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Isolated:
+    """The records that were isolated: (F, *shape) normalised inputs, and their labels (F,)."""
+
+    inputs: Tensor
+    labels: Tensor
+
+
+def isolate(
+    observation: Observation,
+    model: nn.Module,
+    imprints: Sequence[Imprint],
+    *,
+    box: Box,
+    classes: int,
+) -> Isolated | None:
+    """The records that a gradient on crafted models isolates.
+
+    Args:
+        observation: without noise, on any device, in float64.
+        model: network with logits as output.
+        imprints: the crafted models; intercepts on other models are left out.
+        box: range of the inputs.
+        classes: number of classes.
+
+    Returns:
+        As many as are certified; None where no intercept is on a crafted model, or none is alone.
+    """
+    read = {
+        k: imprint
+        for k, point in enumerate(observation.points)
+        for imprint in imprints
+        if imprint.is_at(point)
+    }
+    if not read or observation.is_noisy or observation.mean_of is not None:
+        return None
+    chosen = observation.only(*read)
+    crafted = list(read.values())
+    peel = _Peel(replace(chosen, records=1), model, crafted, box=box, classes=classes)
+    found = peel.run(chosen.gradient * chosen.records, most=chosen.records)
+    if not found:
+        return None
+    labels = torch.tensor([one.label for one in found], device=chosen.gradient.device)
+    return Isolated(inputs=torch.stack([one.inputs for one in found]), labels=labels)
+
+
+class _One(NamedTuple):
+    """A record, its label, and what its slots hold."""
+
+    inputs: Tensor
+    label: int
+    slots: list[Tensor]
+
+
+class _Peel:
+    """Takes records off the slots, one after the other."""
+
+    def __init__(
+        self,
+        one_each: Observation,
+        model: nn.Module,
+        crafted: Sequence[Imprint],
+        *,
+        box: Box,
+        classes: int,
+    ) -> None:
+        self._one_each, self._model, self._crafted = one_each, model, crafted
+        self._box, self._classes = box, classes
+        self._reference = next((k for k, one in enumerate(crafted) if one.reference), None)
+
+    def run(self, gradient: Tensor, *, most: int) -> list[_One]:
+        """The records of the sum of a batch's gradients (K, D)."""
+        held = slots_of(self._crafted, gradient)
+        left = [of.clone() for of in held]
+        found, before = list[_One](), -1
+        while before < len(found) < most:
+            before = len(found)
+            for k, imprint in enumerate(self._crafted):
+                fullest = float(held[k].norm(dim=1).max())
+                for at in left[k].norm(dim=1).argsort(descending=True).tolist():
+                    slot = left[k][at]
+                    if len(found) == most or float(slot.norm()) <= _EMPTY * fullest:
+                        continue
+                    x = _candidate(slot, imprint, self._box)
+                    one = None if x is None else self._labelled(x, left, at=(k, at))
+                    if one is not None:
+                        found.append(one)
+                        for j, of in enumerate(one.slots):
+                            if j != self._reference or j == k:
+                                left[j] -= of
+        return found if self._reference is None else self._relabelled(found, held[self._reference])
+
+    def _labelled(self, x: Tensor, left: Sequence[Tensor], *, at: tuple[int, int]) -> _One | None:
+        """The record under the label with which it fills its slot, and leaves least of the rest."""
+        k, row = at
+        slot, best, least = left[k][row], None, math.inf
+        for label, filled in enumerate(self._filled(x)):
+            if not float((filled[k][row] - slot).norm()) <= _FILLS * float(slot.norm()):
+                continue
+            rest = sum(float((s - f).square().sum()) for s, f in zip(left, filled, strict=True))
+            if rest < least:
+                best, least = _One(x, label, filled), rest
+        return best
+
+    def _filled(self, x: Tensor) -> list[list[Tensor]]:
+        """What a record's slots hold under each label."""
+
+        def sent(target: Tensor) -> Tensor:
+            return sent_gradients(self._one_each, self._model, inputs=x[None], targets=target[None])
+
+        every = torch.arange(self._classes, device=x.device)
+        return [slots_of(self._crafted, of) for of in vmap(sent)(every).detach()]
+
+    def _relabelled(self, found: Sequence[_One], rows: Tensor) -> list[_One]:
+        """Labels by the reference, on which class 0 is sure: row c is less the records of label c.
+
+        Slots less the reference's are the same under any label, so the labels that were tried so
+        far say nothing. All records together explain the rows, each in one of them.
+        """
+        k = self._reference
+        assert k is not None  # noqa: S101 # the caller looked
+        if not found:
+            return []
+        filled = [self._filled(one.inputs) for one in found]
+        # In row c under label c stands all of a record that this row can hold.
+        parts = torch.stack([of[-1][k][-1] for of in filled])  # (records, F + 1)
+        shares = torch.linalg.lstsq(parts.T, rows.T).solution  # (records, C)
+        shares[:, 0] += 1  # row 0 holds all records but those of class 0
+        return [
+            _One(one.inputs, int(share.argmax()), of[int(share.argmax())][k : k + 1])
+            for one, share, of in zip(found, shares, filled, strict=True)
+        ]
+
+
+def _candidate(slot: Tensor, imprint: Imprint, box: Box) -> Tensor | None:
+    """(*shape) the record of a slot, inside the box."""
+    if float(slot[-1]) == 0:
+        return None
+    x = imprint.inputs_of(slot[:-1] / slot[-1])
+    pixels = box.pixels(x)
+    if not bool(((pixels > -_OUTSIDE) & (pixels < 1 + _OUTSIDE)).all()):
+        return None
+    return box.inputs(pixels.clamp(0, 1))
