@@ -74,6 +74,8 @@ class Run(Described):
     """(from, to) of the pairs that are joined one way alone."""
     graphs_in_turn: Count
     """More than 1: the graph changes from round to round."""
+    joined_within: Count | None = None
+    """Then how many rounds, any in a row, join all agents both ways (B)."""
     participation: str | None = None
     """In how many rounds agents take part, where a public list says who does in which."""
     missing: str | None = None

@@ -192,6 +192,9 @@ def _show_plan(
         say(console, f"Target: {_risk_words(target, bound(reached, 4))}")
     if (taking := found.get("participation") or found.get("missing")) is not None:
         say(console, f"Participation: {taking['words']}")
+    if (joined := found.get("joined_within")) is not None:
+        rounds = "each round joins" if joined == 1 else f"any {joined} rounds in a row join"
+        say(console, f"Graphs take turns: {rounds} all agents both ways (B = {joined})")
     console.print(adversary_table(rows))
     # What the advice says in full stands neither among the reasons nor among the warnings.
     words = " ".join(one.words for one in advice)

@@ -141,6 +141,8 @@ def run_facts(
     )
     if plan.missing is not None:
         found = found.model_copy(update={"missing": plan.missing.words})
+    if plan.joined_within is not None:
+        found = found.model_copy(update={"joined_within": plan.joined_within})
     if plan.participation is None:
         return found
     return found.model_copy(update={"participation": plan.participation.words})

@@ -20,6 +20,7 @@ from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.batches.users import NO_USERS
 from ...training.exposure.sensitivity import JointSensitivity
+from ...training.graphs.digraphs import joined_within
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.graphs.missing import missing_words
 from ...training.graphs.participation import participation_words
@@ -73,6 +74,7 @@ class Plan:
         summary: what the paragraph to paste starts from.
         participation: who takes part in which round; None where everybody does in all.
         missing: how many agents may be missing besides; None where none may.
+        joined_within: of graphs that take turns, how many rounds in a row join all agents.
     """
 
     statement: Statement
@@ -90,6 +92,7 @@ class Plan:
     summary: Summary | None = None
     participation: Participation | None = None
     missing: Missing | None = None
+    joined_within: int | None = None
 
     def guarantee(self, adversary: str) -> Guarantee:
         """The statement for one adversary."""
@@ -121,6 +124,8 @@ class Plan:
             found = found.model_copy(update={"participation": self.participation})
         if self.missing is not None:
             found = found.model_copy(update={"missing": self.missing})
+        if self.joined_within is not None:
+            found = found.model_copy(update={"joined_within": self.joined_within})
         if self.victims is None:
             return found
         every = {name: list(of) for name, of in self.victims.items()}
@@ -271,6 +276,7 @@ def make_plan(
         ),
         participation=participation_of(graph),
         missing=_missing_of(config),
+        joined_within=joined_within(graph),
     )
 
 

@@ -173,3 +173,5 @@ class Planned(Described):
     """Where the run file has a list of who takes part; else everybody does, in every round."""
     missing: Missing | None = None
     """Where agents may be missing that no list has."""
+    joined_within: Count | None = None
+    """Where graphs take turns: how many rounds, any in a row, join all agents both ways (B)."""

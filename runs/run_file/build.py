@@ -59,6 +59,8 @@ def graph_of(config: RunFile) -> Topology:
         edge_probability=g.edge_probability,
         seed=g.seed,
         path=g.path,
+        graphs=g.graphs if g.name == "random-digraph" else None,
+        window=g.window,
     )
     p = config.participation
     if p is None or p.missing is not None:

@@ -52,6 +52,7 @@ GraphName = Literal[
     "erdos-renyi",
     "directed-ring",
     "directed-exponential",
+    "random-digraph",
     "file",
 ]
 PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched", "posterior"]
@@ -137,8 +138,10 @@ class GraphTable(Table):
     """[graph]: who talks to whom."""
 
     belongs: ClassVar[Mapping[str, tuple[str, str | tuple[str, ...]]]] = {
-        "edge_probability": ("name", "erdos-renyi"),
-        "seed": ("name", "erdos-renyi"),
+        "edge_probability": ("name", ("erdos-renyi", "random-digraph")),
+        "seed": ("name", ("erdos-renyi", "random-digraph")),
+        "graphs": ("name", "random-digraph"),
+        "window": ("name", "random-digraph"),
         "path": ("name", "file"),
         "columns": ("name", "grid"),
     }
@@ -149,13 +152,17 @@ class GraphTable(Table):
     links: Literal["clear", "encrypted"] = "clear"
     """Whether somebody on a link can read what crosses it."""
     edge_probability: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Of every pair of agents to be joined."""
+    """Of every pair of agents to be joined; of `random-digraph` in each direction and graph."""
     seed: Index = 0
     """Of the drawn graph."""
     path: str | None = None
     """File with weights or links."""
     columns: Count | None = None
     """Agents in a row of the grid; by default nearly square."""
+    graphs: Count = 16
+    """Of `random-digraph`: how many take turns, one a round."""
+    window: Count | None = None
+    """Of `random-digraph`: rounds in a row whose links must join everybody, both ways."""
 
     @model_validator(mode="after")
     def _check_needs(self) -> Self:

@@ -8,6 +8,7 @@ Name                          Links                                             
 ``erdos-renyi``               both ways, drawn by a seed                             both
 ``directed-ring``             i -> i + 1                                             both
 ``directed-exponential``      i -> i + 2^k, another k in every round                 both
+``random-digraph``            directed, drawn anew for every round: see `digraphs`   columns
 ``server``                    none: agents reach a server alone                      both
 ``file``                      as the file says: see `graph_file`                     as it says
 ============================  =====================================================  ============
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
+from .digraphs import random_digraph
 from .graph import Graph, GraphSequence, Topology
 from .graph_file import FileKind, read_graph_file
 from .mixing import (
@@ -280,6 +282,7 @@ _TOPOLOGIES: dict[str, Callable[..., Topology]] = {
     "erdos-renyi": erdos_renyi,
     "directed-ring": directed_ring,
     "directed-exponential": directed_exponential,
+    "random-digraph": random_digraph,
     "file": from_file,
 }
 
@@ -295,18 +298,22 @@ def build_graph(
     seed: int = 0,
     path: str | Path | None = None,
     columns: int | None = None,
+    graphs: int | None = None,
+    window: int | None = None,
 ) -> Topology:
     """A topology by name.
 
     Args:
         name: "ring", "full", "bipartite", "grid", "star", "server", "erdos-renyi",
-            "directed-ring", "directed-exponential" or "file".
+            "directed-ring", "directed-exponential", "random-digraph" or "file".
         agents: A; for "file" it must equal the file's.
         weights: "metropolis", or "uniform" (1/n_i) on graphs where all degrees are equal.
-        edge_probability: For "erdos-renyi" only, and required there.
-        seed: Read by "erdos-renyi" only.
+        edge_probability: For "erdos-renyi" and "random-digraph" only, and required there.
+        seed: Read by these two only.
         path: For "file" only, and required there.
         columns: For "grid" only.
+        graphs: For "random-digraph" only: how many take turns.
+        window: For "random-digraph" only: in how many rounds they must join everybody.
 
     Returns:
         One graph for all rounds, or a sequence of graphs that take turns.
@@ -321,24 +328,41 @@ def build_graph(
     """
     if name not in _TOPOLOGIES:
         raise InputError(f"graph name={name!r} is unknown; choose one of {', '.join(GRAPH_NAMES)}")
-    given = {"edge_probability": edge_probability, "path": path, "columns": columns}
+    given = {
+        "edge_probability": edge_probability,
+        "path": path,
+        "columns": columns,
+        "graphs": graphs,
+        "window": window,
+    }
     options = _options_of(name, given)
-    if name == "erdos-renyi":
+    if name in _DRAWN:
         options["seed"] = seed
     return _TOPOLOGIES[name](agents=agents, weights=weights, **options)
+
+
+_DRAWN = ("erdos-renyi", "random-digraph")
+_OWNERS: dict[str, tuple[str, ...]] = {
+    "edge_probability": _DRAWN,
+    "path": ("file",),
+    "columns": ("grid",),
+    "graphs": ("random-digraph",),
+    "window": ("random-digraph",),
+}
+_NEEDED = ("edge_probability", "path")
 
 
 def _options_of(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Those of the options that the topology takes; one of another topology's is refused."""
     options: dict[str, Any] = {}
-    owners = {"edge_probability": "erdos-renyi", "path": "file", "columns": "grid"}
-    for option, owner in owners.items():
+    for option, owners in _OWNERS.items():
         value = given[option]
-        if value is not None and name != owner:
-            raise InputError(f"{option}={value!r} belongs to {owner!r} and not to {name!r}")
-        if value is None and name == owner and option != "columns":
+        if value is not None and name not in owners:
+            belongs = " or ".join(map(repr, owners))
+            raise InputError(f"{option}={value!r} belongs to {belongs} and not to {name!r}")
+        if value is None and name in owners and option in _NEEDED:
             raise InputError(f"graph {name!r} needs {option}")
-        if name == owner:
+        if value is not None:
             options[option] = value
     return options
 

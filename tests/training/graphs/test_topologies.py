@@ -21,9 +21,12 @@ from overhear.training.graphs.topologies import (
     star,
 )
 
-OPTIONS = {"erdos-renyi": {"edge_probability": 0.5, "seed": 3}}
+OPTIONS = {
+    "erdos-renyi": {"edge_probability": 0.5, "seed": 3},
+    "random-digraph": {"edge_probability": 0.5, "seed": 3},
+}
 BUILT = [name for name in GRAPH_NAMES if name != "file"]
-TWO_WAY = [n for n in BUILT if not n.startswith("directed-") and n != "server"]
+TWO_WAY = [n for n in BUILT if not n.startswith(("directed-", "random-")) and n != "server"]
 
 
 def _build(name: str, agents: int) -> Graph:
@@ -148,6 +151,8 @@ def test_an_unconnected_draw_names_pieces_and_remedy():
         ("ring", 4, {"edge_probability": 0.5}, "belongs to 'erdos-renyi'"),
         ("erdos-renyi", 4, {}, "needs edge_probability"),
         ("erdos-renyi", 4, {"edge_probability": 1.3}, r"edge_probability=1.3 must lie in \[0, 1\]"),
+        ("random-digraph", 4, {}, "needs edge_probability"),
+        ("ring", 4, {"window": 2}, "window=2 belongs to 'random-digraph' and not to 'ring'"),
         ("file", 4, {}, "needs path"),
         ("grid", 7, {}, "makes no grid, only a line; pass columns=7"),
         ("grid", 8, {"columns": 3}, "columns=3 must divide agents=8"),
