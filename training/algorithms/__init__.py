@@ -23,6 +23,8 @@ from .correlated import whisper
 from .correlated import decor
 from .correlated import ldp_dsgd
 from .correlated import cdp_dsgd
+from .remembering import mafalda
+from .remembering import dp_ftrl
 from .compressed import choco_sgd
 from .compressed import porter
 from .min_max import dpmixsgd

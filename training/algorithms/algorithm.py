@@ -274,7 +274,8 @@ def bind(
     if algorithm.prepare is not None:
         if graph is None or rounds is None:
             raise InputError(f"algorithm {algorithm.name!r} needs graph and rounds; give both")
-        given |= prepared(algorithm, settings, graph=graph, rounds=rounds)
+        made = prepared(algorithm, settings, graph=graph, rounds=rounds)
+        first, given = first | _taken(algorithm.init, made), given | made
     return Bound(
         functools.partial(algorithm.init, **first) if first else algorithm.init,
         functools.partial(algorithm.step, **given),

@@ -1,0 +1,100 @@
+"""A strategy over rounds as the table that a step reads, row by row.
+
+    C is lower triangular, n = C^-1 z, and M = C'C is what one who sees all messages learns
+    bands p      C[t, s] = 0 where t - s >= p; what lies outside is left out of the optimum
+    scale        the largest sum of M_ss over the rounds j, j + b, ... is 1
+
+| symbol | name here | shape  | meaning                                                |
+|--------|-----------|--------|--------------------------------------------------------|
+| C      | matrix    | (T, T) | strategy                                               |
+| b      | period    | scalar | rounds from one use of a record to the next; T of one  |
+| p      | bands     | scalar | rounds that the noise of a round takes part in         |
+
+With the scale a record that is used every b-th round costs mu 1 at noise multiplier 1, if M has no
+entry between two rounds of one pattern; the figure of a run is that of its trace, whatever the
+scale is.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ....privacy.errors import InputError
+from ....privacy.noise.design.over_time import time_strategy
+
+__all__ = ["MOST_ROUNDS", "check_numbers", "strategy_table"]
+
+MOST_ROUNDS = 200  # of a run whose optimum is looked for
+
+
+def check_numbers(*, period: int, bands: int) -> None:
+    """Refuse a period or a number of bands that is none.
+
+    Raises:
+        ValueError: below 0.
+    """
+    for name, value, zero in (("period", period, "one use"), ("bands", bands, "all rounds")):
+        if value < 0:
+            raise InputError(f"{name}={value} must be at least 1, or 0 for {zero}")
+
+
+def strategy_table(
+    weights: NDArray[np.float64], *, rounds: int, period: int, bands: int, algorithm: str
+) -> Tensor:
+    """The best strategy for mixing weights as a table, row t from its diagonal backwards.
+
+    Args:
+        weights: W, (A, A), symmetric.
+        rounds: T.
+        period: b; 0 is T.
+        bands: p; 0 is T.
+        algorithm: its name, for words.
+
+    Returns:
+        (T, p) float64.
+
+    Raises:
+        ValueError: more rounds than an optimum is looked for, a period beyond them, or weights
+            that are not symmetric.
+
+    >>> found = strategy_table(np.ones((1, 1)), rounds=4, period=0, bands=2, algorithm="a")
+    >>> columns = found[:, 0] ** 2 + torch.cat([found[1:, 1], torch.zeros(1)]) ** 2
+    >>> round(float(columns.max()), 6)
+    1.0
+    """
+    if rounds > MOST_ROUNDS:
+        raise InputError(
+            f"rounds={rounds} of {algorithm!r}: the best strategy is found for {MOST_ROUNDS} "
+            "rounds at most; use fewer rounds, each of a larger batch"
+        )
+    if period > rounds:
+        raise InputError(
+            f"period={period} of {algorithm!r} is more than the {rounds} rounds; use 0 for a "
+            "record that is used once"
+        )
+    held = np.ascontiguousarray(weights, dtype=np.float64)
+    table = _table(
+        held.tobytes(), len(held), rounds, period or rounds, min(bands or rounds, rounds)
+    )
+    return torch.from_numpy(table.copy())
+
+
+@functools.lru_cache(64)
+def _table(
+    weights: bytes, agents: int, rounds: int, period: int, bands: int
+) -> NDArray[np.float64]:
+    W = np.frombuffer(weights).reshape(agents, agents)
+    found = time_strategy(W, rounds=rounds, period=period)
+    C = np.triu(found.matrix, 1 - bands)
+    of_columns = np.square(C).sum(axis=0)
+    worst = max(of_columns[first::period].sum() for first in range(period))
+    C /= np.sqrt(worst)
+    table = np.zeros((rounds, bands))
+    for back in range(bands):
+        table[back:, back] = np.diagonal(C, -back)
+    return table
