@@ -207,7 +207,7 @@ def _of(
     for victim in victims:
         bounds = [b for part in parts for b in contributions_of(part, [victim])[2]]
         bounds = bounds[: len(view.rounds(victim))]  # a view that leaks ends early
-        mu = _joint_sensitivity(view, victim, bounds, pattern)
+        mu = _without_rounding(_joint_sensitivity(view, victim, bounds, pattern))
         reaches = {reach for part in parts for reach, _ in part.reaches(victim)}
         reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
         whole = all(draws.whole for p in parts for _, _, draws in p.of_victim(victim).values())
@@ -217,7 +217,7 @@ def _of(
         because = _because(view, victim, mu, pattern)
         status = Status.NO_PROTECTION if math.isinf(mu) else finite
         if math.isfinite(mu) and reach is Reach.SUM and _amplifies(view, parts, victim, how):
-            turn = traces.per_multiplier(_worst_turn(view, victim, bounds))
+            turn = traces.per_multiplier(_without_rounding(_worst_turn(view, victim, bounds)))
             count = pattern.most_rounds(len(parts) - 1)
             release = Release(turn, how.coin, count, release.contributions // max(count, 1), 0)
             bands = view.bands(victim)
@@ -253,6 +253,11 @@ def _amplifies(view: StreamedView, parts: Sequence[RoundTrace], victim: int, how
         for of in [part.of_victim(victim)]
         for _, _, draws in of.values()
     )
+
+
+def _without_rounding(mu: float) -> float:
+    """To as many digits as the view has, so that adversaries who learn the same have one figure."""
+    return float(f"{mu:.13g}")
 
 
 def _worst_turn(view: StreamedView, victim: int, bounds: Sequence[float]) -> float:

@@ -29,6 +29,7 @@ from ....privacy.noise.design.over_time import time_strategy
 
 __all__ = ["MOST_ROUNDS", "check_numbers", "strategy_table"]
 
+_NOTHING = 1e-9  # of an entry, where those of a diagonal are about 1
 MOST_ROUNDS = 200  # of a run whose optimum is looked for
 
 
@@ -91,6 +92,7 @@ def _table(
     W = np.frombuffer(weights).reshape(agents, agents)
     found = time_strategy(W, rounds=rounds, period=period)
     C = np.triu(found.matrix, 1 - bands)
+    C[np.abs(C) < _NOTHING] = 0.0  # what rounding left of the optimum, where it has nothing
     of_columns = np.square(C).sum(axis=0)
     worst = max(of_columns[first::period].sum() for first in range(period))
     C /= np.sqrt(worst)

@@ -1,0 +1,205 @@
+"""MAFALDA-SGD and DP-FTRL: what they add, what that costs, and that a run does as it was traced."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from overhear.attacks.checks.messages import message_check
+from overhear.attacks.watching.watched_run import watch
+from overhear.privacy import Event, composed_epsilon, poisson
+from overhear.privacy.batches.patterns import pattern_of
+from overhear.training import account
+from overhear.training.algorithms.remembering import dp_ftrl, mafalda
+from overhear.training.algorithms.remembering.strategy import strategy_table
+from overhear.training.batches.turns import turns_of
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.recording import Recorded
+from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.graphs.topologies import ring
+from tests.training.contract import bound_to, setting
+
+MODULES = {"mafalda": mafalda, "dp-ftrl": dp_ftrl}
+RUN = {"rounds": 12, "sampling_rate": 0.1, "delta": 1e-5, "noise_multiplier": 2.0}
+
+
+def dense(table: np.ndarray) -> np.ndarray:
+    """C from its rows."""
+    rounds, bands = table.shape
+    C = np.zeros((rounds, rounds))
+    for back in range(bands):
+        C[np.arange(back, rounds), np.arange(rounds - back)] = table[back:, back]
+    return C
+
+
+def bound(name, *, rounds=12, **own):
+    return bound_to(name, ring(4), rounds=rounds, settings=MODULES[name].Settings(**own))
+
+
+@pytest.mark.parametrize(("period", "bands"), [(0, 0), (4, 0), (4, 3), (3, 8)])
+def test_a_record_that_is_used_as_planned_costs_mu_one(period, bands):
+    C = dense(strategy_table(ring(4).weights, rounds=12, period=period, bands=bands,
+        algorithm="a").numpy())  # fmt: skip
+    M, b = C.T @ C, period or 12
+    worst = max(np.abs(M[j::b, j::b]).sum() for j in range(b))
+    assert worst == pytest.approx(1.0, abs=1e-6 if bands < 4 else 0.05)
+    used = {"cycle": b} if period else {"most": 1}
+    found = account("mafalda", graph="ring:4", period=period, bands=bands, participation=used,
+        **{**RUN, "sampling_rate": 1.0 / b})["eavesdropper"]  # fmt: skip
+    assert found.joint_sensitivity <= worst**0.5 + 1e-9
+    assert found.joint_sensitivity == pytest.approx(worst**0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_run_adds_the_inverse_of_its_strategy_to_the_noise_that_it_draws(name):
+    """Rounds 1 to 5 of a real run: what was added is C^-1 z, to the rounding of float64."""
+    made = bound(name, rounds=5, bands=3)
+    C = dense(made.step.keywords["strategy"].numpy())
+    engine = Engine(setting(ring(4)), made, randomness=SecretRandomness(3))
+    drawn, added = [], []
+    engine.start()
+    for _ in range(5):
+        recorded = Recorded()
+        engine.advance(recorded=recorded)
+        share = 0.5 if name == "dp-ftrl" else 1.0
+        drawn.append(0.4 * share * recorded.noise[0].double())
+        added.append(engine.snapshot()["past_1"])
+    expected = torch.einsum("ts,sad->tad", torch.from_numpy(np.linalg.inv(C)), torch.stack(drawn))
+    torch.testing.assert_close(torch.stack(added), expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_restored_run_goes_on_with_the_noise_that_it_remembers(name):
+    made, root = bound(name, rounds=6, bands=3), SecretRandomness(3)
+    whole = Engine(setting(ring(4)), made, randomness=root)
+    for _ in range(3):
+        whole.advance()
+    kept = whole.snapshot()
+    assert [one for one in kept if one.startswith("past")] == ["past_1", "past_2"]
+    for _ in range(3):
+        whole.advance()
+    resumed = Engine(setting(ring(4)), made, randomness=root)
+    resumed.restore(kept, round=3)
+    for _ in range(3):
+        resumed.advance()
+    after, again = whole.snapshot(), resumed.snapshot()
+    assert all(torch.equal(after[field], again[field]) for field in after)
+
+
+def test_turns_that_are_over_before_the_next_one_amplify():
+    """Four bands, a cycle of four, rate .1: three turns at rate .4; composed by hand."""
+    found = account("mafalda", graph="ring:4", period=4, bands=4, participation={"cycle": 4}, **RUN)
+    stated = found["eavesdropper"]
+    C = dense(strategy_table(ring(4).weights, rounds=12, period=4, bands=4,
+        algorithm="a").numpy())  # fmt: skip
+    J = np.sqrt((C**2).sum(axis=0).max())
+    assert stated.joint_sensitivity == pytest.approx(J, rel=1e-9)
+    by_hand = composed_epsilon({Event(2.0 / J, poisson(0.4)): 3}, delta=1e-5)
+    assert stated.epsilon == pytest.approx(by_hand, rel=1e-6)
+    assert str(stated.sampling) == "poisson, in turns"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bands": 5},
+        {"participation": {"cycle": 3}},
+        {"adjacency": "replace-one"},
+        {"records_per_person": 2},
+        {"participation": {"most": 3}},
+        {"adversaries": ["final-models"], "of": "final-models"},
+    ],
+    ids=["bands", "cycle", "replaced", "persons", "most", "late"],
+)
+def test_nothing_amplifies_where_a_turn_is_not_one_fresh_coin(change):
+    asked = {"bands": 4, "participation": {"cycle": 4}} | change
+    of = asked.pop("of", "eavesdropper")
+    found = account("mafalda", graph="ring:4", period=4, **asked, **RUN)
+    assert found[of].sampling.startswith("in turns")
+    assert found.joint_sensitivities[of].releases[0].sampling_rate == 1.0
+
+
+def test_rates_and_units_without_turns_are_refused():
+    for change, words in (
+        ({"sampling_rate": 0.3}, "must be at most 1"),
+        ({"unit": "user", "records_per_person": 2}, "unit='user'"),
+        ({"sampling": "fixed", "batch_size": 1, "records": 10}, "'fixed'"),
+        ({"missing": 1}, "absent"),
+        ({"holders": [0, 1]}, "holders"),
+        ({"participation": [3, 40]}, "names round 40"),
+    ):
+        asked = {"participation": {"cycle": 4}, **RUN} | change
+        with pytest.raises(ValueError, match=words):
+            account("mafalda", graph="ring:4", bands=4, **asked)
+
+
+def test_memory_for_a_record_in_every_round_is_told_to_be_of_no_use():
+    every = account("mafalda", graph="ring:4", bands=4, **RUN)
+    (said,) = [one for one in every.warnings if "taken back" in one]
+    assert "independent noise would do better" in said
+    turns = account("mafalda", graph="ring:4", bands=0, participation={"cycle": 4}, **RUN)
+    (said,) = [one for one in turns.warnings if "taken back" in one]
+    assert "at most every 4th round, in its turn, which the sampler enforces" in said
+    assert "Sampling adds no further protection here" in said
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_an_engine_that_forgets_the_noise_fails_the_check_of_messages(name, monkeypatch):
+    """The noise of each round would be fresh, and the figure that of another run."""
+    of = turns_of(
+        pattern_of({"cycle": 4}), setting(ring(4)).shards, rounds=12, sampling_rate=0.25, seed=0
+    )
+    here = replace(setting(ring(4), rate=0.25), turns=of)
+
+    def checked():
+        run = watch(here, bound(name, bands=4), rounds=4, randomness=SecretRandomness(1))
+        return message_check(run)
+
+    assert checked().passed
+    monkeypatch.setattr(TensorRound, "remembered", lambda self, fresh, *past, row: fresh / row[0])
+    assert not checked().passed
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_settings_out_of_range_are_refused(name):
+    with pytest.raises(ValueError, match="period=-1"):
+        MODULES[name].Settings(period=-1)
+    with pytest.raises(ValueError, match="bands=-2"):
+        MODULES[name].Settings(bands=-2)
+    with pytest.raises(ValueError, match="rounds=201"):
+        bound(name, rounds=201)
+    with pytest.raises(ValueError, match="period=13"):
+        bound(name, period=13)
+
+
+def test_a_trusted_sum_costs_an_agent_a_share_of_the_noise_that_it_knows():
+    found = account("dp-ftrl", graph="server:5", period=0, bands=0, participation={"most": 1},
+        adversaries=["eavesdropper", "neighbour"], **{**RUN, "sampling_rate": 0.05})  # fmt: skip
+    assert found["eavesdropper"].joint_sensitivity == pytest.approx(1.0, abs=1e-9)
+    assert found["neighbour"].joint_sensitivity == pytest.approx((5 / 4) ** 0.5, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_the_papers_strategy_on_a_ring_of_ten_costs_what_was_computed_apart_from_it():
+    """50 rounds, uses 10 apart, against the eavesdropper."""
+    run = RUN | {"rounds": 50, "adversaries": ["eavesdropper"]}
+    found = [
+        account(
+            "mafalda",
+            graph="ring:10",
+            period=10,
+            bands=0,
+            participation=pattern,
+            victim=3,
+            **{**run, "sampling_rate": rate},
+        )["eavesdropper"].joint_sensitivity
+        for pattern, rate in (
+            ({"cycle": 10}, 0.1),
+            ({"apart": 10}, 0.05),
+            ({"most": 5}, 0.1),
+            ("every", 0.1),
+        )
+    ]
+    assert found == pytest.approx([1.0, 1.1116, 1.9405, 7.9625], abs=5e-5)
