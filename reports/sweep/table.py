@@ -65,6 +65,11 @@ VALUES: Mapping[str, Value] = {
         of_mean=lambda m: m.consensus_optimum_distance,
         of_agents=lambda m: m.optimum_distance,
     ),
+    "gradient_norm": Value(
+        head="norm of the training records' gradient",
+        more=False,
+        of_mean=lambda m: m.consensus_gradient_norm,
+    ),
     "mse": Value(head="MSE of the defended attack", more=None, attack="mse"),
     "psnr": Value(head="PSNR of the defended attack, dB", more=None, attack="psnr"),
     "ssim": Value(head="SSIM of the defended attack", more=None, attack="ssim"),

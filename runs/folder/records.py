@@ -201,6 +201,9 @@ class MetricsLine(Described):
     optimum_distance: list[Score] | None = None
     """Of each agent's model from the optimum, where that is known: of data that were made."""
     consensus_optimum_distance: Score | None = None
+    consensus_gradient_norm: Score | None = None
+    """Of the mean model, over the training records, where [training] gradient_norm asks for it; no
+    epsilon counts what it tells of them."""
 
     @classmethod
     def of(cls, metrics: Metrics) -> MetricsLine:
@@ -220,6 +223,7 @@ class MetricsLine(Described):
             consensus_r2=metrics.consensus_r2,
             optimum_distance=_listed(metrics.optimum_distance),
             consensus_optimum_distance=metrics.consensus_optimum_distance,
+            consensus_gradient_norm=metrics.consensus_gradient_norm,
         )
 
 

@@ -24,6 +24,7 @@ from ...training.graphs.digraphs import joined_within
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.graphs.missing import missing_words
 from ...training.graphs.participation import participation_words
+from ...training.models.gradient_norm import NOT_COUNTED
 from ...training.own.algorithms import algorithm_named
 from ...training.own.names import is_own
 from ...training.presentation.html import page_part
@@ -335,11 +336,13 @@ def _warnings(config: RunFile, found: Account, every: Sequence[Guarantee]) -> li
 def read_off_the_data(config: RunFile) -> list[str]:
     """What the run will read off the records and count as public, in sentences."""
     d = config.data
+    found = [NOT_COUNTED] if config.training.gradient_norm else []
     if not d.reads_classes:
-        return []
+        return found
     return [
+        *found,
         f"the number of classes is taken from the labels of {d.name!r} and counted as public; set "
-        "[data] classes"
+        "[data] classes",
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from ...training.graphs.graph import Topology
 from ...training.graphs.participation import drawn_list, read_active_file, scheduled
 from ...training.graphs.topologies import build_graph
 from ...training.models.evaluation import Metrics, evaluate
+from ...training.models.gradient_norm import NOT_COUNTED
 from ...training.models.named_tasks import with_task
 from ...training.models.parameters import build_model, sizes_of, validate_model
 from ...training.own.algorithms import algorithm_named
@@ -92,6 +93,8 @@ def missing_of(config: RunFile) -> int:
 def data_of(config: RunFile) -> Dataset:
     """The data set of a run file, less what it keeps for validation."""
     found = config.data.read()
+    if config.training.gradient_norm:
+        found = replace(found, notes=(*found.notes, f"{NOT_COUNTED}."))
     return found.with_validation(share) if (share := config.data.validation) else found
 
 
@@ -219,7 +222,7 @@ class Built:
         form, settings: published or repaired, and its own hyper-parameters.
         batch_size: public normaliser: the expected batch size of an average agent.
         clip_norm: None where nothing is clipped.
-        learning_rate, rounds: as in the run file.
+        learning_rate, rounds, gradient_norm: as in the run file.
     """
 
     data: Dataset
@@ -231,6 +234,7 @@ class Built:
     clip_norm: float | None
     learning_rate: float
     rounds: int
+    gradient_norm: bool = False
 
     def bound(self, noise_multiplier: float) -> Bound:
         """The algorithm with all its numbers, at a noise multiplier."""
@@ -256,6 +260,7 @@ class Built:
             round=round,
             task=self.setting.task,
             optimum=self.data.optimum,
+            gradient_of=self.data.train if self.gradient_norm else None,
         )
 
     @property
@@ -388,4 +393,5 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         clip_norm=clip_norm_of(config),
         learning_rate=config.training.learning_rate,
         rounds=rounds,
+        gradient_norm=config.training.gradient_norm,
     )

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from .data_table import DataTable
 from .privacy_table import PrivacyTable
-from .tables import AttackTable, AuditTable, InterceptTable, ModelTable
+from .tables import AttackTable, AuditTable, InterceptTable, ModelTable, TrainingTable
 
 __all__ = [
     "audit_problems",
+    "gradient_problems",
     "resolved_attack",
     "resolved_intercept",
     "resolved_model",
@@ -205,6 +206,18 @@ def resolved_attack(
     ]
     problems += _scenarios(attack, algorithm)
     return attack.model_copy(update={"rounds": tried}), problems
+
+
+def gradient_problems(training: TrainingTable, *, algorithm: str) -> list[str]:
+    """What is wrong with a gradient norm of an algorithm: at a saddle point there is none."""
+    from ...training.own.algorithms import algorithm_named
+
+    if not training.gradient_norm or algorithm_named(algorithm).blocks == 1:
+        return []
+    return [
+        f"[training] gradient_norm=true is of a loss that is minimised, and {algorithm} ascends in "
+        "dual variables, too; leave it out"
+    ]
 
 
 def audit_problems(audit: AuditTable, *, rounds: int) -> list[str]:

@@ -32,6 +32,7 @@ from ..own.trust import ask, check_after, check_before, is_of_folder
 from .cross_checks import (
     audit_problems,
     cap_problems,
+    gradient_problems,
     resolved_attack,
     resolved_intercept,
     resolved_model,
@@ -103,6 +104,7 @@ class RunFile(Table):
         problems += cap_problems(privacy) if self.data.user is not None else []
         problems += of_model + of_intercept + of_attack
         problems += audit_problems(self.audit, rounds=rounds)
+        problems += gradient_problems(self.training, algorithm=name)
         taking = self.participation
         if taking is not None and (taking.agents_per_round or 0) > agents:
             problems.append(

@@ -282,6 +282,9 @@ class TrainingTable(Table):
     """Makes noise and batches repeatable, for evaluations; who knows it can subtract the noise."""
     evaluate_every: Count = 0
     """Rounds between two evaluations, by default a twentieth of all; the last is evaluated too."""
+    gradient_norm: bool = False
+    """Adds to every evaluation the norm of the gradient of all training records: for evaluations,
+    since it is of private records and no epsilon counts it."""
     checkpoint_every: Count = 0
     """Rounds between two checkpoints, by default a twentieth of all; a resumed run begins there."""
 

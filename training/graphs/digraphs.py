@@ -77,7 +77,7 @@ def random_digraph(
         f"{name} with agents={agents}, edge_probability={edge_probability}, graphs={graphs}, "
         f"seed={seed}"
     )
-    if len(found := pieces(np.any(arcs, axis=0), both_ways=False)) > 1:
+    if len(found := pieces(np.logical_or.reduce(arcs), both_ways=False)) > 1:
         raise InputError(
             f"all graphs of {drawn} together fall into {len(found)} pieces ({name_pieces(found)}) "
             "that do not hear each other both ways; raise edge_probability or graphs, or take "

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
+from ..data.store import Store
 from ..device.memory import elements_at_once
 from ..device.precision import full_precision
+from .gradient_norm import gradient_norm
 from .losses import NetworkLoss, predictions
 from .parameters import unflatten
 from .tasks import Task
@@ -38,6 +40,8 @@ class Metrics(NamedTuple):
         r2, consensus_r2: of a regression how much of the targets' variance is explained; None
             where all targets are equal.
         optimum_distance, consensus_optimum_distance: Euclidean distance from a known optimum.
+        consensus_gradient_norm: of the mean model, over the training records; None unless asked
+            for, since it is of private records.
     """
 
     round: int
@@ -54,6 +58,7 @@ class Metrics(NamedTuple):
     consensus_r2: float | None = None
     optimum_distance: tuple[float, ...] | None = None
     consensus_optimum_distance: float | None = None
+    consensus_gradient_norm: float | None = None
 
 
 def evaluate(
@@ -65,6 +70,7 @@ def evaluate(
     batch: int = 2048,
     task: Task | None = None,
     optimum: Tensor | None = None,
+    gradient_of: Store | None = None,
 ) -> Metrics:
     """Loss, accuracy and, of two classes, AUROC of every agent's model and of their mean.
 
@@ -78,6 +84,7 @@ def evaluate(
         batch: examples at once.
         task: what was learned; the cross-entropy is the loss unless it is a `NetworkLoss`.
         optimum: (D,) where the loss of all agents is least, if that is known.
+        gradient_of: records whose mean gradient at the mean model is measured, if any.
     """
     mean = models.mean(dim=0)
     distance = float((models - mean).square().sum(dim=1).mean().sqrt())
@@ -109,6 +116,9 @@ def evaluate(
         consensus_r2=consensus.r2,
         optimum_distance=None if away is None else tuple(away[:-1]),
         consensus_optimum_distance=None if away is None else away[-1],
+        consensus_gradient_norm=None
+        if gradient_of is None
+        else gradient_norm(model, mean, gradient_of, task=task, batch=batch),
     )
 
 

@@ -55,7 +55,7 @@ def test_adversaries_can_be_asked_for() -> None:
     [
         ("privacy.adversaries=", 5),
         ("attack.presets=", 5),
-        ("graph.name=", 10),
+        ("graph.name=", 11),
         ("training.rounds=", 0),
         ("nothing.at.all=", 0),
     ],

@@ -2,11 +2,13 @@
 
 import json
 import math
+import re
 
 import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.runs.folder.run import train_run
+from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import read_tables
 from overhear.runs.run_file.toml import read_toml
@@ -76,3 +78,25 @@ def test_the_resolved_run_file_is_read_back():
         "rotation"
         not in read_tables(tables(data={"name": "digits"}, model={"name": "linear"})).to_toml()
     )
+
+
+def test_the_gradient_norm_is_in_metrics_only_where_it_is_asked_for_and_is_told(tmp_path):
+    plain = read_tables(tables(training={"rounds": 2, "sampling_rate": 1.0}))
+    asked = read_tables(tables(training={"rounds": 2, "sampling_rate": 1.0, "gradient_norm": True}))
+    assert train_run(plain, tmp_path / "plain").metrics.consensus_gradient_norm is None
+    assert train_run(asked, tmp_path / "asked").metrics.consensus_gradient_norm > 0
+    words = "gradient_norm is set: .* no epsilon counts what it tells"
+    for config, said in ((plain, False), (asked, True)):
+        told = [*make_plan(config).warnings, *build(config).data.notes]
+        assert sum(bool(re.search(words, one)) for one in told) == 2 * said
+
+
+def test_a_gradient_norm_at_a_saddle_is_refused():
+    with pytest.raises(InputError, match="gradient_norm=true is of a loss that is minimised"):
+        read_tables(
+            tables(
+                data={"name": "digits"},
+                algorithm={"name": "sgda"},
+                training={"rounds": 2, "sampling_rate": 1.0, "gradient_norm": True},
+            )
+        )
