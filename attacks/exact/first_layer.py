@@ -71,7 +71,7 @@ def first_linear_input(
         0.0
     """
     of_model = observation.points[0, 0, : observation.gradient.shape[1]]
-    name = _first_linear(model, of_model, input_shape)
+    name = first_linear(model, of_model, input_shape)
     if observation.records != 1 or name is None:
         return None
     # In one unit of noise; the input is the right factor of every intercept, so their rows stack.
@@ -137,7 +137,7 @@ def _draw_to_prior(
     return target + (found - target) * spread / (spread + noise)
 
 
-def _first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> str | None:
+def first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> str | None:
     """Name of the first parametrised layer if it is linear, biased and fed the raw input."""
     for name, module in model.named_modules():
         if next(module.parameters(recurse=False), None) is None:

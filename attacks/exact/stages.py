@@ -4,10 +4,11 @@
                   label is read, or tried where the gradient is not of one cross-entropy
     patches       one record: a patch embedding with learned positions, without noise
     peeling       one record: layer after layer from the last to the first, without noise
+    corners       several records: numbers at the ends of the box, as in tables, without noise
     separation    several records: the activation patterns of a ReLU network, without noise
     imprint       records on a model that the adversary crafted, without noise
 
-All but separation run on the problem's device; that runs on the CPU, whatever the device is.
+Corners and separation run on the CPU, whatever the problem's device is.
 
 What a stage finds is accepted by the gradient that it would have sent, never by the truth. Where
 only some records of a batch are certified, their gradients are subtracted and the rest remains as
@@ -28,7 +29,8 @@ from .first_layer import PICTURE, first_linear_input, residual
 from .imprinted import isolate
 from .patches import embedded_patches
 from .rgap import peel
-from .spear import Separated, separate
+from .separation.corners import records_at_corners
+from .separation.spear import separate
 
 FIRST_LAYER = "first layer"  # the stage that speaks for itself under noise
 IMPRINT = "imprint"  # the stage of a model that was crafted
@@ -75,14 +77,35 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part 
     # Ranks are read from gaps of rounding's size, by decompositions of many small matrices and by
     # least squares without full rank: LAPACK's work, which devices do otherwise or not at all.
     host = problem.to(device=HOST)
-    separated = separate(
-        host.observation,
-        host.model,
-        input_shape=host.shape,
-        box=host.box,
-        generator=generator,
+    corners = records_at_corners(
+        host.observation, host.model, input_shape=host.shape, box=host.box, generator=generator
     )
-    return None if separated is None else _separated(problem, separated)
+    first = None if corners is None else _told_apart(problem, corners.inputs, corners.labels)
+    if isinstance(first, Found):
+        return first
+    if first is not None:
+        host = replace(host, observation=first.rest.to(device=HOST), labels=None)
+        if first.rest.records == 1:
+            last = _first_layer(replace(problem, observation=first.rest, labels=None))
+            return first if last is None else _joined(problem, first, last.pixels, last.labels)
+    separated = separate(
+        host.observation, host.model, input_shape=host.shape, box=host.box, generator=generator
+    )
+    if separated is None or separated.labels is None:
+        return first
+    if first is None:
+        return _told_apart(problem, separated.inputs, separated.labels)
+    pixels = problem.box.pixels(separated.inputs.to(problem.box.span))
+    return _joined(problem, first, pixels, separated.labels)
+
+
+def _joined(problem: Problem, part: Part, pixels: Tensor, labels: Tensor) -> Found | Part:
+    """A part of the batch and further certified records."""
+    every = torch.cat([part.pixels, pixels.to(part.pixels)])
+    joined = _told_apart(
+        problem, problem.box.inputs(every), torch.cat([part.labels, labels.to(part.labels)])
+    )
+    return part if joined is None else joined
 
 
 def first_layer(problem: Problem) -> Tensor | None:
@@ -169,15 +192,17 @@ def _imprinted(problem: Problem) -> Found | Part | None:
     return _part(problem, found.inputs, found.labels)
 
 
-def _separated(problem: Problem, found: Separated) -> Found | Part | None:
-    if found.labels is None or len(found.inputs) == 0:
-        return None
-    if found.complete:
-        return _accepted(problem, found.inputs, found.labels, stage="certified")
+def _told_apart(problem: Problem, inputs: Tensor, labels: Tensor) -> Found | Part | None:
+    """Certified records as the batch, or as a part of it."""
     seen = problem.observation
+    inputs, labels = inputs.to(problem.box.span), labels.to(problem.box.span.device)
+    count, left = len(inputs), seen.records - len(inputs)
+    if count == 0:
+        return None
+    if left == 0:
+        return _accepted(problem, inputs, labels, stage="certified")
     if seen.mean_of is not None:  # the factor of the whole batch's clip is not known
         return None
-    inputs, labels = found.inputs.to(problem.box.span), found.labels.to(problem.box.span.device)
     return _part(problem, inputs, labels)
 
 

@@ -41,13 +41,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from ...training.models.parameters import unflatten
-from ..problem.observation import Observation
-from ..problem.prior import Box
+from ....training.models.parameters import unflatten
+from ...problem.observation import Observation
+from ...problem.prior import Box
 from .spear_images import Direction, Image, find_direction, find_images
 from .spear_patterns import activity_patterns
+from .spear_rest import last_patterns
+from .spear_sampling import resting_chances, sampled_directions
 from .spear_spaces import ReluLayers, ReluSpaces, find_relu_layers, measure_spaces, parameter_name
 
+SAMPLED = 60_000
+"""Information sets by default: ten seconds to a minute on one core."""
+
+_AT_LEAST, _SURELY = 1024, 8  # sets that find few records if they can be found at all
 _PIXEL_ERROR = 3e-4  # predicted, of the box; a certified image is within 1e-6 in MSE
 _OUTSIDE = 1e-3  # of the box
 _EXACT = 1e-8  # residual of what double precision determines
@@ -95,6 +101,7 @@ def separate(
     input_shape: Sequence[int],
     box: Box,
     generator: torch.Generator,
+    tries: int = SAMPLED,
     progress: Callable[[int, int], None] | None = None,
 ) -> Separated | None:
     """The certified images of a batch, from the gradients of its first two linear layers.
@@ -106,6 +113,7 @@ def separate(
         input_shape: shape of one record.
         box: range of the inputs; an image outside it is refused, one within is clamped into it.
         generator: source of the random combinations; decides nothing that is certified.
+        tries: information sets that are sampled at most, where algebra does not find all.
         progress: called with (intercepts done, intercepts).
 
     Returns:
@@ -139,8 +147,9 @@ def separate(
         spaces = None if layers is None else measure_spaces(seen, model, layers)
         if layers is not None and spaces is not None:
             part = _certified(
-                seen, model, layers, spaces, shape=tuple(input_shape), box=box, generator=generator
-            )
+                seen, model, layers, spaces, shape=tuple(input_shape), box=box, tries=tries,
+                generator=generator,
+            )  # fmt: skip
             if best is None or part.missing < best.missing:
                 best = part
         if progress is not None:
@@ -158,6 +167,7 @@ def _certified(
     *,
     shape: tuple[int, ...],
     box: Box,
+    tries: int,
     generator: torch.Generator,
 ) -> Separated:
     """The images of one intercept whose every condition holds."""
@@ -171,7 +181,18 @@ def _certified(
         noise=float(spaces.noise[-1]),
         generator=generator,
     )
-    directions = [d for d in (find_direction(spaces, pattern) for pattern in patterns) if d]
+    directions = _directions(spaces, patterns, known=[])
+    if len(directions) < seen.records:
+        low, span = (v.double().expand(shape).flatten() for v in (box.low, box.span))
+        directions = sampled_directions(
+            spaces,
+            chances=resting_chances(spaces.weight, low, span),
+            known=directions,
+            tries=min(tries, _AT_LEAST + (_SURELY << min(seen.records, 24))),
+            generator=generator,
+        )
+        last = last_patterns(spaces, directions, low=low, span=span)
+        directions = _directions(spaces, last, known=directions)
     kept: list[Tensor] = []
     labels: list[int | None] = []
     residuals: list[float] = []
@@ -200,6 +221,15 @@ def _certified(
         records=seen.records,
         certificates=tuple(residuals),
     )
+
+
+def _directions(
+    spaces: ReluSpaces, patterns: Tensor, *, known: Sequence[Direction]
+) -> list[Direction]:
+    """The known directions, and those of further patterns that have one."""
+    held = {tuple(d.pattern.tolist()) for d in known}
+    new = [pattern for pattern in patterns if tuple(pattern.tolist()) not in held]
+    return [*known, *(d for d in (find_direction(spaces, pattern) for pattern in new) if d)]
 
 
 def _activation_residual(spaces: ReluSpaces, direction: Direction, image: Image) -> float | None:

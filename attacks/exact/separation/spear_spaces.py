@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...training.models.parameters import unflatten
-from ..problem.observation import Observation
+from ....training.models.parameters import unflatten
+from ...problem.observation import Observation
 
 _GAP = 100.0  # of the singular values at rank B: less is no rank
 _FLOOR = 1e-5  # what is above it, relative to the largest value, is a record and not rounding

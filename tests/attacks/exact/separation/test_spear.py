@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.spear import Separated, separate
+from overhear.attacks.exact.separation.spear import Separated, separate
 from overhear.attacks.problem.observation import Observation, observe, sent_gradient
 from overhear.attacks.problem.prior import Box
 from overhear.training.models.parameters import flatten
@@ -243,6 +243,7 @@ def test_noise_is_left_alone() -> None:
     assert attack(dataclasses.replace(seen, covariance=torch.tensor([[1e-6]])), model, x) is None
 
 
+@pytest.mark.slow
 def test_no_certified_image_of_sixty_hard_batches_is_false() -> None:
     """Narrow layers, near copies and mixtures of records, both precisions, clipped or not."""
     records = certified = 0

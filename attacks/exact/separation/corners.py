@@ -1,0 +1,345 @@
+"""Records whose numbers lie at the ends of the box, as the binary columns of a table do.
+
+For h = W x + b the gradient of [W, b] is the sum over records of s d [x, 1]^T: its row space holds
+every [x, 1], whatever network follows. A number at the low end of its box makes
+
+    (x_i - low_i) / span_i = 0,      linear in [x, 1],
+
+so that a record of many such numbers is a sparse vector of the row space, which `information_sets`
+finds. All numbers at either end then determine the record by least squares. What is certified is
+taken away, and the rest has fewer dimensions.
+
+**The certificate** of a record x is its own, with d_y(x) the derivative in h of its loss under y
+as it would have been sent:
+
+- x lies in the row space and in the box, and is determined by the numbers at the ends;
+- for one label, d_y(x) lies in the column space of the gradient G;
+- G - k d_y [x, 1]^T has one rank less, which holds for k = 1 / ([x, 1] G^+ d_y) alone (Wedderburn
+  1934): k has to be a whole number, that of equal records.
+
+A sum such as x + x' - x'' may have numbers at the ends alone, but no such d.
+
+Vero, Balunovic, Dimitrov, Vechev (2023), "TabLeak: Tabular Data Leakage in Federated Learning",
+search for such records by softmax and entropy; here nothing is searched.
+
+Shape letters: m units, n inputs, B records, C classes, R rank of the gradient, F records found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+from ....training.models.parameters import unflatten
+from ...problem.observation import Observation, sent_gradient
+from ...problem.prior import Box
+from ..first_layer import first_linear
+from .information_sets import FEWEST, TOGETHER, sparse_mixtures
+
+TRIES = 20_000
+"""Information sets by default: seconds on one core."""
+
+_GAP = 100.0  # of the singular values behind the rank: less is no rank
+_FLOOR = 1e-5  # what is above it, relative to the largest value, is a record and not rounding
+_AT_END = 1e-3  # of the box
+_OUTSIDE = 1e-3
+_EXACT = 1e-8
+_WHOLE = 1e-2  # a number of equal records is this near to a whole number
+_EXAMINED = 32
+_ENOUGH = 40  # portions without a new record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Corners:
+    """Records that are certified, one by one.
+
+    Attributes:
+        inputs: (F, *shape) in normalised units, within the box; equal records stand there as often.
+        labels: (F,) their classes.
+        records: number of records B of the batch.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    records: int
+
+    @property
+    def missing(self) -> int:
+        """Number of records of the batch that are not certified."""
+        return self.records - len(self.inputs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Spaces:
+    """The first layer's gradient G = U S Y^T, and Y in units of the box."""
+
+    name: str
+    left: Tensor  # (m, R) U
+    values: Tensor  # (R,) S
+    right: Tensor  # (n + 1, R) Y
+    units: Tensor  # (n, R): units @ g = (x - low) / span where last @ g = 1
+    last: Tensor  # (R,)
+    noise: Tensor  # (R,) error of the columns of U and Y
+
+
+def records_at_corners(
+    observation: Observation,
+    model: nn.Module,
+    *,
+    input_shape: Sequence[int],
+    box: Box,
+    generator: torch.Generator,
+    tries: int = TRIES,
+) -> Corners | None:
+    """The certified records of a batch whose numbers lie at the ends of their box.
+
+    Args:
+        observation: one batch's gradient without noise, of which the first intercept is used;
+            records may be clipped, not their mean.
+        model: network with logits (B, C) whose first parametrised layer is linear with a bias on
+            the flattened input.
+        input_shape: shape of one record.
+        box: range of the inputs, per coordinate where they differ.
+        generator: source of the sets; decides nothing that is certified.
+        tries: information sets at most.
+
+    Returns:
+        The certified records, none of them perhaps; None where nothing can be said.
+
+    Examples:
+        >>> from overhear.attacks.problem.observation import observe
+        >>> model = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3)).double()
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = (torch.rand(6, 40, generator=g) < 0.3).double()
+        >>> flat = torch.randn(1323, generator=g, dtype=torch.float64) / 3
+        >>> seen = observe(
+        ...     model, flat, inputs=x, targets=torch.tensor([0, 1, 2, 0, 1, 2]), clip_norm=None,
+        ...     noise_std=0.0, generator=g,
+        ... )
+        >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
+        >>> found = records_at_corners(seen, model, input_shape=(40,), box=box, generator=g)
+        >>> found.missing, sorted(found.labels.tolist())
+        (0, [0, 0, 1, 1, 2, 2])
+    """
+    if observation.is_noisy or not observation.is_plain:
+        return None
+    seen = observation.only(0)
+    seen = replace(seen, gradient=seen.gradient.double(), points=seen.points.double())
+    name = first_linear(model, seen.points[0, 0], input_shape)
+    if name is None:
+        return None
+    joint = _joint(seen, model, name)
+    spaces = _measure(joint, box, input_shape, name=name, most=seen.records)
+    if spaces is None:
+        return None
+    shape, size = tuple(input_shape), float(spaces.values[0])
+    kept: list[Tensor] = []
+    labels: list[int] = []
+    common = torch.ones(len(spaces.units), dtype=torch.float64)
+    while tries > 0 and len(kept) < seen.records:
+        new, used = _portion(
+            seen, model, spaces, box, shape=shape, chances=common, tries=tries, generator=generator
+        )
+        tries -= used
+        for inputs, pixels, label, count, sent in new:
+            kept += [inputs] * count
+            labels += [label] * count
+            row = torch.cat([inputs.double().flatten(), inputs.new_ones(1).double()])
+            joint = joint - count * sent[:, None] * row
+            common = common + (pixels < 0.5).double()
+        left = seen.records - len(kept)
+        if not new or left < 1:
+            break
+        # What is found is taken away: of fewer dimensions sparse vectors are found sooner.
+        rest = _measure(joint, box, input_shape, name=name, most=left, size=size)
+        if rest is None or len(rest.values) != len(spaces.values) - len(new):
+            break
+        spaces = rest
+    if len(kept) > seen.records:  # more than were sent: nothing is certain
+        return None
+    return Corners(
+        inputs=torch.stack(kept) if kept else box.span.new_zeros(0, *shape),
+        labels=torch.tensor(labels, dtype=torch.int64),
+        records=seen.records,
+    )
+
+
+_New = tuple[Tensor, Tensor, int, int, Tensor]  # inputs, pixels, label, how many, d of one
+
+
+def _portion(
+    seen: Observation,
+    model: nn.Module,
+    spaces: _Spaces,
+    box: Box,
+    *,
+    shape: tuple[int, ...],
+    chances: Tensor,
+    tries: int,
+    generator: torch.Generator,
+) -> tuple[list[_New], int]:
+    """What the first portions that show a record show, and how many sets that took."""
+    new: list[_New] = []
+    tried: set[bytes] = set()
+    used = idle = 0
+    rank = len(spaces.values)
+    if rank == 1:
+        portions: Iterable[Tensor] = [torch.ones(1, 1, dtype=torch.float64)]
+    else:
+        portions = sparse_mixtures(
+            spaces.units, doubt=spaces.noise, chances=chances, tries=tries, generator=generator,
+            fewest=min(FEWEST, rank), dependent=True,
+        )  # fmt: skip
+    for columns in portions:
+        used, idle = used + TOGETHER, idle + 1
+        for column in _likely(spaces, columns):
+            mixture = _settled(spaces, column)
+            if mixture is None:
+                continue
+            pixels = spaces.units @ mixture
+            name = (pixels * 1024).round().to(torch.int32).numpy().tobytes()
+            if name in tried:
+                continue
+            tried.add(name)
+            inputs = box.inputs(pixels.clamp(0, 1).reshape(shape).to(box.span))
+            of = _certified(seen, model, spaces, inputs.double())
+            if of is not None:
+                new.append((inputs, pixels, *of))
+        if new or idle > _ENOUGH:
+            break
+    return new, used
+
+
+def _likely(spaces: _Spaces, columns: Tensor) -> Tensor:
+    """Of candidates (F, R) those with most numbers at either end."""
+    sizes = columns @ spaces.last
+    columns = columns[sizes.abs() > 1e-9]
+    mixtures = columns / (columns @ spaces.last)[:, None]
+    pixels = mixtures @ spaces.units.T  # (F, n)
+    held = ((pixels - pixels.round().clamp(0, 1)).abs() <= _AT_END).sum(dim=1)
+    return columns[held.argsort(descending=True)[:_EXAMINED]]
+
+
+def _joint(seen: Observation, model: nn.Module, name: str) -> Tensor:
+    """(m, n + 1) gradient of [W, b]."""
+    gradients = unflatten(model, seen.gradient[0])
+    prefix = f"{name}." if name else ""
+    return torch.cat([gradients[f"{prefix}weight"], gradients[f"{prefix}bias"][:, None]], dim=1)
+
+
+def _measure(
+    joint: Tensor,
+    box: Box,
+    input_shape: Sequence[int],
+    *,
+    name: str,
+    most: int,
+    size: float = 0.0,
+) -> _Spaces | None:
+    """The spaces of a gradient of up to `most` records; None where no gap shows its rank."""
+    left, values, right = torch.linalg.svd(joint, full_matrices=False)
+    size = max(size, float(values[0]))
+    if size == 0:
+        return None
+    floor = max(1e-15 * size, 1e-300)
+    values = values.clamp_min(floor)
+    # Equal records leave a smaller rank; a gap shows which.
+    steps = values[:most] / torch.cat([values[1:], values[-1:]])[:most]
+    rank = int(steps.argmax()) + 1
+    if rank >= min(joint.shape) or float(steps[rank - 1]) < _GAP:
+        return None
+    behind = float(values[rank])
+    if behind > _FLOOR * size:
+        return None
+    basis, last = right[:rank].T, right[:rank, -1]
+    low, span = (v.double().expand(tuple(input_shape)).flatten() for v in (box.low, box.span))
+    return _Spaces(
+        name=name,
+        left=left[:, :rank],
+        values=values[:rank],
+        right=basis,
+        units=(basis[:-1] - low[:, None] * last) / span[:, None],
+        last=last,
+        noise=behind / values[:rank],
+    )
+
+
+def _settled(spaces: _Spaces, column: Tensor) -> Tensor | None:
+    """(R,) the mixture that the numbers at the ends determine, None outside of the box."""
+    size = float(spaces.last @ column)
+    if abs(size) <= 1e-9 * float(column.norm()):
+        return None
+    mixture = column / size
+    # The record's last number is 1: of all others those that are 0 or 1 are held.
+    for _ in range(4):
+        pixels = spaces.units @ mixture
+        error = 10 * float(torch.linalg.vector_norm(mixture * spaces.noise)) + 1e-9
+        if error > 10 * _AT_END:
+            return None
+        near = pixels.round().clamp(0, 1)
+        held = (pixels - near).abs() <= min(_AT_END, 10 * error)
+        rows = torch.cat([spaces.units[held], spaces.last[None]])
+        right = torch.cat([near[held], near.new_ones(1)])
+        if len(rows) < 2 * len(mixture):
+            return None
+        solved, _, _, sizes = torch.linalg.lstsq(rows, right, driver="gelsd")
+        if float(sizes[-1]) <= 1e-7 * float(sizes[0]):
+            return None
+        if bool((solved - mixture).norm() <= 1e-12 * mixture.norm()):
+            break
+        mixture = solved
+    pixels = spaces.units @ mixture
+    return mixture if float((pixels - pixels.clamp(0, 1)).abs().max()) <= _OUTSIDE else None
+
+
+def _certified(
+    seen: Observation, model: nn.Module, spaces: _Spaces, inputs: Tensor
+) -> tuple[int, int, Tensor] | None:
+    """Label, number and d of the records of one input, None where it is not certified."""
+    derivatives = _derivatives(seen, model, spaces.name, inputs)  # (C, m)
+    sizes = torch.linalg.vector_norm(derivatives, dim=1).clamp_min(1e-300)
+    shown = derivatives @ spaces.left  # (C, R)
+    apart = torch.linalg.vector_norm(derivatives - shown @ spaces.left.T, dim=1) / sizes
+    error = 30 * torch.linalg.vector_norm(shown * spaces.noise, dim=1) / sizes + _EXACT
+    row = torch.cat([inputs.flatten(), inputs.new_ones(1)]) @ spaces.right  # (R,)
+    inverse = (shown / spaces.values) @ row  # (C,): [x, 1] G^+ d
+    counts = 1 / torch.where(inverse == 0, 1e-300, inverse)
+    fits = []
+    for label in range(len(derivatives)):
+        count = float(counts[label].round())
+        off = abs(float(counts[label]) - count)
+        if apart[label] <= error[label] and 1 <= count <= seen.records and off <= _WHOLE * count:
+            fits.append((label, int(count)))
+    if len(fits) != 1:
+        return None
+    label, many = fits[0]
+    return label, many, derivatives[label]
+
+
+def _derivatives(seen: Observation, model: nn.Module, name: str, inputs: Tensor) -> Tensor:
+    """(C, m) what one record under each label adds to the gradient of the first layer's bias."""
+    values = unflatten(model, seen.points[0, 0])
+    bias = f"{name}.bias" if name else "bias"
+
+    def logits(b: Tensor) -> Tensor:
+        return functional_call(model, values | {bias: b}, (inputs[None],))[0]
+
+    slopes = jacrev(logits)(values[bias])  # (C, m)
+    p = logits(values[bias]).detach().softmax(dim=0)
+    rows = (p @ slopes - slopes) / seen.records
+    if seen.clip_norm is None:
+        return rows
+
+    def clipped(label: Tensor) -> Tensor:
+        alone = sent_gradient(
+            model, seen.points[0, 0], inputs=inputs[None], targets=label[None], clip_norm=None
+        )
+        return (seen.clip_norm / alone.norm().clamp_min(1e-300)).clamp_max(1.0)
+
+    labels = torch.arange(len(rows))
+    factors = torch.stack([clipped(label).detach() for label in labels])
+    return rows * factors[:, None]

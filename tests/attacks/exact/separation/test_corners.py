@@ -1,0 +1,144 @@
+"""Records whose numbers lie at the ends of the box, through any network that follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from overhear.attacks.exact.separation.corners import Corners, records_at_corners
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.prior import Box
+from overhear.training.models.parameters import flatten
+
+UNIT = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
+
+
+def rows(count: int, *, seed: int = 0, columns: int = 12, values: int = 7) -> Tensor:
+    """One-hot categories side by side, as a table has them."""
+    g = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(0, values, (count, columns), generator=g)
+    return nn.functional.one_hot(drawn, values).flatten(1).double()
+
+
+def network(inputs: int, *, classes: int = 2, act: type[nn.Module] = nn.Tanh) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(inputs, 60), act(), nn.Linear(60, classes)).double()
+
+
+def seen_of(
+    model: nn.Module, x: Tensor, y: Tensor, *, clip_norm: float | None = None
+) -> Observation:
+    return observe(
+        model, flatten(model), inputs=x, targets=y, clip_norm=clip_norm, noise_std=0.0,
+        generator=torch.Generator(),
+    )  # fmt: skip
+
+
+def attack(seen: Observation, model: nn.Module, n: int, *, box: Box = UNIT) -> Corners | None:
+    generator = torch.Generator().manual_seed(0)
+    return records_at_corners(seen, model, input_shape=(n,), box=box, generator=generator)
+
+
+def pairs(x: Tensor, y: Tensor) -> list[tuple[int, ...]]:
+    """Records with their labels, whatever their order."""
+    return sorted(
+        (*row.tolist(), int(label)) for row, label in zip(x.round().int(), y, strict=True)
+    )
+
+
+@pytest.mark.parametrize("act", [nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid])
+@pytest.mark.parametrize("clip_norm", [None, 0.05])
+def test_twenty_rows_of_a_table_are_exact_through_any_activation(act, clip_norm):
+    x, y = rows(20), torch.arange(20) % 2
+    model = network(84, act=act)
+    found = attack(seen_of(model, x, y, clip_norm=clip_norm), model, 84)
+    assert found is not None
+    assert found.missing == 0
+    assert float((found.inputs - found.inputs.round()).abs().max()) < 1e-9
+    assert pairs(found.inputs, found.labels) == pairs(x, y)
+
+
+def test_the_order_of_the_batch_does_not_matter():
+    x, y = rows(8), torch.arange(8) % 2
+    model = network(84)
+    order = torch.tensor([5, 2, 7, 0, 1, 6, 3, 4])
+    one, other = (attack(seen_of(model, x[o], y[o]), model, 84) for o in (torch.arange(8), order))
+    assert one is not None
+    assert other is not None
+    assert pairs(one.inputs, one.labels) == pairs(other.inputs, other.labels) == pairs(x, y)
+
+
+def test_equal_records_are_counted():
+    x, y = rows(6)[[0, 1, 1, 2, 3, 1]], torch.tensor([0, 1, 1, 0, 1, 1])
+    model = network(84)
+    found = attack(seen_of(model, x, y), model, 84)
+    assert found is not None
+    assert pairs(found.inputs, found.labels) == pairs(x, y)
+
+
+def test_single_precision_and_standardised_columns_are_told_apart():
+    x, y = rows(12).float(), torch.arange(12) % 3
+    mean, std = torch.linspace(0.1, 0.5, 84), torch.linspace(0.2, 1.0, 84)
+    model = network(84, classes=3).float()
+    box = Box(low=-mean / std, span=1 / std)
+    found = attack(seen_of(model, (x - mean) / std, y), model, 84, box=box)
+    assert found is not None
+    assert pairs(box.pixels(found.inputs), found.labels) == pairs(x, y)
+
+
+def test_columns_of_numbers_follow_from_those_at_the_ends():
+    x = torch.cat([rows(6), torch.rand(6, 8, generator=torch.Generator().manual_seed(1))], dim=1)
+    y, model = torch.arange(6) % 2, network(92)
+    found = attack(seen_of(model, x, y), model, 92)
+    assert found is not None
+    assert found.missing == 0
+    apart = (found.inputs[:, None] - x[None]).abs().amax(dim=2).min(dim=1)
+    assert float(apart.values.max()) < 1e-9
+    assert sorted(apart.indices.tolist()) == list(range(6))
+
+
+def test_a_row_that_is_a_sum_of_others_is_not_certified():
+    """x + x' - x'' is binary here, lies in the row space, and was never sent."""
+    x, y = rows(3), torch.tensor([0, 1, 0])
+    half = torch.arange(84) < 42
+    x[1], x[2] = torch.where(half, x[0], x[1]), torch.where(half, x[2], x[1])
+    phantom = x[0] - x[1] + x[2]
+    assert bool(((phantom == 0) | (phantom == 1)).all())
+    model = network(84)
+    found = attack(seen_of(model, x, y), model, 84)
+    assert found is not None
+    assert pairs(found.inputs, found.labels) == pairs(x, y)
+
+
+def test_numbers_within_the_box_give_nothing():
+    x = torch.rand(5, 40, generator=torch.Generator().manual_seed(2)).double()
+    model = network(40)
+    found = attack(seen_of(model, x, torch.arange(5) % 2), model, 40)
+    assert found is not None
+    assert found.missing == 5
+
+
+def test_a_gradient_of_other_records_certifies_nothing():
+    """The rows of one batch beside the directions of another: each space fits, no record does."""
+    model, y = network(84), torch.arange(5) % 2
+    seen, strange = seen_of(model, rows(5), y), seen_of(model, rows(5, seed=9), y)
+    one, other = (s.gradient[0, : 60 * 84].reshape(60, 84) for s in (seen, strange))
+    mixed = torch.linalg.svd(other, full_matrices=False)[0] @ torch.linalg.svd(
+        one, full_matrices=False
+    )[2] * torch.linalg.svdvals(one)[:1]  # fmt: skip
+    forged = torch.cat([mixed.flatten(), seen.gradient[0, 60 * 84 :]])[None]
+    found = attack(replace(seen, gradient=forged), model, 84)
+    assert found is None or found.missing == 5
+
+
+def test_noise_and_other_first_layers_are_left_alone():
+    x, y = rows(3), torch.arange(3) % 2
+    model = network(84)
+    seen = seen_of(model, x, y)
+    noisy = replace(seen, covariance=torch.tensor([[1e-6]]))
+    assert attack(noisy, model, 84) is None
+    other = nn.Sequential(nn.Linear(84, 9, bias=False), nn.Tanh(), nn.Linear(9, 2)).double()
+    assert attack(seen_of(other, x, y), other, 84) is None
