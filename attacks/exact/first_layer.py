@@ -25,11 +25,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation, sent_gradients
 from ..problem.prior import Box
+from .separation.first_linear import first_linear
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
 _STANDS_OUT = 1.05  # times the noise's edge; the largest value of noise alone varies by 1 % of it
@@ -135,39 +135,6 @@ def _draw_to_prior(
     noise = risk + error**2 * found.square()
     spread = box.span.square() / 12  # variance of a uniform value in the box
     return target + (found - target) * spread / (spread + noise)
-
-
-def first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> str | None:
-    """Name of the first parametrised layer if it is linear, biased and fed the raw input."""
-    for name, module in model.named_modules():
-        if next(module.parameters(recurse=False), None) is None:
-            continue
-        if not isinstance(module, nn.Linear) or module.bias is None:
-            return None
-        return name if _is_fed_raw(model, module, flat, input_shape) else None
-    return None
-
-
-def _is_fed_raw(
-    model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
-) -> bool:
-    """Whether the layer's input is the flattened record, seen on a probe."""
-    count = math.prod(input_shape)
-    if layer.in_features != count:
-        return False
-    probe = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape).to(flat)
-    fed: list[Tensor] = []
-
-    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        fed.append(inputs[0])
-
-    handle = layer.register_forward_pre_hook(note)
-    try:
-        with torch.no_grad():
-            functional_call(model, unflatten(model, flat), (probe,))
-    finally:
-        handle.remove()
-    return len(fed) == 1 and torch.equal(fed[0].reshape(-1), probe.reshape(-1))
 
 
 _WEIGHTS = (0.06, 0.12, 0.25, 0.35, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

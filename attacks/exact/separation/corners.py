@@ -37,7 +37,7 @@ from torch.func import functional_call, jacrev
 from ....training.models.parameters import unflatten
 from ...problem.observation import Observation, sent_gradient
 from ...problem.prior import Box
-from ..first_layer import first_linear
+from .first_linear import first_linear
 from .information_sets import FEWEST, TOGETHER, sparse_mixtures
 
 TRIES = 20_000
