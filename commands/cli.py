@@ -3,7 +3,7 @@
 Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error; 3 over a
 limit of a policy, or not proven where `plan --strict` asks for it; 4 more was measured than is
 proven; 5 evidence that a policy asks for is missing; 129, 130, 143 stopped by SIGHUP, SIGINT,
-SIGTERM, with a sentence on standard error.
+SIGTERM, with a sentence on standard error; 141 nobody reads what is printed any more.
 With OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything that a command needs is imported
 inside the command, so that help costs nothing.
 """
@@ -51,11 +51,12 @@ from .terminal.signals import until_stopped
 
 __all__ = ["app", "main"]
 
-BAD_INPUT, CRASH, CONTRADICTED = 2, 1, 4
+BAD_INPUT, CRASH, CONTRADICTED, UNREAD = 2, 1, 4, 141
 
 _EXIT_CODES = (
     "Exit codes: 0 done, 1 crash, 2 bad input, 3 over a limit, 4 a proof is contradicted, 5 "
-    "evidence is missing; 130, 143, 129 stopped by SIGINT, SIGTERM, SIGHUP."
+    "evidence is missing; 130, 143, 129 stopped by SIGINT, SIGTERM, SIGHUP; "
+    "141 nobody reads the output."
 )
 
 app = typer.Typer(
@@ -107,7 +108,10 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
     def run(*arguments: Any, **options: Any) -> None:
         try:
             contextvars.copy_context().run(command, *arguments, **options)
+            sys.stdout.flush()
         except SystemExit as leave:
+            if isinstance(leave.__context__, BrokenPipeError):  # nobody reads, as after `| head`
+                raise typer.Exit(UNREAD) from None
             raise RuntimeError(f"the command was left by {leave!r} before its end") from leave
 
     return run
@@ -148,6 +152,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         app(arguments, prog_name="overhear")
     except SystemExit as leave:
+        if isinstance(leave.__context__, BrokenPipeError):
+            return UNREAD
         return leave.code if isinstance(leave.code, int) else CRASH
     except Exception as error:  # noqa: BLE001 - the last resort decides what is told, and how
         if (stopped := _stopped_before(error)) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -105,6 +106,36 @@ def test_a_model_that_exits_passes_no_gate(
     assert cli.main(["plan", str(run), "--strict", "--check"]) == cli.BAD_INPUT
     assert "importing 'model_that_exits' raised SystemExit: 0 in line 1" in capsys.readouterr().err
     assert cli.main(["train", str(run), "--out", str(tmp_path / "out")]) == cli.BAD_INPUT
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"]])
+def test_output_that_nobody_reads_ends_a_command_without_a_traceback(extra: list[str]) -> None:
+    asked = [
+        "budget",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-5",
+        "--rounds",
+        "2",
+        "--sampling-rate",
+        "1",
+        *extra,
+    ]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "overhear", *asked],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (cli.UNREAD, "")
 
 
 def test_budget_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
