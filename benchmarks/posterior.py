@@ -123,7 +123,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", required=True, help="folder that holds MNIST/raw")
     parser.add_argument("--victims", type=int, default=100)
-    parser.add_argument("--only", default="linear;lenet after .1;lenet after .03", help="networks, by semicolons")
+    parser.add_argument(
+        "--only", default="linear;lenet after .1;lenet after .03", help="networks, by semicolons"
+    )
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     data = load_dataset("mnist", root=asked.data)
