@@ -85,7 +85,7 @@ def whole_run_joint_sensitivities(
     return [
         (
             name,
-            worst(
+            _worst(
                 _of_each(
                     traces,
                     candidates(traces, name, victim),
@@ -135,7 +135,7 @@ def whole_run_by_victim(
 
     The arguments are those of `whole_run_joint_sensitivities`.
     """
-    by_victim: dict[int, list[JointSensitivity]] = {}
+    by_victim: dict[int, list[_Found]] = {}
     every = _of_each(
         traces,
         candidates(traces, name),
@@ -144,9 +144,22 @@ def whole_run_by_victim(
         encrypted=encrypted,
         amplified=amplified,
     )
-    for sensitivity in every:
-        by_victim.setdefault(sensitivity.victim, []).append(sensitivity)
-    return {victim: worst(of) for victim, of in by_victim.items()}
+    for found in every:
+        by_victim.setdefault(found.together.victim, []).append(found)
+    return {victim: _worst(of) for victim, of in by_victim.items()}
+
+
+class _Found(NamedTuple):
+    """That of all rounds as one release, and that of turns that amplify, where they do."""
+
+    together: JointSensitivity
+    turns: JointSensitivity | None = None
+
+
+def _worst(every: Sequence[_Found]) -> JointSensitivity:
+    """The worst of turns where they amplify for everybody, or else of all rounds together."""
+    turns = [found.turns for found in every if found.turns is not None]
+    return worst(turns if len(turns) == len(every) else [found.together for found in every])
 
 
 def _of_each(
@@ -157,14 +170,15 @@ def _of_each(
     sampling_rate: float,
     encrypted: bool,
     amplified: bool,
-) -> list[JointSensitivity]:
+) -> list[_Found]:
     """Of every pair of an adversary and a victim."""
     different = {id(part): part for part in (traces.start, *(part for part, _ in traces.rounds))}
     residues = [Residues(part) for part in different.values()]
-    every: list[JointSensitivity] = []
+    every: list[_Found] = []
     for who, victims in asked:
         if who.sees is Sees.ONE_MESSAGE:
-            every += [single_message(traces, who, v, rate=sampling_rate) for v in victims]
+            alone = [single_message(traces, who, v, rate=sampling_rate) for v in victims]
+            every += map(_Found, alone)
             continue
         effective = effective_of(who, encrypted=encrypted)
         for of_part in residues:
@@ -195,7 +209,7 @@ def _of(
     *,
     effective: Adversary,
     how: _How,
-) -> list[JointSensitivity]:
+) -> list[_Found]:
     inside = sorted(set(victims) & who.agents)
     if inside:
         raise UnsupportedView(f"{who.name} contains the victim {inside[0]}; choose another")
@@ -216,28 +230,29 @@ def _of(
         )._replace(whole=whole)
         because = _because(view, victim, mu, pattern)
         status = Status.NO_PROTECTION if math.isinf(mu) else finite
+        together = JointSensitivity(
+            who,
+            victim,
+            (release,),
+            status,
+            because,
+            True,
+            traces.noise_multiplier,
+            pattern=pattern,
+        )
+        turns: JointSensitivity | None = None
         if math.isfinite(mu) and reach is Reach.SUM and _amplifies(view, parts, victim, how):
             turn = traces.per_multiplier(_without_rounding(_worst_turn(view, victim, bounds)))
             count = pattern.most_rounds(len(parts) - 1)
-            release = Release(turn, how.coin, count, release.contributions // max(count, 1), 0)
             bands = view.bands(victim)
             shown = f"shows in {bands} rounds, one after another," if bands > 1 else "shows in it"
-            because = (
-                f"a record takes part {pattern.words}, and what it does in a round {shown} alone; "
-                f"{count} turns, in each of which it is drawn with probability {how.coin:.6g}"
+            turns = together._replace(
+                releases=(Release(turn, how.coin, count, len(bounds) // max(count, 1), 0),),
+                because=f"a record takes part {pattern.words}, and what it does in a round {shown} "
+                f"alone; {count} turns, in each of which it is drawn with probability "
+                f"{how.coin:.6g}",
             )
-        found.append(
-            JointSensitivity(
-                who,
-                victim,
-                (release,),
-                status,
-                because,
-                True,
-                traces.noise_multiplier,
-                pattern=pattern,
-            )
-        )
+        found.append(_Found(together, turns))
     return found
 
 

@@ -121,6 +121,15 @@ def test_nothing_amplifies_where_a_turn_is_not_one_fresh_coin(change):
     assert found.joint_sensitivities[of].releases[0].sampling_rate == 1.0
 
 
+def test_where_sampling_amplifies_for_some_victims_alone_it_does_so_for_none():
+    """A neighbour sees some agents' messages one round later than others'."""
+    found = account("mafalda", graph="ring:5", period=4, bands=4, participation={"cycle": 4},
+        adversaries=["eavesdropper", "neighbour"], **RUN)  # fmt: skip
+    assert found["neighbour"].joint_sensitivity == pytest.approx(1.0, abs=1e-9)
+    assert found["neighbour"].epsilon > found["eavesdropper"].epsilon
+    assert str(found["neighbour"].status) == "proven"
+
+
 def test_rates_and_units_without_turns_are_refused():
     for change, words in (
         ({"sampling_rate": 0.3}, "must be at most 1"),
