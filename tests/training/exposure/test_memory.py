@@ -236,7 +236,7 @@ def test_the_best_test_of_a_run_sees_what_is_claimed_and_refutes_less():
     """40,000 runs of a ring of four whose others' gradients jump with the models they are sent.
 
     The record adds 1 in each of 12 rounds, behind z_t - .5 z_(t-1) at mu 1. The statistic is the
-    best one, from the information of the trace. Means lie within .03 of +-.5 (four standard errors),
+    best one, from the information of the trace. Means lie within .03 of -.5 and .5 (four errors),
     and the bound on mu from below, at 95 %, exceeds what independent rounds, forgotten memory and
     marginal variances would claim. A fixed seed.
     """
