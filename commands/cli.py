@@ -28,6 +28,7 @@ import typer
 
 from ..runs.stop import Interrupted
 from .prepare.budget import budget
+from .prepare.design import design
 from .prepare.new import new
 from .prepare.plan import plan
 from .read.account import account
@@ -118,7 +119,7 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for command in (
-    *(new, budget, plan, account),
+    *(new, budget, plan, design, account),
     *(train, attack, invert, audit, sweep),
     *(report, check, compare, total, person, schema),
     *(table, plot, reproduce),

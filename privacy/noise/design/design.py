@@ -47,6 +47,7 @@ def design(
     bands: int | None = None,
     step_sizes: Sequence[float] = (),
     knowing: Collection[frozenset[int]] = (),
+    certified: bool = True,
 ) -> Design:
     """The best noise of a kind.
 
@@ -60,6 +61,7 @@ def design(
         step_sizes: learning rate of each round, up to 200 of them; all equal when not given.
         knowing: sets of agents whose own noise and pair secrets are known, of kind "pair secrets":
             the noise is scaled, and the ratio chosen, for the worst of these and an outsider.
+        certified: whether a filter's lower bound is calculated; else it is 0.
 
     Raises:
         ValueError: weights that are no symmetric mixing matrix, or a number out of range.
@@ -80,7 +82,9 @@ def design(
         bands = 1
     elif bands is not None or not dense:
         bands = min(_LONG_BANDS, period) if bands is None else count("bands", bands, period)
-    made = _Maker(modes_of(weights), rounds, period, step_sizes, None if dense else bands)
+    made = _Maker(
+        modes_of(weights), rounds, period, step_sizes, None if dense else bands, certified
+    )
     if kind is Kind.PAIRS:
         return made.pairs(np.asarray(weights, dtype=np.float64), knowing)
     if kind is Kind.TIME:
@@ -100,7 +104,9 @@ class _Maker:
         period: int,
         step_sizes: Sequence[float],
         bands: int | None,
+        certified: bool,
     ) -> None:
+        self.certified = certified
         self.modes, self.rounds, self.period, self.bands = modes, rounds, period, bands
         self.shares = modes.shares[:1] if modes.alike else modes.shares
         self.uses = -(-rounds // period)
@@ -154,7 +160,9 @@ class _Maker:
             )
         made = self._filter(self.modes.eigenvalues, weights)
         energy = made.cost * self.uses / self.rounds
-        low = one_precision_bound(self.modes, rounds=self.rounds, period=self.period)
+        low = 0.0
+        if self.certified:
+            low = one_precision_bound(self.modes, rounds=self.rounds, period=self.period)
         return self._made(Kind.TIME, energy, low, filters=(self._scaled(made.coefficients, 1.0),))
 
     def joint(self) -> Design:
@@ -176,11 +184,11 @@ class _Maker:
             self._scaled(one.coefficients, float(precise))
             for one, precise in zip(every, found.precisions[:, 0, 0], strict=True)
         )
-        multipliers = stretched(self.modes, self.shares, rounds=self.rounds, period=self.period)
-        low = lower_bound(
-            self.modes, self.shares, multipliers, rounds=self.rounds, period=self.period
-        )
-        energy = found.cost * self.uses / self.rounds
+        low, energy = 0.0, found.cost * self.uses / self.rounds
+        if self.certified:
+            length = {"rounds": self.rounds, "period": self.period}
+            multipliers = stretched(self.modes, self.shares, **length)
+            low = lower_bound(self.modes, self.shares, multipliers, **length)
         return self._made(Kind.JOINT, energy, low, filters=filters, of_all=self.modes.alike)
 
     def pairs(self, weights: Matrix, knowing: Collection[frozenset[int]]) -> Design:

@@ -1,0 +1,362 @@
+"""Kinds of noise for a run file, each with the noise that meets the run's own target.
+
+Noise without memory is fresh in every round, so Poisson batches amplify, round by round. Noise with
+memory makes one release of all rounds. Two figures of it are proven, and the better one counts:
+
+    whole run   a record is taken to be in every one of its turns, and nothing amplifies
+    bands       a strategy of p coefficients, records in b >= p groups that take turns, each drawn
+                in its turn by a secret coin: a round's noise meets what is used again b rounds
+                later in no row, so these are ceil(T / b) rounds of Poisson batches
+
+Where a record may be in every round memory gains nothing (`privacy.noise.design.dual`: M may be
+raised to its diagonal), so under plain Poisson batches it is shown with the groups that it needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ...privacy.accounting.accountant import epsilon as epsilon_of
+from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
+from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Statement, Unit
+from ...privacy.noise.design.design import design
+from ...privacy.noise.design.kinds import Design, Kind
+from ...privacy.noise.design.pairs import pair_exposure
+from ...training.graphs.graph import Graph
+from ..run_file.build import data_of, draws_otherwise, graph_of, sampling_rate_of, statement_of
+from ..run_file.run_file import RunFile
+from .schema import Compared, Row
+from .trainable import Trained, trained
+from .words import advice, undone_by
+
+__all__ = ["compare"]
+
+_GROUPS = (2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Way:
+    """A design, and how it is accounted for.
+
+    Attributes:
+        made: the design.
+        sampling: of records.
+        multiplier: that meets the target.
+        amplified: whether the secret draw counts.
+        rounds: that the accountant counts.
+        how: it is trained.
+        noise: root mean square in the models; infinite where the target cannot be met.
+    """
+
+    made: Design
+    sampling: _Sampling
+    multiplier: float
+    amplified: bool
+    rounds: int
+    how: Trained
+    noise: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sampling:
+    """In how many turns a record may be, and how it is drawn in each.
+
+    Attributes:
+        groups: b; 1 is plain Poisson.
+        rate: in a turn.
+        own: whether the run file says so.
+    """
+
+    groups: int
+    rate: float
+    own: bool
+
+
+def compare(config: RunFile, *, groups: int | None = None) -> Compared:
+    """Every kind of noise at the epsilon of the run file, least noise first.
+
+    Args:
+        config: the run file; its algorithm does not count, and its noise only where it gives no
+            epsilon.
+        groups: of records that take turns; by default as the run file has it, plain Poisson
+            batches where it says nothing.
+
+    Raises:
+        ValueError: what no design is known for: a graph that changes, weights that are not
+            symmetric, batches that are not Poisson, another unit than one record.
+    """
+    return _Comparison(config, groups).compared()
+
+
+class _Comparison:
+    """The rows of one run file."""
+
+    def __init__(self, config: RunFile, groups: int | None) -> None:
+        self.config, self.rounds = config, config.training.rounds
+        self.statement = _checked(config)
+        graph = graph_of(config)
+        if not isinstance(graph, Graph) or not graph.has_links or graph.agents < 2:
+            raise InputError(
+                f"graph {graph.name!r} must be one graph with links between its agents in all "
+                "rounds; a design of noise is made for its weights"
+            )
+        self.graph, self.weights = graph, graph.weights
+        needs_data = config.training.sampling_rate is None
+        self.sampling_rate = sampling_rate_of(config, data_of(config) if needs_data else None)
+        self.own = _own_sampling(config, groups, self.sampling_rate)
+        self.adversary = _target_adversary(config)
+        self.known = _known_to(self.adversary, graph.agents)
+        self.epsilon = self._target()
+
+    def compared(self) -> Compared:
+        rows = [self._without_memory(kind) for kind in (Kind.INDEPENDENT, Kind.ACROSS, Kind.PAIRS)]
+        rows += [self._with_memory(kind) for kind in (Kind.TIME, Kind.PAIRS, Kind.JOINT)]
+        base = rows[0].noise
+        found = [
+            row.model_copy(update={"less_energy": (base / row.noise) ** 2})
+            for row in rows
+            if math.isfinite(row.noise)
+        ]
+        found += [row for row in rows if not math.isfinite(row.noise)]
+        ordered = sorted(found, key=lambda row: row.noise)
+        return Compared(
+            version=1,
+            epsilon=self.epsilon,
+            delta=self.statement.delta,
+            adversary=self.adversary,
+            rounds=self.rounds,
+            sampling_rate=self.sampling_rate,
+            rows=ordered,
+            advice=advice(ordered, groups=self.own.groups, epsilon=self.epsilon),
+        )
+
+    def _target(self) -> float:
+        """The epsilon that every kind has to meet."""
+        privacy = self.config.privacy
+        if privacy is None:
+            raise InputError("[privacy] is missing; a design needs epsilon or noise_multiplier")
+        if privacy.epsilon is not None:
+            return privacy.epsilon
+        if privacy.noise_multiplier is None or privacy.noise_multiplier == 0:
+            raise InputError(
+                "[privacy] needs epsilon, or a noise_multiplier above 0; kinds of noise are "
+                "compared at equal epsilon"
+            )
+        turns, rate = -(-self.rounds // self.own.groups), self.own.rate
+        return self._epsilon(privacy.noise_multiplier, rounds=turns, rate=rate)
+
+    @functools.cache  # noqa: B019 - lives as long as one comparison
+    def _multiplier(self, rounds: int, rate: float) -> float:
+        return multiplier_for(
+            epsilon=self.epsilon,
+            delta=self.statement.delta,
+            rounds=rounds,
+            sampling_rate=rate,
+            adjacency=self.statement.adjacency,
+            accountant=self.statement.accountant,
+        )
+
+    def _epsilon(self, multiplier: float, *, rounds: int, rate: float) -> float:
+        return epsilon_of(
+            noise_multiplier=multiplier,
+            delta=self.statement.delta,
+            rounds=rounds,
+            sampling_rate=rate,
+            adjacency=self.statement.adjacency,
+            accountant=self.statement.accountant,
+        )
+
+    def _without_memory(self, kind: Kind) -> Row:
+        made = design(kind, self.weights, rounds=self.rounds, bands=1, knowing=self.known)
+        turns = -(-self.rounds // self.own.groups)
+        multiplier = self._multiplier(turns, self.own.rate)
+        return self._row(self._way(made, self.own, multiplier, amplified=True, rounds=turns))
+
+    def _with_memory(self, kind: Kind) -> Row:
+        """The best of the samplings that let a record have turns that lie apart."""
+        if self.own.groups > 1:
+            samplings = [self.own]
+        else:
+            samplings = [
+                _Sampling(groups=b, rate=min(1.0, b * self.sampling_rate), own=False)
+                for b in _GROUPS
+                if b <= self.rounds and b * self.sampling_rate <= 1.0
+            ] or [self.own]
+        every = [way for one in samplings for way in self._ways(kind, one)]
+        return self._row(min(every, key=lambda way: way.noise))
+
+    def _ways(self, kind: Kind, sampling: _Sampling) -> list[_Way]:
+        b, found = sampling.groups, list[_Way]()
+        of = functools.partial(design, kind, self.weights, rounds=self.rounds, knowing=self.known)
+        if sampling.own:
+            multiplier = self._multiplier(1, 1.0)
+            found.append(self._way(of(period=b), sampling, multiplier, amplified=False, rounds=1))
+        if sampling.rate < 1.0 or not sampling.own:
+            turns = -(-self.rounds // b)
+            multiplier = self._multiplier(turns, sampling.rate)
+            for bands in _bands(b, own=sampling.own):
+                made = of(bands=bands, certified=False)
+                found.append(self._way(made, sampling, multiplier, amplified=True, rounds=turns))
+        return found
+
+    def _way(
+        self,
+        made: Design,
+        sampling: _Sampling,
+        multiplier: float,
+        *,
+        amplified: bool,
+        rounds: int,
+    ) -> _Way:
+        how = trained(made, self.graph)
+        energy = made.energy if how.energy is None else how.energy
+        impossible = made.kind.common_seed and bool(self.known)
+        noise = math.inf if impossible else multiplier * math.sqrt(energy)
+        return _Way(
+            made=made,
+            sampling=sampling,
+            multiplier=multiplier,
+            amplified=amplified,
+            rounds=rounds,
+            how=how,
+            noise=noise,
+        )
+
+    def _row(self, way: _Way) -> Row:
+        made, sampling, how = way.made, way.sampling, way.how
+        rate = sampling.rate if way.amplified else 1.0
+        outsider, one, rest = (
+            math.inf
+            if math.isinf(factor)
+            else self._epsilon(way.multiplier / factor, rounds=way.rounds, rate=rate)
+            for factor in self._insiders(made)
+        )
+        if not sampling.own:
+            how = Trained(because=_no_turns(sampling.groups))
+        elif made.bands > 1 and way.amplified:
+            how = Trained(because="no account amplifies noise with memory yet")
+        energy = made.energy if way.how.energy is None else way.how.energy
+        known = made.lower_bound > 0 and (made.kind is not Kind.PAIRS or made.bands > 1)
+        return Row(
+            kind=_name(made),
+            memory=made.bands > 1,
+            coefficients=made.bands,
+            groups=sampling.groups,
+            rate=rate,
+            amplified=way.amplified and rate < 1.0,
+            own_sampling=sampling.own,
+            noise_multiplier=way.multiplier,
+            noise=way.noise,
+            less_energy=0.0,
+            gap=max(0.0, energy / made.lower_bound - 1.0) if known else None,
+            bound_of=_bound_of(made) if known else None,
+            outsider=outsider,
+            one_agent=one,
+            all_others=rest,
+            undone_by=undone_by(made.kind),
+            algorithm=how.algorithm,
+            settings=how.settings,
+            because=how.because,
+        )
+
+    def _insiders(self, made: Design) -> tuple[float, float, float]:
+        """By what the noise is weaker for an outsider, one agent, and all others."""
+        if made.kind.common_seed:
+            return 1.0, math.inf, math.inf
+        if made.kind is not Kind.PAIRS:
+            return 1.0, 1.0, 1.0
+        agents = range(self.graph.agents)
+        scaled = pair_exposure(self.weights, ratio=made.ratio, knowing=self.known)
+        sets: Sequence[Collection[frozenset[int]]] = (
+            [],
+            [frozenset({k}) for k in agents],
+            [frozenset(agents) - {k} for k in agents],
+        )
+        exposed = [pair_exposure(self.weights, ratio=made.ratio, knowing=known) for known in sets]
+        outsider, one, rest = (math.sqrt(e / scaled) for e in exposed)
+        return outsider, one, rest
+
+
+def _bands(groups: int, *, own: bool) -> list[int]:
+    """Numbers of coefficients to try; of groups that are only proposed, as many as these."""
+    if not own:
+        return [groups]
+    halved = itertools.takewhile(lambda p: p < groups, (2, 4, 8, 16, 32, 64))
+    return [*halved, groups] if groups > 1 else [1]
+
+
+def _name(made: Design) -> str:
+    if made.kind is Kind.PAIRS and made.bands > 1:
+        return "pair secrets over time"
+    return str(made.kind)
+
+
+def _no_turns(groups: int) -> str:
+    return f"the run's batches are not drawn from {groups} groups in turn"
+
+
+def _bound_of(made: Design) -> str:
+    """What noise the lower bound of a design is one of."""
+    if made.of_all:
+        return "all noise"
+    return "its ratio" if made.kind is Kind.PAIRS else "its kind"
+
+
+def _checked(config: RunFile) -> Statement:
+    """What every epsilon is said of; refuses what designs are not known for."""
+    statement = statement_of(config)
+    if statement.unit is not Unit.RECORD or statement.holders:
+        raise InputError(
+            f"unit='{statement.unit}' with {statement.about} has no design of noise; give "
+            "unit='record' without holders"
+        )
+    if draws_otherwise(config):
+        raise InputError(
+            f"batches={config.training.batches!r} have no design of noise; use batches='poisson' "
+            "without largest_batch"
+        )
+    if config.participation is not None:
+        raise InputError(
+            "[participation] leaves agents out, whose noise others' is made to cancel; leave the "
+            "table out for a design of noise"
+        )
+    return statement
+
+
+def _own_sampling(config: RunFile, groups: int | None, rate: float) -> _Sampling:
+    if groups is None:
+        return _Sampling(groups=1, rate=rate, own=True)
+    if not 1 <= groups <= config.training.rounds:
+        raise InputError(
+            f"groups={groups} must lie in 1..{config.training.rounds}, the rounds of [training]"
+        )
+    if groups * rate > 1 + 1e-9:
+        raise InputError(
+            f"groups={groups} at sampling_rate={rate:g} would draw each group {groups * rate:g} "
+            f"times; use at most {math.floor(1 / rate + 1e-9)} groups, or a smaller sampling_rate"
+        )
+    return _Sampling(groups=groups, rate=min(1.0, groups * rate), own=True)
+
+
+def _target_adversary(config: RunFile) -> str:
+    return "eavesdropper" if config.privacy is None else config.privacy.adversary
+
+
+def _known_to(name: str, agents: int) -> list[frozenset[int]]:
+    """The sets of agents that may be the adversary; none where it knows no noise."""
+    if name == WORST_NEIGHBOUR:
+        return [frozenset({k}) for k in range(agents)]
+    if name == ALL_OTHERS:
+        return [frozenset(range(agents)) - {k} for k in range(agents)]
+    found = parse_adversary(name, agents)
+    if found.sees is Sees.ONE_MESSAGE:
+        raise InputError(
+            f"adversary={name!r} sees too little to be one; name the eavesdropper, or agents"
+        )
+    return [found.agents] if found.agents else []
