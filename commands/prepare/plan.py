@@ -66,6 +66,13 @@ def plan(
         typer.Option(metavar="DIR", help="With --check, the folder that train would write."),
     ] = None,
     trust_code: TrustCode = False,
+    recipients: Annotated[
+        int | None,
+        typer.Option(
+            metavar="AGENT",
+            help="What each agent could learn about a record of AGENT, by distance.",
+        ),
+    ] = None,
     statement: Annotated[
         bool, typer.Option("--statement", help="Print a paragraph to paste, and nothing else.")
     ] = False,
@@ -92,6 +99,8 @@ def plan(
         raise InputError("--strict and --check are about one plan; leave --sweep out")
     if out is not None and not check:
         raise InputError("--out names the folder that --check looks at; give --check too")
+    if recipients is not None and (sweeps or statement or every_agent):
+        raise InputError("--recipients is about one plan; leave the other options but --json out")
     if statement and (json or sweeps):
         raise InputError("--statement prints a paragraph; leave --json and --sweep out")
     if sweeps:
@@ -127,8 +136,13 @@ def plan(
         decision = decide_plan(facts_of_plan(config, planned))
     described = with_opinions(planned)
     found, opinions = described.dump(), described.second_opinion or {}
+    far = None
+    if recipients is not None:
+        from ...runs.plan.recipients import recipients as recipients_of
+
+        far = recipients_of(config, planned, recipients)
     if json:
-        said: dict[str, object] = {}
+        said: dict[str, object] = {} if far is None else {"recipients": far.dump()}
         if ready is not None:
             said["check"] = {"attack": ready.attack, "audit": ready.audit}
         if decision is not None:
@@ -138,6 +152,10 @@ def plan(
         print(planned.paragraph())
     else:
         _show_plan(found, advice, make_console(), opinions=second_opinions(opinions))
+        if far is not None:
+            from ..terminal.recipients import show_recipients
+
+            show_recipients(far, make_console())
         if ready is not None:
             _show_ready(ready)
     if contradicted := contradiction(opinions):

@@ -239,6 +239,8 @@ class _Comparison:
         )
         if not sampling.own:
             how = Trained(because=_no_turns(sampling.groups))
+        elif sampling.groups > 1:
+            how = Trained(because="no run draws records in turns yet")
         elif made.bands > 1 and way.amplified:
             how = Trained(because="no account amplifies noise with memory yet")
         energy = made.energy if way.how.energy is None else way.how.energy
@@ -253,6 +255,7 @@ class _Comparison:
             own_sampling=sampling.own,
             noise_multiplier=way.multiplier,
             noise=way.noise,
+            energy=energy,
             less_energy=0.0,
             gap=max(0.0, energy / made.lower_bound - 1.0) if known else None,
             bound_of=_bound_of(made) if known else None,

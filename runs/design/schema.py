@@ -34,6 +34,9 @@ class Row(Described):
     noise: NotNegative
     """Root mean square of the noise in the models, in clip norms of a sum, over agents, rounds and
     coordinates; times learning rate and clip norm over batch size it is that of the run."""
+    energy: NotNegative
+    """Its square at noise multiplier 1, of a record that takes all of its turns where that is what
+    is accounted for, and of one turn where rounds are composed."""
     less_energy: NotNegative
     """How many times less squared noise than independent noise under the run's own sampling."""
     gap: NotNegative | None

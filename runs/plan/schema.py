@@ -17,6 +17,8 @@ __all__ = [
     "Planned",
     "PlannedAdversary",
     "PublishedBound",
+    "Recipient",
+    "Recipients",
     "SecondOpinion",
     "Target",
 ]
@@ -43,6 +45,40 @@ class Target(Described):
         if self.epsilon is None and self.advantage is None and self.tpr is None:
             return None
         return Goal(epsilon=self.epsilon, advantage=self.advantage, tpr=self.tpr, fpr=self.fpr)
+
+
+class Recipient(Described):
+    """What final models, or one agent, tell of a record of the agent that is asked about."""
+
+    name: str
+    hops: Count | None
+    """A message's way from the agent that is asked about; null of final models, and of an agent
+    that it never reaches."""
+    closed: NotNegative
+    """Epsilon as plans have it, whatever other agents compute and add."""
+    closed_status: Status
+    estimate: NotNegative | None
+    """The smaller one of `closed` and epsilon as if nobody else's gradients depended on the record:
+    heuristic. Null where that takes too long."""
+    steered: NotNegative | None
+    """Proven epsilon where every step is 1-Lipschitz, of an agent that is given no final models
+    but its own; null where it is refused."""
+    with_final_models: NotNegative | None
+    """The same of one that is given all final models."""
+    refused: str | None
+    """Why it is."""
+
+
+class Recipients(Described):
+    """Who learns how much of one record of one agent."""
+
+    victim: Count
+    delta: Delta
+    rows: list[Recipient]
+    rests_on: str | None
+    """What steered figures rest on; null where there are none."""
+    refused: str | None
+    """Why there are none; null where there are."""
 
 
 class GroupEpsilon(Described):

@@ -107,8 +107,15 @@ def parts_of(config: RunFile, data: Dataset) -> list[NDArray[np.int64]]:
     """By agent the indices of its records in the training part of the data set.
 
     Raises:
-        ValueError: they cannot be dealt so, or a user has more records than the public cap.
+        ValueError: they cannot be dealt so, a user has more records than the public cap, or an
+            agent more than most_records.
     """
+    found = _parts(config, data)
+    config.data.check_held(max(map(len, found)))
+    return found
+
+
+def _parts(config: RunFile, data: Dataset) -> list[NDArray[np.int64]]:
     if data.users is not None:
         return _parts_by_user(config, data.users)
     if data.held_by is not None:

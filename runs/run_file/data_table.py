@@ -73,6 +73,10 @@ class DataTable(Table):
     """Shards for each agent."""
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of the training records that is kept from training; metrics are taken on them."""
+    feature_norm: Positive | None = None
+    """Public bound on the L2 norm of a record's inputs: longer ones are shortened to it."""
+    most_records: Count | None = None
+    """Public bound on the training records of any agent; a run in which one has more is refused."""
     features: Count | None = None
     """Public number of features of a libsvm file."""
     test: str | None = None
@@ -231,13 +235,33 @@ class DataTable(Table):
             clamp=self.outside == "clamp",
         )
 
+    def check_held(self, largest: int) -> None:
+        """Refuse an agent that holds more records than `most_records`.
+
+        Raises:
+            ValueError: the agent that holds most has `largest` of them.
+        """
+        if self.most_records is not None and largest > self.most_records:
+            raise InputError(
+                f"[data] most_records={self.most_records} must be at least the {largest} records "
+                "of the agent that holds most; raise it, or give that agent fewer"
+            )
+
     def read(self) -> Dataset:
-        """The data set, before anything of it is kept for validation.
+        """The data set, before anything of it is kept for validation; inputs within feature_norm.
 
         Raises:
             FileNotFoundError: a file is missing.
             ValueError: what is read or made is no such data set.
         """
+        found = self._read()
+        if self.feature_norm is None:
+            return found
+        from ...training.recipients.feature_norm import with_feature_norm
+
+        return with_feature_norm(found, self.feature_norm)
+
+    def _read(self) -> Dataset:
         from ...training.data.array_files import read_npy, read_npz
         from ...training.data.load import load_dataset
         from ...training.data.made.quadratic import quadratic

@@ -1,0 +1,71 @@
+"""The table of what recipients by distance could learn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .terminal import say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ...runs.plan.schema import Recipient, Recipients
+
+__all__ = ["show_recipients"]
+
+_ESTIMATE = (
+    "estimate (heuristic, never a guarantee): what the recipient sees, as if nobody else's "
+    "gradients depended on the record; other agents' data can be such that it learns up to the "
+    "closed figure"
+)
+
+
+def show_recipients(found: Recipients, console: Console) -> None:
+    """Print epsilon of every recipient: closed, an estimate, and where it is proven steered."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from ...runs.numbers import bound
+
+    console.print()
+    table = Table(
+        title=f"What each recipient could learn about a record of agent {found.victim}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("recipient", style="bold")
+    for head in ("hops", "closed", "estimate", "steered", "and final\nmodels"):
+        table.add_column(head, justify="right")
+
+    def shown(value: float | None) -> str:
+        return "-" if value is None else bound(value)
+
+    for names, row in _grouped(found.rows):
+        hops = "-" if row.hops is None else str(row.hops)
+        figures = (row.closed, row.estimate, row.steered, row.with_final_models)
+        table.add_row(Text(names), hops, *map(shown, figures))
+    console.print(table)
+    say(console, _ESTIMATE)
+    if found.rests_on is not None:
+        say(console, f"steered: {found.rests_on}")
+    if found.refused is not None:
+        say(console, f"no steered figure: {found.refused}")
+    say(
+        console, "The worst agent for a record is its own neighbour, who gains nothing by distance."
+    )
+
+
+def _grouped(rows: list[Recipient]) -> list[tuple[str, Recipient]]:
+    """Rows with equal figures together, named by all of their agents."""
+    grouped: dict[tuple[object, ...], list[Recipient]] = {}
+    for row in rows:
+        figures = (row.closed, row.estimate, row.steered, row.with_final_models)
+        key = (row.hops, *(None if f is None else float(f"{f:.6g}") for f in figures))
+        grouped.setdefault(key, []).append(row)
+    said = []
+    for same in grouped.values():
+        agents = [row.name.removeprefix("agent:") for row in same]
+        several = f"agents {', '.join(agents)}" if len(same) > 1 else same[0].name
+        said.append((several, same[0]))
+    return said

@@ -1,0 +1,303 @@
+"""What a recipient learns of a distant record where every step shrinks distances: steered runs.
+
+    x_i <- sum_j W_ij m_j,    m_j = S_j(x_j) + [j = v] b g + s z_j
+
+A record at agent v adds one clipped vector g to v's message in the rounds that use it. Run the same
+with the record and without it, on the same batches of everybody else, and move the noise of the
+second run, node by node, so that part of the difference between the two goes away. Where steps S_j
+are gamma-Lipschitz, lengths of what is left obey, whatever the data are,
+
+    r_t = gamma |W| rho_(t-1) + e_v [t uses the record],    rho_t >= r_t - c_t,    c_t, rho_t >= 0
+
+with c_t the most that noise is moved. If rho is 0 at all that the recipient sees, both runs look
+alike to it, and they differ by noise that is moved by at most c_t, a predictable shift: so the view
+is mu-GDP, mu^2 = sum |c_t|^2 in units of that noise. Any rho >= 0 gives a valid mu: `steered_mu`
+takes the cost of the one that a solver returned, never the solver's own word for it.
+
+`late_mu` moves everything at one age h, the first at which the recipient can hear of the record.
+Then the noise of round t is moved for the batch of round t - h alone, and Poisson sampling
+amplifies (`docs/mathematics.md` has both proofs, and what they rest on).
+
+| symbol   | name here | shape  | meaning                                                  |
+|----------|-----------|--------|----------------------------------------------------------|
+| W        | weights   | (A, A) | W[i, j]: weight that i gives to the message of j         |
+| gamma    | gamma     | scalar | Lipschitz constant of every agent's step                 |
+| rho      | -         | (T, A) | lengths of what is left of the difference after a round  |
+| eta C    | entries   | (T,)   | length of the record's vector in a round, 0 if not used  |
+| eta s    | noise     | (T, A) | noise of a message in a round                            |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import InputError
+
+__all__ = ["Plan", "heard_by", "late_age", "late_mu", "steered_mu", "steered_plan"]
+
+_MOST = 40_000  # agents times rounds
+
+
+class Plan(NamedTuple):
+    """By how much noise is moved, and what is left.
+
+    Attributes:
+        moved: c, (T, A), at least 0.
+        left: rho, (T, A), at least 0.
+        mu: of the run, at noise of standard deviation 1.
+    """
+
+    moved: NDArray[np.float64]
+    left: NDArray[np.float64]
+    mu: float
+
+
+def steered_mu(
+    weights: ArrayLike,
+    *,
+    victim: int,
+    heard: Collection[int],
+    rounds: int,
+    final_models: bool = False,
+    using: Collection[int] | None = None,
+    gamma: float = 1.0,
+    mixes: int = 1,
+    entries: Sequence[float] = (),
+    noise: ArrayLike | None = None,
+) -> float:
+    """Mu of all that a recipient sees of one record of the victim, in units of one round's noise.
+
+    Args:
+        weights: W, (A, A), of any signs; W[i, j] is the weight that i gives to j.
+        victim: v.
+        heard: agents whose messages the recipient sees, in every round and every mixing.
+        rounds: T.
+        final_models: whether it sees every message of the last round besides.
+        using: rounds, from 1, that use the record; all when None.
+        gamma: of every step, at least 0.
+        mixes: mixings after each step; messages of all of them are heard.
+        entries: length of the record's vector in each round; 1 in the rounds of `using`.
+        noise: of each message, (T, A) or what broadcasts to it; 1.
+
+    Returns:
+        mu at noise of standard deviation 1; infinite where a message without noise has to be moved.
+
+    Raises:
+        ValueError: numbers out of range.
+
+    >>> path = np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]) / 3
+    >>> round(steered_mu(path, victim=0, heard=[1], rounds=2, using=[1]), 6)
+    0.316228
+    """
+    return steered_plan(
+        weights,
+        victim=victim,
+        heard=heard,
+        rounds=rounds,
+        final_models=final_models,
+        using=using,
+        gamma=gamma,
+        mixes=mixes,
+        entries=entries,
+        noise=noise,
+    ).mu
+
+
+def steered_plan(
+    weights: ArrayLike,
+    *,
+    victim: int,
+    heard: Collection[int],
+    rounds: int,
+    final_models: bool = False,
+    using: Collection[int] | None = None,
+    gamma: float = 1.0,
+    mixes: int = 1,
+    entries: Sequence[float] = (),
+    noise: ArrayLike | None = None,
+) -> Plan:
+    """What `steered_mu` is the price of; arguments and errors are the same."""
+    from scipy.optimize import minimize
+    from scipy.sparse import csr_array
+
+    W = _absolute(weights)
+    agents = len(W)
+    _check(agents, victim=victim, rounds=rounds, gamma=gamma, mixes=mixes)
+    size = _noise(noise, rounds, agents)
+    entry = _entries(entries, using, rounds)
+    step = csr_array(gamma * np.linalg.matrix_power(W, mixes))
+    free = np.ones((rounds, agents), dtype=bool)  # where rho may be positive
+    free[:, _shown(W, heard, mixes)] = False
+    if final_models:
+        free[-1] = False
+    source = np.zeros((rounds, agents))
+    source[:, victim] = entry
+    scale = 1.0 / np.where(size > 0, size, 1.0)
+
+    def moved(rho: NDArray[np.float64]) -> NDArray[np.float64]:
+        """C before it is cut at 0, (T, A)."""
+        arrived = source.copy()
+        arrived[1:] += (step @ rho[:-1].T).T
+        return np.asarray(arrived - rho)
+
+    silent = size <= 0
+
+    def cost(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        rho = np.zeros((rounds, agents))
+        rho[free] = flat
+        c = np.maximum(moved(rho), 0.0) * scale
+        back = c * scale
+        slope = -2.0 * back
+        slope[:-1] += 2.0 * (step.T @ back[1:].T).T
+        return float(np.square(c).sum()), slope[free]
+
+    start = np.zeros((rounds, agents))
+    left = np.zeros(agents)
+    for t in range(rounds):  # nothing is moved but where it is seen
+        left = np.where(free[t], step @ left + source[t], 0.0)
+        start[t] = left
+    if silent.any():
+        # A message without noise cannot be moved: what arrives there has to stay.
+        unmoved = np.maximum(moved(start), 0.0)
+        if (unmoved[silent] > 0).any():
+            return Plan(unmoved, start, math.inf)
+    best = start[free]
+    if best.size and not silent.any():
+        found = minimize(
+            cost,
+            best,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0.0, None)] * best.size,
+            options={"maxiter": 5_000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-12},
+        )
+        if found.fun < cost(best)[0]:
+            best = np.maximum(found.x, 0.0)
+    # From the returned rho, whatever the solver says of it.
+    rho = np.zeros((rounds, agents))
+    rho[free] = best
+    return Plan(np.maximum(moved(rho), 0.0), rho, math.sqrt(cost(best)[0]))
+
+
+def late_age(weights: ArrayLike, *, victim: int, heard: Collection[int]) -> int | None:
+    """The first age at which the recipient can hear of a record; None if it never does.
+
+    >>> path = np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]) / 3
+    >>> late_age(path, victim=0, heard=[1]), late_age(path, victim=0, heard=[0])
+    (1, 0)
+    """
+    W = _absolute(weights) > 0
+    _check(len(W), victim=victim, rounds=1, gamma=1.0, mixes=1)
+    listed = sorted(heard)
+    reached = np.zeros(len(W), dtype=bool)
+    reached[victim] = True
+    for age in range(len(W)):
+        if reached[listed].any():
+            return age
+        reached = (W.astype(float) @ reached) > 0
+    return None
+
+
+def late_mu(
+    weights: ArrayLike, *, victim: int, heard: Collection[int], gamma: float = 1.0
+) -> float:
+    """Mu of one round's batch, all of it moved away at one age; Poisson sampling amplifies.
+
+    The smallest figure of the ages up to the first at which the recipient can hear of it; 1 where
+    that is age 0, and 0 where it never hears of it.
+
+    Args:
+        weights: W, (A, A); W[i, j] is the weight that i gives to j.
+        victim: v.
+        heard: agents whose messages the recipient sees.
+        gamma: of every step.
+
+    >>> path = np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]) / 3
+    >>> round(late_mu(path, victim=0, heard=[1]), 6)
+    0.745356
+    """
+    _check(len(_absolute(weights)), victim=victim, rounds=1, gamma=gamma, mixes=1)
+    last = late_age(weights, victim=victim, heard=heard)
+    if last is None:
+        return 0.0
+    W = _absolute(weights)
+    spread = np.zeros(len(W))
+    spread[victim] = 1.0
+    sizes = [1.0]
+    for _ in range(last):
+        spread = gamma * (W @ spread)
+        sizes.append(float(np.linalg.norm(spread)))
+    return min(sizes)
+
+
+def heard_by(weights: ArrayLike, agents: Collection[int]) -> frozenset[int]:
+    """The agents whose messages some agents see: their own and those of all that they hear.
+
+    >>> ring = np.roll(np.eye(5), 1, axis=1) + np.eye(5)  # i hears i + 1
+    >>> sorted(heard_by(ring, [0]))
+    [0, 1]
+    """
+    W = _absolute(weights)
+    listed = sorted(agents)
+    return frozenset(np.flatnonzero(W[listed].any(axis=0)).tolist()) | frozenset(listed)
+
+
+def _shown(W: NDArray[np.float64], heard: Collection[int], mixes: int) -> list[int]:
+    """Whose difference has to be gone: what reaches a heard message in a mixing that is heard."""
+    seen = np.zeros(len(W), dtype=bool)
+    seen[sorted(heard)] = True
+    shown = seen.copy()
+    for _ in range(mixes - 1):
+        seen = (W.T @ seen) > 0
+        shown |= seen
+    return np.flatnonzero(shown).tolist()
+
+
+def _absolute(weights: ArrayLike) -> NDArray[np.float64]:
+    W = np.abs(np.asarray(weights, dtype=np.float64))
+    if W.ndim != 2 or W.shape[0] != W.shape[1] or not W.size or not np.isfinite(W).all():
+        raise InputError(f"weights of shape {W.shape} must be a square matrix of finite numbers")
+    return W
+
+
+def _check(agents: int, *, victim: int, rounds: int, gamma: float, mixes: int) -> None:
+    if not 0 <= victim < agents:
+        raise InputError(f"victim={victim} must lie in 0..{agents - 1}")
+    if rounds < 1 or agents * rounds > _MOST:
+        raise InputError(
+            f"{agents} agents times {rounds} rounds must lie in 1..{_MOST}; take fewer rounds"
+        )
+    if not (math.isfinite(gamma) and gamma >= 0):
+        raise InputError(f"gamma={gamma} must be finite and at least 0")
+    if mixes < 1:
+        raise InputError(f"mixes={mixes} must be at least 1")
+
+
+def _noise(noise: ArrayLike | None, rounds: int, agents: int) -> NDArray[np.float64]:
+    size = np.broadcast_to(
+        np.asarray(1.0 if noise is None else noise, dtype=np.float64), (rounds, agents)
+    )
+    if not (np.isfinite(size) & (size >= 0)).all():
+        raise InputError("noise must be finite numbers of at least 0, one for each message")
+    return size
+
+
+def _entries(
+    entries: Sequence[float], using: Collection[int] | None, rounds: int
+) -> NDArray[np.float64]:
+    found = np.asarray(entries if len(entries) else np.ones(rounds), dtype=np.float64)
+    if found.shape != (rounds,) or not (np.isfinite(found) & (found >= 0)).all():
+        raise InputError(f"entries of shape {found.shape} must be rounds={rounds} numbers >= 0")
+    if using is None:
+        return found
+    outside = [t for t in using if not 1 <= t <= rounds]
+    if outside:
+        raise InputError(f"round {outside[0]} of using must lie in 1..{rounds}")
+    used = np.zeros(rounds)
+    used[[t - 1 for t in using]] = 1.0
+    return found * used

@@ -1,0 +1,170 @@
+"""What final models, and agents some hops away, tell of one record of one agent of a run file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Status
+from ...training.accounts.subject import Subject
+from ...training.algorithms import Form
+from ...training.data.dataset import Dataset
+from ...training.graphs.graph import Graph
+from ...training.own.algorithms import algorithm_named
+from ...training.recipients.figures import as_if_alone, distances, steered
+from ...training.recipients.hypotheses import LinearModel, refusal
+from ..described import status_word
+from ..run_file.build import (
+    clip_norm_of,
+    data_of,
+    drawn_of,
+    graph_of,
+    missing_of,
+    parts_of,
+    records_of,
+    sampling_rate_of,
+    statement_of,
+)
+from ..run_file.run_file import RunFile
+from .plan import Plan, make_plan
+from .schema import Recipient, Recipients
+
+__all__ = ["recipients"]
+
+_MOST_AGENTS = 200
+RESTS_ON = (
+    "proven for this convex, smooth loss and step; rests on the other agents, too: they must add "
+    "their noise and train this loss on norm-clipped features; the proven figure without that is "
+    "the closed one"
+)
+
+
+def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
+    """A row for final models, and one for every other agent, nearest first.
+
+    Args:
+        config: the run file.
+        planned: its plan.
+        victim: the agent whose record is meant.
+
+    Raises:
+        ValueError: no such agent, a graph that changes, or a run without privacy.
+    """
+    graph = graph_of(config)
+    if not isinstance(graph, Graph) or not graph.has_links:
+        raise InputError(f"graph {graph.name!r} must be one graph with links in all rounds")
+    if config.privacy is None or planned.noise_multiplier == 0:
+        raise InputError("a run without noise hides nothing from any recipient; set [privacy]")
+    if not 0 <= victim < graph.agents or graph.agents > _MOST_AGENTS:
+        raise InputError(
+            f"agent {victim} must lie in 0..{graph.agents - 1}, of at most {_MOST_AGENTS} agents"
+        )
+    if missing_of(config) or config.participation is not None:
+        raise InputError("[participation] leaves agents out; recipients need all of them")
+    statement, data = statement_of(config), data_of(config)
+    subject = _subject(config, graph, data)
+    traces = subject.trace(1.0)
+    model = _model(config, data)
+    reason = refusal(subject, model, statement=statement, traces=traces)
+    hops = distances(graph, victim)
+    others = sorted(
+        (agent for agent in range(graph.agents) if agent != victim),
+        key=lambda agent: (math.inf if hops[agent] is None else hops[agent], agent),
+    )
+    closed = _closed(config, planned, victim, others)
+    rows = []
+    for agent in (None, *others):
+        name = "final-models" if agent is None else f"agent:{agent}"
+        figure, status = closed[name]
+        alone = as_if_alone(
+            traces,
+            statement=statement,
+            noise_multiplier=planned.noise_multiplier,
+            sampling_rate=planned.sampling_rate,
+            victim=victim,
+            agent=agent,
+        )
+        near = agent is not None and (hops[agent] or 0) < 2
+        why = "a neighbour hears the record's own messages" if near else reason
+        of = {
+            "statement": statement,
+            "noise_multiplier": planned.noise_multiplier,
+            "victim": victim,
+            "agent": agent,
+        }
+        rows.append(
+            Recipient(
+                name=name,
+                hops=None if agent is None else hops[agent],
+                closed=figure,
+                closed_status=status_word(status),
+                estimate=None if alone is None else min(alone, figure),
+                steered=None if why else _least(subject, figure, final=agent is None, **of),
+                with_final_models=None if why else _least(subject, figure, final=True, **of),
+                refused=why,
+            )
+        )
+    return Recipients(
+        victim=victim,
+        delta=statement.delta,
+        rows=rows,
+        rests_on=None if reason else RESTS_ON,
+        refused=reason,
+    )
+
+
+def _least(subject: Subject, closed: float, *, final: bool, **of: object) -> float:
+    """The smaller one of the closed and the steered figure; both are proven."""
+    return min(closed, steered(subject, final_models=final, **of).epsilon)  # type: ignore[arg-type] # as listed
+
+
+def _closed(
+    config: RunFile, planned: Plan, victim: int, others: Sequence[int]
+) -> dict[str, tuple[float, Status]]:
+    """Epsilon and its status of final models and of every other agent, as plans have it."""
+    privacy = config.privacy
+    if privacy is None:
+        raise InputError("[privacy] is missing")
+    names = ("final-models", *(f"agent:{agent}" for agent in others))
+    asked = privacy.with_noise(
+        planned.noise_multiplier, adversaries=names, victim=victim, adversary="eavesdropper"
+    )
+    found = make_plan(config.model_copy(update={"privacy": asked}))
+    return {name: (g.epsilon, g.status) for name in names for g in [found.guarantee(name)]}
+
+
+def _subject(config: RunFile, graph: Graph, data: Dataset) -> Subject:
+    known = algorithm_named(config.algorithm.name)
+    rate = sampling_rate_of(config, data)
+    return Subject(
+        algorithm=known,
+        settings=config.algorithm.settings(),
+        form=Form(config.algorithm.form),
+        graph=graph,
+        rounds=config.training.rounds,
+        sampling_rate=rate,
+        clip_norm=clip_norm_of(config),
+        learning_rate=config.training.learning_rate,
+        batch_size=rate * records_of(config, data),
+        records=records_of(config, data) if known.needs_records else None,
+        drawn=drawn_of(config, data),
+    )
+
+
+def _model(config: RunFile, data: Dataset) -> LinearModel:
+    """What is known of the model and the data, the bounds being enforced by `build`."""
+    parts_of(config, data)  # refuses an agent with more than most_records
+    m = config.model
+    usual = "squared" if data.outputs else "cross-entropy"
+    plain = m.task in (None, "classification", "regression")
+    return LinearModel(
+        network=m.name,
+        loss=(m.loss or usual) if plain else None,
+        outputs=data.width,
+        feature_norm=config.data.feature_norm,
+        most_records=config.data.most_records,
+        batch_size=sampling_rate_of(config, data) * records_of(config, data),
+        full_precision=config.training.precision == "float32",
+        own_noise=config.training.evaluation_noise_seed is None,
+    )

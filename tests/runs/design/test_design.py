@@ -1,0 +1,149 @@
+"""Kinds of noise at equal epsilon: known figures, who undoes it, and what trains it."""
+
+import math
+
+import pytest
+
+from overhear.privacy import epsilon
+from overhear.privacy.errors import InputError
+from overhear.runs.design.compare import compare
+from overhear.runs.design.trainable import run_file_with
+from overhear.runs.plan.plan import make_plan
+from overhear.runs.run_file.run_file import read_tables
+
+KEYS = {
+    "data": {"name": "digits", "agents": 10},
+    "model": {"name": "linear"},
+    "graph": {"name": "ring"},
+    "algorithm": {"name": "dpdl", "alpha": 0.1},
+    "privacy": {"epsilon": 1.0, "delta": 1e-5},
+    "training": {"rounds": 100, "sampling_rate": 0.05, "learning_rate": 0.5},
+}
+
+
+def config(**overrides):
+    return read_tables(
+        KEYS, [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
+    )
+
+
+def by_kind(found):
+    return {row.kind: row for row in found.rows}
+
+
+@pytest.mark.parametrize(
+    ("target", "independent", "over_time", "across", "joint"),
+    [
+        (0.5, 8.990, 9.524, 4.836, 5.353),
+        (1, 5.148, 5.339, 2.771, 3.001),
+        (4, 2.257, 2.086, 1.215, 1.172),
+        (16, 1.264, 0.925, 0.680, 0.566),
+    ],
+)
+def test_memory_pays_from_about_epsilon_4_on(target, independent, over_time, across, joint):
+    rows = by_kind(compare(config(privacy__epsilon=target)))
+    found = [rows[kind].noise for kind in ("independent", "over time", "across agents", "joint")]
+    assert found == pytest.approx([independent, over_time, across, joint], rel=1e-3)
+    assert (rows["joint"].noise < rows["across agents"].noise) == (target >= 4)
+
+
+def test_at_epsilon_1_the_advice_is_noise_without_memory_and_why():
+    found = compare(config())
+    said = " ".join(found.advice)
+    assert "memory loses" in said
+    assert "noise that is independent in time is best" in said
+    assert "any agent that is curious can remove it (epsilon infinite)" in said
+    assert found.rows[0].kind == "across agents"
+
+
+def test_records_that_take_turns_get_the_best_noise_over_agents_and_rounds():
+    found = compare(config(training__rounds=50, training__sampling_rate="0.1"), groups=10)
+    rows = by_kind(found)
+    assert rows["joint"].energy == pytest.approx(2.20423, abs=5e-6)
+    assert rows["joint"].gap < 1e-6
+    assert rows["joint"].bound_of == "all noise"
+    assert rows["over time"].energy == pytest.approx(4.79651, abs=1e-5)
+    assert all(row.algorithm is None and row.because for row in found.rows)
+    once = compare(config(training__rounds=50, training__sampling_rate="0.02"), groups=50)
+    assert by_kind(once)["joint"].energy == pytest.approx(0.43117, abs=5e-6)
+
+
+def test_every_row_meets_the_target_at_its_multiplier_and_no_less():
+    for row in compare(config()).rows:
+        turns = math.ceil(100 / row.groups)
+        spent = epsilon(
+            noise_multiplier=row.noise_multiplier,
+            delta=1e-5,
+            rounds=turns,
+            sampling_rate=row.rate,
+        )
+        assert 0.999 < spent <= 1.0
+        assert row.outsider == pytest.approx(1.0, abs=1e-3)
+
+
+def test_insiders_stand_in_the_same_table():
+    rows = by_kind(compare(config()))
+    for kind in ("across agents", "joint"):
+        assert rows[kind].one_agent == rows[kind].all_others == math.inf
+        assert "common seed" in rows[kind].undone_by
+    assert rows["independent"].all_others == rows["independent"].outsider
+    pairs = rows["pair secrets"]
+    assert pairs.outsider < pairs.one_agent < pairs.all_others < math.inf
+
+
+def test_against_a_neighbour_common_seeds_meet_no_target():
+    found = compare(config(privacy__adversary="neighbour"))
+    rows = by_kind(found)
+    assert not rows["joint"].meets
+    assert not rows["across agents"].meets
+    assert rows["pair secrets"].one_agent == pytest.approx(1.0, abs=1e-3)
+    assert found.rows[0].kind == "pair secrets"
+    everybody = by_kind(compare(config(privacy__adversary="all-others")))
+    assert everybody["pair secrets"].noise >= everybody["independent"].noise * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("kind", ["across agents", "pair secrets", "independent"])
+def test_a_run_file_that_is_written_is_planned_at_that_noise(kind):
+    base = config(privacy__adversaries='["eavesdropper"]', training__rounds=20)
+    found = compare(base)
+    row = by_kind(found)[kind]
+    plan = make_plan(run_file_with(base, row, epsilon=found.epsilon))
+    assert plan.noise_multiplier == pytest.approx(row.noise_multiplier, rel=1e-5)
+    assert plan.guarantee("eavesdropper").epsilon == pytest.approx(1.0, abs=1e-3)
+
+
+def test_pair_secrets_cost_an_insider_what_the_plan_says():
+    base = config(privacy__adversary="neighbour", training__rounds=20)
+    found = compare(base)
+    row = by_kind(found)["pair secrets"]
+    plan = make_plan(run_file_with(base, row, epsilon=found.epsilon))
+    assert plan.guarantee("neighbour").epsilon == pytest.approx(1.0, abs=1e-3)
+    assert plan.guarantee("eavesdropper").epsilon == pytest.approx(row.outsider, rel=1e-3)
+
+
+def test_a_given_noise_multiplier_is_compared_at_its_own_epsilon():
+    found = compare(config(privacy__noise_multiplier=2.0))
+    assert by_kind(found)["independent"].noise_multiplier == pytest.approx(2.0, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ({"graph__name": "directed-ring"}, "symmetric"),
+        ({"graph__name": "directed-exponential"}, "one graph|symmetric"),
+        ({"graph__name": "server"}, "links"),
+        ({"privacy__unit": "agent"}, "unit='agent'"),
+        ({"privacy__advantage": "0.1"}, "epsilon"),
+        ({"privacy__adversary": "single-message"}, "single-message"),
+        ({"data__agents": "1"}, "links"),
+    ],
+)
+def test_what_has_no_design_is_refused(overrides, named):
+    with pytest.raises(InputError, match=named):
+        compare(config(**overrides))
+
+
+@pytest.mark.parametrize(("groups", "named"), [(0, "groups=0"), (101, "groups=101"), (30, "30")])
+def test_groups_that_cannot_take_turns_are_refused(groups, named):
+    with pytest.raises(InputError, match=named):
+        compare(config(), groups=groups)
