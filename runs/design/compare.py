@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from ...privacy.accounting.accountant import epsilon as epsilon_of
 from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
+from ...privacy.batches.patterns import PatternKind
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ...privacy.noise.design.design import design
@@ -239,8 +240,6 @@ class _Comparison:
         )
         if not sampling.own:
             how = Trained(because=_no_turns(sampling.groups))
-        elif sampling.groups > 1:
-            how = Trained(because="no run draws records in turns yet")
         elif made.bands > 1 and way.amplified:
             how = Trained(because="no account amplifies noise with memory yet")
         energy = made.energy if way.how.energy is None else way.how.energy
@@ -333,8 +332,13 @@ def _checked(config: RunFile) -> Statement:
 
 
 def _own_sampling(config: RunFile, groups: int | None, rate: float) -> _Sampling:
+    pattern = config.pattern
+    if groups is None and not (pattern.is_every or pattern.kind is PatternKind.CYCLE):
+        raise InputError(
+            f"participation={pattern.entry} has no design of noise; use {{ cycle = b }} or 'every'"
+        )
     if groups is None:
-        return _Sampling(groups=1, rate=rate, own=True)
+        groups = 1 if pattern.is_every else pattern.number
     if not 1 <= groups <= config.training.rounds:
         raise InputError(
             f"groups={groups} must lie in 1..{config.training.rounds}, the rounds of [training]"

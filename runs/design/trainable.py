@@ -78,5 +78,6 @@ def run_file_with(config: RunFile, row: Row, *, epsilon: float) -> RunFile:
     privacy = values.get("privacy")
     if isinstance(privacy, Mapping):
         kept = {k: v for k, v in privacy.items() if k not in ("epsilon", "noise_multiplier")}
-        values["privacy"] = {**kept, "epsilon": epsilon}
+        turns = {"participation": {"cycle": row.groups} if row.groups > 1 else "every"}
+        values["privacy"] = {**kept, **turns, "epsilon": epsilon}
     return read_tables(values, where=f"run file with {row.kind}")

@@ -60,6 +60,11 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
         raise InputError(
             f"agent {victim} must lie in 0..{graph.agents - 1}, of at most {_MOST_AGENTS} agents"
         )
+    if not config.pattern.is_every:
+        raise InputError(
+            f"participation={config.pattern.entry} has no figures of recipients by distance; use "
+            "'every'"
+        )
     if missing_of(config) or config.participation is not None:
         raise InputError("[participation] leaves agents out; recipients need all of them")
     statement, data = statement_of(config), data_of(config)

@@ -63,7 +63,13 @@ def test_records_that_take_turns_get_the_best_noise_over_agents_and_rounds():
     assert rows["joint"].gap < 1e-6
     assert rows["joint"].bound_of == "all noise"
     assert rows["over time"].energy == pytest.approx(4.79651, abs=1e-5)
-    assert all(row.algorithm is None and row.because for row in found.rows)
+    assert [row.kind for row in found.rows if row.algorithm is None and not row.because] == []
+    said = config(
+        training__rounds=50,
+        training__sampling_rate="0.1",
+        privacy__participation="{cycle = 10}",
+    )
+    assert compare(said) == found
     once = compare(config(training__rounds=50, training__sampling_rate="0.02"), groups=50)
     assert by_kind(once)["joint"].energy == pytest.approx(0.43117, abs=5e-6)
 
@@ -112,6 +118,18 @@ def test_a_run_file_that_is_written_is_planned_at_that_noise(kind):
     assert plan.guarantee("eavesdropper").epsilon == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("rate", ["0.2", "0.1"])
+def test_a_run_file_of_records_in_turns_is_planned_at_that_noise(rate):
+    base = config(
+        privacy__adversaries='["eavesdropper"]', training__rounds=20, training__sampling_rate=rate
+    )
+    found = compare(base, groups=5)
+    for kind in ("across agents", "independent"):
+        row = by_kind(found)[kind]
+        plan = make_plan(run_file_with(base, row, epsilon=found.epsilon))
+        assert plan.noise_multiplier == pytest.approx(row.noise_multiplier, rel=1e-5)
+
+
 def test_pair_secrets_cost_an_insider_what_the_plan_says():
     base = config(privacy__adversary="neighbour", training__rounds=20)
     found = compare(base)
@@ -136,6 +154,7 @@ def test_a_given_noise_multiplier_is_compared_at_its_own_epsilon():
         ({"privacy__advantage": "0.1"}, "epsilon"),
         ({"privacy__adversary": "single-message"}, "single-message"),
         ({"data__agents": "1"}, "links"),
+        ({"privacy__participation": "{most = 3}"}, "participation"),
     ],
 )
 def test_what_has_no_design_is_refused(overrides, named):
