@@ -110,24 +110,21 @@ def parts_of(config: RunFile, data: Dataset) -> list[NDArray[np.int64]]:
         ValueError: they cannot be dealt so, a user has more records than the public cap, or an
             agent more than most_records.
     """
-    found = _parts(config, data)
-    config.data.check_held(max(map(len, found)))
-    return found
-
-
-def _parts(config: RunFile, data: Dataset) -> list[NDArray[np.int64]]:
     if data.users is not None:
-        return _parts_by_user(config, data.users)
-    if data.held_by is not None:
-        return parts_held(data.held_by, config.data.agents)
-    return partition(
-        data.targets.numpy(),
-        config.data.agents,
-        scheme=config.data.partition,
-        concentration=config.data.concentration,
-        shards=config.data.shards,
-        generator=np.random.default_rng(config.training.seed),
-    )
+        parts = _parts_by_user(config, data.users)
+    elif data.held_by is not None:
+        parts = parts_held(data.held_by, config.data.agents)
+    else:
+        parts = partition(
+            data.targets.numpy(),
+            config.data.agents,
+            scheme=config.data.partition,
+            concentration=config.data.concentration,
+            shards=config.data.shards,
+            generator=np.random.default_rng(config.training.seed),
+        )
+    config.data.check_held(max(map(len, parts)))
+    return parts
 
 
 def _parts_by_user(config: RunFile, users: Tensor) -> list[NDArray[np.int64]]:
