@@ -107,8 +107,7 @@ def parts_of(config: RunFile, data: Dataset) -> list[NDArray[np.int64]]:
     """By agent the indices of its records in the training part of the data set.
 
     Raises:
-        ValueError: they cannot be dealt so, a user has more records than the public cap, or an
-            agent more than most_records.
+        ValueError: they cannot be dealt so, or a user or an agent has more than a public cap.
     """
     if data.users is not None:
         parts = _parts_by_user(config, data.users)
