@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...privacy.errors import InputError
-from ...runs.evidence.evidence import read_attack
 from ...runs.folder.records import MetricsLine
 from ...runs.sweep.points import points_of
-from ...runs.sweep.results import POINTS, PointResult, read_results, read_tuned
+from ...runs.sweep.results import PointResult, read_results, read_tuned
 from ...runs.sweep.sweep_file import kept_sweep
+from .attacked import SCORES, OverImages, mean_score, over_images
 from .statistics import Difference, Mean, difference_of, mean_of
 
 __all__ = ["VALUES", "Cell", "SweepTable", "figures_of", "results_of", "sweep_table"]
@@ -101,6 +101,7 @@ class Cell:
         tuned: what was chosen for it on validation records.
         failed: how many runs failed.
         contradicted: how many runs measured more than is proven.
+        attacked: by name of a score what the attack rebuilt, over images; empty of no attack.
     """
 
     row: Mapping[str, str]
@@ -113,6 +114,7 @@ class Cell:
     tuned: Mapping[str, str] = field(default_factory=dict)
     failed: int = 0
     contradicted: int = 0
+    attacked: Mapping[str, OverImages] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,6 +200,7 @@ def sweep_table(
                     tuned=tuned.get(tuple(of[0].settings.values()), {}),
                     failed=sum(one.state == "failed" for one in of),
                     contradicted=sum(bool(one.contradictions) for one in of),
+                    attacked=over_images(out, of),
                 )
             )
             before = own
@@ -246,7 +249,7 @@ def figures_of(
         if one.state != "done" or one.metrics is None:
             continue
         if asked.attack:
-            found = _attacked(out, one, asked.attack)
+            found = mean_score(out, one, asked.attack)
         else:
             found = asked.of_mean(one.metrics) if asked.of_mean else None
             each = asked.of_agents(one.metrics) if asked.of_agents else None
@@ -255,17 +258,6 @@ def figures_of(
         if found is not None:
             own[one.seed] = asked.scale * found
     return own, agents
-
-
-def _attacked(out: Path, one: PointResult, score: str) -> float | None:
-    """The mean score of the run's own messages, over what was attacked."""
-    found = read_attack(out / POINTS / one.name) if one.attacked else None
-    # Of the sweep's own attack: one that somebody added to a run would be in no other's mean.
-    own = [] if found is None else [one for one in found.scenarios if not one.attack]
-    if not own:
-        return None
-    scores = [getattr(scenario.rows[-1].mean, score) for scenario in own]
-    return sum(scores) / len(scores)
 
 
 def _instead(out: Path, results: Sequence[PointResult]) -> str:
@@ -322,6 +314,14 @@ def _caption(cells: Sequence[Cell], value: str) -> str:
     text = ", ".join(words) + "."
     if any(cell.above is not None for cell in cells):
         text += " Difference: to the line above, seed by seed, with a 95 % interval (Student's t)."
+    if attacked := [of for cell in cells for of in cell.attacked.values()]:
+        images = sorted({of.count for of in attacked})
+        few = f"{images[0]}" if len(images) == 1 else f"{images[0]} to {images[-1]}"
+        names = [name.upper() for name in SCORES if any(name in cell.attacked for cell in cells)]
+        text += (
+            f" {', '.join(names)} of the attack on the runs' own messages: mean over n = {few} "
+            "images of all seeds, each averaged over scenarios, with a 95 % bootstrap interval."
+        )
     best = [cell for cell in cells if cell.best]
     if best:
         text += " Bold: the best of its column, and what the same interval does not tell from it."

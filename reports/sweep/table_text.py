@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ...privacy.errors import InputError
 from ...runs.numbers import bound
 from ..plain_text import markdown_text, plain
+from .attacked import SCORES, OverImages
 from .statistics import Difference, Mean
 from .table import VALUES, Cell, SweepTable
 
@@ -32,6 +33,8 @@ def lines_of(table: SweepTable) -> list[dict[str, str]]:
             line["agents"] = "" if cell.agents is None else _mean(cell.agents)
         line["difference"] = _difference(cell.above)
         line |= {f"ε {name}": _epsilon(cell, name) for name in adversaries}
+        for name, of in cell.attacked.items():
+            line[f"attack {SCORES[name]}"] = _over_images(of)
         for key, chosen in cell.tuned.items():
             line[key] = chosen
         line["n"] = str(cell.mean.count) + (f" ({cell.failed} failed)" if cell.failed else "")
@@ -63,6 +66,18 @@ def _difference(found: Difference | None) -> str:
 
 def _signed(value: float) -> str:
     return f"{value:+.3g}" if 0 < abs(value) < _SMALL else f"{value:+.2f}"
+
+
+def _over_images(found: OverImages) -> str:
+    if math.isnan(found.low):
+        return f"{_figures(found.mean)} (n = 1)"
+    return f"{_figures(found.mean)} [{_figures(found.low)}, {_figures(found.high)}]"
+
+
+def _figures(value: float) -> str:
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:.3g}"
 
 
 def _epsilon(cell: Cell, adversary: str) -> str:
@@ -166,6 +181,14 @@ def _json(table: SweepTable) -> dict[str, object]:
                 "tuned": dict(cell.tuned),
                 "failed": cell.failed,
                 "contradicted": cell.contradicted,
+                "attack": {
+                    name: {
+                        "mean": _figure(of.mean),
+                        "interval": [_figure(of.low), _figure(of.high)],
+                        "images": of.count,
+                    }
+                    for name, of in cell.attacked.items()
+                },
             }
             for cell in table.cells
         ],

@@ -1,0 +1,131 @@
+"""Scores of attacks in a sweep's table: an image of a seed counts once, over its scenarios."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from overhear.attacks.scoring.metrics import bootstrap_interval
+from overhear.reports.sweep import attacked
+from overhear.reports.sweep.table import sweep_table
+from overhear.reports.sweep.table_text import lines_of, table_text
+from overhear.runs.sweep.points import points_of
+from overhear.runs.sweep.results import PointResult, read_results, write_result
+from overhear.runs.sweep.sweep_file import checked, file_text
+
+BASE = {"data": {"name": "digits"}}
+
+
+def row(mse, *, ssim=None):
+    scores = {"mse": mse, "psnr": [-10 * math.log10(v) for v in mse], "ssim": ssim or mse}
+    means = {name: float(np.mean(values)) for name, values in scores.items()}
+    return SimpleNamespace(**scores, mean=SimpleNamespace(**means))
+
+
+def scenario(mse, *, attack="", **more):
+    first = row([9.0] * len(mse))  # a blind guess, which is not counted
+    return SimpleNamespace(attack=attack, rows=[first, row(mse, **more)])
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """Two lines of two seeds, of which the second line was not attacked."""
+    out = tmp_path / "d"
+    grid = {"algorithm.name": ["zeta", "alpha"]}
+    file = checked({"base": BASE, "grid": grid, "seeds": 2}, where="s.toml")
+    (out / "results").mkdir(parents=True)
+    (out / "sweep.toml").write_text(file_text(file, BASE), encoding="utf-8")
+    found = {}
+    for point in points_of(file, {}):
+        name = point.settings["algorithm.name"]
+        result = PointResult(
+            name=point.name,
+            settings=dict(point.settings),
+            seed=point.seed,
+            state="done",
+            run_file="",
+            seconds=1.0,
+            attacked=name == "zeta",
+            metrics={
+                "round": 1,
+                "loss": [1.0],
+                "consensus_accuracy": 0.5,
+                "consensus_loss": 1.0,
+                "consensus_distance": 0.0,
+            },
+        )
+        write_result(out, PointResult.model_validate(result.model_dump()))
+        base = 0.1 * point.seed
+        found[point.name] = SimpleNamespace(
+            scenarios=[
+                scenario([base, base + 0.2]),
+                scenario([base + 0.02, base + 0.24]),
+                scenario([5.0, 5.0], attack="somebody's own"),
+            ]
+        )
+    monkeypatch.setattr(attacked, "read_attack", lambda folder: found[folder.name])
+    return out, found
+
+
+PER_IMAGE = [0.11, 0.32, 0.21, 0.42]  # of seeds 1 and 2, each the mean of two scenarios
+
+
+def test_an_image_counts_once_with_its_mean_over_scenarios(sweep):
+    out, _ = sweep
+    table = sweep_table(out)
+    of = table.cells[0].attacked["mse"]
+    assert of.count == 4
+    assert of.mean == pytest.approx(np.mean(PER_IMAGE))
+    assert (of.low, of.high) == pytest.approx(bootstrap_interval(PER_IMAGE))
+    assert of.low < of.mean < of.high
+    assert table.cells[1].attacked == {}
+    assert sweep_table(out, value="mse").cells[0].mean.value == pytest.approx(of.mean)
+
+
+def test_the_columns_stand_in_every_format(sweep):
+    out, _ = sweep
+    table = sweep_table(out)
+    first, second = lines_of(table)
+    assert first["attack MSE"].startswith("0.265 [")
+    assert "attack SSIM" in first
+    assert "attack MSE" not in second
+    assert "mean over n = 4 images of all seeds" in table.caption
+    assert "attack MSE" in table_text(table, format="csv").splitlines()[0]
+    held = json.loads(table_text(table, format="json"))["lines"][0]["attack"]["mse"]
+    assert held["images"] == 4
+    assert held["mean"] == pytest.approx(0.265)
+
+
+def test_what_has_no_ssim_has_no_column_of_it_and_a_perfect_psnr_is_infinite(sweep):
+    out, found = sweep
+    for one in found.values():
+        one.scenarios = [scenario([0.5], ssim=[math.nan])]
+        one.scenarios[0].rows[-1].psnr = [math.inf]
+    table = sweep_table(out)
+    assert set(table.cells[0].attacked) == {"mse", "psnr"}
+    assert table.cells[0].attacked["psnr"].mean == math.inf
+    assert "∞" in lines_of(table)[0]["attack PSNR, dB"]
+    held = json.loads(table_text(table, format="json"))["lines"][0]["attack"]["psnr"]
+    assert held["mean"] == "inf"
+
+
+def test_a_single_image_has_no_interval(sweep):
+    out, found = sweep
+    for one in found.values():
+        one.scenarios = [scenario([0.5])]
+    assert sweep_table(out).cells[0].attacked["mse"].count == 2
+    one = [of for of in read_results(out) if of.attacked][:1]
+    alone = attacked.over_images(out, one)["mse"]
+    assert math.isnan(alone.low)
+    assert math.isnan(alone.high)
+
+
+def test_a_sweep_without_an_attack_has_no_such_column(sweep):
+    out, found = sweep
+    for name in found:
+        found[name] = None
+    table = sweep_table(out)
+    assert not any("attack" in head for head in lines_of(table)[0])
+    assert "images" not in table.caption
