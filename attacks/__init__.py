@@ -12,6 +12,7 @@ from .problem.presets import PRESETS, Preset
 from .scoring.conclusion import conclusion
 from .scoring.evaluation import Row, attack_images
 from .scoring.metrics import Scores, blind_guess, match, mse, psnr, ssim
+from .tokens.reconstruct import TokenReconstruction, reconstruct_tokens
 
 __all__ = [
     "PRESETS",
@@ -24,6 +25,7 @@ __all__ = [
     "Row",
     "Scenario",
     "Scores",
+    "TokenReconstruction",
     "Trial",
     "attack_images",
     "best_weights",
@@ -38,6 +40,7 @@ __all__ = [
     "observe",
     "psnr",
     "reconstruct",
+    "reconstruct_tokens",
     "recover_labels",
     "replay",
     "scenarios_of",

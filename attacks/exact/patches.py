@@ -114,7 +114,7 @@ def embedded_patches(
     embedding = _recognised(model, observation.points[0, 0], input_shape)
     if embedding is None:
         return None
-    rounding = max(_rounding(observation.gradient), observation.rounding)
+    rounding = max(rounding_of(observation.gradient), observation.rounding)
     left, right = [], []
     for row in observation.gradient.double():
         gradients = unflatten(model, row)
@@ -135,7 +135,7 @@ def embedded_patches(
     return box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
 
 
-def _rounding(gradient: Tensor) -> float:
+def rounding_of(gradient: Tensor) -> float:
     """Half of the relative spacing of the coarsest type that holds every value."""
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         if torch.equal(gradient.to(dtype).to(gradient), gradient):

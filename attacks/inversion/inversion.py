@@ -34,6 +34,7 @@ from ..problem.observation import HOST, Observation
 from ..problem.presets import PRESETS, Preset
 from ..problem.prior import build_box
 from ..problem.problem import Found, Problem, Progress, home_of
+from ..tokens.lookup import token_table
 from .checkpoint import Checkpoint, digest
 from .fallback import distance_left, fall_back
 from .optimisation import finishes, optimise
@@ -108,8 +109,9 @@ def reconstruct(
         The reconstruction, on the CPU.
 
     Raises:
-        ValueError: the preset is unknown or cannot do without candidates and one record, a shape
-            disagrees with the observation, or the checkpoint belongs to another problem.
+        ValueError: the preset is unknown or cannot do without candidates and one record, the model
+            takes tokens, a shape disagrees with the observation, or the checkpoint belongs to
+            another problem.
 
     Examples:
         >>> from overhear.attacks.problem.observation import observe
@@ -134,6 +136,11 @@ def reconstruct(
         raise InputError(
             f"a preset that searches nothing needs candidates and records=1, not "
             f"records={observation.records}; give public records, or use another preset"
+        )
+    if len(input_shape) == 1 and token_table(model, input_shape) is not None:
+        raise InputError(
+            "the model looks its inputs up in an embedding, so its records are tokens, which are "
+            "not searched for; use reconstruct_tokens"
         )
     problem = _pose(
         observation,

@@ -66,6 +66,9 @@ def invert(
     truth: Annotated[
         Path | None, typer.Option(metavar="FILE", help="To score against: likewise.")
     ] = None,
+    vocabulary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of tokens: one word a line, or JSON.")
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(help="The attack; else matched.", autocompletion=completion.presets),
@@ -105,6 +108,7 @@ def invert(
         "weights": weights,
         "prior": prior,
         "truth": truth,
+        "vocabulary": vocabulary,
         "preset": preset,
         "restarts": restarts,
         "seed": seed,

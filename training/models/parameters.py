@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["MODEL_NAMES", "build_model", "flatten", "unflatten", "validate_model"]
 
 MODEL_NAMES = tuple(NETWORKS)
+Probe = Callable[[nn.Module, Shape], Tensor]
+"""f(network, input_shape), which returns inputs (2, *input_shape)."""
+
 _LONGEST_ERROR = 300  # characters of what a network of your own raised
 
 
@@ -38,6 +41,7 @@ def build_model(
     classes: int,
     generator: torch.Generator,
     regression: bool = False,
+    probe: Probe | None = None,
 ) -> nn.Module:
     """A network with freshly drawn weights.
 
@@ -49,6 +53,8 @@ def build_model(
         generator: Decides the weights, exactly as `torch.manual_seed` with its seed would, and is
             advanced; torch's global generator is left as it was. On the CPU.
         regression: Whether numbers are predicted, and not classes.
+        probe: Gives the inputs (2, *input_shape) on which a network of your own is tried;
+            numbers in [0, 1] where None.
 
     Returns:
         The network, on the CPU.
@@ -96,7 +102,7 @@ def build_model(
             f"its network, for input_shape={input_shape} (does it take records of that shape?)",
             passing=InputError,
         ):
-            _check_own(name, model, input_shape, classes=classes)
+            _check_own(name, model, input_shape, classes=classes, probe=probe)
     return model
 
 
@@ -224,13 +230,15 @@ def _stated(name: str, doing: str, *, passing: type[Exception] | tuple[()] = ())
         ) from error
 
 
-def _check_own(name: str, model: object, input_shape: Shape, *, classes: int) -> None:
+def _check_own(
+    name: str, model: object, input_shape: Shape, *, classes: int, probe: Probe | None
+) -> None:
     if not isinstance(model, nn.Module):
         raise InputTypeError(
             f"model {name!r} returned {type(model).__name__}, must be an nn.Module"
         )
     validate_model(model)
-    inputs = torch.rand(2, *input_shape)
+    inputs = torch.rand(2, *input_shape) if probe is None else probe(model, input_shape)
     with torch.no_grad():
         logits = model(inputs)
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__

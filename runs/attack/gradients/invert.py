@@ -8,7 +8,7 @@ Shape letters: K intercepts, B records, D parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from ....attacks.inversion.inversion import Reconstruction, reconstruct
-from ....attacks.problem.observation import sent_gradients
+from ....attacks.problem.observation import HOST, sent_gradients
 from ....attacks.problem.presets import PRESETS, Preset
 from ....attacks.problem.problem import home_of
 from ....attacks.scoring.metrics import match
+from ....attacks.tokens.reconstruct import TokenReconstruction
 from ....privacy.durable import PART
 from ....privacy.errors import InputError
 from ....training.data.image_folder import opened_picture
@@ -32,6 +33,7 @@ from .batch import BatchFacts, facts_of
 from .file import read_tensors
 from .model import Posed, doubts, pose
 from .schema import GradientAttack, TruthScores
+from .tokens import check_token_facts, read_records, read_vocabulary, rebuild, told
 from .words import conclusion
 
 Progress = Callable[[int, int], None]
@@ -63,6 +65,7 @@ def attack_gradients(
     weights: Path | None = None,
     prior: Path | None = None,
     truth: Path | None = None,
+    vocabulary: Path | None = None,
     seed: int = 0,
     device: str = "auto",
     progress: Progress | None = None,
@@ -97,7 +100,9 @@ def attack_gradients(
         prior: public guess: a picture, or a safetensors file whose `inputs` or `pixels` are
             averaged; mid-grey where None. What the gradient does not speak for falls back to it.
         truth: the true batch, to score against; a picture, or a safetensors file of `inputs` (as
-            the network is fed) or `pixels` (in [0, 1]).
+            the network is fed) or `pixels` (in [0, 1]). Of a model of tokens `tokens` or `inputs`,
+            whole numbers; so is `prior`, of public records.
+        vocabulary: the word of each token: a text file of one a line, or JSON.
         seed: of the starts.
         device: where to search, as `find_device` reads it.
         progress: called with (step, total).
@@ -140,11 +145,29 @@ def attack_gradients(
         },
     )
     posed = pose(file, facts, model=model, weights=weights)
+    if vocabulary is not None and posed.table is None:
+        raise InputError(f"{vocabulary} names tokens, but the model looks none up; leave it out")
+    notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
+    if posed.table is not None:
+        check_token_facts(posed, preset=preset)
+        public = None if prior is None else read_records(prior, posed)
+        true_tokens = None if truth is None else _whole(read_records(truth, posed), truth, facts)
+        words = None if vocabulary is None else read_vocabulary(vocabulary, posed)
+        rebuilt = rebuild(posed, seed=seed, public=public)
+        stop.finish()
+        if not interrupted:
+            run_folder.claim(out)
+        notes += rebuilt.notes
+        said = told(rebuilt, posed, truth=true_tokens, public=public, words=words)
+        result = _result(posed, rebuilt, model=model, preset=preset, notes=notes)
+        result = result.model_copy(
+            update={"device": str(HOST), "exact_device": str(HOST), "tokens": said}
+        )
+        return _finished(out, result, {"tokens": rebuilt.tokens, "labels": rebuilt.labels})
     guess = torch.full(facts.input_shape, 0.5, dtype=torch.float64)
     if prior is not None:
         guess = _pictures(prior, facts).mean(dim=0)
-    true_pixels = None if truth is None else _true_pixels(truth, facts)
-    notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
+    true_pixels = None if truth is None else _whole(_pictures(truth, facts), truth, facts)
     if facts.local_steps > 1:
         notes.append(
             f"the gradients are taken for the mean of {facts.local_steps} local steps of size "
@@ -162,7 +185,7 @@ def attack_gradients(
     # What was found, in words, tensors and pictures.
     stop.finish()
     pixels = facts.pixels(found.inputs)
-    result = _result(posed, facts, found, model=model, preset=preset, notes=notes).model_copy(
+    result = _result(posed, found, model=model, preset=preset, notes=notes).model_copy(
         update={
             "device": str(where),
             "exact_device": str(home_of(where)),
@@ -173,8 +196,14 @@ def attack_gradients(
             else _save_pictures(out, "original", true_pixels),
         }
     )
+    tensors = {"inputs": found.inputs, "pixels": pixels, "labels": found.labels}
+    return _finished(out, result, tensors)
+
+
+def _finished(out: Path, result: GradientAttack, tensors: Mapping[str, Tensor]) -> GradientAttack:
+    """Write what was found, with its conclusion."""
     result = result.model_copy(update={"conclusion": conclusion(result)})
-    _save_tensors(out / RECONSTRUCTION, found, pixels)
+    _save_tensors(out / RECONSTRUCTION, tensors)
     for part in out.glob(f"{SEARCH}*{PART}"):  # of a process that was killed
         part.unlink()
     result.write(out / ATTACK)
@@ -183,16 +212,21 @@ def attack_gradients(
 
 def _result(
     posed: Posed,
-    facts: BatchFacts,
-    found: Reconstruction,
+    found: Reconstruction | TokenReconstruction,
     *,
     model: str,
     preset: str,
     notes: Sequence[str],
 ) -> GradientAttack:
     """What was found, without the truth, the pictures and the conclusion."""
-    left, of_noise = _residuals(posed, found)
-    gradient = posed.observation.gradient  # (K, D)
+    facts, gradient = posed.facts, posed.observation.gradient  # (K, D)
+    if isinstance(found, TokenReconstruction):
+        left, stage, iterations = found.residual, list(found.stage), 0
+        objective, of_noise = left, _residual_of_noise(posed)
+    else:
+        stage = [found.stage if held else "prior" for held in found.supported]
+        objective, iterations = found.objective, found.iterations
+        left, of_noise = _residual(posed, found), _residual_of_noise(posed)
     return GradientAttack(
         version=1,
         model=model,
@@ -208,10 +242,10 @@ def _result(
         noise_std=facts.noise_std,
         labels=found.labels.tolist(),
         labels_given=facts.labels is not None,
-        stage=[found.stage if held else "prior" for held in found.supported],
+        stage=stage,
         supported=list(found.supported),
-        objective=found.objective,
-        iterations=found.iterations,
+        objective=objective,
+        iterations=iterations,
         relative_residual=left,
         residual_of_noise=of_noise,
         scores=None,
@@ -229,9 +263,8 @@ def _settings(preset: str, restarts: int | None) -> Preset:
     return PRESETS[preset] if restarts is None else replace(PRESETS[preset], starts=restarts)
 
 
-def _true_pixels(truth: Path, facts: BatchFacts) -> Tensor:
-    """(records, *input_shape) pixels of the true batch."""
-    found = _pictures(truth, facts)
+def _whole(found: Tensor, truth: Path, facts: BatchFacts) -> Tensor:
+    """The true batch (records, *input_shape), all of it."""
     if len(found) != facts.records:
         raise InputError(
             f"{truth} holds {len(found)} records, but records={facts.records}; give the whole batch"
@@ -276,15 +309,21 @@ def _is_interrupted(out: Path) -> bool:
     )
 
 
-def _residuals(posed: Posed, found: Reconstruction) -> tuple[float, float]:
-    """||g - o|| / ||o|| of what was found, and its expectation for the truth under the noise."""
+def _residual(posed: Posed, found: Reconstruction) -> float:
+    """||g - o|| / ||o|| of what was found."""
     seen = posed.observation
     sent = sent_gradients(
         seen, posed.model, inputs=found.inputs.to(seen.gradient), targets=found.labels
     )
-    size = float(torch.linalg.vector_norm(seen.gradient.double()))
-    left = float(torch.linalg.vector_norm((sent.detach() - seen.gradient).double()))
-    return left / size, posed.facts.noise_std * seen.gradient.numel() ** 0.5 / size
+    left = torch.linalg.vector_norm((sent.detach() - seen.gradient).double())
+    return float(left / torch.linalg.vector_norm(seen.gradient.double()))
+
+
+def _residual_of_noise(posed: Posed) -> float:
+    """The same of the truth under the noise, in expectation."""
+    gradient = posed.observation.gradient
+    size = float(torch.linalg.vector_norm(gradient.double()))
+    return posed.facts.noise_std * gradient.numel() ** 0.5 / size
 
 
 def _pictures(path: Path, facts: BatchFacts) -> Tensor:
@@ -340,10 +379,9 @@ def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:
     )
 
 
-def _save_tensors(path: Path, found: Reconstruction, pixels: Tensor) -> None:
+def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
-    tensors = {"inputs": found.inputs, "pixels": pixels, "labels": found.labels}
     save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
 
 

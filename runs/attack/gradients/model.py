@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ....attacks.problem.observation import Observation, sent_gradients
+from ....attacks.tokens.lookup import Table, probe_tokens, token_table
 from ....privacy.errors import InputError
 from ....training.models.parameters import build_model, flatten
 from .batch import BatchFacts
@@ -34,13 +35,17 @@ _SLACK = 1e-3
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Posed:
-    """A model, what is known of the batch, its gradients, and where the parameters are from."""
+    """A model, what is known of the batch, its gradients, and where the parameters are from.
+
+    `table` is where a model of tokens looks them up, None where records are numbers.
+    """
 
     model: nn.Module
     facts: BatchFacts
     classes: int
     observation: Observation
     parameters_from: str
+    table: Table | None = None
 
 
 def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | None) -> Posed:
@@ -91,8 +96,10 @@ def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | Non
         classes=classes,
         observation=observation,
         parameters_from=origin,
+        table=token_table(network, facts.input_shape),
     )
-    _probe(posed, model)
+    if posed.table is None:
+        _probe(posed, model)
     return posed
 
 
@@ -128,6 +135,7 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
         input_shape=facts.input_shape,
         classes=classes,
         generator=torch.Generator().manual_seed(seed),
+        probe=probe_tokens,
     )
     return network.eval()
 

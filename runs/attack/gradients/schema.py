@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...described import Count, Described, NotNegative, Score
+from ...described import Count, Described, Fraction, NotNegative, Score
 from ...evidence.schema import Means
 
-__all__ = ["GradientAttack", "TruthScores"]
+__all__ = ["BlindTokens", "GradientAttack", "ScoredTokens", "TokensFound", "TruthScores"]
 
 
 class TruthScores(Described):
@@ -23,6 +23,56 @@ class TruthScores(Described):
     mean: Means
     blind: Means
     """Of the blind guess."""
+
+
+class ScoredTokens(Described):
+    """Tokens that are right; one that is not known is the public guess, where there is one."""
+
+    placed: Fraction | None
+    """Share of the batch's tokens that are right at their place; null where no order is known."""
+    multiset: Fraction
+    """Share of them that are right, wherever they stand."""
+    whole: Count | None
+    """Records in which every token is right at its place; null where no order is known."""
+    present: Fraction
+    """Share of the different tokens of the batch that are known to be in it."""
+    false: Count
+    """Tokens that are said to be in the batch and are not."""
+
+
+class BlindTokens(Described):
+    """The same of the most frequent tokens of public records, at each place and in the batch."""
+
+    placed: Fraction
+    multiset: Fraction
+    whole: Count
+
+
+class TokensFound(Described):
+    """What is known of a batch of tokens."""
+
+    vocabulary: Count
+    """How many tokens the embedding has."""
+    decided: str
+    """"sequences", "multisets" (of each record), "batch" (one multiset), "set" or "nothing"."""
+    tokens: list[list[int]]
+    """Of each record; -1 is not known."""
+    present: list[int]
+    """Tokens that are in the batch; under noise those that stand out."""
+    words: list[list[str]] | None
+    present_words: list[str] | None
+    runner_up: NotNegative | None
+    """Least relative residual of another batch that was tried and is told apart."""
+    tried: Count
+    """How many others were tried."""
+    false_alarm: Fraction
+    """Probability that any token that is said to be in the batch is not; 0 without noise."""
+    power: Fraction
+    """Share of the tokens of random batches that would be found under this noise."""
+    scores: ScoredTokens | None
+    """Null without the truth."""
+    blind: BlindTokens | None
+    """Null without the truth or public records."""
 
 
 class GradientAttack(Described):
@@ -48,6 +98,7 @@ class GradientAttack(Described):
     noise_std: NotNegative
     """On each coordinate of the mean gradient."""
     labels: list[int]
+    """-1 where one is not known, which happens with tokens alone."""
     labels_given: bool
     stage: list[str]
     """What made each record; "prior" is the public guess."""
@@ -61,6 +112,8 @@ class GradientAttack(Described):
     """What the noise alone leaves of it, in expectation."""
     scores: TruthScores | None
     """Null without the truth."""
+    tokens: TokensFound | None = None
+    """Where the model looks tokens up; null for pictures and numbers."""
     images: list[str]
     originals: list[str]
     reconstruction: str

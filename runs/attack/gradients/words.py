@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...numbers import figure
-from .schema import GradientAttack, TruthScores
+from .schema import GradientAttack, TokensFound, TruthScores
 
 __all__ = ["conclusion", "summary_lines"]
 
@@ -29,6 +29,8 @@ def conclusion(found: GradientAttack) -> str:
     Args:
         found: what an attack found; its own conclusion is not looked at.
     """
+    if found.tokens is not None:
+        return _of_tokens(found, found.tokens)
     records, supported = len(found.supported), sum(found.supported)
     if found.scores is not None:
         return _scored(found.scores, supported=supported)
@@ -62,6 +64,68 @@ def conclusion(found: GradientAttack) -> str:
     )
 
 
+def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
+    """What is known of the tokens of a batch; the certificate speaks, and not the truth."""
+    if tokens.decided == "nothing":
+        return (
+            f"No leak shown: no token stands out of the noise, where {tokens.power:.1%} of the "
+            f"tokens of random batches would; {_NOT_PROTECTED}."
+            if found.noise_std
+            else f"No leak shown: no token of the batch was found; {_NOT_PROTECTED}."
+        )
+    if found.noise_std:
+        known = sum(token >= 0 for row in tokens.tokens for token in row)
+        places = f", and {known} places are known" if known else ""
+        return (
+            f"A leak is shown: {_counted(len(tokens.present), 'token')} of the batch "
+            f"{'stands' if len(tokens.present) == 1 else 'stand'} out of the noise{places}; with "
+            f"probability {1 - tokens.false_alarm:.0%} none of these is false. Of the tokens of "
+            f"random batches {tokens.power:.1%} would."
+        )
+    what = {
+        "sequences": "every token at its place",
+        "multisets": "how often each record holds every token, in an order that the model does not "
+        "see,",
+        "batch": "how often the batch holds every token",
+        "set": "which tokens the batch holds",
+    }[tokens.decided]
+    return f"A leak is shown: {what} can be had from the gradient by algebra."
+
+
+def _token_lines(found: GradientAttack, tokens: TokensFound) -> list[str]:
+    lines = []
+    known = " (given)" if found.labels_given else ""
+    shown = tokens.words or [[str(t) if t >= 0 else "?" for t in row] for row in tokens.tokens]
+    for index, (label, stage) in enumerate(zip(found.labels, found.stage, strict=True)):
+        read = f"label {label}{known}" if label >= 0 else "label unknown"
+        if any(token >= 0 for token in tokens.tokens[index]):
+            order = ", in no order" if tokens.decided in ("multisets", "batch") else ""
+            lines.append(f"record {index}: {read}, {stage}{order}: {' '.join(shown[index])}")
+        else:
+            lines.append(f"record {index}: {read}, no token at a place is known")
+    of = tokens.present_words or [str(token) for token in tokens.present]
+    if tokens.decided in ("set", "nothing"):
+        lines.append(f"{_counted(len(of), 'token')} of the batch: {' '.join(of) or 'none'}")
+    return lines
+
+
+def _token_scores(tokens: TokensFound) -> list[str]:
+    if (scores := tokens.scores) is None:
+        return []
+    placed = "no order is known" if scores.placed is None else f"{scores.placed:.1%} at their place"
+    whole = "" if scores.whole is None else f", {_counted(scores.whole, 'record')} whole"
+    lines = [
+        f"right: {placed}{whole}, {scores.multiset:.1%} wherever they stand; "
+        f"{scores.present:.1%} of the batch's different tokens are known, {scores.false} false"
+    ]
+    if (blind := tokens.blind) is not None:
+        lines.append(
+            f"blind guess: {blind.placed:.1%} at their place, {_counted(blind.whole, 'record')} "
+            f"whole, {blind.multiset:.1%} wherever they stand"
+        )
+    return lines
+
+
 def _scored(scores: TruthScores, *, supported: int) -> str:
     reached, blind = scores.mean.mse, scores.blind.mse
     if reached < 0.9 * blind:
@@ -85,19 +149,29 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     if (scores := found.scores) is not None:
         for true, index in enumerate(scores.order):
             of[index] = f", {_decibel(scores.psnr[true])} to record {true} of the truth"
+    length = "" if found.tokens is None else f" of {found.input_shape[0]} tokens"
     lines = [
-        f"{_counted(found.records, 'record')} from {_counted(found.intercepts, 'intercept')} "
-        f"of {found.parameters:,} parameters, preset {found.preset}"
+        f"{_counted(found.records, 'record')}{length} from "
+        f"{_counted(found.intercepts, 'intercept')} of {found.parameters:,} parameters, preset "
+        f"{found.preset}"
     ]
     known = " (given)" if found.labels_given else ""
-    for index, (label, stage) in enumerate(zip(found.labels, found.stage, strict=True)):
+    if found.tokens is not None:
+        lines += _token_lines(found, found.tokens)
+    pictures = () if found.tokens is not None else zip(found.labels, found.stage, strict=True)
+    for index, (label, stage) in enumerate(pictures):
         how = "the public guess, nothing better is supported" if stage == "prior" else stage
         lines.append(f"record {index}: label {label}{known}, {how}{of.get(index, '')}")
     noise = found.residual_of_noise
     beside = f"; the noise alone makes {figure(noise, 2)}" if noise else ""
+    if found.tokens is not None and found.tokens.runner_up is not None:
+        other = figure(found.tokens.runner_up, 2)
+        beside += f"; the nearest of {found.tokens.tried} other batches leaves {other}"
     lines.append(
         f"unexplained: {figure(found.relative_residual, 2)} of the gradient's norm{beside}"
     )
+    if found.tokens is not None:
+        lines += _token_scores(found.tokens)
     if scores is not None:
         lines.append(
             f"mean PSNR {_decibel(scores.mean.psnr)}, blind guess {_decibel(scores.blind.psnr)}"

@@ -1,0 +1,1 @@
+"""Attacks on models of tokens, whose inputs are whole numbers that an embedding looks up."""

@@ -1,0 +1,374 @@
+"""The records of a batch of tokens, rebuilt from its gradient.
+
+    set         tokens whose rows of the embedding's gradient are not 0
+    positions   rows of learned positions; rows in the span of the first layer's gradient (DAGER)
+    records     put together by the spans of later layers, else by the gradient itself
+    labels      how often each record has each label: non-negative least squares
+    accept      by the gradient that the batch would have sent
+    certify     batches that differ least are tried: what is told apart, and what is not
+
+Without noise only. What none of this decides is not guessed: a token that is not known is -1. Under
+noise `noisy` decides.
+
+Shape letters: K intercepts, B records, L positions, V tokens of the vocabulary, N public records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...privacy.errors import InputError
+from ...training.device.precision import full_precision
+from ...training.models.parameters import unflatten
+from ..exact.patches import rounding_of
+from ..problem.observation import HOST, Observation
+from .assembly import Assembly, Test, suggested, tests_of
+from .candidates import Candidates, candidates_of
+from .certificate import Certificate, certified
+from .explained import Batch, Explainer
+from .layers import Network, faithful, linear_layers, network_of
+from .lookup import Table, token_table
+from .noisy import FALSE_ALARM, noisy_tokens
+from .refinement import refined
+
+TOKENS, ROWS, PRIOR = "tokens", "token rows", "prior"
+UNKNOWN = -1
+
+_EXPLAINED = 1e-4  # residual up to which a batch explains a gradient of float32
+_ROUNDED = 5.0  # times what rounding of messages may leave
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TokenReconstruction:
+    """What a gradient says of a batch of tokens.
+
+    Attributes:
+        tokens: (B, L) tokens, -1 where one is not known.
+        labels: (B,) classes, -1 where they are not known.
+        found: tokens that the batch holds, ascending; under noise those that stand out.
+        decided: "sequences" where every token is known at its place, "multisets" where the model
+            does not see the order, so that how often a record holds a token is known alone, "batch"
+            where the same is known of all records together, "set" where only which tokens the batch
+            holds is, "nothing".
+        stage: of each record: "tokens", "token rows" under noise, or "prior".
+        residual: ||g - o|| / ||o|| of the batch; 1 where there is none.
+        certificate: what was tried beside it; None where there is no batch.
+        false_alarm: probability that any token of `found` is not in the batch; 0 without noise.
+        power: share of the tokens of random batches that would be found under this noise.
+        notes: what could not be decided, and why.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    found: tuple[int, ...]
+    decided: str
+    stage: tuple[str, ...]
+    residual: float
+    certificate: Certificate | None
+    false_alarm: float
+    power: float
+    notes: tuple[str, ...]
+
+    @property
+    def supported(self) -> tuple[bool, ...]:
+        """Of each record, whether the gradient speaks for it."""
+        return tuple(stage != PRIOR for stage in self.stage)
+
+
+def reconstruct_tokens(
+    observation: Observation,
+    model: nn.Module,
+    *,
+    length: int,
+    classes: int,
+    generator: torch.Generator,
+    labels: Tensor | None = None,
+    public: Tensor | None = None,
+) -> TokenReconstruction:
+    """Rebuild a batch of tokens from its gradient.
+
+    Args:
+        observation: one batch's gradient as an adversary estimates it.
+        model: network that looks tokens (B, L) up in an embedding and returns logits (B, C).
+        length: number L of tokens of a record.
+        classes: number of classes C.
+        generator: of starts and probes; decides nothing that is accepted.
+        labels: (B,) labels where the attacker knows them, in the order of the records.
+        public: (N, L) public records, for the power of the test under noise; random tokens where
+            None.
+
+    Returns:
+        What is known of the batch, on the CPU.
+
+    Raises:
+        ValueError: The model takes no tokens, its embedding's gradient is filled by other uses of
+            the table, the gradient is of several points, steps or a task, or a shape disagrees.
+
+    Examples:
+        >>> from overhear.attacks.problem.observation import observe
+        >>> from overhear.training.models.parameters import flatten
+        >>> _ = torch.manual_seed(0)
+        >>> text = nn.Sequential(
+        ...     nn.Embedding(50, 32), nn.TransformerEncoderLayer(32, 2, 32, 0.0, batch_first=True),
+        ...     nn.Flatten(), nn.Linear(128, 3),
+        ... )
+        >>> x = torch.tensor([[7, 3, 41, 3], [3, 12, 0, 30]])
+        >>> seen = observe(
+        ...     text, flatten(text), inputs=x, targets=torch.tensor([2, 0]), clip_norm=None,
+        ...     noise_std=0.0, generator=torch.Generator(),
+        ... )
+        >>> found = reconstruct_tokens(
+        ...     seen, text, length=4, classes=3, generator=torch.Generator().manual_seed(0)
+        ... )
+        >>> found.decided, sorted(found.tokens.tolist()) == sorted(x.tolist()), found.found
+        ('sequences', True, (0, 3, 7, 12, 30, 41))
+    """
+    table = token_table(model, (length,))
+    if table is None:
+        raise InputError(
+            "the model looks no inputs up in an embedding, so its records are no tokens; use "
+            "reconstruct for pictures and numbers"
+        )
+    _check(observation, table, labels=labels, public=public, length=length)
+    seen = observation.to(device=HOST, dtype=torch.float64)
+    with full_precision():
+        if seen.is_noisy:
+            return _of_noise(
+                seen, model, table=table, length=length, classes=classes, generator=generator,
+                public=public, labels=labels,
+            )  # fmt: skip
+        return _exact(
+            seen, model, table=table, length=length, classes=classes, generator=generator,
+            labels=labels, rounding=max(rounding_of(observation.gradient), observation.rounding),
+        )  # fmt: skip
+
+
+def _check(
+    seen: Observation,
+    table: Table,
+    *,
+    labels: Tensor | None,
+    public: Tensor | None,
+    length: int,
+) -> None:
+    if seen.task is not None or len(seen.coefs) != 1 or seen.local_steps != 1:
+        raise InputError(
+            "tokens are rebuilt from gradients of the cross-entropy at one point each, not from "
+            "those of several points or steps, or of another task; give one gradient"
+        )
+    if seen.points.shape[2] != seen.gradient.shape[1]:
+        raise InputError("tokens are rebuilt from gradients of all parameters; give those")
+    if table.tied:
+        raise InputError(
+            f"the table of embedding {table.parameter!r} is used in a product too, as where the "
+            "output layer shares it, which fills every row of its gradient; only a model whose "
+            "embedding has a table of its own is attacked"
+        )
+    if labels is not None and labels.shape != (seen.records,):
+        raise InputError(f"labels of shape {tuple(labels.shape)} must be ({seen.records},)")
+    if public is not None:
+        check_tokens(public, vocabulary=table.vocabulary, length=length, name="public")
+
+
+def check_tokens(tokens: Tensor, *, vocabulary: int, length: int, name: str) -> None:
+    """Refuse what are no records of tokens.
+
+    Args:
+        tokens: to be (N, L).
+        vocabulary: number V of tokens.
+        length: L.
+        name: at the head of the sentence.
+
+    Raises:
+        ValueError: Another shape, or a token that is not in 0..V-1.
+        TypeError: No whole numbers.
+    """
+    if tokens.is_floating_point() or tokens.dtype == torch.bool:
+        raise InputError(f"{name} is of {tokens.dtype}, must hold tokens, which are whole numbers")
+    if tokens.ndim != 2 or tokens.shape[1] != length or len(tokens) == 0:
+        raise InputError(
+            f"{name} of shape {tuple(tokens.shape)} must be (records, {length}): one row a record"
+        )
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= vocabulary:
+        raise InputError(
+            f"{name} holds tokens from {low} to {high}, must lie in 0 to {vocabulary - 1}, the "
+            "rows of the embedding"
+        )
+
+
+def _exact(
+    seen: Observation,
+    model: nn.Module,
+    *,
+    table: Table,
+    length: int,
+    classes: int,
+    generator: torch.Generator,
+    labels: Tensor | None,
+    rounding: float,
+) -> TokenReconstruction:
+    network = network_of(model, seen.points[0, 0], table=table, length=length)
+    gradients = unflatten(network.model, seen.gradient[0])
+    layers = faithful(
+        network, linear_layers(network, generator), records=seen.records, classes=classes,
+        generator=generator,
+    )  # fmt: skip
+    held = candidates_of(gradients, network, layers, records=seen.records, rounding=rounding)
+    given = None if labels is None else tuple(labels.tolist())
+    explainer = Explainer(observation=seen, model=model, classes=classes, given=given)
+    allowed = min(max(_EXPLAINED, _ROUNDED * rounding), 0.1)
+    tests = tests_of(network, layers, gradients, records=seen.records, rounding=rounding)
+    found = _assembled(
+        network, tests, held, explainer, records=seen.records, generator=generator, allowed=allowed
+    )
+    known = tuple(held.tokens[held.shown].tolist())
+    if found is None or not found.residual <= allowed:
+        return _undecided(seen, held, known, network=network)
+    found = _in_order(found, labels)
+    certificate = certified(explainer, found, generator=generator)
+    decided, notes = _said(certificate)
+    tokens = found.tokens if decided == "sequences" else found.tokens.sort(dim=1).values
+    return TokenReconstruction(
+        tokens=tokens,
+        labels=found.labels,
+        found=tuple(found.tokens.unique().tolist()),
+        decided=decided,
+        stage=(TOKENS,) * seen.records,
+        residual=found.residual,
+        certificate=certificate,
+        false_alarm=0.0,
+        power=1.0,
+        notes=notes,
+    )
+
+
+def _assembled(
+    network: Network,
+    tests: Sequence[Test],
+    held: Candidates,
+    explainer: Explainer,
+    *,
+    records: int,
+    generator: torch.Generator,
+    allowed: float,
+) -> Batch | None:
+    """The batch that explains most of the gradient."""
+    if not bool(held.allowed.any(dim=0).all()):
+        return None
+    starts = suggested(held, records=records, generator=generator)
+    best = explainer.labelled(starts)
+    if best is not None and best.residual <= allowed:
+        return best
+    if tests:
+        search = Assembly(
+            network=network, tests=tests, candidates=held, records=records, generator=generator
+        )
+        other = explainer.labelled(search.search(starts))
+        if other is not None and (best is None or other.residual < best.residual):
+            best = other
+        if best is not None and best.residual <= allowed:
+            return best
+    return refined(explainer, held, best, generator=generator, allowed=allowed)
+
+
+def _in_order(found: Batch, labels: Tensor | None) -> Batch:
+    """The batch in the order of labels that are known, else in that of its tokens."""
+    rows = found.tokens.tolist()
+    order = sorted(range(len(rows)), key=lambda row: (rows[row], int(found.labels[row])))
+    if labels is not None:
+        left = list(order)
+        order = []
+        for label in labels.tolist():
+            at = next((row for row in left if int(found.labels[row]) == label), None)
+            if at is None:
+                return found
+            left.remove(at)
+            order.append(at)
+    return Batch(tokens=found.tokens[order], labels=found.labels[order], residual=found.residual)
+
+
+def _said(certificate: Certificate) -> tuple[str, tuple[str, ...]]:
+    """What a certificate decides, and what it leaves open."""
+    if certificate.order and certificate.membership:
+        return "sequences", ()
+    if certificate.membership:
+        return "multisets", (
+            "other orders of a record's tokens send the same gradient, so that their order is not "
+            "known",
+        )
+    open_ = "" if certificate.order else ", nor their order"
+    return "batch", (
+        "tokens exchanged between records send the same gradient, so that it is not known which "
+        f"record holds which{open_}",
+    )
+
+
+def _undecided(
+    seen: Observation, held: Candidates, known: tuple[int, ...], *, network: Network
+) -> TokenReconstruction:
+    """The set alone, where a gradient shows it."""
+    if network.table.parameter is None:
+        note = "the embedding is not trained, so that its gradient does not show the tokens"
+    else:
+        note = (
+            f"no batch of these tokens was found that makes the gradient: of {seen.records} x "
+            f"{network.length} tokens, {int(held.allowed.sum(dim=0).max())} are possible at a "
+            "position"
+        )
+    return TokenReconstruction(
+        tokens=torch.full((seen.records, network.length), UNKNOWN),
+        labels=torch.full((seen.records,), UNKNOWN),
+        found=known,
+        decided="set" if known else "nothing",
+        stage=(TOKENS if known else PRIOR,) * seen.records,
+        residual=1.0,
+        certificate=None,
+        false_alarm=0.0,
+        power=1.0 if known else 0.0,
+        notes=(note,),
+    )
+
+
+def _of_noise(
+    seen: Observation,
+    model: nn.Module,
+    *,
+    table: Table,
+    length: int,
+    classes: int,
+    generator: torch.Generator,
+    labels: Tensor | None,
+    public: Tensor | None,
+) -> TokenReconstruction:
+    network = network_of(model, seen.points[0, 0], table=table, length=length)
+    given = None if labels is None else tuple(labels.tolist())
+    explainer = Explainer(observation=seen, model=model, classes=classes, given=given)
+    told = noisy_tokens(
+        seen, network, linear_layers(network, generator), explainer, generator=generator,
+        public=public,
+    )  # fmt: skip
+    kept = told.tokens >= 0
+    whole = bool(kept.all())
+    spoken = kept.any(dim=1) | bool(told.found)
+    notes = []
+    if table.parameter is None:
+        notes.append("the embedding is not trained, so that no row of its gradient stands out")
+    elif told.found and not told.looked:
+        notes.append("the batch is too large to look for the places of tokens under noise")
+    return TokenReconstruction(
+        tokens=told.tokens,
+        labels=told.labels,
+        found=told.found,
+        decided="sequences" if whole else "set" if told.found else "nothing",
+        stage=tuple(ROWS if of else PRIOR for of in spoken.tolist()),
+        residual=told.residual,
+        certificate=None,
+        false_alarm=FALSE_ALARM,
+        power=told.power,
+        notes=tuple(notes),
+    )
