@@ -101,15 +101,19 @@ class Assembly:
         tests = self.tests[:1] if tests is None else tests
         layers = [test.layer for test in tests]
         widest = max(test.layer.rows * test.space.basis.shape[1] for test in tests)
-        padding = self.network.table.padding
+        padding = self.network.table.padding if self.candidates.hidden else None
         sums, passed = [], []
         for some in records.split(max(1, _NUMBERS // widest)):
             total, good = torch.zeros(len(some)).double(), torch.ones(len(some)).bool()
-            for test, rows in zip(tests, rows_of(self.network, layers, some), strict=True):
-                left = test.space.distances(rows)  # (n, R)
+            for test, fed in zip(tests, rows_of(self.network, layers, some), strict=True):
+                left = test.space.distances(fed)  # (n, R)
+                rows = torch.ones_like(left)
                 if padding is not None and left.shape[1] == some.shape[1]:
-                    left = left * (some != padding)
-                total += left.square().mean(dim=1)
+                    rows = (some != padding).double()
+                    good &= rows.any(dim=1)
+                left = left * rows
+                total += left.square().sum(dim=1) / rows.sum(dim=1).clamp_min(1)
+                total += (rows.sum(dim=1) == 0).double()  # of padding alone, nothing is tested
                 good &= (left <= test.space.tolerance).all(dim=1)
             sums.append(total)
             passed.append(good)
@@ -250,7 +254,7 @@ def suggested(candidates: Candidates, *, records: int, generator: torch.Generato
     best: tuple[float, Tensor] | None = None
     for _ in range(_ROUNDS):
         centres = _first_centres(unit[usable], records, generator)
-        at = torch.zeros(0)
+        at, likeness = torch.zeros(0), 0.0
         for _ in range(_ROUNDS):
             before, (at, likeness) = at, _assigned(unit, usable, centres)
             centres = torch.stack([unit[row, torch.arange(len(row))].mean(dim=0) for row in at])

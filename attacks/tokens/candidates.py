@@ -37,6 +37,7 @@ class Candidates:
         slopes: (S, L, O) derivatives at each token's place, None where no layer gives them.
         ordered: whether the model sees the order of a record's tokens.
         placed: whether anything tells at which position a token stands.
+        hidden: whether the model hides padding, so that nothing of it is in any gradient.
     """
 
     tokens: Tensor
@@ -45,6 +46,7 @@ class Candidates:
     slopes: Tensor | None
     ordered: bool
     placed: bool
+    hidden: bool
 
 
 def shown_tokens(
@@ -84,6 +86,7 @@ def candidates_of(
     *,
     records: int,
     rounding: float,
+    hidden: bool = False,
 ) -> Candidates:
     """The tokens of a batch and where they may stand, by rows of gradients and by spans.
 
@@ -93,6 +96,7 @@ def candidates_of(
         layers: its linear layers.
         records: number B of records.
         rounding: of a number of the gradient, relative.
+        hidden: whether the model hides padding.
     """
     shown, length, spans = shown_tokens(gradients, network, records=records), network.length, None
     tokens = torch.arange(network.table.vocabulary) if shown is None else shown
@@ -110,10 +114,11 @@ def candidates_of(
             spans = spans or (group, held)
     if shown is not None and (records == 1 or spans is None):
         allowed &= _by_positions(gradients, network, tokens, records=records, rounding=rounding)
-    if padding is not None:
-        allowed[tokens == padding] = True  # what is masked leaves nothing in any gradient
+    seen = allowed.clone()
+    if padding is not None and (hidden or spans is None):
+        allowed[tokens == padding] = True
     some = allowed.any(dim=1) | (torch.zeros(len(tokens)).bool() if shown is None else True)
-    tokens, allowed = tokens[some], allowed[some]
+    tokens, allowed, seen = tokens[some], allowed[some], seen[some]
     known = torch.isin(tokens, shown) if shown is not None else torch.zeros(len(tokens)).bool()
     known &= ~torch.isin(tokens, torch.tensor(network.table.constant, dtype=torch.int64))
     found = Candidates(
@@ -123,9 +128,10 @@ def candidates_of(
         slopes=None,
         ordered=sees_order(network),
         placed=not bool(allowed.all()),
+        hidden=hidden,
     )
     if spans is not None:
-        return _with_slopes(found, network, *spans, moves=moves)
+        return _with_slopes(found, network, *spans, pairs=seen, moves=moves)
     if shown is None or network.table.parameter is None:
         return found
     rows = gradients[network.table.parameter][tokens]  # a sum over places, alike in a record too
@@ -259,11 +265,11 @@ def _with_slopes(
     layers: Sequence[Layer],
     gradients: Sequence[Tensor],
     *,
+    pairs: Tensor,
     moves: bool,
 ) -> Candidates:
-    """The same with the derivatives at every token and position that is allowed."""
-    pairs = found.allowed if moves else found.allowed & (torch.arange(network.length) == 0)
-    pairs = pairs & found.shown[:, None] if bool(found.shown.any()) else pairs
+    """The same with the derivatives at every token and position (S, L) whose row was fed."""
+    pairs = pairs if moves else pairs & (torch.arange(network.length) == 0)
     if not 0 < int(pairs.sum()) <= _PAIRS:
         return found
     held = torch.cat([rows for _, rows in local_rows(network, layers[0], found.tokens)])

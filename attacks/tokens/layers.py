@@ -227,6 +227,7 @@ def faithful(
     records: int,
     classes: int,
     generator: torch.Generator,
+    padded: bool = False,
 ) -> list[Layer]:
     """Those layers of which the gradient spans all that they are fed, on a random batch.
 
@@ -239,12 +240,15 @@ def faithful(
         records: number B of records of the batch.
         classes: number of logits.
         generator: of the batch.
+        padded: whether its records end in padding, whose rows a mask may hide.
     """
     if not layers:
         return []
     allowed = [v for v in range(network.table.vocabulary) if v != network.table.padding]
     at = torch.randint(len(allowed), (records, network.length), generator=generator)
     tokens = torch.tensor(allowed)[at]
+    if padded and network.table.padding is not None:
+        tokens[:, -1] = network.table.padding
     labels = torch.randint(classes, (records,), generator=generator)
     owned = {name: value.clone().requires_grad_() for name, value in network.values.items()}
     with twice_differentiable():

@@ -128,6 +128,7 @@ def noisy_tokens(
         slopes=rows[0, likely][:, None].expand(-1, length, -1),
         ordered=sees_order(network),
         placed=True,
+        hidden=False,
     )
     first = replace(held, allowed=_nearest(near, records))
     start = explainer.labelled(suggested(first, records=records, generator=generator))

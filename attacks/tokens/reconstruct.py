@@ -218,7 +218,19 @@ def _exact(
         network, linear_layers(network, generator), records=seen.records, classes=classes,
         generator=generator,
     )  # fmt: skip
-    held = candidates_of(gradients, network, layers, records=seen.records, rounding=rounding)
+    hidden = table.padding is not None and len(layers) > len(
+        faithful(
+            network,
+            layers,
+            records=seen.records,
+            classes=classes,
+            generator=generator,
+            padded=True,
+        )
+    )
+    held = candidates_of(
+        gradients, network, layers, records=seen.records, rounding=rounding, hidden=hidden
+    )
     given = None if labels is None else tuple(labels.tolist())
     explainer = Explainer(observation=seen, model=model, classes=classes, given=given)
     allowed = min(max(_EXPLAINED, _ROUNDED * rounding), 0.1)

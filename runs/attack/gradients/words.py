@@ -109,20 +109,24 @@ def _token_lines(found: GradientAttack, tokens: TokensFound) -> list[str]:
     return lines
 
 
-def _token_scores(tokens: TokensFound) -> list[str]:
+def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
     if (scores := tokens.scores) is None:
         return []
-    placed = "no order is known" if scores.placed is None else f"{scores.placed:.1%} at their place"
-    whole = "" if scores.whole is None else f", {_counted(scores.whole, 'record')} whole"
+
+    def told(placed: float | None, multiset: float, whole: int | None) -> str:
+        if placed is None or whole is None:
+            return f"{multiset:.1%} wherever they stand, no order is known"
+        return (
+            f"{placed:.1%} at their place, {multiset:.1%} wherever they stand, {whole} of "
+            f"{_counted(found.records, 'record')} whole"
+        )
+
     lines = [
-        f"right: {placed}{whole}, {scores.multiset:.1%} wherever they stand; "
-        f"{scores.present:.1%} of the batch's different tokens are known, {scores.false} false"
+        f"right: {told(scores.placed, scores.multiset, scores.whole)}",
+        f"different tokens known: {scores.present:.1%}, {scores.false} false",
     ]
     if (blind := tokens.blind) is not None:
-        lines.append(
-            f"blind guess: {blind.placed:.1%} at their place, {_counted(blind.whole, 'record')} "
-            f"whole, {blind.multiset:.1%} wherever they stand"
-        )
+        lines.append(f"blind guess: {told(blind.placed, blind.multiset, blind.whole)}")
     return lines
 
 
@@ -171,7 +175,7 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
         f"unexplained: {figure(found.relative_residual, 2)} of the gradient's norm{beside}"
     )
     if found.tokens is not None:
-        lines += _token_scores(found.tokens)
+        lines += _token_scores(found, found.tokens)
     if scores is not None:
         lines.append(
             f"mean PSNR {_decibel(scores.mean.psnr)}, blind guess {_decibel(scores.blind.psnr)}"

@@ -1,0 +1,217 @@
+"""Batches of tokens from gradients without noise: what is exact, and what is said to be open."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from overhear.attacks.inversion.inversion import reconstruct
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.tokens.reconstruct import TokenReconstruction, reconstruct_tokens
+from overhear.training.models.parameters import flatten
+from tests.attacks.tokens.texts import CLASSES, VOCABULARY, Attention, Bag, Encoder, drawn, sent
+
+
+def _found(seen: Observation, model: nn.Module, length: int, **how: Any) -> TokenReconstruction:
+    generator = torch.Generator().manual_seed(0)
+    return reconstruct_tokens(
+        seen, model, length=length, classes=CLASSES, generator=generator, **how
+    )
+
+
+def _rows(tokens: Tensor) -> list[list[int]]:
+    return sorted(tokens.tolist())
+
+
+@pytest.mark.parametrize(
+    ("build", "records"),
+    [
+        (lambda: Encoder(8, layers=2), 1),
+        (lambda: Encoder(8), 2),
+        (lambda: Encoder(8, norm_first=True, activation="gelu", positions="table"), 2),
+        (lambda: Encoder(8, positions="fixed", scale=True, batch_first=False), 2),
+        (lambda: Encoder(8, cls=True, sparse=True, layers=2), 2),
+        (lambda: Encoder(6, width=40), 4),
+        (lambda: Attention(8), 2),
+        (lambda: Attention(8, plain=True), 2),
+    ],
+    ids=["one", "two", "norm-first", "fixed", "class-token", "four", "multihead", "products"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_token_is_at_its_place_whatever_the_model_is(build, records, dtype) -> None:
+    torch.manual_seed(11)
+    model = build().to(dtype)
+    length = 6 if records == 4 else 8
+    x, y = drawn(records, length)
+    found = _found(sent(model, x, y), model, length)
+    assert found.decided == "sequences"
+    assert _rows(found.tokens) == _rows(x)
+    assert sorted(found.labels.tolist()) == sorted(y.tolist())
+    assert found.found == tuple(x.unique().tolist())
+    assert found.residual < 1e-5 < 1e-3 < found.certificate.runner_up
+
+
+@pytest.mark.parametrize("bag", [True, False])
+@pytest.mark.parametrize("records", [1, 2])
+def test_a_model_that_does_not_see_the_order_gives_multisets_and_says_so(bag, records) -> None:
+    torch.manual_seed(5)
+    model = Bag(bag=bag)
+    x, y = drawn(records, 8)
+    found = _found(sent(model, x, y), model, 8)
+    assert found.decided == "multisets"
+    assert _rows(found.tokens) == _rows(x.sort(dim=1).values)
+    assert "order is not known" in found.notes[0]
+
+
+def test_attention_without_positions_gives_multisets() -> None:
+    torch.manual_seed(6)
+    model = Encoder(8, positions="none")
+    x, y = drawn(1, 8)
+    found = _found(sent(model, x, y), model, 8)
+    assert found.decided == "multisets"
+    assert _rows(found.tokens) == _rows(x.sort(dim=1).values)
+
+
+def test_a_batch_in_another_order_gives_the_same_records() -> None:
+    torch.manual_seed(7)
+    model = Encoder(8)
+    x, y = drawn(2, 8)
+    one, two = (_found(sent(model, x[order], y[order]), model, 8) for order in ([0, 1], [1, 0]))
+    assert torch.equal(one.tokens, two.tokens)
+    assert torch.equal(one.labels, two.labels)
+
+
+def test_labels_that_are_known_order_the_records() -> None:
+    torch.manual_seed(8)
+    model = Encoder(8)
+    x, y = drawn(2, 8)[0], torch.tensor([2, 1])
+    found = _found(sent(model, x, y), model, 8, labels=y)
+    assert torch.equal(found.tokens, x)
+    assert torch.equal(found.labels, y)
+
+
+def test_a_record_that_is_twice_in_the_batch_is_found_twice() -> None:
+    torch.manual_seed(9)
+    model = Encoder(8)
+    x = drawn(1, 8)[0].repeat(2, 1)
+    found = _found(sent(model, x, torch.tensor([0, 2])), model, 8)
+    assert _rows(found.tokens) == _rows(x)
+    assert sorted(found.labels.tolist()) == [0, 2]
+
+
+def test_padding_has_no_row_and_is_found_by_what_else_explains_the_gradient() -> None:
+    torch.manual_seed(10)
+    model = Encoder(8, padding=0)
+    x, y = drawn(2, 8)
+    x = x.clamp_min(1)
+    x[0, 5:], x[1, 7:] = 0, 0
+    found = _found(sent(model, x, y), model, 8)
+    assert _rows(found.tokens) == _rows(x)
+
+
+@pytest.mark.parametrize("of_mean", [False, True])
+def test_a_clip_is_accounted_for(of_mean: bool) -> None:
+    torch.manual_seed(12)
+    model = Encoder(8)
+    x, y = drawn(2, 8)
+    seen = observe(
+        model, flatten(model), inputs=x, targets=y, clip_norm=None if of_mean else 0.1,
+        noise_std=0.0, generator=torch.Generator(),
+    )  # fmt: skip
+    if of_mean:
+        size = float(seen.gradient.norm())
+        seen = replace(seen, gradient=seen.gradient * 0.1 / size, clip_norm=0.1, mean_of=2.0)
+    found = _found(seen, model, 8)
+    assert _rows(found.tokens) == _rows(x)
+
+
+def test_an_embedding_that_is_not_trained_is_no_protection() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rest = Encoder(8)
+            words = self.rest.words.weight.detach().clone()
+            del self.rest.words
+            self.register_buffer("words", words)
+            self.rest.words = lambda x: self.words[x]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.rest(x)
+
+    torch.manual_seed(13)
+    model = Frozen()
+    x, y = drawn(1, 8)
+    found = _found(sent(model, x, y), model, 8)
+    assert found.decided == "sequences"
+    assert torch.equal(found.tokens, x)
+
+
+def test_a_wrong_model_finds_the_set_and_claims_no_more() -> None:
+    torch.manual_seed(14)
+    model, other = Encoder(8), Encoder(8)
+    x, y = drawn(2, 8)
+    seen = sent(model, x, y)
+    found = _found(replace(seen, points=flatten(other)[None, None]), other, 8)
+    assert found.decided == "set"
+    assert found.found == tuple(x.unique().tolist())
+    assert bool((found.tokens == -1).all())
+    assert bool((found.labels == -1).all())
+
+
+def test_a_table_that_the_output_shares_is_refused() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(VOCABULARY, 16)
+            self.head = nn.Linear(16, VOCABULARY, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.words(x).mean(dim=1))
+
+    torch.manual_seed(0)
+    model = Tied()
+    with pytest.raises(ValueError, match="fills every row of its gradient"):
+        reconstruct_tokens(
+            sent(model, *drawn(1, 4)), model, length=4, classes=VOCABULARY,
+            generator=torch.Generator(),
+        )  # fmt: skip
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
+    torch.manual_seed(0)
+    model = Encoder(8)
+    x, y = drawn(2, 8)
+    seen = sent(model, x, y)
+    cases: list[tuple[Observation, dict[str, Any], str]] = [
+        (replace(seen, records=1), {}, "fill at most 8"),
+        (replace(seen, local_steps=2, local_rate=0.1), {}, "at one point each"),
+        (seen, {"labels": torch.tensor([1])}, "labels of shape (1,) must be (2,)"),
+        (seen, {"public": torch.zeros(3, 7).long()}, "must be (records, 8)"),
+        (seen, {"public": torch.full((3, 8), 99)}, "must lie in 0 to 59"),
+        (seen, {"public": torch.zeros(3, 8)}, "must hold tokens"),
+    ]
+    for observed, how, words in cases:
+        with pytest.raises(ValueError, match=re.escape(words)):
+            _found(observed, model, 8, **how)
+
+
+def test_a_search_for_numbers_and_one_for_tokens_name_each_other() -> None:
+    torch.manual_seed(0)
+    model, numbers = Encoder(8), nn.Linear(8, CLASSES)
+    seen = sent(model, *drawn(1, 8))
+    with pytest.raises(ValueError, match="use reconstruct_tokens"):
+        reconstruct(
+            seen, model, preset="matched", input_shape=(8,), classes=CLASSES,
+            bounds=(torch.tensor(0.0), torch.tensor(1.0)), generator=torch.Generator(),
+        )  # fmt: skip
+    other = Observation.single(
+        gradient=torch.ones(27), model=flatten(numbers), noise_std=0.0, clip_norm=None, records=1
+    )
+    with pytest.raises(ValueError, match="use reconstruct for"):
+        _found(other, numbers, 8)

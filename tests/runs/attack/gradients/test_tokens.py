@@ -1,0 +1,193 @@
+"""Files of gradients of text models: what `overhear invert` makes of them, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional
+
+from overhear.attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
+from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.runs.attack.gradients.schema import GradientAttack
+from overhear.runs.attack.gradients.words import summary_lines
+
+MY_TEXT = """
+import torch
+from torch import nn
+
+class Text(nn.Module):
+    def __init__(self, length, classes):
+        super().__init__()
+        self.words = nn.Embedding(40, 24)
+        self.places = nn.Parameter(torch.randn(length, 24))
+        self.mixed = nn.MultiheadAttention(24, 2, batch_first=True)
+        self.norm, self.head = nn.LayerNorm(24), nn.Linear(24, classes)
+
+    def forward(self, x):
+        z = self.words(x) + self.places
+        return self.head(self.norm(z + self.mixed(z, z, z)[0]).mean(dim=1))
+
+def build(input_shape, classes):
+    return Text(input_shape[0], classes)
+
+def two(input_shape, classes):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Embedding(40, 24), nn.Embedding(40, 24)
+            self.head = nn.Linear(24, classes)
+
+        def forward(self, x):
+            return self.head(self.one(x[:, :3]).mean(1) + self.other(x[:, 3:]).mean(1))
+
+    return Two()
+"""
+TRUTH = torch.tensor([[7, 3, 30, 3, 11, 0], [5, 3, 12, 39, 20, 7]])
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder with a model, the gradients of two records, the truth and public records."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_text.py").write_text(MY_TEXT, encoding="utf-8")
+    sys.modules.pop("my_text", None)
+    write("g.st", built())
+    save_file({"tokens": TRUTH}, "truth.st")
+    save_file({"tokens": torch.arange(60).reshape(10, 6) % 12}, "public.st")
+    Path("words.txt").write_text("\n".join(f"word{k}" for k in range(40)), encoding="utf-8")
+    yield
+    sys.modules.pop("my_text", None)
+
+
+def built(function: str = "build") -> nn.Module:
+    names: dict[str, Any] = {}
+    exec(MY_TEXT, names)  # noqa: S102 - our own text
+    torch.manual_seed(4)
+    return names[function]((6,), 3)
+
+
+def write(name: str, model: nn.Module, *, noise_std: float = 0.0) -> None:
+    functional.cross_entropy(model(TRUTH), torch.tensor([2, 0])).backward()
+    tensors = {}
+    for key, p in model.named_parameters():
+        assert p.grad is not None
+        tensors[f"gradient.{key}"] = p.grad + noise_std * torch.randn_like(p)
+        tensors[f"parameter.{key}"] = p.detach()
+    save_file(tensors, name, {"input_shape": "6", "records": "2"})
+
+
+def attack(path: str = "g.st", **how: Any) -> GradientAttack:
+    return attack_gradients(Path(path), **{"model": "my_text:build", "out": Path("found"), **how})
+
+
+def test_two_records_are_whole_and_scored_beside_the_blind_guess() -> None:
+    found = attack(truth=Path("truth.st"), prior=Path("public.st"), vocabulary=Path("words.txt"))
+    tokens = found.tokens
+    assert tokens is not None
+    assert tokens.decided == "sequences"
+    assert sorted(tokens.tokens) == sorted(TRUTH.tolist())
+    assert sorted(found.labels) == [0, 2]
+    assert tokens.scores is not None
+    assert tokens.blind is not None
+    assert (tokens.scores.placed, tokens.scores.multiset, tokens.scores.whole) == (1.0, 1.0, 2)
+    assert tokens.blind.placed < 0.5
+    written = json.loads(Path("found/attack.json").read_text(encoding="utf-8"))
+    assert written["tokens"]["words"][0][1] == "word3"
+    saved = load_file("found/reconstruction.safetensors")
+    assert saved["tokens"].tolist() == tokens.tokens
+    lines = summary_lines(found, Path("found"))
+    assert lines[0].startswith("2 records of 6 tokens from 1 intercept")
+    assert "record 0: label 0, tokens: word5 word3 word12 word39 word20 word7" in lines
+    assert "every token at its place can be had from the gradient by algebra" in found.conclusion
+
+
+def test_noise_that_hides_every_row_ends_in_the_blind_guess_and_its_power() -> None:
+    torch.manual_seed(1)
+    write("n.st", built(), noise_std=0.5)
+    found = attack("n.st", noise_std=0.5, truth=Path("truth.st"), prior=Path("public.st"))
+    tokens = found.tokens
+    assert tokens is not None
+    assert (tokens.decided, tokens.present, found.supported) == ("nothing", [], [False, False])
+    assert tokens.power < 0.05
+    assert tokens.scores is not None
+    assert tokens.blind is not None
+    assert tokens.scores.placed == tokens.blind.placed
+    assert found.conclusion.startswith("No leak shown")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"mean": (0.5,)}, "are of pictures"),
+        ({"preset": "dlg"}, "preset='dlg' searches for numbers"),
+        ({"local_steps": 2, "local_rate": 0.1}, "local_steps=2 must be 1"),
+        ({"records": 1}, "fill at most 6"),
+        ({"input_shape": (2, 3)}, "must be one number"),
+        ({"truth": Path("g.st")}, "must hold a tensor `tokens`"),
+        ({"prior": Path("wide.st")}, "must be (records, 6)"),
+        ({"truth": Path("high.st")}, "must lie in 0 to 39"),
+        ({"truth": Path("one.st")}, "holds 1 records, but records=2"),
+        ({"vocabulary": Path("short.txt")}, "holds 2 words, but the embedding has 40"),
+        ({"vocabulary": Path("bad.json")}, "cannot be read as a vocabulary"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_is_written(
+    how: dict[str, Any], words: str
+) -> None:
+    save_file({"tokens": torch.zeros(2, 7).long()}, "wide.st")
+    save_file({"tokens": torch.full((2, 6), 40)}, "high.st")
+    save_file({"tokens": TRUTH[:1]}, "one.st")
+    Path("short.txt").write_text("a\nb", encoding="utf-8")
+    Path("bad.json").write_text('{"a": 3}', encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(words)):
+        attack(**how)
+    assert not Path("found").exists()
+
+
+def test_tokens_in_two_embeddings_are_refused() -> None:
+    write("two.st", built("two"))
+    with pytest.raises(ValueError, match="is fed 3 of the 6 tokens"):
+        attack("two.st", model="my_text:two")
+
+
+def test_a_vocabulary_of_a_model_of_pictures_is_refused() -> None:
+    tensors = {"gradient.1.weight": torch.ones(3, 16), "gradient.1.bias": torch.ones(3)}
+    tensors |= {"parameter.1.weight": torch.ones(3, 16), "parameter.1.bias": torch.ones(3)}
+    save_file(tensors, "p.st", {"input_shape": "1,4,4"})
+    with pytest.raises(ValueError, match="the model looks none up"):
+        attack("p.st", model="linear", vocabulary=Path("words.txt"))
+
+
+def test_json_names_words_by_a_list_or_by_a_dictionary() -> None:
+    Path("list.json").write_text(json.dumps([f"w{k}" for k in range(40)]), encoding="utf-8")
+    Path("named.json").write_text(json.dumps({f"w{k}": k for k in range(40)}), encoding="utf-8")
+    for name in ("list.json", "named.json"):
+        found = attack(vocabulary=Path(name), out=Path(name).with_suffix(".found"))
+        assert found.tokens is not None
+        assert found.tokens.words is not None
+        assert found.tokens.words[0] == ["w5", "w3", "w12", "w39", "w20", "w7"]
+
+
+def test_scores_match_records_and_count_false_tokens() -> None:
+    swapped = score_tokens(TRUTH, TRUTH.flip(0))
+    assert (swapped.placed, swapped.whole, swapped.false) == (1.0, 2, 0)
+    unordered = score_tokens(TRUTH, TRUTH.flip(1), ordered=False)
+    assert (unordered.placed, unordered.multiset) == (0.0, 1.0)
+    none = score_tokens(TRUTH, torch.full_like(TRUTH, -1), found=[3, 8])
+    assert (none.placed, none.multiset, none.false) == (0.0, 1 / 12, 1)
+    assert none.present == 1 / 9
+
+
+def test_blind_guesses_are_the_most_frequent_public_tokens() -> None:
+    public = torch.tensor([[1, 2, 2], [1, 3, 2], [4, 3, 2]])
+    assert guess_placed(public).tolist() == [1, 3, 2]
+    assert sorted(guess_multiset(public, 1).flatten().tolist()) == [1, 2, 3]
