@@ -147,7 +147,7 @@ def _lines_of(claim: Claim, lines: Sequence[Seeds], *, more: bool) -> Iterator[C
 def _words(claim: Order | Close, other: Seeds) -> str:
     name = other.place[claim.key]
     if isinstance(claim, Order):
-        return f"{claim.first} is better than {name}"
+        return f"{claim.first} {claim.verb} {name}"
     return f"{claim.first} is at most {claim.within:g} worse than {name}"
 
 

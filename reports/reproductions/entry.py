@@ -99,12 +99,14 @@ class Order:
         first: the better one's value.
         others: the others' values.
         source: where it was read.
+        verb: between the two, in the words of the claim.
     """
 
     key: str
     first: str
     others: tuple[str, ...]
     source: str
+    verb: str = "is better than"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

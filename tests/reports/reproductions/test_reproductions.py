@@ -24,6 +24,7 @@ WANTED = (
     *(f"dpdl-table-{number}" for number in (1, 2, 3, 4, 5, 6)),
     *(f"dpdl-figure-{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9)),
     "dpmixsgd-figure-1",
+    "dpmixsgd-auroc",
     *(f"dpmixsgd-table-2{letter}" for letter in "abcd"),
     *(f"dyn-d2p-{name}" for name in ("table-1", "table-2", "figure-1", "figure-4", "figure-5")),
     *(f"whisper-{name}" for name in ("quadratic", "a9a-p", "a9a-epsilon", "noise-p")),
