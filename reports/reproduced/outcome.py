@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...privacy.errors import InputError
 from ..reproductions.entry import Computed, Entry, Figure, Scale, ScaleName
 from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table
+from .attacked import ATTACK, attacked_lines
 from .verdicts import ClaimLine, Seeds, Verdict, claim_lines, figure_of, figure_verdict
 
 __all__ = ["Line", "Outcome", "outcome_of", "outcome_of_closed_form"]
@@ -28,6 +29,7 @@ class Line:
         epsilons: by adversary the largest epsilon over its runs, its delta and its status.
         tuned: what was chosen for it.
         failed: how many runs failed.
+        beside: other scores of an attack, by name.
     """
 
     place: Mapping[str, str]
@@ -38,6 +40,7 @@ class Line:
     epsilons: Mapping[str, tuple[float, float, str]] = field(default_factory=dict)
     tuned: Mapping[str, str] = field(default_factory=dict)
     failed: int = 0
+    beside: Mapping[str, Mean] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,10 +83,20 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
             "and add --retry"
         )
     table = sweep_table(out, value=entry.value, columns=columns)
-    lines, seeds = [], []
+    lines, seeds = list[Line](), list[Seeds]()
     for cell in table.cells:
         place = {key: {**cell.column, **cell.row}[key] for key in scale.grid}
         of = [one for one in results if one.settings == place]
+        if scale.attack:
+            for line in attacked_lines(out, of):
+                at = {**place, ATTACK: line.name}
+                scores = {name: mean_of(list(by.values())) for name, by in line.scores.items()}
+                own = line.scores[entry.value]
+                seeds.append(Seeds(place=at, compared=own, of_mean=own))
+                attacked = replace(cell, mean=scores.pop(entry.value), agents=None)
+                found = _line(attacked, at, entry=entry, scale=scale, figures=figures)
+                lines.append(replace(found, beside=scores))
+            continue
         own, agents = figures_of(out, of, entry.value)
         seeds.append(Seeds(place=place, compared=agents or own, of_mean=own))
         lines.append(_line(cell, place, entry=entry, scale=scale, figures=figures))

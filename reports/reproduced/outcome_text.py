@@ -40,6 +40,7 @@ def as_markdown(outcome: Outcome) -> str:
 def _lines(outcome: Outcome) -> list[dict[str, str]]:
     found, value = [], outcome.entry.value
     head = VALUES[value].head if value in VALUES else value
+    head = head.replace(" of the defended attack", "")
     for line in outcome.lines:
         row = dict(line.place)
         if line.agents is None:
@@ -47,6 +48,9 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
         else:
             row[f"{head}: agents"] = _mean(line.agents)
             row["mean model"] = _mean(line.of_mean)
+        row |= {
+            VALUES[name].head.partition(" of ")[0]: _mean(of) for name, of in line.beside.items()
+        }
         row |= {
             f"ε {name}": f"{bound(epsilon) if math.isfinite(epsilon) else '∞'}, {status}"
             for name, (epsilon, _, status) in line.epsilons.items()

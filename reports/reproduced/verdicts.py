@@ -134,8 +134,9 @@ def _lines_of(claim: Claim, lines: Sequence[Seeds], *, more: bool) -> Iterator[C
         yield from _trend(claim, lines, more=more)
         return
     others = claim.others if isinstance(claim, Order) else (claim.other,)
+    of = claim.of if isinstance(claim, Order) else {}
     for first in lines:
-        if first.place.get(claim.key) != claim.first:
+        if first.place.get(claim.key) != claim.first or not of.items() <= first.place.items():
             continue
         for other in lines:
             if other.place.get(claim.key) in others and _rest(first, claim.key) == _rest(

@@ -143,6 +143,7 @@ ENTRIES: dict[str, Entry] = {
                 others=("DPMixSGD",),
                 source="the figure as a summary of the paper names it: DLG on both",
                 verb="is rebuilt better than",
+                of={"attack": "defended, view"},
             ),
         ),
         within=1.0,

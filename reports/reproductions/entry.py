@@ -100,6 +100,7 @@ class Order:
         others: the others' values.
         source: where it was read.
         verb: between the two, in the words of the claim.
+        of: settings of the lines that are meant, all others too where it is empty.
     """
 
     key: str
@@ -107,6 +108,7 @@ class Order:
     others: tuple[str, ...]
     source: str
     verb: str = "is better than"
+    of: Place = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

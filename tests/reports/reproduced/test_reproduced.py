@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from overhear.privacy.errors import InputError
+from overhear.reports.reproduced import attacked
 from overhear.reports.reproduced.data_at_hand import check_data, placed
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.outcome import outcome_of_closed_form
@@ -254,3 +257,27 @@ def test_a_stored_price_of_another_sweep_is_none():
 )
 def test_prices_are_told_in_a_unit_that_fits(hours, words):
     assert Price(runs=1, hours=hours, device="CPU").words() == words
+
+
+def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
+    def row(name: str, psnr: float) -> SimpleNamespace:
+        return SimpleNamespace(name=name, mean=SimpleNamespace(mse=1.0, psnr=psnr, ssim=0.5))
+
+    def scenario(name: str, psnr: float, attack: str = "") -> SimpleNamespace:
+        rows = [row("blind guess", 0.0), row("no defence", psnr), row("defended", psnr / 2)]
+        return SimpleNamespace(scenario=name, attack=attack, rows=rows)
+
+    kept = SimpleNamespace(
+        scenarios=[
+            scenario("momentum", 10.0),
+            scenario("momentum", 20.0),
+            scenario("momentum", 99.0, attack="added later"),
+        ]
+    )
+    monkeypatch.setattr(attacked, "read_attack", lambda _: kept)
+    runs: list[Any] = [SimpleNamespace(name=f"r{n}", seed=n, attacked=n < 3) for n in (1, 2, 3)]
+    found = attacked.attacked_lines(Path("d"), runs)
+    assert [(line.name, line.scores["psnr"]) for line in found] == [
+        ("no defence, momentum", {1: 15.0, 2: 15.0}),
+        ("defended, momentum", {1: 7.5, 2: 7.5}),
+    ]
