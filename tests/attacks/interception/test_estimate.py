@@ -17,7 +17,7 @@ from overhear.training.graphs.topologies import full, star
 from tests.attacks.interception.replays import CLIP, planted, shown, trial
 
 PRIVATE = [name for name, known in ALGORITHMS.items() if known.private]
-CENTRAL = ("cdp-dsgd", "dp-sgda")  # only a sum over agents leaves the server
+CENTRAL = ("cdp-dsgd", "dp-ftrl", "dp-sgda")  # only a sum over agents leaves the server
 LOCAL = ("dp-fedavg",)  # what an agent gives is what it changed in several steps: no gradient
 COMPRESSED = ("choco-sgd", "porter")  # what is sent is a function of a noisy gradient
 OUTSIDE = [

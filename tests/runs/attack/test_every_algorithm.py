@@ -23,6 +23,7 @@ COMPRESSED = "functions of gradients"
 LOCAL = "its change over local steps"
 NOT_SINGLED_OUT = {
     "cdp-dsgd": [TRUSTED],
+    "dp-ftrl": [TRUSTED],
     "dp-sgda": [TRUSTED],
     "dp-fedavg": [TRUSTED, LOCAL],
     "choco-sgd": [COMPRESSED],

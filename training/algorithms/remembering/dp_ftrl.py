@@ -78,7 +78,7 @@ def prepare(*, rounds: int, period: int, bands: int) -> dict[str, object]:
     """Step 1: the strategy of prefix sums.
 
     Raises:
-        ValueError: more than 200 rounds, or a period beyond them.
+        ValueError: more than 200 rounds.
 
     >>> made = prepare(rounds=20, period=0, bands=0)["strategy"]
     >>> tuple(made.shape), round(float(made[0, 0]), 4), round(float(made[1, 1]), 4)

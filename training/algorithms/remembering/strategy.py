@@ -52,7 +52,7 @@ def strategy_table(
     Args:
         weights: W, (A, A), symmetric.
         rounds: T.
-        period: b; 0 is T.
+        period: b; 0 is T, and so is more.
         bands: p; 0 is T.
         algorithm: its name, for words.
 
@@ -60,8 +60,7 @@ def strategy_table(
         (T, p) float64.
 
     Raises:
-        ValueError: more rounds than an optimum is looked for, a period beyond them, or weights
-            that are not symmetric.
+        ValueError: more rounds than an optimum is looked for, or weights that are not symmetric.
 
     >>> found = strategy_table(np.ones((1, 1)), rounds=4, period=0, bands=2, algorithm="a")
     >>> columns = found[:, 0] ** 2 + torch.cat([found[1:, 1], torch.zeros(1)]) ** 2
@@ -73,14 +72,13 @@ def strategy_table(
             f"rounds={rounds} of {algorithm!r}: the best strategy is found for {MOST_ROUNDS} "
             "rounds at most; use fewer rounds, each of a larger batch"
         )
-    if period > rounds:
-        raise InputError(
-            f"period={period} of {algorithm!r} is more than the {rounds} rounds; use 0 for a "
-            "record that is used once"
-        )
     held = np.ascontiguousarray(weights, dtype=np.float64)
     table = _table(
-        held.tobytes(), len(held), rounds, period or rounds, min(bands or rounds, rounds)
+        held.tobytes(),
+        len(held),
+        rounds,
+        min(period or rounds, rounds),
+        min(bands or rounds, rounds),
     )
     return torch.from_numpy(table.copy())
 
