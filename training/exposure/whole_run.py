@@ -224,6 +224,8 @@ def _of(
         mu = _without_rounding(_joint_sensitivity(view, victim, bounds, pattern))
         reaches = {reach for part in parts for reach, _ in part.reaches(victim)}
         reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
+        if not pattern.is_every:  # what takes a record's place has rounds of its own
+            reach = Reach.SUM
         whole = all(draws.whole for p in parts for _, _, draws in p.of_victim(victim).values())
         release = Release(
             traces.per_multiplier(mu), 1.0, 1, len(bounds), 0, reach, not pattern.is_every
@@ -241,7 +243,8 @@ def _of(
             pattern=pattern,
         )
         turns: JointSensitivity | None = None
-        if math.isfinite(mu) and reach is Reach.SUM and _amplifies(view, parts, victim, how):
+        sums = reaches != {Reach.BALL}
+        if math.isfinite(mu) and sums and _amplifies(view, parts, victim, how):
             turn = traces.per_multiplier(_without_rounding(_worst_turn(view, victim, bounds)))
             count = pattern.most_rounds(len(parts) - 1)
             bands = view.bands(victim)

@@ -9,6 +9,7 @@ import torch
 from overhear.attacks.checks import coins
 from overhear.attacks.checks.sampler import sampler_check
 from overhear.attacks.watching.watched_run import watch
+from overhear.privacy import epsilon_from_mu
 from overhear.privacy.batches.patterns import pattern_of
 from overhear.training import account
 from overhear.training.batches import turns as module
@@ -154,3 +155,15 @@ def test_groups_of_a_cycle_are_tested_as_batches_of_their_own():
     parts = coins.of_groups(found.turns, members)
     assert sum(part.shape[1] for part in parts) == 3 * 40
     assert {len(part) for part in parts} == {2}
+
+
+def test_what_replaces_a_record_in_a_clipped_mean_has_turns_of_its_own():
+    """In its turns the mean moves by 2 J, and in those of the other record by 2 J, so by 4 J."""
+    asked = {"graph": "ring:4", "rounds": 8, "delta": 1e-5, "noise_multiplier": 20.0}
+    asked |= {"clip": "batch", "correlation": 0.0, "adjacency": "replace-one"}
+    found = account("whisper", sampling_rate=0.25, participation={"cycle": 4}, **asked)
+    stated = found["eavesdropper"]
+    assert stated.joint_sensitivity == pytest.approx(2.0 * 2.0**0.5)  # two turns
+    assert stated.epsilon == pytest.approx(
+        epsilon_from_mu(2.0 * stated.joint_sensitivity / 20.0, delta=1e-5), rel=1e-6
+    )
