@@ -50,6 +50,17 @@ def _is_agent(value: object) -> bool:
     return isinstance(value, str) and value in ("client", "device", "node")
 
 
+def _follows_data(value: object) -> bool:
+    return isinstance(value, str) and value in ("adaptive", "quantile", "auto")
+
+
+_ADAPTIVE = (
+    "lets the clip norm follow how many gradients are below it: that count is a release in every "
+    "round, which no figure here has, and a clip norm that follows it is no public number, as "
+    "every round is held to; set it beforehand, by clip_norm, or by a list of clip_norms of "
+    "algorithm 'dyn-d2p'"
+)
+_OWN_CLIP_NORM = Unprovable(asks=_always, reason=_ADAPTIVE)
 _NOT_KNOWN = (
     "with-replacement",
     "replacement",
@@ -101,6 +112,12 @@ PRIVACY: Mapping[str, Unprovable] = {
             "record is"
         ),
     ),
+    "target_quantile": _OWN_CLIP_NORM,
+    "clip_quantile": _OWN_CLIP_NORM,
+    "target_unclipped_quantile": _OWN_CLIP_NORM,
+    "adaptive_clipping": _OWN_CLIP_NORM,
+    "adaptive_clip_norm": _OWN_CLIP_NORM,
+    "clipping": Unprovable(asks=_follows_data, reason=_ADAPTIVE),
     "clip_norm": Unprovable(
         asks=_does_not_clip,
         reason=(

@@ -1,5 +1,6 @@
 """Dyn-D2P: push-sum, its schedules, and what each round costs."""
 
+import functools
 import math
 
 import numpy as np
@@ -378,3 +379,20 @@ def test_a_prepared_value_that_the_step_does_not_take_is_refused():
         wrong = replace(ALGORITHMS["dyn-d2p"], prepare=prepare)
         with pytest.raises(TypeError, match=f"prepare of 'dyn-d2p' gives '{next(iter(prepared))}'"):
             bind(wrong, CONST, clip_norm=1.0, noise_std=1.0, graph=ring(5), rounds=3, **NUMBERS)
+
+
+def test_a_clip_norm_that_is_carried_in_the_state_is_refused():
+    """A bound that follows released values, as adaptive clipping has it, is no public number."""
+
+    def adaptive(state, round, *, noise_std):
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=state.x)
+        return dyn_d2p.State(round.mix(sums + round.noise(sums, std=noise_std), kind="model"))
+
+    with pytest.raises(TypeError, match=r"clip_norm=.* must be a number"):
+        trace(
+            dyn_d2p.init,
+            functools.partial(adaptive, noise_std=1.0),
+            graph=ring(3),
+            rounds=2,
+            noise_multiplier=1.0,
+        )
