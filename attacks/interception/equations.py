@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,34 +28,13 @@ from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
 from .best_linear_estimate import Weights, best_weights, determined, seen_combination
 from .replay import PlayedRound, Replay
+from .target import Series, Target
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _NOTHING = 1e-13  # share of an equation that rounding may leave
 _MOST_EQUATIONS = 2500  # a dense decomposition takes a quarter of a minute or so
-
-
-class Target(NamedTuple):
-    """A contribution of the victim, or a combination of its contributions from one batch.
-
-    Attributes:
-        name: what it is called.
-        columns: those of the contributions.
-        factors: what each is multiplied by.
-        points: models at which its gradients were taken, for one contribution after another.
-        call: what the gradients were asked for; the same of each contribution but the models.
-        bound: on each contribution.
-        owner: agent at whose model they were taken.
-    """
-
-    name: str
-    columns: tuple[int, ...]
-    factors: tuple[float, ...]
-    points: Tensor  # (P, D')
-    call: GradientCall
-    bound: float
-    owner: int
 
 
 class Equations:
@@ -82,6 +61,7 @@ class Equations:
         self._bounds: dict[int, float] = {}  # of contributions of agents who are not attacked
         self._open: list[tuple[int, Tensor, csr_array]] = []  # column, value, inputs
         self.targets: list[Target] = []
+        self.series: dict[tuple[int, int, int], Series] = {}
         equations: list[csr_array] = []
         carried: Mapping[str, csr_array] | None = None
         for number, played in replay.rounds.items():
@@ -125,6 +105,11 @@ class Equations:
         rows = np.zeros((len(found.rows), len(hidden)))
         rows[:, hidden] = found.rows
         return replace(found, rows=rows)
+
+    def seen(self) -> tuple[np.ndarray, csr_array, list[int], list[int]]:
+        """The equations that say something: which, their coefficients, unknowns and noise."""
+        hidden = self._hidden()
+        return hidden, self._equations[hidden], list(self._unknown), list(self._noise)
 
     def combined(self, targets: Sequence[Target]) -> list[Target]:
         """What is told of targets of one batch together, where none of them is told alone.
@@ -337,6 +322,12 @@ class _Columns:
                 self._system.note_bound(self._column(group, i), float(group.bounds[i]))
             self._system.note(self._column(group, i), value=values[i] if own else None)
             wanted = owner == replay.trial.victim and self._number in replay.attacked
+            if isinstance(call, GradientCall) and group.block == 0:
+                key = (owner, place, int(call.owners[i]))
+                series = self._system.series.setdefault(key, Series(owner, [], [], []))
+                series.columns.append(self._column(group, i))
+                series.values.extend([values[i]] if own else [])
+                series.target.append(len(self._system.targets) if wanted else -1)
             if wanted and isinstance(call, GradientCall) and group.block == 0:
                 owner = int(call.owners[i])
                 name = f"round {self._number}, batch {group.batch}, at agent {owner}'s model"

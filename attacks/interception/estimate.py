@@ -25,9 +25,11 @@ from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ..problem.observation import Observation
 from .best_linear_estimate import Weights
-from .equations import Equations, Target
+from .equations import Equations
 from .hidden import why_hidden
 from .replay import Replay
+from .slow_drift import slow_target, slow_weights
+from .target import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -42,6 +44,7 @@ class Estimate:
         passed_over: names of contributions that it identifies, but clipped otherwise than those
             that are used, and so not attacked with them.
         reason: why there is no observation, in words; empty where there is one.
+        approximate: whether it rests on gradients that change slowly.
     """
 
     observation: Observation | None
@@ -50,6 +53,7 @@ class Estimate:
     owners: tuple[int, ...]
     passed_over: tuple[str, ...] = ()
     reason: str = ""
+    approximate: bool = False
 
     def of_owner(self, owner: int) -> Estimate:
         """The intercepts at one agent's model alone, one for each round."""
@@ -72,8 +76,9 @@ def estimate(
     Args:
         replay: the re-enactment.
         adversary: whose view; the trial's by default.
-        bounded: also try other agents' clipped contributions as noise of at most their size, and
-            keep what tells more; else they stay unknown, and the estimate is without bias.
+        bounded: also try other agents' clipped contributions as noise of at most their size and,
+            where nothing is told, gradients that change slowly, and keep what tells more; else they
+            stay unknown, and the estimate is without bias.
 
     Returns:
         One intercept for each contribution that the view identifies, with their covariance.
@@ -101,8 +106,30 @@ def estimate(
         ways.append(max(replay.trial.batch_size, 1.0) / math.sqrt(dimension))
     found = [_solved(replay, system, spread=spread) for spread in ways]
     best = max(found, key=_told)  # the first where both tell as much
+    if bounded and found[0].observation is None and (slow := _slow(replay, system)) is not None:
+        best = max([best, slow], key=_told)
     return (
         best if best.observation is not None else replace(best, reason=why_hidden(replay, system))
+    )
+
+
+def _slow(replay: Replay, system: Equations) -> Estimate | None:
+    """What several rounds tell together, if gradients change slowly."""
+    found = slow_target(system)
+    if found is None:
+        return None
+    target, series = found
+    weights = slow_weights(
+        system, series, records=replay.records, batch_size=replay.trial.batch_size
+    )
+    if weights is None or not weights.identified:
+        return None
+    return Estimate(
+        observation=_observation(replay, system, weights, [(0, target)]),
+        identified=(target.name,),
+        missing=tuple(one.name for one in system.targets),
+        owners=(target.owner,),
+        approximate=True,
     )
 
 

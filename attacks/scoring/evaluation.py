@@ -237,10 +237,11 @@ def _row(
 ) -> Row:
     truth, blind = known
     pairs, stages, labels = list[tuple[Tensor, Tensor]](), list[str](), list[int]()
-    for at, one in zip(groups, found, strict=True):
+    for at, one, estimate in zip(groups, found, seen, strict=True):
         guess = blind[at] if one is None else _pixels(data, one.inputs.to(truth.dtype))
         pairs.append((truth[at], guess))
-        stages += ["not identified" if one is None else one.stage] * len(at)
+        stage = "not identified" if one is None else one.stage
+        stages += [f"{stage}, approximate" if estimate.approximate else stage] * len(at)
         labels += [-1] * len(at) if one is None else one.labels.tolist()
     scores = _score_of(data, pairs)
     paired = torch.cat([guess for _, guess in pairs])[list(scores.order)]
