@@ -28,7 +28,7 @@ from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
 from .best_linear_estimate import Weights, best_weights, determined, seen_combination
 from .replay import PlayedRound, Replay
-from .target import Series, Target
+from .target import Series, Target, local_target
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -328,6 +328,11 @@ class _Columns:
                 series.columns.append(self._column(group, i))
                 series.values.extend([values[i]] if own else [])
                 series.target.append(len(self._system.targets) if wanted else -1)
+            if wanted and group.block == 0 and place in recorded.local:
+                change = local_target(
+                    recorded.local[place], row=i, column=self._column(group, i), round=self._number
+                )
+                self._system.targets.extend([] if change is None else [change])
             if wanted and isinstance(call, GradientCall) and group.block == 0:
                 owner = int(call.owners[i])
                 name = f"round {self._number}, batch {group.batch}, at agent {owner}'s model"

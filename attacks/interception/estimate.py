@@ -181,13 +181,16 @@ def _observation(
     target = kept[0][1]
     first, at = target.call, [i for i, _ in kept]
     scale = 1.0 if first.mean_of is not None else 1.0 / replay.records
+    steps, rate = target.local or (1, 0.0)
+    if target.local is not None:  # steps along means of a batch: before less after
+        scale = -1.0 / (steps * rate)
     covariance = torch.from_numpy(weights.covariance[np.ix_(at, at)] * scale**2)
     clean = weights.clean[at[0]]
     covariance = torch.zeros_like(covariance) if clean else _definite(covariance)
     bound = target.bound / 2 if first.mean_of is not None else target.bound
     gradient = torch.stack([system.value(weights.rows[i]) * scale for i in at])
     sizes = torch.linalg.vector_norm(gradient, dim=1).clamp_min(1e-300).tolist()
-    left = [system.rounding(weights.rows[i]) * scale for i in at]
+    left = [system.rounding(weights.rows[i]) * abs(scale) for i in at]
     return Observation(
         gradient=gradient.to(replay.trial.setting.dtype),
         points=torch.stack([t.points for _, t in kept]),
@@ -197,6 +200,8 @@ def _observation(
         coefs=first.coefs,
         mean_of=first.mean_of,
         clip_parts=len(target.columns) > 1,
+        local_steps=steps,
+        local_rate=rate if steps > 1 else 0.0,
         task=replay.trial.setting.task,
         rounding=max(of / size for of, size in zip(left, sizes, strict=True)),
     )
@@ -209,7 +214,8 @@ def _alike(one: Target, other: Target) -> bool:
         torch.equal(torch.as_tensor(x), torch.as_tensor(y))
         for x, y in zip(a.coefs, b.coefs, strict=True)
     )
-    return same and a.mean_of == b.mean_of and one.bound == other.bound
+    local = one.local == other.local
+    return same and local and a.mean_of == b.mean_of and one.bound == other.bound
 
 
 def _definite(covariance: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Gradients that change slowly: what tells a victim from others where no round does so alone.
 
 Who is two hops away sees one vector a round, in which the gradients of several agents stand
-together; no round singles one of them out. But gradients change little from round to round. Taken as
-constant, they are fewer unknowns than rounds (Mrini, Cyffers, Bellet, "Privacy Attacks in
-Decentralized Learning", ICML 2024, arXiv 2402.10001). Here they are not constant, but Gaussian:
+together; no round singles one of them out. But gradients change little from round to round. Taken
+as constant, they are fewer unknowns than rounds (Mrini, Cyffers, Bellet, "Privacy Attacks in
+Decentralized Learning", ICML 2024). Here they are not constant, but Gaussian:
 
     victim     g_t = m + d_t,   m anything,   d a random walk from the middle round of its batch
     others     g_t ~ N(0, K),   K = a 11^T + b I,  a and b those of the adversary's own gradients

@@ -31,6 +31,7 @@ def on_host(recorded: Recorded) -> Recorded:
         recorded,
         contributions=placed(recorded.contributions, _HOST),
         calls=placed(recorded.calls, _HOST),
+        local={at: placed(made, _HOST) for at, made in recorded.local.items()},
         noise=placed(recorded.noise, _HOST),
         added=placed(recorded.added, _HOST),
         known=placed(recorded.known, _HOST),

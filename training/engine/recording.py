@@ -27,6 +27,7 @@ __all__ = [
     "AddedNoise",
     "GradientCall",
     "KeptNoise",
+    "LocalCall",
     "MeanOf",
     "Recorded",
     "Recording",
@@ -73,6 +74,18 @@ class WholeCall(NamedTuple):
     batches: tuple[int, ...] = ()
 
 
+class LocalCall(NamedTuple):
+    """What one call of `local_update` began with.
+
+    Attributes:
+        start: (A, D) the models.
+        asked: its steps.
+    """
+
+    start: Tensor
+    asked: LocalSteps
+
+
 class MeanOf(NamedTuple):
     """What one call of `clipped_mean` is asked for.
 
@@ -110,6 +123,7 @@ class Recorded:
             `bounded` gave, and what an `average` took of a cohort.
         calls: for each of `contributions` the call that made it; None for what `bounded` made.
         asked: what `local_update` and `clipped_mean` were asked for, from before they did it.
+        local: by position in `contributions` what a call of `local_update` began with.
         noise: the standard normal rows of each call of `noise`, before any factor.
         added: what each call of `noise` gave, after any factor.
         makers: for each row of `noise` the agents that must make it in a deployment: those that
@@ -128,6 +142,7 @@ class Recorded:
     contributions: list[Tensor] = field(default_factory=list)
     calls: list[GradientCall | WholeCall | None] = field(default_factory=list)
     asked: list[LocalSteps | MeanOf] = field(default_factory=list)
+    local: dict[int, LocalCall] = field(default_factory=dict)
     noise: list[Tensor] = field(default_factory=list)
     added: list[AddedNoise] = field(default_factory=list)
     makers: list[list[frozenset[int]]] = field(default_factory=list)
@@ -247,6 +262,9 @@ class Recording(Delegated):
         self._recorded.asked.append(asked)
         change = super()._local_update(point, asked)
         batches = tuple(batch.call for batch in asked.batches)
+        self._recorded.local[len(self._recorded.contributions)] = LocalCall(
+            point.rows.clone(), asked
+        )
         self._recorded.contributions.append(change.rows.clone())
         self._recorded.calls.append(WholeCall("local_update", batches))
         return change
