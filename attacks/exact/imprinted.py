@@ -31,6 +31,7 @@ __all__ = ["Isolated", "isolate"]
 
 _EMPTY = 1e-4  # of the fullest slot; float32 leaves about 1e-6 of what was taken off
 _FILLS = 3e-4  # what a record may leave of the slot that it was read from
+_PASSES = 3  # over all labels
 _OUTSIDE = 2e-3  # of the box, which rounding may leave
 
 
@@ -124,7 +125,30 @@ class _Peel:
                         for j, of in enumerate(one.slots):
                             if j != self._reference or j == k:
                                 left[j] -= of
-        return found if self._reference is None else self._relabelled(found, held[self._reference])
+        if self._reference is None:
+            return self._settled(found, held)
+        return self._relabelled(found, held[self._reference])
+
+    def _settled(self, found: Sequence[_One], held: Sequence[Tensor]) -> list[_One]:
+        """Labels once more, now that the slots of others are taken off: each that leaves least."""
+        chosen, changed = list(found), True
+        left = [of - sum(one.slots[j] for one in chosen) for j, of in enumerate(held)]
+        for _ in range(_PASSES):
+            if not changed:
+                break
+            changed = False
+            for number, one in enumerate(chosen):
+                without = [of + mine for of, mine in zip(left, one.slots, strict=True)]
+                filled = self._filled(one.inputs)
+                rest = [
+                    sum(float((w - f).square().sum()) for w, f in zip(without, of, strict=True))
+                    for of in filled
+                ]
+                best = rest.index(min(rest))
+                if best != one.label:
+                    chosen[number], changed = _One(one.inputs, best, filled[best]), True
+                    left = [w - f for w, f in zip(without, filled[best], strict=True)]
+        return chosen
 
     def _labelled(self, x: Tensor, left: Sequence[Tensor], *, at: tuple[int, int]) -> _One | None:
         """The record under the label with which it fills its slot, and leaves least of the rest."""

@@ -5,7 +5,8 @@ together; no round singles one of them out. But gradients change little from rou
 as constant, they are fewer unknowns than rounds (Mrini, Cyffers, Bellet, "Privacy Attacks in
 Decentralized Learning", ICML 2024). Here they are not constant, but Gaussian:
 
-    victim     g_t = m + d_t,   m anything,   d a random walk from the middle round of its batch
+    victim     g_t = m + d_t,   m anything,   d a random walk from the middle round of its batch,
+               whose steps are those that the adversary's own gradients show, WALK at least
     others     g_t ~ N(0, K),   K = a 11^T + b I,  a and b those of the adversary's own gradients
 
 An estimate is then the best linear one for m, without bias in it, and has an error even where no
@@ -31,7 +32,7 @@ from .target import Series, Target
 
 __all__ = ["WALK", "slow_target", "slow_weights"]
 
-WALK = 1e-3  # variance of a step of the walk, over that of a coordinate of the gradient itself
+WALK = 1e-3  # least variance of a step of the walk, over that of a coordinate of the gradient
 _FEWEST = 2  # rounds
 
 
@@ -66,6 +67,7 @@ def slow_weights(
     if not own:
         return None
     constant, apart = _spread(own[0])
+    walk = max(WALK * (constant + apart), _slope(own[0]))
     hidden, E, unknown, noise = system.seen()
     constants = np.array([column for column, at in _members(victim) if at >= 0])
     parts = [E[:, noise].toarray()] if noise else []
@@ -77,7 +79,7 @@ def slow_weights(
         taken |= set(others)
         block = E[:, others].toarray()
         parts += [math.sqrt(apart) * block, math.sqrt(constant) * block.sum(1, keepdims=True)]
-    step = math.sqrt(WALK * (constant + apart) * records / max(batch_size, 1.0))
+    step = math.sqrt(walk * records / max(batch_size, 1.0))  # of a sum of fewer records
     of_victim = E[:, constants].toarray()
     parts.append(step * of_victim @ _walk(len(constants)))
     left = [column for column in unknown if column not in taken]
@@ -106,6 +108,16 @@ def _spread(values: Sequence[Tensor]) -> tuple[float, float]:
     common = (float(products.sum()) - count * every) / (count * (count - 1))
     constant = min(max(common, 0.0), every)
     return constant, every - constant
+
+
+def _slope(values: Sequence[Tensor]) -> float:
+    """Variance of a step of the walk, by how squared differences grow with the rounds between."""
+    rows = torch.stack([value.double() for value in values])
+    lags = [(h, rows[h:] - rows[:-h]) for h in range(1, len(rows))]
+    if len(lags) < _FEWEST:
+        return 0.0
+    grown = np.array([float(of.square().mean()) for _, of in lags])
+    return max(float(np.polyfit([h for h, _ in lags], grown, 1)[0]), 0.0)
 
 
 def _walk(rounds: int) -> np.ndarray:

@@ -387,7 +387,7 @@ class Engine:
         self.round = round
 
 
-def gradients_of(setting: Setting) -> ClippedSums:
+def gradients_of(setting: Setting, *, drops: bool = True) -> ClippedSums:
     """The layout of per-example gradients that a run of the setting computes in."""
     return PairGradients(
         setting.task or setting.model,
@@ -396,4 +396,5 @@ def gradients_of(setting: Setting) -> ClippedSums:
         dtype=setting.dtype,
         agents=setting.graph.agents,
         batch_size=setting.sampling_rate * mean(s.size for s in setting.shards),
+        drops=drops,
     )

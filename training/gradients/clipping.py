@@ -207,3 +207,21 @@ def gather(stacked: Tensor, spans: Sequence[Span]) -> Tensor:
     if joined(spans):
         return stacked[spans[0].start : spans[-1].stop]
     return torch.cat([stacked[span.start : span.stop] for span in spans])
+
+
+def check_finite(finite: Tensor, senders: Sequence[int], receivers: Sequence[int]) -> None:
+    """Refuse sums (E,) that are not finite.
+
+    Raises:
+        FloatingPointError: If there is one; the first is named by its model and data owner.
+
+    Examples:
+        >>> check_finite(torch.tensor([True]), [0], [1])
+    """
+    bad: list[int] = (~finite).nonzero().flatten().tolist()
+    if bad:
+        raise NotFiniteError(
+            f"{len(bad)} of {len(finite)} sums are not finite, the first on the model of agent "
+            f"{senders[bad[0]]} over the data of agent {receivers[bad[0]]}: a gradient or its "
+            "squared norm overflows; check the inputs and the learning rate"
+        )

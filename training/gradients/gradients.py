@@ -32,14 +32,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...privacy.errors import InputError, InputTypeError, NotFiniteError
+from ...privacy.errors import InputError, InputTypeError
 from ..device.memory import make_room, too_large
 from ..device.precision import full_precision
 from ..forwards.separate import Separate
 from ..models.parameters import validate_model
 from ..models.tasks import Task
 from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
-from .clipping import Coefficient, Examples, check_clip_norm, plan_passes
+from .clipping import Coefficient, Examples, check_clip_norm, check_finite, plan_passes
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
 
 Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
@@ -86,6 +86,9 @@ class PairGradients:
             default.
         batch_size: Expected examples of a data owner, for the same; the first work's mean by
             default.
+        drops: Whether an example whose gradient or its squared norm is not finite counts as the
+            zero vector where gradients are clipped, on a CPU. Else such a gradient is an error,
+            and whether there is one depends on the example: who sent the model would be told.
 
     Raises:
         ValueError: If `validate_model` refuses the model, the layout is unknown, or a layout by
@@ -108,6 +111,7 @@ class PairGradients:
         dtype: torch.dtype | None = None,
         agents: int | None = None,
         batch_size: float | None = None,
+        drops: bool = False,
     ) -> None:
         network = model if isinstance(model, nn.Module) else None
         if network is not None:
@@ -138,7 +142,7 @@ class PairGradients:
         self._layered: nn.Module | None = None  # the network, as layers that have a rule
         if layout in BY_LAYER:
             self._layout = layout
-        self._deferred = self.device.type != "cpu"
+        self._deferred, self._drops = self.device.type != "cpu", drops
         self._unchecked: list[tuple[Tensor, list[int], list[int]]] = []
 
     @property
@@ -181,9 +185,9 @@ class PairGradients:
         Raises:
             ValueError: If a shape, an index, clip_norm or a coefficient is out of range, or the
                 layout that was asked for does not serve the network.
-            FloatingPointError: If a sum, a gradient or its squared norm is not finite. On a device
-                other than the CPU `check` raises it, and this function only after many calls
-                without one.
+            FloatingPointError: If a sum, a gradient or its squared norm is not finite, and is not
+                dropped. On a device other than the CPU `check` raises it, and this function only
+                after many calls without one.
         """
         check_clip_norm(clip_norm)
         if len(self._unchecked) >= _UNCHECKED_CALLS:
@@ -241,8 +245,37 @@ class PairGradients:
         # An entry that is not finite makes its row's sum so, and the sum needs no mask of out's
         # size.
         elif not bool(out.sum(1).isfinite().all()):
-            _check_finite(out.isfinite().all(1), senders, receivers)
+            finite = out.isfinite().all(1)
+            if clip_norm is None or not self._drops:
+                check_finite(finite, senders, receivers)
+                return out
+            for row in (~finite).nonzero().flatten().tolist():
+                out[row] = self._finite_part(
+                    points[:, senders[row] : senders[row] + 1],
+                    batches[receivers[row]],
+                    clip_norm=clip_norm,
+                    coefficients=coefficients,
+                )
         return out
+
+    def _finite_part(
+        self,
+        points: Tensor,
+        batch: Batch,
+        *,
+        clip_norm: float | None,
+        coefficients: Sequence[Coefficient],
+    ) -> Tensor:
+        """(D,) the sum over a batch that was not finite, without the examples that make it so."""
+        inputs, targets = batch
+        if len(targets) == 1:
+            return points.new_zeros(self.parameters)
+        half = len(targets) // 2
+        parts = [(inputs[:half], targets[:half]), (inputs[half:], targets[half:])]
+        pairs = ([0, 0], [0, 1])
+        return self.clipped_sums(
+            points, pairs, parts, clip_norm=clip_norm, coefficients=coefficients
+        ).sum(dim=0)
 
     def _within_memory(self, add: Callable[[], None], out: Tensor) -> None:
         """Fill out; where the device has no memory for it, once more in passes of half the size.
@@ -274,7 +307,7 @@ class PairGradients:
         waiting, self._unchecked = self._unchecked, []
         if waiting and not bool(torch.cat([finite for finite, _, _ in waiting]).all()):
             for finite, senders, receivers in waiting:
-                _check_finite(finite, senders, receivers)
+                check_finite(finite, senders, receivers)
 
     def _fits(self, coefficient: Coefficient) -> bool:
         if isinstance(coefficient, Tensor):
@@ -362,13 +395,3 @@ def _indices(values: Indices, name: str, *, bound: int) -> list[int]:
     if found and not (min(found) >= 0 and max(found) < bound):
         raise InputError(f"{name} hold {min(found)}..{max(found)}, must lie in 0..{bound - 1}")
     return found
-
-
-def _check_finite(finite: Tensor, senders: Sequence[int], receivers: Sequence[int]) -> None:
-    bad: list[int] = (~finite).nonzero().flatten().tolist()
-    if bad:
-        raise NotFiniteError(
-            f"{len(bad)} of {len(finite)} sums are not finite, the first on the model of agent "
-            f"{senders[bad[0]]} over the data of agent {receivers[bad[0]]}: a gradient or its "
-            "squared norm overflows; check the inputs and the learning rate"
-        )

@@ -151,3 +151,23 @@ def test_ranks_on_a_crafted_model_stay_under_the_bound_of_its_noise(share, excee
         distances = (sent[lineup] - sent[victim] - share * noise).square().sum(dim=1)
         ranks.append(1 + int((distances[1:] < distances[0]).sum()))
     assert lineup_bound(mu=1.0, size=10, ranks=ranks).limit.exceeded == exceeded
+
+
+@pytest.mark.parametrize("name", WITH_CROSS_GRADIENTS)
+def test_a_model_that_overflows_on_some_records_does_not_stop_the_victim(name):
+    """Whether the round goes on would tell, without noise, whether such a record is in the batch.
+
+    The crafted model overflows for records with a bright first pixel, and for no others.
+    """
+    one = trial(name, adversary=ACTIVE, noise_std=2 * CLIP)
+    flat = torch.zeros(sum(p.numel() for p in one.setting.model.parameters())).double()
+    flat[0] = 1e200  # first hidden unit, first pixel
+    flat[16 * 16] = -0.5e200  # its bias
+    flat[16 * 16 + 16] = 1e200  # the first class
+    dark, bright = planted(1), planted(1)
+    dark.inputs[:] = bright.inputs[:] = 0.2
+    bright.inputs[0, 0, 0, 0] = 0.9
+    for batch in (dark, bright):
+        played = replay(one, batch, crafted={one.round: flat})
+        [sent] = [m for m in played.transcript.of(round=one.round) if m.kind == "cross-gradient"]
+        assert float(sent.rows.abs().max()) < 10 * CLIP  # a clipped sum and its noise, over 4.5

@@ -261,3 +261,38 @@ def test_cuda_equals_the_loop_on_the_cpu(layout, lenet, generator):
         for name, device in ((layout, "cuda"), ("loop", "cpu"))
     )
     torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("bad", [math.inf, math.nan, 1e30])
+def test_where_a_record_may_tell_nothing_what_overflows_counts_as_zero(layout, bad, generator):
+    """The other records of its batch are summed as they are without it."""
+    model, models, batches = make(SMALL["linear"], generator)
+    engine = PairGradients(model, layout, dtype=torch.float32, drops=True)
+    inputs, targets = batches[2]
+    without = [*batches]
+    keep = torch.arange(len(targets)) != 1
+    without[2] = inputs[keep], targets[keep]
+    expected = engine.clipped_sums(models, PAIRS, without, clip_norm=1.0)
+    batches[2][0][1] = bad
+    found = engine.clipped_sums(models, PAIRS, batches, clip_norm=1.0)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("bad", [math.inf, math.nan, 1e38])
+def test_a_model_that_makes_every_gradient_overflow_draws_out_nothing(layout, bad, generator):
+    model, models, batches = make(SMALL["linear"], generator)
+    engine = PairGradients(model, layout, dtype=torch.float32, drops=True)
+    found = engine.clipped_sums(torch.full_like(models, bad), PAIRS, batches, clip_norm=1.0)
+    longest = max(len(targets) for _, targets in batches)
+    assert float(found.norm(dim=1).max()) <= longest * (1 + 1e-5)
+
+
+def test_without_a_clip_what_overflows_is_an_error_all_the_same(generator):
+    model, models, batches = make(SMALL["linear"], generator)
+    batches[2][0][1, 0] = math.inf
+    with pytest.raises(FloatingPointError, match="data of agent 2"):
+        PairGradients(model, "vmap", dtype=torch.float64, drops=True).clipped_sums(
+            models, PAIRS, batches, clip_norm=None
+        )
