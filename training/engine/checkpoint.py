@@ -3,6 +3,8 @@
 One safetensors file: the fields of the state, and beside them the round, facts of the caller's and
 a SHA-256 over all of it. Noise and batches have no state that is kept: a run that goes on draws a
 fresh root, so what it releases again is a new release, and who finds the file can subtract nothing.
+The exception is a history, noise that later rounds take back: it is a part of the state, so such a
+checkpoint is as secret as the data.
 """
 
 from __future__ import annotations
