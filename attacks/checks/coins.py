@@ -117,7 +117,8 @@ def test_turns(
         what = f"{record} {who} takes part otherwise than {turns.pattern.words}"
         found.note(0.0 if broken.size else 1.0, tests=max(of.shape[1], 1), what=what)
         allowed = np.array([turns.allowed(agent, t) for t in rounds.tolist()]).reshape(of.shape)
-        exactly(found, ~(of & ~allowed).any(axis=1), f"a record {who} is drawn out of its turn")
+        kept = np.asarray(~(of & ~allowed).any(axis=1))
+        exactly(found, kept, f"a record {who} is drawn out of its turn")
         _test_left_out(found, turns, shards[agent], allowed, agent=agent)
         for axis, each in ((0, "record"), (1, "round")):
             counts, trials = of.sum(axis=axis), allowed.sum(axis=axis)
