@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from ...privacy.accounting.accountant import epsilon as epsilon_of
 from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
+from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
 from ...privacy.batches.patterns import PatternKind
 from ...privacy.errors import InputError
@@ -111,13 +112,20 @@ class _Comparison:
         needs_data = config.training.sampling_rate is None
         self.sampling_rate = sampling_rate_of(config, data_of(config) if needs_data else None)
         self.own = _own_sampling(config, groups, self.sampling_rate)
+        self.replaced = self.statement.adjacency is Adjacency.REPLACE_ONE
+        if self.replaced and self.own.groups > 1:
+            raise InputError(
+                "adjacency='replace-one' has no design for records that take turns, since a record "
+                "and its replacement have different ones; use 'add-or-remove-one'"
+            )
         self.adversary = _target_adversary(config)
         self.known = _known_to(self.adversary, graph.agents)
         self.epsilon = self._target()
 
     def compared(self) -> Compared:
         rows = [self._without_memory(kind) for kind in (Kind.INDEPENDENT, Kind.ACROSS, Kind.PAIRS)]
-        rows += [self._with_memory(kind) for kind in (Kind.TIME, Kind.PAIRS, Kind.JOINT)]
+        if not self.replaced:  # turns of a record and of its replacement are not the same
+            rows += [self._with_memory(kind) for kind in (Kind.TIME, Kind.PAIRS, Kind.JOINT)]
         base = rows[0].noise
         found = [
             row.model_copy(update={"less_energy": (base / row.noise) ** 2})
@@ -215,8 +223,9 @@ class _Comparison:
         amplified: bool,
         rounds: int,
     ) -> _Way:
-        how = trained(made, self.graph)
+        how = trained(made, self.graph, groups=sampling.groups, amplified=amplified)
         energy = made.energy if how.energy is None else how.energy
+        multiplier *= how.joint
         impossible = made.kind.common_seed and bool(self.known)
         noise = math.inf if impossible else multiplier * math.sqrt(energy)
         return _Way(
@@ -235,13 +244,9 @@ class _Comparison:
         outsider, one, rest = (
             math.inf
             if math.isinf(factor)
-            else self._epsilon(way.multiplier / factor, rounds=way.rounds, rate=rate)
+            else self._epsilon(way.multiplier / how.joint / factor, rounds=way.rounds, rate=rate)
             for factor in self._insiders(made)
         )
-        if not sampling.own:
-            how = Trained(because=_no_turns(sampling.groups))
-        elif made.bands > 1 and way.amplified:
-            how = Trained(because="no account amplifies noise with memory yet")
         energy = made.energy if way.how.energy is None else way.how.energy
         known = made.lower_bound > 0 and (made.kind is not Kind.PAIRS or made.bands > 1)
         return Row(
@@ -253,6 +258,7 @@ class _Comparison:
             amplified=way.amplified and rate < 1.0,
             own_sampling=sampling.own,
             noise_multiplier=way.multiplier,
+            joint_sensitivity=way.how.joint,
             noise=way.noise,
             energy=energy,
             less_energy=0.0,
@@ -297,10 +303,6 @@ def _name(made: Design) -> str:
     if made.kind is Kind.PAIRS and made.bands > 1:
         return "pair secrets over time"
     return str(made.kind)
-
-
-def _no_turns(groups: int) -> str:
-    return f"the run's batches are not drawn from {groups} groups in turn"
 
 
 def _bound_of(made: Design) -> str:

@@ -31,6 +31,8 @@ class Row(Described):
     """Whether these are the batches of the run file."""
     noise_multiplier: NotNegative
     """Noise on a sum of clipped gradients / clip norm, at which the target is met."""
+    joint_sensitivity: NotNegative
+    """Of a turn, or of the run where it is one release, at noise multiplier 1."""
     noise: NotNegative
     """Root mean square of the noise in the models, in clip norms of a sum, over agents, rounds and
     coordinates; times learning rate and clip norm over batch size it is that of the run."""

@@ -43,7 +43,7 @@ def advice(rows: Sequence[Row], *, groups: int, epsilon: float) -> list[str]:
         said.append(f"Least noise under the run's own batches: {_named(own[0])}.")
     if best not in own:
         said.append(f"Least noise of all: {_named(best)}.")
-    if groups == 1:
+    if groups == 1 and memory:
         said.append(
             "Poisson batches may draw a record in every round, and then noise that is independent "
             "in time is best: memory needs records that take turns."

@@ -34,6 +34,10 @@ __all__ = ["design"]
 
 _RATIOS = (-6.0, 9.0)  # natural logarithms of r, within which the best one lies
 _MOST_CERTIFIED = 800  # agents times rounds of a bound over all noise
+_MOST_ALIKE = 1e8  # eigenspaces times rounds^3 of a dense joint design
+_MOST_DIFFERENT = 3e5  # agents times eigenspaces times rounds^2, where agents differ
+_MOST_LONG = 150_000  # eigenspaces times rounds
+_MOST_BOUND = 2e8  # eigenspaces times rounds^2 of the lower bound of a long run
 _LONG_BANDS = 32  # coefficients of a strategy for more rounds than are dense
 _FLOOR = 1e-9  # of the dearest eigenspace: what a cheap one costs at least
 
@@ -57,11 +61,12 @@ def design(
         rounds: T; dense strategies up to 200, filters beyond.
         period: b; T, one use of a record, when None.
         bands: coefficients of a filter over time, at most the period; by default every entry of C
-            is free up to 200 rounds, and 32 beyond.
+            is free up to 200 rounds, and 32 beyond, or where a dense design would take minutes.
         step_sizes: learning rate of each round, up to 200 of them; all equal when not given.
         knowing: sets of agents whose own noise and pair secrets are known, of kind "pair secrets":
             the noise is scaled, and the ratio chosen, for the worst of these and an outsider.
-        certified: whether a filter's lower bound is calculated; else it is 0.
+        certified: whether a filter's lower bound is calculated; else, and of the longest runs, it
+            is 0.
 
     Raises:
         ValueError: weights that are no symmetric mixing matrix, or a number out of range.
@@ -77,7 +82,15 @@ def design(
             f"step_sizes of rounds={rounds} are taken for at most {MOST_DENSE} rounds; leave them "
             "out to design for equal ones"
         )
-    dense = rounds <= MOST_DENSE and bands is None
+    modes = modes_of(weights)
+    spaces = len(modes.eigenvalues)
+    if spaces * rounds > _MOST_LONG:
+        raise InputError(
+            f"rounds={rounds} of {spaces} eigenspaces are more than the {_MOST_LONG} together that "
+            f"a design takes; use at most {_MOST_LONG // spaces} rounds"
+        )
+    certified = certified and (rounds <= MOST_DENSE or spaces * rounds**2 <= _MOST_BOUND)
+    dense = rounds <= MOST_DENSE and bands is None and not _too_large(kind, modes, rounds)
     if not kind.has_memory:
         bands = 1
     elif bands is not None or not dense:
@@ -92,6 +105,16 @@ def design(
     if kind is Kind.JOINT:
         return made.joint()
     return made.without_memory(kind)
+
+
+def _too_large(kind: Kind, modes: Modes, rounds: int) -> bool:
+    """Whether a dense joint design would take minutes."""
+    if kind is not Kind.JOINT:
+        return False
+    agents, spaces = modes.shares.shape
+    if modes.alike:
+        return spaces * rounds**3 > _MOST_ALIKE
+    return agents * spaces * rounds**2 > _MOST_DIFFERENT
 
 
 class _Maker:

@@ -37,7 +37,7 @@ __all__ = ["Modes", "checked_steps", "count", "grams", "modes_of", "patterns"]
 
 MOST_ROUNDS = 10_000
 MOST_DENSE = 200  # rounds of designs that are T x T matrices
-MOST_AGENTS = 2_000
+MOST_AGENTS = 200  # projectors of all eigenspaces are held
 _SAME = 1e-9  # eigenvalues closer than this are one
 _RIDGE = 1e-9  # of the largest eigenvalue of all Gram matrices: where W is singular noise is free
 

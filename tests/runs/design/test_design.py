@@ -78,7 +78,7 @@ def test_every_row_meets_the_target_at_its_multiplier_and_no_less():
     for row in compare(config()).rows:
         turns = math.ceil(100 / row.groups)
         spent = epsilon(
-            noise_multiplier=row.noise_multiplier,
+            noise_multiplier=row.noise_multiplier / row.joint_sensitivity,
             delta=1e-5,
             rounds=turns,
             sampling_rate=row.rate,
@@ -124,10 +124,29 @@ def test_a_run_file_of_records_in_turns_is_planned_at_that_noise(rate):
         privacy__adversaries='["eavesdropper"]', training__rounds=20, training__sampling_rate=rate
     )
     found = compare(base, groups=5)
-    for kind in ("across agents", "independent"):
+    for kind in ("across agents", "independent", "over time"):
         row = by_kind(found)[kind]
         plan = make_plan(run_file_with(base, row, epsilon=found.epsilon))
         assert plan.noise_multiplier == pytest.approx(row.noise_multiplier, rel=1e-5)
+
+
+def test_a_proposal_to_take_turns_is_planned_at_its_noise():
+    base = config(privacy__adversaries='["eavesdropper"]', training__rounds=12)
+    found = compare(base)
+    row = by_kind(found)["over time"]
+    assert not row.own_sampling
+    written = run_file_with(base, row, epsilon=found.epsilon)
+    assert written.pattern.number == row.groups
+    plan = make_plan(written)
+    assert plan.noise_multiplier == pytest.approx(row.noise_multiplier, rel=1e-4)
+    assert plan.guarantee("eavesdropper").epsilon == pytest.approx(1.0, abs=1e-3)
+
+
+def test_where_a_record_is_replaced_no_memory_is_offered():
+    rows = by_kind(compare(config(privacy__adjacency="replace-one")))
+    assert not any(row.memory for row in rows.values())
+    with pytest.raises(InputError, match="replace-one"):
+        compare(config(privacy__adjacency="replace-one"), groups=5)
 
 
 def test_pair_secrets_cost_an_insider_what_the_plan_says():

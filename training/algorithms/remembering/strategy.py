@@ -1,7 +1,8 @@
 """A strategy over rounds as the table that a step reads, row by row.
 
     C is lower triangular, n = C^-1 z, and M = C'C is what one who sees all messages learns
-    bands p      C[t, s] = 0 where t - s >= p; what lies outside is left out of the optimum
+    bands p      C[t, s] = 0 where t - s >= p: the optimum without what lies outside, or the best
+                 strategy that is the same in every round, whichever leaves less noise
     scale        the largest sum of M_ss over the rounds j, j + b, ... is 1
 
 | symbol | name here | shape  | meaning                                                |
@@ -25,7 +26,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ....privacy.errors import InputError
+from ....privacy.noise.design.design import design
+from ....privacy.noise.design.kinds import Kind
 from ....privacy.noise.design.over_time import time_strategy
+from ....privacy.noise.design.workload import grams, modes_of
 
 __all__ = ["MOST_ROUNDS", "check_numbers", "strategy_table"]
 
@@ -83,6 +87,14 @@ def strategy_table(
     return torch.from_numpy(table.copy())
 
 
+def _cost_of_turns(W: NDArray[np.float64], C: NDArray[np.float64]) -> float:
+    """Energy of noise C^-1 z in the models, where the largest column of C is what a turn costs."""
+    modes = modes_of(W)
+    gram = np.einsum("k,kst->st", modes.weights, grams(modes.eigenvalues, rounds=len(C)))
+    M = C.T @ C
+    return float(np.trace(np.linalg.solve(M, gram)) * M.diagonal().max())
+
+
 @functools.lru_cache(64)
 def _table(
     weights: bytes, agents: int, rounds: int, period: int, bands: int
@@ -91,6 +103,9 @@ def _table(
     found = time_strategy(W, rounds=rounds, period=period)
     C = np.triu(found.matrix, 1 - bands)
     C[np.abs(C) < _NOTHING] = 0.0  # what rounding left of the optimum, where it has nothing
+    if bands < rounds and bands <= period:  # turns are counted one by one
+        made = design(Kind.TIME, W, rounds=rounds, bands=bands, certified=False)
+        C = min(C, made.strategies()[0], key=functools.partial(_cost_of_turns, W))
     of_columns = np.square(C).sum(axis=0)
     worst = max(of_columns[first::period].sum() for first in range(period))
     C /= np.sqrt(worst)
