@@ -25,6 +25,9 @@ from .span import Space, spanned
 
 _TRIES = 1_200_000  # tokens of records that are tried at most, of one batch
 _SHARP = 0.01  # tolerance up to which a space tells one wrong token of a record
+_SHARPER = 1e-3  # the same of one that tells one among many others
+_SPARE = 8  # records of a probe beside the inputs of a layer
+_RANK = 1e-9  # of the largest singular value: a direction that is fed
 _KICKS = 12  # times that a record is disturbed, and goes downhill again
 _NUMBERS = 2**22  # that records at once may have in one layer
 _STARTS = 24
@@ -60,7 +63,10 @@ def tests_of(
     if not within:
         return []
     allowed = [v for v in range(network.table.vocabulary) if v != network.table.padding]
-    probe = torch.tensor(allowed)[torch.arange(network.length) % len(allowed)][None]
+    widest = max(layer.gradient(network.values).shape[1] for layer in within)
+    draw = torch.Generator().manual_seed(0)
+    at = torch.randint(len(allowed), (widest + _SPARE, network.length), generator=draw)
+    probe = torch.tensor(allowed)[at]
     groups: list[tuple[Tensor, list[Layer]]] = []
     for layer, rows in zip(within, rows_of(network, within, probe), strict=True):
         for fed, group in groups:
@@ -70,13 +76,21 @@ def tests_of(
         else:
             groups.append((rows, [layer]))
     found = []
-    for _, group in groups:
+    for rows, group in groups:
         held = [layer.gradient(gradients) for layer in group]
         space = spanned(held, most=records * group[0].rows, rounding=rounding)
-        if space is not None and space.tolerance <= _SHARP:
+        if space is None or space.tolerance > _SHARP:
+            continue
+        # Behind a norm every row has mean 0: a space that holds all that can be fed tests nothing.
+        some = rows.flatten(0, 1)
+        some = some[:: max(1, len(some) // (4 * some.shape[1]))]
+        if len(space.basis) < int(torch.linalg.matrix_rank(some, rtol=_RANK)):
             found.append(Test(layer=group[0], space=space))
-    # What has a row for each token says most, and of that what is called first costs least.
-    return sorted(found, key=lambda test: (test.layer.rows == 1, test.layer.call))
+    # What has a row for each token says most, sharp tests more; what is called first costs least.
+    return sorted(
+        found,
+        key=lambda test: (test.layer.rows == 1, test.space.tolerance > _SHARPER, test.layer.call),
+    )
 
 
 @dataclass(slots=True, eq=False)

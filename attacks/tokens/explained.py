@@ -20,8 +20,12 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
-from ..problem.observation import Observation, sent_gradient
+from ...training.models.parameters import unflatten
+from ..problem.derivatives import twice_differentiable
+from ..problem.observation import Observation
 from .lookup import dense
 
 _HEAVY = 10.0  # weight of the sum's equation, in units of the gradient's norm
@@ -66,19 +70,25 @@ class Explainer:
         """(K D,) clipped gradient of one record; unclipped where the mean is clipped."""
         key = (tuple(record.tolist()), label)
         if key not in self.held:
-            seen = self.observation
-            rows = [
-                sent_gradient(
-                    self.model, points, inputs=record[None], targets=torch.tensor([label]),
-                    clip_norm=None if seen.mean_of is not None else seen.clip_norm,
-                    coefs=seen.coefs, clip_parts=seen.clip_parts,
-                ).detach()
-                for points in seen.points
-            ]  # fmt: skip
             if len(self.held) > _COLUMNS:
                 self.held.clear()
-            self.held[key] = torch.cat(rows)
+            every = [self._slope(point, record, label) for [point] in self.observation.points]
+            self.held[key] = torch.cat(every)
         return self.held[key]
+
+    def _slope(self, point: Tensor, record: Tensor, label: int) -> Tensor:
+        """(D,) gradient at one point; of first order alone, where `sent_gradient` gives more."""
+        seen = self.observation
+        flat = point.detach().clone().requires_grad_()
+        with twice_differentiable():  # plain operations, as in the models that were probed
+            logits = functional_call(self.model, unflatten(self.model, flat), (record[None],))
+        loss = cross_entropy(logits, torch.tensor([label]))
+        (slope,) = torch.autograd.grad(loss, flat)
+        [coef] = seen.coefs
+        slope = slope if seen.clip_parts else coef * slope
+        if seen.clip_norm is not None and seen.mean_of is None:
+            slope = slope * min(1.0, seen.clip_norm / max(float(slope.norm()), 1e-300))
+        return coef * slope if seen.clip_parts else slope
 
     def sent(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """(K, D) gradients of a batch (B, L) with labels (B,)."""

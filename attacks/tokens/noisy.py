@@ -46,6 +46,7 @@ SURE = 0.99
 _SIMULATED = 8  # batches for the power
 _OUTSIDERS = 4  # tokens that are drawn for all that do not stand out
 _TRIED = 4096  # records times places times tokens up to which places are looked for
+_GRADIENTS = 1200  # of records at most, to look for places
 _MORE = 4  # tokens of a place that are tried beside the nearest
 _EDGE = 1.05  # times the noise's largest singular value
 
@@ -133,7 +134,7 @@ def noisy_tokens(
     first = replace(held, allowed=_nearest(near, records))
     start = explainer.labelled(suggested(first, records=records, generator=generator))
     wider = replace(held, allowed=_nearest(near, records + _MORE))
-    best = refined(explainer, wider, start, generator=generator, allowed=0.0)
+    best = refined(explainer, wider, start, generator=generator, allowed=0.0, gradients=_GRADIENTS)
     if best is None:
         return told
     kept = _left_as_noise(explainer, best, network)

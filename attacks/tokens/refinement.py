@@ -27,6 +27,7 @@ def refined(
     *,
     generator: torch.Generator,
     allowed: float,
+    gradients: int = _GRADIENTS,
 ) -> Batch | None:
     """A batch that explains the gradient at least as well.
 
@@ -36,6 +37,7 @@ def refined(
         start: from where; random tokens where None.
         generator: of these, and of the order of tries.
         allowed: residual at which the search ends.
+        gradients: of records that are computed at most.
 
     Returns:
         The best batch; None where labels cannot be tried.
@@ -48,7 +50,7 @@ def refined(
         before = best.residual
         changes = _changes(best.tokens, candidates)
         for index in torch.randperm(len(changes), generator=generator).tolist():
-            if spent >= _GRADIENTS or best.residual <= allowed:
+            if spent >= gradients or best.residual <= allowed:
                 return best
             tokens = _changed(best.tokens, changes[index])
             if torch.equal(tokens, best.tokens):

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.inversion.inversion import reconstruct
-from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.observation import Observation, observe, sent_gradients
+from overhear.attacks.tokens.explained import Explainer
 from overhear.attacks.tokens.reconstruct import TokenReconstruction, reconstruct_tokens
 from overhear.training.models.parameters import flatten
 from tests.attacks.tokens.texts import CLASSES, VOCABULARY, Attention, Bag, Encoder, drawn, sent
@@ -29,20 +30,34 @@ def _rows(tokens: Tensor) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("build", "records"),
+    ("build", "records", "dtype"),
     [
-        (lambda: Encoder(8, layers=2), 1),
-        (lambda: Encoder(8), 2),
-        (lambda: Encoder(8, norm_first=True, activation="gelu", positions="table"), 2),
-        (lambda: Encoder(8, positions="fixed", scale=True, batch_first=False), 2),
-        (lambda: Encoder(8, cls=True, sparse=True, layers=2), 2),
-        (lambda: Encoder(6, width=40), 4),
-        (lambda: Attention(8), 2),
-        (lambda: Attention(8, plain=True), 2),
+        (lambda: Encoder(8, layers=2), 1, torch.float32),
+        (lambda: Encoder(8), 2, torch.float64),
+        (
+            lambda: Encoder(8, norm_first=True, activation="gelu", positions="table"),
+            2,
+            torch.float32,
+        ),
+        (lambda: Encoder(8, positions="fixed", scale=True, batch_first=False), 2, torch.float32),
+        (lambda: Encoder(8, cls=True, sparse=True, layers=2), 2, torch.float64),
+        pytest.param(lambda: Encoder(6, width=40), 4, torch.float32, marks=pytest.mark.slow),
+        pytest.param(lambda: Encoder(8, width=12), 2, torch.float32, marks=pytest.mark.slow),
+        (lambda: Attention(8), 2, torch.float32),
+        (lambda: Attention(8, plain=True), 2, torch.float64),
     ],
-    ids=["one", "two", "norm-first", "fixed", "class-token", "four", "multihead", "products"],
+    ids=[
+        "one",
+        "two",
+        "norm-first",
+        "fixed",
+        "class-token",
+        "four",
+        "fewer-features",
+        "multihead",
+        "products",
+    ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_token_is_at_its_place_whatever_the_model_is(build, records, dtype) -> None:
     torch.manual_seed(11)
     model = build().to(dtype)
@@ -128,6 +143,18 @@ def test_a_clip_is_accounted_for(of_mean: bool) -> None:
         seen = replace(seen, gradient=seen.gradient * 0.1 / size, clip_norm=0.1, mean_of=2.0)
     found = _found(seen, model, 8)
     assert _rows(found.tokens) == _rows(x)
+
+
+@pytest.mark.parametrize("how", [{}, {"clip_norm": 0.1}, {"clip_norm": 0.1, "mean_of": 3.0}])
+def test_what_a_batch_explains_is_by_the_gradient_that_every_attack_computes(how) -> None:
+    torch.manual_seed(15)
+    model = Encoder(6)
+    x, y = drawn(2, 6)
+    seen = replace(sent(model, x, y).to(dtype=torch.float64), **how)
+    explainer = Explainer(observation=seen, model=model, classes=CLASSES)
+    other, labels = drawn(2, 6)
+    expected = sent_gradients(seen, explainer.model, inputs=other, targets=labels)
+    torch.testing.assert_close(explainer.sent(other, labels), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_an_embedding_that_is_not_trained_is_no_protection() -> None:
