@@ -1,0 +1,41 @@
+"""Sentences of docs/results.md about reproduced tables, held against the tables above them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[3] / "docs" / "results.md"
+pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here: not a checkout")
+
+
+def rows(*cells: str) -> list[list[str]]:
+    """Rows of tables with all of these cells."""
+    found = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        parts = [part.strip() for part in line.strip("|").split("|")]
+        if line.startswith("|") and all(cell in parts for cell in cells):
+            found.append(parts)
+    return found
+
+
+@pytest.mark.parametrize("other", ["DP-DPSGD", "MUFFLIATO"])
+def test_what_is_said_of_dpdl_at_equal_epsilon_is_what_was_printed(other):
+    where = "privacy.adversary=eavesdropper, graph.name=ring"
+    [row] = rows(f"DPDL, repaired is better than {other}", where)
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    said = re.findall(rf"{other} by ([+-][\d.]+ ± [\d.]+) points \(mean model, n = (\d+)\)", text)
+    assert said == [(row[4], row[5])]
+
+
+def test_what_is_said_of_verdicts_is_how_many_were_printed():
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    counts = re.findall(r"Of (\d+) lines: (\d+) reproduced, (\d+) not reproduced", text)
+    assert len(counts) == 3
+    words = [
+        row[-1].partition(":")[0] for row in rows() if row[-1].startswith(("reproduced", "not r"))
+    ]
+    assert words.count("reproduced") == sum(int(count[1]) for count in counts)
+    assert words.count("not reproduced") == sum(int(count[2]) for count in counts)
