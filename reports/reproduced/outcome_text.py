@@ -109,7 +109,7 @@ def _caption(outcome: Outcome) -> str:
 
 def _claims_caption(outcome: Outcome) -> str:
     words = [line.verdict.word for line in outcome.claims]
-    counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    counts = ", ".join(f"{words.count(word)} {word}" for word in _WORDS if word in words)
     sources = dict.fromkeys(line.source for line in outcome.claims)
     return (
         "Differences are taken seed by seed, with the standard error of their mean and Student's "
@@ -130,6 +130,7 @@ def _mean(mean: Mean) -> str:
     return f"{_short(mean.value)}{error}"
 
 
+_WORDS = ("reproduced", "not reproduced", "not comparable")
 _SMALL = 0.1
 _ROUNDING = 1e-12  # of a figure; what lies below it is the error of floats
 
