@@ -26,6 +26,7 @@ from overhear.attacks.active.crafted import craft
 from overhear.attacks.interception.replay import Trial
 from overhear.attacks.interception.scenarios import Scenario
 from overhear.attacks.inversion.inversion import reconstruct
+from overhear.attacks.problem.imprint import Imprint
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.scoring.evaluation import attack_images
@@ -63,12 +64,17 @@ def drawn(data: Dataset, count: int, *, seed: int) -> tuple[Tensor, Tensor, Tens
 
 
 def rebuilt(
-    data: Dataset, model: nn.Module, seen: Observation, x: Tensor, y: Tensor, **how: object
+    data: Dataset,
+    model: nn.Module,
+    seen: Observation,
+    x: Tensor,
+    y: Tensor,
+    imprints: Sequence[Imprint] = (),
 ) -> int:
     """How many records come back, with their label."""
     found = reconstruct(
         seen, model, preset=QUICK, input_shape=tuple(x.shape[1:]), classes=data.classes,
-        bounds=data.bounds, generator=torch.Generator().manual_seed(SEED), **how,
+        bounds=data.bounds, generator=torch.Generator().manual_seed(SEED), imprints=imprints,
     )  # fmt: skip
     scores = match(data.pixels(x).clamp(0, 1), data.pixels(found.inputs.float()).clamp(0, 1))
     right = found.labels[list(scores.order)] == y
@@ -198,7 +204,7 @@ def hop_rows(data: Dataset, images: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--only", default="imprint,noise,hops")
     parser.add_argument("--data", type=Path, help="folder that holds MNIST; else digits")
     parser.add_argument("--trials", type=int, default=4)
