@@ -35,6 +35,7 @@ from ..problem.presets import PRESETS, Preset
 from ..problem.prior import build_box
 from ..problem.problem import Found, Problem, Progress, home_of
 from ..tokens.lookup import token_table
+from .anchor import anchored
 from .checkpoint import Checkpoint, digest
 from .fallback import distance_left, fall_back
 from .optimisation import finishes, optimise
@@ -168,7 +169,9 @@ def reconstruct(
         if isinstance(solved, Part):
             found = _complete(problem, solved, generator, progress=progress)
         else:
-            found = solved or optimise(problem, generator, progress=progress, checkpoint=kept)
+            found = solved or anchored(
+                problem, optimise(problem, generator, progress=progress, checkpoint=kept)
+            )
         done = _kept(problem, found, generator, dtype=observation.gradient.dtype)
         if weighed is not None and problem.observation.is_noisy and not any(done.supported):
             done = _of_posterior(
