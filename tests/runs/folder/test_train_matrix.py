@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples/ is not 
 ROUNDS = 20
 SHORT = [f"training.rounds={ROUNDS}", "intercept.rounds=[]", "attack.rounds=[]"]
 REFERENCES = [name for name, algorithm in ALGORITHMS.items() if not algorithm.private]
+COME_ALONG = ("digits", "faces", "quadratic")  # data that need no files
 ON_A_RING = ("dsgd", "dp-dpsgd")  # whose example is not one of the runs with 150 rounds
 
 
@@ -143,7 +144,7 @@ def every_example() -> list[ParameterSet]:
     found = []
     for path in RUN_FILES:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-        bundled = table["data"]["name"] == "digits"
+        bundled = table["data"]["name"] in COME_ALONG
         marks = [] if bundled else [pytest.mark.data]
         if table["algorithm"]["name"] == "dyn-d2p" or not bundled:
             marks.append(pytest.mark.slow)
@@ -154,7 +155,7 @@ def every_example() -> list[ParameterSet]:
 def data_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What points the run file at its data; skips where they are not there."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))["data"]
-    if data["name"] == "digits":
+    if data["name"] in COME_ALONG:
         return []
     bundled = {"mnist": "MNIST", "cifar10": "cifar-10-batches-py"}
     wanted = f"libsvm/{Path(data['root']).name}" if "root" in data else bundled[data["name"]]
