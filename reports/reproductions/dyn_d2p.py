@@ -63,16 +63,14 @@ _SMOKE_BASE: Tables = {
     "privacy": _PRIVACY,
     "training": {"rounds": 5, "batch_size": 32, "learning_rate": 1.0},
 }
-_DIRECTED: list[object] = [
-    "directed-ring",
-    "directed-exponential",
-    {
-        "graph.name": "random-digraph",
-        "graph.edge_probability": 0.2,
-        "graph.graphs": 4,
-        "label": "random digraphs in turn",
-    },
-]
+
+
+def _directed(edges: float) -> list[object]:
+    """Directed graphs: two that are regular, and random ones in turn."""
+    random = {"graph.name": "random-digraph", "graph.edge_probability": edges, "graph.graphs": 4}
+    return ["directed-ring", "directed-exponential", {**random, "label": "random in turn"}]
+
+
 _TUNED = {_RATE: [0.3, 1.0, 3.0]}
 _LOST = (
     "the paper's first clip bound, its growth factors and how it deals records are not at hand: "
@@ -209,7 +207,7 @@ ENTRIES: dict[str, Entry] = {
             "smoke": Scale(
                 base={**_SMOKE_BASE, "privacy": {**_PRIVACY, "epsilon": 1.0}},
                 grid={
-                    "graph.name": _DIRECTED,
+                    "graph.name": _directed(0.6),
                     "data.agents": [4],
                     _DECAY: [_VARIANTS[0], _VARIANTS[3]],
                 },
@@ -219,7 +217,7 @@ ENTRIES: dict[str, Entry] = {
             "small": Scale(
                 base={**_SMALL_BASE, "privacy": {**_PRIVACY, "epsilon": 1.0}},
                 grid={
-                    "graph.name": _DIRECTED,
+                    "graph.name": _directed(0.2),
                     "data.agents": [10, 20],
                     _DECAY: [_VARIANTS[0], _VARIANTS[3]],
                 },
@@ -230,7 +228,7 @@ ENTRIES: dict[str, Entry] = {
             "paper": Scale(
                 base={**_PAPER_BASE, "privacy": {**_PRIVACY, "epsilon": 1.0}},
                 grid={
-                    "graph.name": _DIRECTED,
+                    "graph.name": _directed(0.2),
                     "data.agents": [10, 20, 40],
                     _DECAY: [_VARIANTS[0], _VARIANTS[3]],
                 },
