@@ -153,7 +153,7 @@ class _Problem:
 
     def _over(self, values: Array) -> Array:
         """Each value replaced by the sum over its pattern."""
-        return np.asarray(np.bincount(self.pattern, weights=values)[self.pattern])
+        return np.asarray(np.bincount(self.pattern, weights=values)[self.pattern], dtype=np.float64)
 
     def _allowed(self, matrices: Array) -> Array:
         """The part within patterns, with the mean of each pattern on the diagonal."""
@@ -179,7 +179,7 @@ class _Problem:
             except np.linalg.LinAlgError:
                 return None
             value += 2.0 * mu * float(np.log(root[:, self.rounds, self.rounds]).sum()) / len(L)
-        return _Point(value, L, s, U.transpose(0, 2, 1) @ self.F, nu)
+        return _Point(value, L, s, np.asarray(U.transpose(0, 2, 1) @ self.F, dtype=np.float64), nu)
 
     def _moved(self, at: _Point, mu: float) -> tuple[Array, Array]:
         """P_k, (modes, T, T), and M_i with what the barrier adds, (I, T, T)."""

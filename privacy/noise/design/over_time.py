@@ -115,4 +115,4 @@ def lower_factor(precision: Matrix) -> Matrix:
     [[1.0, 0.0], [2.0, 1.0]]
     """
     upper = np.linalg.cholesky(precision[::-1, ::-1]).T
-    return np.ascontiguousarray(upper[::-1, ::-1])
+    return np.ascontiguousarray(upper[::-1, ::-1], dtype=np.float64)

@@ -25,6 +25,7 @@ import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -171,7 +172,7 @@ def checked_steps(rounds: int, step_sizes: Sequence[float]) -> Matrix:
     return np.asarray(eta / eta.max())
 
 
-def count(name: str, value: object, most: int) -> int:
+def count(name: str, value: SupportsIndex, most: int) -> int:
     """A whole number from 1 to `most`.
 
     Raises:
