@@ -57,8 +57,8 @@ def _follows_data(value: object) -> bool:
 _ADAPTIVE = (
     "lets the clip norm follow how many gradients are below it: that count is a release in every "
     "round, which no figure here has, and a clip norm that follows it is no public number, as "
-    "every round is held to; set it beforehand, by clip_norm, or by a list of clip_norms of "
-    "algorithm 'dyn-d2p'"
+    "every round is held to; set it beforehand, by clip_norm, or by a list of clip_norms in an "
+    "algorithm that takes one"
 )
 _OWN_CLIP_NORM = Unprovable(asks=_always, reason=_ADAPTIVE)
 _NOT_KNOWN = (
