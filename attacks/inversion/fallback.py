@@ -11,23 +11,28 @@ the search plainly failed):
   noise_std and w standard normal (Robins and van der Vaart 2006). The image found from the first
   half must explain the second better than x0 does under any label, by two standard deviations.
 
+Of several ways to search, that one is taken whose image from the first half explains the second
+best.
+
 Shape letters: B records, C classes, D parameters.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..exact.stages import FIRST_LAYER, solve_exactly
 from ..problem.objective import cosine_distance, whitened_residual
-from ..problem.observation import sent_gradients
+from ..problem.observation import Observation, sent_gradients
 from ..problem.problem import Found, Problem
-from .optimisation import optimise
 from .power import SPLIT
+
+Search = Callable[[Problem], Found]
+"""A way to find a batch, of the whole observation or of a half of it."""
 
 _FAILED = 0.3
 """Cosine distance at which a search without noise, whose truth has 0, found nothing."""
@@ -48,13 +53,22 @@ class Kept:
     reached: float
 
 
-def fall_back(problem: Problem, found: Found, generator: torch.Generator) -> Kept:
+def fall_back(
+    problem: Problem,
+    found: Found,
+    generator: torch.Generator,
+    *,
+    search: Search,
+    held: bool | None = None,
+) -> Kept:
     """Put the prior image where the observation does not speak for the image found.
 
     Args:
         problem: the posed problem.
         found: what a stage found.
         generator: of the split of the observation.
+        search: how it was found.
+        held: whether what `search` finds in one half explains the other, where that is known.
     """
     seen, prior = problem.observation, problem.prior_image
     reached = distance_left(problem, found.pixels, found.labels)
@@ -67,7 +81,7 @@ def fall_back(problem: Problem, found: Found, generator: torch.Generator) -> Kep
             supported[record] = gain > needed or (
                 seen.records == 1
                 and gain > 0
-                and _explains_held_out(problem, prior, generator, stage=found.stage)
+                and (best_of(problem, [search], generator)[1] if held is None else held)
             )
             supported[record] = supported[record] and not failed
             if not supported[record]:
@@ -111,38 +125,51 @@ def _sent(problem: Problem, pixels: Tensor, labels: Tensor) -> Tensor:
     ).detach()
 
 
-def _explains_held_out(
-    problem: Problem, prior: Tensor, generator: torch.Generator, *, stage: str
-) -> bool:
-    """Whether an image found from one half of the observation explains the other half."""
-    seen = problem.observation
-    if not seen.is_noisy:
-        return False
+def best_of(
+    problem: Problem, searches: Sequence[Search], generator: torch.Generator
+) -> tuple[int, bool]:
+    """Which way to search explains a half of the observation best from the other half.
+
+    Args:
+        problem: of one record.
+        searches: at least one.
+        generator: of the split.
+
+    Returns:
+        Its index, and whether it explains that half better than the prior image, by two standard
+        deviations; never without noise or without a prior image.
+    """
+    seen, prior = problem.observation, problem.prior_image
+    if not seen.is_noisy or (prior is None and len(searches) == 1):
+        return 0, False
     noise = torch.randn(seen.gradient.shape, generator=generator, dtype=seen.gradient.dtype)
     noise = noise.to(seen.gradient)
     noise = torch.linalg.cholesky(seen.covariance.double()).to(noise) @ noise
-    once = replace(problem.preset, starts=1)
-    first = replace(
-        seen,
-        gradient=seen.gradient + SPLIT * noise,
-        covariance=seen.covariance * (1 + SPLIT**2),
+    first, second = (
+        replace(
+            seen,
+            gradient=seen.gradient + part * noise,
+            covariance=seen.covariance * (1 + part**2),
+        )
+        for part in (SPLIT, -1 / SPLIT)
     )
-    second = replace(
-        seen,
-        gradient=seen.gradient - noise / SPLIT,
-        covariance=seen.covariance * (1 + 1 / SPLIT**2),
-    )
-    posed = replace(problem, observation=first, preset=once)
-    again = solve_exactly(posed, generator) if stage == FIRST_LAYER else None
-    found = again if isinstance(again, Found) else optimise(posed, generator, progress=None)
-    candidate = _sent(problem, found.pixels, found.labels)
+    posed = replace(problem, observation=first, preset=replace(problem.preset, starts=1))
+    every = [search(posed) for search in searches]
+    sent = torch.stack([_sent(problem, one.pixels, one.labels) for one in every])  # (S, K, D)
+    left = whitened_residual(sent, second)
+    at = int(left.argmin())
+    return at, prior is not None and _explains(problem, prior, sent[at], second)
+
+
+def _explains(problem: Problem, prior: Tensor, sent: Tensor, second: Observation) -> bool:
+    """Whether (K, D) gradients explain an observation better than those of the prior image."""
     # Under much noise the label is wrong, and an image that undoes a wrong label beats the prior
     # image under it without resembling anything: the prior image may choose its label.
     classes = torch.arange(problem.classes, device=prior.device)
     every = torch.stack([_sent(problem, prior[None], k[None]) for k in classes])
     residuals = whitened_residual(every, second)  # (C,)
     public = every[residuals.argmin()]
-    gain = residuals.min() - whitened_residual(candidate, second)
+    gain = residuals.min() - whitened_residual(sent, second)
     # Given the first half, the gain is normal with twice the whitened distance of the two.
-    deviation = 2 * torch.linalg.vector_norm(second.whiten(candidate - public)) / second.noise_std
+    deviation = 2 * torch.linalg.vector_norm(second.whiten(sent - public)) / second.noise_std
     return bool(gain > 2 * deviation)

@@ -1,8 +1,10 @@
 """Gradient inversion: the batch whose gradient, clipped likewise, explains an observation.
 
-    labels   = given | read from the last layer | optimised beside the inputs
+    labels   = given | read from the last layer | the likeliest of one record under noise
+             | optimised beside the inputs
     exact    : `exact_stages`; a part of a batch may be left to the search
-    optimise : `descent`, from several starts
+    optimise : `descent`, from several starts; of one record under noise by a denoiser too, if one
+               is given (`denoised`), and the way that explains a held-out half best is taken
     weigh    : under noise the labels, and the images that follow, by public records (`posterior`)
     fall back: an image that the gradient does not speak for (`fallback`) becomes the posterior's,
                or without candidates the public prior image
@@ -16,6 +18,7 @@ Shape letters: B records, C classes, D parameters.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,11 +28,12 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
-from ..exact.stages import Part, solve_exactly
+from ..exact.stages import FIRST_LAYER, Part, solve_exactly
 from ..posterior.candidates import Candidates
+from ..posterior.denoised import Denoiser, denoised
 from ..posterior.posterior import Posterior, weigh
 from ..problem.imprint import Imprint
-from ..problem.labels import recover_labels
+from ..problem.labels import likeliest_label, recover_labels, stands_out
 from ..problem.observation import HOST, Observation
 from ..problem.presets import PRESETS, Preset
 from ..problem.prior import build_box
@@ -37,7 +41,7 @@ from ..problem.problem import Found, Problem, Progress, home_of
 from ..tokens.lookup import token_table
 from .anchor import anchored
 from .checkpoint import Checkpoint, digest
-from .fallback import distance_left, fall_back
+from .fallback import Search, best_of, distance_left, fall_back
 from .optimisation import finishes, optimise
 from .power import is_hopeless
 
@@ -81,6 +85,7 @@ def reconstruct(
     prior_image: Tensor | None = None,
     candidates: Candidates | None = None,
     imprints: Sequence[Imprint] = (),
+    denoiser: Denoiser | None = None,
     progress: Progress | None = None,
     checkpoint: Path | None = None,
     device: torch.device | None = None,
@@ -100,6 +105,8 @@ def reconstruct(
             what an image falls back to. Without it nothing falls back.
         candidates: public records to weigh where one record is observed; they must not hold it.
         imprints: the models among its points that the attacker crafted.
+        denoiser: what pictures are without noise, as f(pixels (B, *shape) on the unit box,
+            noise_std): a prior of one record that is observed under noise.
         progress: called with (step, total).
         checkpoint: file that keeps the search's state and from which an interrupted one goes on,
             to the same result bit by bit; deleted at the end. Its folder must exist.
@@ -133,7 +140,8 @@ def reconstruct(
         if preset not in PRESETS:
             raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
         preset = PRESETS[preset]
-    if not preset.searches and (candidates is None or observation.records != 1):
+    known = candidates is not None or (denoiser is not None and observation.is_noisy)
+    if not preset.searches and (not known or observation.records != 1):
         raise InputError(
             f"a preset that searches nothing needs candidates and records=1, not "
             f"records={observation.records}; give public records, or use another preset"
@@ -161,18 +169,33 @@ def reconstruct(
         weighed = _weighed(problem, candidates, generator)
         if weighed is not None and labels is None and problem.observation.is_noisy:
             problem = replace(problem, labels=weighed.labels.argmax()[None])
+        elif labels is None and _asks_likelihood(problem):
+            problem = replace(problem, labels=_likeliest(problem))
+        guided = denoiser is not None and observation.records == 1 and observation.is_noisy
         if weighed is not None and (
-            not preset.searches or _is_hopeless(problem, candidates, generator)
+            not (preset.searches or guided) or _is_hopeless(problem, candidates, generator)
         ):
             return _of_posterior(problem, weighed, dtype=observation.gradient.dtype)
-        solved = solve_exactly(problem, generator) if preset.exact else None
-        if isinstance(solved, Part):
-            found = _complete(problem, solved, generator, progress=progress)
-        else:
-            found = solved or anchored(
-                problem, optimise(problem, generator, progress=progress, checkpoint=kept)
+        if guided and denoiser is not None:
+            way = functools.partial(
+                denoised,
+                denoiser=denoiser,
+                labels=None if weighed is None else weighed.labels,
+                given=labels is not None,
             )
-        done = _kept(problem, found, generator, dtype=observation.gradient.dtype)
+            done = _guided(problem, way, generator, dtype=observation.gradient.dtype)
+        else:
+            solved = solve_exactly(problem, generator) if preset.exact else None
+            if isinstance(solved, Part):
+                found = _complete(problem, solved, generator, progress=progress)
+            else:
+                found = solved or anchored(
+                    problem, optimise(problem, generator, progress=progress, checkpoint=kept)
+                )
+            search = functools.partial(
+                _searched, generator=generator, exact=found.stage == FIRST_LAYER
+            )
+            done = _kept(problem, found, generator, search=search, dtype=observation.gradient.dtype)
         if weighed is not None and problem.observation.is_noisy and not any(done.supported):
             done = _of_posterior(
                 problem, weighed, dtype=observation.gradient.dtype, iterations=done.iterations
@@ -196,6 +219,25 @@ def _weighed(
     return weigh(seen, problem.model, candidates, classes=problem.classes, generator=generator)
 
 
+def _asks_likelihood(problem: Problem) -> bool:
+    """Whether one record's label is hidden from the last layer, and a public image is known."""
+    seen = problem.observation
+    return (
+        problem.preset.follow_noise
+        and seen.is_noisy
+        and seen.records == 1
+        and problem.prior_image is not None
+        and not stands_out(seen, problem.model, classes=problem.classes)
+    )
+
+
+def _likeliest(problem: Problem) -> Tensor:
+    """(1,) label under which the public image explains the observation best."""
+    assert problem.prior_image is not None  # noqa: S101 # the caller looked
+    image = problem.box.inputs(problem.prior_image)
+    return likeliest_label(problem.observation, problem.model, image=image, classes=problem.classes)
+
+
 def _is_hopeless(
     problem: Problem, candidates: Candidates | None, generator: torch.Generator
 ) -> bool:
@@ -213,11 +255,36 @@ def _is_hopeless(
     )
 
 
+def _searched(problem: Problem, *, generator: torch.Generator, exact: bool) -> Found:
+    """One record, by the exact stages first if these are asked for."""
+    solved = solve_exactly(problem, generator) if exact else None
+    return solved if isinstance(solved, Found) else optimise(problem, generator, progress=None)
+
+
+def _guided(
+    problem: Problem, way: Search, generator: torch.Generator, *, dtype: torch.dtype
+) -> Reconstruction:
+    """One record under noise, by a denoiser or by the preset's own search."""
+    ways = [way]
+    if problem.preset.searches:
+        own = functools.partial(_searched, generator=generator, exact=problem.preset.exact)
+        ways.append(own)
+    at, held = best_of(problem, ways, generator)
+    found = ways[at](problem)
+    return _kept(problem, found, generator, search=ways[at], held=held, dtype=dtype)
+
+
 def _kept(
-    problem: Problem, found: Found, generator: torch.Generator, *, dtype: torch.dtype
+    problem: Problem,
+    found: Found,
+    generator: torch.Generator,
+    *,
+    search: Search,
+    dtype: torch.dtype,
+    held: bool | None = None,
 ) -> Reconstruction:
     """What was found, or the prior image where the observation does not speak for it."""
-    kept = fall_back(problem, found, generator)
+    kept = fall_back(problem, found, generator, search=search, held=held)
     return Reconstruction(
         inputs=problem.box.inputs(kept.pixels).to(HOST, dtype),
         labels=found.labels.to(HOST),

@@ -28,6 +28,8 @@ class Candidates:
     Attributes:
         inputs: (N, *shape) in normalised units.
         labels: (N,) class indices.
+        records: (N,) which record a candidate is, where some are one record under several labels,
+            which share its probability; None where each is a record of its own.
 
     Raises:
         ValueError: there is none, or not one label for each.
@@ -35,6 +37,7 @@ class Candidates:
 
     inputs: Tensor
     labels: Tensor
+    records: Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.inputs) == 0 or self.labels.shape != (len(self.inputs),):
@@ -49,13 +52,31 @@ class Candidates:
 
     def at(self, chosen: Tensor) -> Candidates:
         """Some of them, by index."""
-        return Candidates(inputs=self.inputs[chosen], labels=self.labels[chosen])
+        records = None if self.records is None else self.records[chosen]
+        return Candidates(inputs=self.inputs[chosen], labels=self.labels[chosen], records=records)
 
-    def after(self, inputs: Tensor, labels: Tensor) -> Candidates:
+    def after(self, first: Candidates) -> Candidates:
         """Those records, then these."""
+        records = None
+        if first.records is not None or self.records is not None:
+            before, these = first.numbers, self.numbers
+            records = torch.cat([before, these + int(before.max()) + 1])
         return Candidates(
-            inputs=torch.cat([inputs, self.inputs]), labels=torch.cat([labels, self.labels])
+            inputs=torch.cat([first.inputs, self.inputs]),
+            labels=torch.cat([first.labels, self.labels]),
+            records=records,
         )
+
+    @property
+    def numbers(self) -> Tensor:
+        """(N,) which record each is."""
+        return torch.arange(len(self)) if self.records is None else self.records
+
+    @property
+    def log_priors(self) -> Tensor:
+        """(N,) logarithms of probabilities beforehand, of each record's labels 1 in all."""
+        counts = self.numbers.unique(return_inverse=True, return_counts=True)
+        return -counts[2][counts[1]].double().log()
 
     def affordable(self, observation: Observation) -> Candidates:
         """The first of them, as many as are weighed in bounded time: at most 2,000."""

@@ -17,8 +17,9 @@
 Where we differ from the paper: there the record is among the candidates. Here it is not, so that
 the posterior of a strong signal settles on a single neighbour, and a mean over several would be
 closer. T is the temperature at which candidates that are held out, each under noise of its own, are
-rebuilt best from the others. Each candidate has its own public label: trying all labels for each
-rebuilds worse, as most pairs of a picture and a label do not occur.
+rebuilt best from the others. Each candidate has its own public label, where one is known: trying
+all labels for each rebuilds worse, as most pairs of a picture and a label do not occur. Where none
+is known, the record is a candidate under every label, each as likely as the others beforehand.
 
 Shape letters: N candidates, H held out, K intercepts, D parameters.
 """
@@ -65,7 +66,7 @@ def weigh(
     classes: int,
     generator: torch.Generator,
 ) -> Posterior:
-    """The posterior over candidates, all equally likely beforehand.
+    """The posterior over candidates, whose records are all equally likely beforehand.
 
     Args:
         observation: of one record.
@@ -99,20 +100,22 @@ def weigh(
     held = _held_out(observation, model, candidates, generator)
     # One pass over the candidates' gradients: they cost far more than all else.
     found, inner, own = list[Tensor](), list[Tensor](), list[Tensor]()
+    less = -2 * candidates.log_priors.to(observation.gradient.device)
     for sent in sent_by(observation, model, candidates):
         found.append(squared(sent - observation.gradient, observation))
         if held is not None:
             inner.append(held @ sent.flatten(1).T)
             own.append(squared(sent, observation))
     far, noisy = torch.cat(found), observation.is_noisy
-    inputs = candidates.inputs.to(far)
-    temperature = 1.0
+    inputs, numbers = candidates.inputs.to(far), candidates.numbers.to(far.device)
+    temperature, all_told = 1.0, far + less
     if held is not None:
-        others = torch.cat(own)[None] - 2 * torch.cat(inner, dim=1).double()  # (H, N)
-        others.fill_diagonal_(torch.inf)  # nobody is rebuilt from itself
+        others = torch.cat(own)[None] - 2 * torch.cat(inner, dim=1).double() + less  # (H, N)
+        # Nobody is rebuilt from itself, under whatever label.
+        others[numbers[: len(held), None] == numbers] = torch.inf
         temperature = _temperature(others, inputs.flatten(1))
-    weights = _weights(far[None], noisy=noisy, temperature=1.0)[0]
-    tempered = _weights(far[None], noisy=noisy, temperature=temperature)[0]
+    weights = _weights(all_told[None], noisy=noisy, temperature=1.0)[0]
+    tempered = _weights(all_told[None], noisy=noisy, temperature=temperature)[0]
     labels = far.new_zeros(classes)
     labels.index_add_(0, candidates.labels.to(far.device), weights)
     picture = (tempered @ inputs.flatten(1)).reshape(inputs.shape[1:])

@@ -6,7 +6,8 @@ the only class with a negative entry.
 
 - One record: Zhao, Mopuri, Bilen (2020), "iDLG". Here the sign is read from the top singular
   vector of [W, b], which averages the noise over all columns, and from b alone where that vector
-  does not stand out of the noise.
+  does not stand out of the noise. All layers together say more: `likeliest_label` compares what a
+  public image would have sent under each label.
 - A batch: Wainakh et al. (2022), "User-Level Label Leakage from Gradients": classes are taken one
   by one, the most negative remaining entry first, and each take adds one record's share.
 
@@ -27,7 +28,10 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
-from .observation import HOST, Observation
+from .objective import whitened_residual
+from .observation import HOST, Observation, sent_gradients
+
+_CLEAR = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -112,6 +116,55 @@ def recover_labels(
     known_scale = layer.bias is not None and observation.clip_norm is None
     counts = _counts(entries, offsets, records=observation.records, known_scale=known_scale)
     return torch.repeat_interleave(torch.arange(classes), counts)
+
+
+def likeliest_label(
+    observation: Observation, model: nn.Module, *, image: Tensor, classes: int
+) -> Tensor:
+    """The label under which a public image explains a record's noisy gradient best.
+
+    Args:
+        observation: of one record.
+        model: network with logits (B, C) as output.
+        image: (*shape) in normalised units, such as the mean public one.
+        classes: number of classes C.
+
+    Returns:
+        (1,) class index.
+
+    Examples:
+        >>> from overhear.attacks.problem.observation import observe
+        >>> model, x = nn.Linear(4, 3), torch.tensor([[0.9, 0.1, 0.8, 0.2]])
+        >>> seen = observe(
+        ...     model, torch.zeros(15), inputs=x, targets=torch.tensor([2]), clip_norm=1.0,
+        ...     noise_std=0.1, generator=torch.Generator(),
+        ... )
+        >>> likeliest_label(seen, model, image=torch.full((4,), 0.5), classes=3).tolist()
+        [2]
+    """
+    sent = [
+        sent_gradients(
+            observation, model, inputs=image[None].to(observation.gradient), targets=label[None]
+        ).detach()
+        for label in torch.arange(classes, device=observation.gradient.device)
+    ]
+    return whitened_residual(torch.stack(sent), observation).argmin()[None]
+
+
+def stands_out(observation: Observation, model: nn.Module, *, classes: int) -> bool:
+    """Whether the last layer's gradient tells one record's label by itself: twice the noise's edge.
+
+    Args:
+        observation: of one record.
+        model: network with logits (B, C) as output.
+        classes: number of classes C.
+    """
+    layer = last_layer(observation.to(device=HOST), model, classes=classes)
+    if layer is None:
+        return False
+    joint = layer.weight.transpose(0, 1).reshape(classes, -1).double()
+    edge = observation.noise_std * (math.sqrt(joint.shape[0]) + math.sqrt(joint.shape[1]))
+    return float(torch.linalg.matrix_norm(joint, 2)) > _CLEAR * edge
 
 
 def _single_label(layer: LastLayer, *, noise_std: float) -> Tensor:

@@ -24,6 +24,7 @@ from ..interception.scenarios import Scenario, intercept
 from ..inversion.inversion import Reconstruction, reconstruct
 from ..inversion.power import acceptance_power
 from ..posterior.candidates import Candidates
+from ..posterior.denoised import Denoiser
 from ..posterior.lineup import ranks
 from ..problem.imprint import Imprint
 from ..problem.presets import PRESETS, Preset
@@ -87,6 +88,7 @@ def attack_images(
     batch: int = 1,
     candidates: Candidates | None = None,
     decoys: Candidates | None = None,
+    denoiser: Denoiser | None = None,
     device: torch.device | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Row]:
@@ -105,6 +107,7 @@ def attack_images(
         candidates: public records that single ones are weighed against, none of them planted.
         decoys: further public records, drawn as the planted ones were, for lineups of presets that
             weigh candidates.
+        denoiser: as of `reconstruct`, for presets that weigh candidates.
         device: where to search; where the trial's rounds run by default.
         progress: called with a line after each group.
 
@@ -122,7 +125,11 @@ def attack_images(
     scores = _score_of(data, [(truth[g], guess[g]) for g in groups])
     settings, model = PRESETS[preset] if isinstance(preset, str) else preset, trial.setting.model
     weighs = settings.posterior and batch == 1
-    pool = None if decoys is None or not weighs else decoys.after(images, labels)
+    pool = (
+        None
+        if decoys is None or not weighs
+        else decoys.after(Candidates(inputs=images, labels=labels))
+    )
     lots = torch.Generator().manual_seed(generator.initial_seed())  # leaves the starts as they were
     rows = [Row(name=BLIND, scores=scores, images=guess, stages=("",) * len(images))]
     for protection in Protection:
@@ -155,6 +162,7 @@ def attack_images(
                     prior_image=prior_image,
                     candidates=candidates,
                     imprints=tuple(sent.values()),
+                    denoiser=denoiser if weighs else None,
                     device=trial.setting.device if device is None else device,
                 )
             )
@@ -163,7 +171,7 @@ def attack_images(
                     ranked.append(
                         ranks(estimate.observation, model, pool=pool, victim=number, generator=lots)
                     )
-                if settings.searches and estimate.observation.is_noisy:
+                if (settings.searches or denoiser) and estimate.observation.is_noisy:
                     power.append(
                         acceptance_power(
                             estimate.observation, model, inputs=images[number],

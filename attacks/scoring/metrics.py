@@ -8,7 +8,9 @@ The DPDL paper (arXiv:2606.04399) scores MNIST images scaled to [-1, 1] at data 
 so: four times our MSE, our PSNR (the data range grows with the error), and an SSIM of its own,
 since SSIM is not invariant to a shift. Were its images in [0, 1] at data range 2, PSNR would be
 6.02 dB more than ours, and the paper's 6.6 dB an MSE of .88, which is worse than grey by a factor
-of 3 on any image. Images it standardises (CIFAR) have no fixed range; they are not covered.
+of 3 on any image. Images of three channels (CIFAR-10) it standardises by the mean and deviation of
+each channel; these have no fixed range, and its data ranges of 3.5 to 4.1 are those from the least
+to the greatest value of an image. `DPDL_COLOUR` does so.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ class Convention:
     """The scale that images are scored in; they are given in [0, 1] whatever it is.
 
     Attributes:
-        low, high: what 0 and 1 are mapped to before anything is computed.
-        data_range: L of PSNR = 10 log10(L^2 / MSE), and of SSIM's constants (.01 L)^2, (.03 L)^2.
+        low, high: what 0 and 1 are mapped to before anything is computed; one number, or one for
+            each channel.
+        data_range: L of PSNR = 10 log10(L^2 / MSE), and of SSIM's constants (.01 L)^2, (.03 L)^2;
+            None for the range of each true image (of the scale, where an image has none).
 
     Examples:
         >>> import torch
@@ -40,21 +44,52 @@ class Convention:
         0.04
     """
 
-    low: float = 0.0
-    high: float = 1.0
-    data_range: float = 1.0
+    low: float | tuple[float, ...] = 0.0
+    high: float | tuple[float, ...] = 1.0
+    data_range: float | None = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.low < self.high and 0 < self.data_range < math.inf):
+        ordered = bool(np.all(np.asarray(self.low) < np.asarray(self.high)))
+        if not ordered or not (self.data_range is None or 0 < self.data_range < math.inf):
             raise InputError(
                 f"low={self.low} must be below high={self.high}, and data_range="
                 f"{self.data_range} positive"
             )
 
+    def scaled(self, image: np.ndarray) -> np.ndarray:
+        """An array of an image in [0, 1], channels first, in this scale."""
+        low, high = (
+            np.reshape(end, (-1, *(1 for _ in image.shape[1:]))) if isinstance(end, tuple) else end
+            for end in (self.low, self.high)
+        )
+        return np.asarray(low + (high - low) * image)
+
+    def range_of(self, truth: np.ndarray) -> float:
+        """L of a true image in this scale."""
+        if self.data_range is not None:
+            return self.data_range
+        own = float(np.ptp(truth))
+        return own if own > 0 else float(np.max(self.high) - np.min(self.low))
+
 
 ORDINARY = Convention()
 DPDL = Convention(low=-1.0, high=1.0, data_range=2.0)
+_MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10's channels
+DPDL_COLOUR = Convention(
+    low=tuple(-m / s for m, s in zip(_MEAN, _STD, strict=True)),
+    high=tuple((1 - m) / s for m, s in zip(_MEAN, _STD, strict=True)),
+    data_range=None,
+)
 CONVENTIONS: Mapping[str, Convention] = {"ordinary": ORDINARY, "dpdl": DPDL}
+
+
+def conventions_for(channels: int) -> Mapping[str, Convention]:
+    """The conventions of images of so many channels, by name.
+
+    >>> conventions_for(1)["dpdl"].data_range, conventions_for(3)["dpdl"].data_range
+    (2.0, None)
+    """
+    return {**CONVENTIONS, "dpdl": DPDL_COLOUR} if channels == len(_MEAN) else CONVENTIONS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +188,7 @@ def psnr(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> 
     first, second = _pair(truth, guess, convention)
     if np.array_equal(first, second):  # scikit-image divides by zero here
         return math.inf
-    ratio: float = peak_signal_noise_ratio(first, second, data_range=convention.data_range)
+    ratio: float = peak_signal_noise_ratio(first, second, data_range=convention.range_of(first))
     return float(ratio)
 
 
@@ -189,7 +224,7 @@ def ssim(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> 
     window = side if side % 2 else side - 1
     # Annotated because scikit-image declares a union over its options for the return value.
     value: Any = structural_similarity(
-        first, second, win_size=window, data_range=convention.data_range, channel_axis=0
+        first, second, win_size=window, data_range=convention.range_of(first), channel_axis=0
     )
     return float(value)
 
@@ -297,9 +332,8 @@ def _pair(
                 f"{name} spans [{image.min().item():.4g}, {image.max().item():.4g}] and must lie "
                 "in [0, 1]; undo the normalisation (Dataset.pixels) and clamp"
             )
-    span = convention.high - convention.low
     first, second = (
-        convention.low + span * image.detach().cpu().double().clamp(0, 1).numpy()
+        convention.scaled(image.detach().cpu().double().clamp(0, 1).numpy())
         for image in (truth, guess)
     )
     return first, second

@@ -49,6 +49,21 @@ def attack(
     adversary: Annotated[
         str | None, typer.Option(metavar="WHO", help="Of DIR: [attack] adversary.")
     ] = None,
+    prior: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Of DIR: [attack] prior, records that the attacker knows."
+        ),
+    ] = None,
+    prior_only: Annotated[
+        bool, typer.Option("--prior-only", help="Of DIR: these in place of public test records.")
+    ] = False,
+    denoiser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="module:NAME", help="Of DIR: [attack] denoiser, a function of your own."
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Of DIR: the attack's folder below DIR/attacks."),
@@ -111,6 +126,9 @@ def attack(
         given |= {"--preset": presets, "--images": images is not None, "--name": name}
         given |= {
             "--adversary": adversary,
+            "--prior": prior,
+            "--prior-only": prior_only,
+            "--denoiser": denoiser,
             "--convention": convention,
             "--out": out,
             "--device": device,
@@ -122,7 +140,14 @@ def attack(
     if target is None:
         raise InputError("a run's folder or a run file is missing; or give --train module:NAME")
     trust(trust_code)
-    asked = _keys(presets, images, adversary)
+    asked = _keys(
+        presets=presets,
+        images=images,
+        adversary=adversary,
+        prior=None if prior is None else str(prior),
+        prior_only=prior_only or None,
+        denoiser=denoiser,
+    )
     shown = None if convention is None else convention.value
     if target.suffix != ".toml":
         if sweeps or markdown or out is not None:
@@ -137,8 +162,8 @@ def attack(
         return
     if asked or name is not None:
         raise InputError(
-            "--preset, --images, --adversary and --name belong to the folder of a run; of RUN.toml "
-            "give --set attack.presets=..., and so on"
+            "--preset, --images, --adversary, --prior, --denoiser and --name belong to the folder "
+            "of a run; of RUN.toml give --set attack.presets=..., and so on"
         )
     if out is None:
         raise InputError("RUN.toml needs --out too, the folder for its runs")
@@ -146,10 +171,13 @@ def attack(
     _attack_runs(target, out, sweeps or (), overrides or (), device=device, how=how)
 
 
-def _keys(presets: list[str] | None, images: int | None, adversary: str | None) -> list[str]:
+def _keys(**given: object) -> list[str]:
     """What the options for keys of [attack] mean, as --set takes it."""
-    given: dict[str, object] = {"presets": presets, "images": images, "adversary": adversary}
-    return [f"attack.{key}={value!r}" for key, value in given.items() if value not in (None, [])]
+    return [
+        f"attack.{key}={'true' if value is True else repr(value)}"
+        for key, value in given.items()
+        if value not in (None, [])
+    ]
 
 
 def _attack_runs(
@@ -229,3 +257,5 @@ def _attack_folder(
             console.print(columns_table(scenario.rows))
         say(console, scenario.conclusion)
         say(console, scenario.bound.sentence)
+        if scenario.known:
+            say(console, f"The attacker was taken to know {scenario.known}.")

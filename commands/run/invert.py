@@ -61,7 +61,12 @@ def invert(
         typer.Option(metavar="FILE", help="Safetensors state dict, if FILE has no parameters."),
     ] = None,
     prior: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Public guess: picture or safetensors.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Public records: one to guess, several to weigh."),
+    ] = None,
+    denoiser: Annotated[
+        str | None,
+        typer.Option(metavar="module:NAME", help="A function of your own: pictures less noise."),
     ] = None,
     truth: Annotated[
         Path | None, typer.Option(metavar="FILE", help="To score against: likewise.")
@@ -109,6 +114,7 @@ def invert(
         "prior": prior,
         "truth": truth,
         "vocabulary": vocabulary,
+        "denoiser": denoiser,
         "preset": preset,
         "restarts": restarts,
         "seed": seed,

@@ -12,6 +12,7 @@ from ...runs.attack.attack import attack_as_asked, attack_run
 from ...runs.errors import ContradictedProof
 from ...runs.evidence.schema import Attack
 from ...runs.numbers import figure, score
+from ...training.own.objects import give
 from .shown import as_frame, as_html, as_text, overrides_of
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def attack_of_folder(
     folder: Path, *, name: str | None = None, device: str | None = None, **keys: Any
 ) -> AttackResult:
     """Attack the run of a folder, with keys of [attack] in place of those of its run file."""
+    if keys.get("denoiser") is not None:
+        keys["denoiser"] = give(keys["denoiser"], key="[attack] denoiser")
     given = overrides_of({f"attack.{key}": value for key, value in keys.items()})
     try:
         found = attack_run(folder, overrides=given, name=name, device=device)

@@ -33,11 +33,12 @@ from ..folder.sums import check_sums
 from ..run_file.build import Built, build
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
-from ..stop import Stop
+from ..stop import Stop, tell
 from .entry import Aim, Planted, entry_of, save_pictures
 from .kept import Place, asked_of, check_unrepeated, find_place, finished_attack, reopen
-from .planted import plant
+from .planted import plant, with_prior
 from .points import check_attack, points_of, preset_of, trial_of
+from .prior.denoiser import own_denoiser
 from .rows import plant_rows
 
 Progress = Callable[[int, int, str], None]
@@ -85,8 +86,9 @@ def attack_run(
         check_unrepeated(folder)
     check_sums(folder)
     path = run_folder.require(folder, run_folder.RUN)
-    config = load_run_file(path, overrides, of_folder=True)
-    asked, of_run = (asked_of(one) for one in (config, load_run_file(path, of_folder=True)))
+    config, of_run_file = (load_run_file(path, o, of_folder=True) for o in (overrides, ()))
+    own = own_denoiser(config.attack.denoiser, folder=folder, notice=tell)
+    asked, of_run = asked_of(config), asked_of(of_run_file)
     place = find_place(folder, asked, of_run=of_run, name=name)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
@@ -103,12 +105,20 @@ def attack_run(
     public = (plant_rows if data.columns else plant)(
         data, config.attack.images, seed=config.training.seed
     )
+    public = with_prior(public, data, config)
     # The public records, shown once for all points.
     shown = data.pixels(public.images).clamp(0, 1)
     with stop.held():
         place.begin(asked)
         originals = [] if data.columns else save_pictures(place, "original", shown)
-    planted = Planted(data=data, public=public, shown=shown, originals=originals, device=search)
+    planted = Planted(
+        data=data,
+        public=public,
+        shown=shown,
+        originals=originals,
+        device=search,
+        denoiser=own.denoiser,
+    )
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
     done = sum(place.point(aim.point).exists() for aim in aims)
@@ -129,7 +139,11 @@ def attack_run(
             stop.note(_goes_on(place, done, len(aims)))
     stop.finish()
     result = Attack(
-        version=1, device=str(search), exact_device=str(home_of(search)), scenarios=found
+        version=1,
+        device=str(search),
+        exact_device=str(home_of(search)),
+        sources=own.files,
+        scenarios=found,
     )
     if place.name:
         result = result.model_copy(update={"name": place.name})
@@ -151,7 +165,9 @@ def attack_as_asked(folder: Path, overrides: Sequence[str] = ()) -> Attack | Non
         ValueError: it cannot be read.
     """
     path = folder / run_folder.RUN
-    asked, of_run = (asked_of(load_run_file(path, o, of_folder=True)) for o in (overrides, ()))
+    config, of_run_file = (load_run_file(path, o, of_folder=True) for o in (overrides, ()))
+    own_denoiser(config.attack.denoiser, folder=folder)
+    asked, of_run = asked_of(config), asked_of(of_run_file)
     return finished_attack(folder, asked, of_run=of_run)
 
 
@@ -236,6 +252,7 @@ def _attacked(
         batch=batch,
         candidates=public.candidates,
         decoys=public.decoys,
+        denoiser=planted.denoiser,
         device=planted.device,
         progress=tick,
     )

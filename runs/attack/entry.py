@@ -6,17 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...attacks.interception.replay import Trial
+from ...attacks.posterior.denoised import Denoiser
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, score_each
 from ...attacks.scoring.lineup_bound import LineupBound
-from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
+from ...attacks.scoring.metrics import Scores, bootstrap_interval, conventions_for
 from ...attacks.scoring.reconstruction_bound import ReconstructionBound
 from ...training.data.dataset import Dataset
-from ..evidence.schema import AllowedByProof, AttackRow, Lineup, Means, Scenario
+from ..evidence.schema import (
+    AllowedByProof,
+    AttackRow,
+    Lineup,
+    Means,
+    ScaledMeans,
+    Scenario,
+)
 from .gallery import save_gallery
 from .kept import Place
 from .planted import Public
@@ -46,6 +55,7 @@ class Planted:
     shown: Tensor  # (N, channels, height, width) pixels, or (N, D) of a table on the unit box
     originals: Sequence[str]  # paths of their pictures
     device: torch.device
+    denoiser: Denoiser | None = None
 
 
 def entry_of(
@@ -87,6 +97,7 @@ def entry_of(
         originals=list(planted.originals),
         gallery=gallery,
         records=HELD_OUT if data.columns and data.held_out else PLANTED,
+        known=planted.public.known,
         conclusion=_words(rows, planted),
         bound=_allowed(bound, ranked),
         **told,
@@ -151,8 +162,8 @@ def _row(
         pictures = f"{name}-{row.name.replace(' ', '-')}"
         more = {
             "conventions": {
-                key: means(score_each(shown, row.images, convention=convention))
-                for key, convention in CONVENTIONS.items()
+                key: _scaled(score_each(shown, row.images, convention=convention))
+                for key, convention in conventions_for(shown.shape[1]).items()
             },
             "images": save_pictures(place, pictures, row.images),
         }
@@ -183,6 +194,18 @@ def _row(
         spectral=row.spectral,
         unused=list(row.unused),
         **more,
+    )
+
+
+def _scaled(scores: Scores) -> ScaledMeans:
+    """The means of scores of several images, and how far they are known."""
+    every = {"mse": scores.mse, "psnr": scores.psnr, "ssim": scores.ssim}
+    known = {name: values for name, values in every.items() if not np.isnan(values).any()}
+    return ScaledMeans(
+        mse=scores.mean_mse,
+        psnr=scores.mean_psnr,
+        ssim=scores.mean_ssim,
+        interval={name: bootstrap_interval(values) for name, values in known.items()},
     )
 
 

@@ -26,13 +26,17 @@ from pydantic import Field
 
 from ...privacy.durable import sync_folder
 from ...privacy.errors import InputError
+from ...training.own.names import found_object
 from ..described import Described
 from ..evidence.evidence import read_evidence
 from ..evidence.schema import Attack, Scenario
 from ..folder import folder as run_folder
 from ..folder.sums import forget_sums, is_listed, write_sums
+from ..own.sources import digest_of_sources
 from ..run_file.run_file import RunFile
 from .points import Point
+from .prior.denoiser import KEY
+from .prior.record_file import digest_of
 
 __all__ = [
     "Place",
@@ -45,6 +49,8 @@ __all__ = [
 ]
 
 _ASKED = "asked.json"
+_LATER = ("prior", "prior_only", "denoiser")
+_DIGESTS = ("prior_sha256", "denoiser_sha256")  # of what [attack] names
 _LONGEST = 60  # letters of a name
 _NAME = re.compile(rf"[a-z0-9][a-z0-9._+-]{{0,{_LONGEST - 1}}}")
 
@@ -230,12 +236,12 @@ def commands_of(folder: Path, config: RunFile) -> dict[str, str]:
         folder: of the run.
         config: its run file.
     """
-    of_run, found = asked_of(config), {}
+    of_run, found = asked_of(config, digested=False), {}
     for place in _places(folder):
         asked = _asked_of(place, of_run)
         words = ["overhear", "attack", "DIR", *(["--name", place.name] if place.name else [])]
         for key, value in asked.items():
-            if value != of_run.get(key):
+            if value != of_run.get(key) and key not in _DIGESTS:
                 words += _option(key, value)
         found[run_folder.attack_file(place.name)] = shlex.join(words)
     return found
@@ -245,14 +251,31 @@ def _option(key: str, value: Any) -> list[str]:
     """What gives a key of [attack] on the command line."""
     if key == "presets":
         return [word for preset in value for word in ("--preset", preset)]
-    if key in ("images", "adversary"):
+    if key in ("images", "adversary", "prior", "denoiser"):
         return [f"--{key}", str(value)]
+    if key == "prior_only" and value:
+        return ["--prior-only"]
     return ["--set", f"attack.{key}={value!r}"]
 
 
-def asked_of(config: RunFile) -> dict[str, object]:
-    """[attack] of a run file, as JSON holds it."""
-    return config.attack.model_dump(mode="json")
+def asked_of(config: RunFile, *, digested: bool = True) -> dict[str, object]:
+    """[attack] of a run file, as JSON holds it, with digests of the records and code it names.
+
+    A key that came later and says nothing is left out, as attacks of before have it not.
+
+    Args:
+        config: the run file.
+        digested: whether the records are digested, which have to be there then, and the code, if
+            it was imported.
+    """
+    asked = config.attack.model_dump(mode="json")
+    found = {key: value for key, value in asked.items() if value is not None or key not in _LATER}
+    if digested and config.attack.prior is not None:
+        found[_DIGESTS[0]] = digest_of(Path(config.attack.prior).expanduser())
+    name = config.attack.denoiser
+    if digested and name is not None and found_object(name) is not None:
+        found[_DIGESTS[1]] = digest_of_sources({KEY: name})
+    return found
 
 
 def _places(folder: Path) -> list[Place]:
@@ -313,7 +336,7 @@ def _named(asked: Mapping[str, object], of_run: Mapping[str, object]) -> str:
     """
     parts = []
     for key, value in asked.items():
-        if value == of_run.get(key):
+        if value == of_run.get(key) or key in _DIGESTS:
             continue
         text = "+".join(map(str, value)) if isinstance(value, list) else str(value)
         parts.append(text if key in ("presets", "adversary") else f"{key}-{text}")

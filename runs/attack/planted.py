@@ -1,8 +1,13 @@
-"""Which public records an attack plants, and what the others say before anything is attacked."""
+"""Which public records an attack plants, and what the others say before anything is attacked.
+
+What a file of further records says comes first among what is weighed, or takes the place of it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,6 +18,9 @@ from ...attacks.scoring.metrics import blind_guess
 from ...attacks.scoring.prior_hit_rate import near_threshold, prior_hit_rate, rebuilt_threshold
 from ...privacy.errors import InputError
 from ...training.data.load import Dataset
+from ..run_file.run_file import RunFile
+from .prior.known import candidates_of, check_unplanted
+from .prior.record_file import RecordForm, read_records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +36,7 @@ class Public:
         guessed_label: share of the likeliest class among the others.
         candidates: of the others, those that an attack may weigh; None where there are too few.
         decoys: of the others, those that stand beside the planted ones in lineups.
+        known: what a file adds, in words; empty without one.
     """
 
     images: Tensor
@@ -39,6 +48,7 @@ class Public:
     guessed_label: float
     candidates: Candidates | None
     decoys: Candidates | None
+    known: str = ""
 
 
 def plant(data: Dataset, count: int, *, seed: int = 0) -> Public:
@@ -79,6 +89,57 @@ def plant(data: Dataset, count: int, *, seed: int = 0) -> Public:
         candidates=_some(data, rest[beside : beside + MOST]),
         decoys=_some(data, rest[:beside]),
     )
+
+
+def with_prior(public: Public, data: Dataset, config: RunFile) -> Public:
+    """The same with the records of the run file's `[attack] prior` among the candidates.
+
+    Args:
+        public: as it was planted.
+        data: with columns where its records are rows.
+        config: the run file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it cannot be read, or holds planted records.
+    """
+    asked = config.attack
+    if asked.prior is None:
+        return public
+    path = Path(asked.prior).expanduser()
+    tabled = config.data.name in ("csv", "parquet")
+    form = RecordForm(
+        shape=data.input_shape,
+        classes=data.classes,
+        to_unit=data.pixels,
+        said="the run's mean and std" if data.image else "the ranges of the columns",
+        table=config.data.declared() if tabled else None,
+        separator=config.data.separator or ",",
+    )
+    known = read_records(path, form)
+    check_unplanted(path, known, data.pixels(public.images).clamp(0, 1))
+    given = candidates_of(
+        known,
+        to_inputs=_inputs_of(data),
+        classes=data.classes,
+        seed=config.training.seed,
+    )
+    others = None if asked.prior_only else public.candidates
+    return replace(
+        public,
+        candidates=given if others is None else others.after(given),
+        known=f"{len(known.pixels)} records of {path.name}"
+        + ("" if known.labels is not None else ", each under every label")
+        + (" in place of public test records" if asked.prior_only else ""),
+    )
+
+
+def _inputs_of(data: Dataset) -> Callable[[Tensor], Tensor]:
+    """Numbers on the unit box as inputs."""
+    if not data.columns:
+        return data.normalise
+    low, high = data.bounds
+    return lambda units: low + (high - low) * units
 
 
 def _some(data: Dataset, at: Tensor) -> Candidates | None:

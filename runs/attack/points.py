@@ -126,10 +126,15 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             raise InputError(
                 f"[attack] {key} is empty, so there is nothing to attack; name a {key[:-1]}"
             )
-    if "posterior" in config.attack.presets and (config.attack.batch > 1 or not data.image):
+    prior = config.attack.prior
+    if prior is not None and not Path(prior).expanduser().exists():
+        raise FileNotFoundError(f"[attack] prior={prior!r}: no file or folder of records is there")
+    known = prior is not None or data.image or not data.held_out
+    if "posterior" in config.attack.presets and (config.attack.batch > 1 or not known):
         raise InputError(
-            f"[attack] presets: posterior weighs public images one at a time, and not "
-            f"batch={config.attack.batch} of {data.name!r}; use matched, or batch = 1 of images"
+            f"[attack] presets: posterior weighs public records one at a time, and not "
+            f"batch={config.attack.batch} of {data.name!r}; use matched, set batch = 1, or name "
+            "public records by [data] test or [attack] prior"
         )
     most = len(data.test_targets) - 1  # one is left for the mean public image
     if config.attack.images > most:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...attacks.posterior.candidates import Candidates
 from ...attacks.scoring.columns import Distance, column_scores, usual_record
 from ...attacks.scoring.evaluation import Row
 from ...attacks.scoring.prior_hit_rate import prior_hit_rate, rebuilt_threshold
@@ -73,7 +74,9 @@ def plant_rows(data: Dataset, count: int, *, seed: int = 0) -> Public:
         guessed=prior_hit_rate(points, guess, threshold=threshold) if len(points) > 3 else 1.0,
         near=0.0,  # common rows are exactly alike
         guessed_label=float(classes.max() / max(int(classes.sum()), 1)),
-        candidates=None,
+        candidates=None
+        if data.held_out
+        else Candidates(inputs=data.test_inputs[others], labels=data.test_targets[others]),
         decoys=None,
     )
 

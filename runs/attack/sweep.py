@@ -38,6 +38,8 @@ class AttackedCombination(Described):
     """Of its run, within that of the sweep."""
     refused: str | None
     """The reason why it cannot be run."""
+    algorithm: str = ""
+    """By its name; empty where the run file is refused."""
     scenarios: list[Scenario]
     """Of its attacks/attack.json."""
 
@@ -81,15 +83,21 @@ def attack_sweep(
         stop.note(f"{number} combinations are done; the same command goes on with the others")
         refused: str | None = None
         scenarios: list[Scenario] = []
+        algorithm = ""
         try:
             config = load_run_file(run, every)
+            algorithm = config.algorithm.name
             attacked = _attacked(config, folder, device=device, progress=progress, stop=stop)
             scenarios = attacked.scenarios
         except InputError as error:
             refused = " ".join(sentence(error).removeprefix(f"{run}: ").split())
         found.append(
             AttackedCombination(
-                swept=shown, folder=folder.name, refused=refused, scenarios=scenarios
+                swept=shown,
+                folder=folder.name,
+                refused=refused,
+                algorithm=algorithm,
+                scenarios=scenarios,
             )
         )
     if all(one.refused is not None for one in found):
@@ -156,32 +164,83 @@ def contradictions(found: Sequence[AttackedCombination]) -> list[str]:
 def attack_sweep_rows(
     found: Sequence[AttackedCombination], *, convention: str | None = None
 ) -> Iterator[dict[str, str]]:
-    """One row for each scenario of each combination: head -> text.
+    """Rows of a table of scores: head -> text.
 
     Args:
         found: as `attack_sweep` returns it.
-        convention: "dpdl" for MSE, PSNR and SSIM as that paper scales images; PSNR alone if None.
+        convention: by default there is one row for each scenario of each combination, with mean
+            PSNRs. "dpdl" gives one row for each protection of each scenario, called as in that
+            paper (ND-CG, ND-MM, DPDL-CG, DPDL-MM) where the algorithm is its own, with means and
+            95 % intervals of MSE, PSNR and SSIM as that paper scales images.
     """
     for one in found:
         for scenario in one.scenarios:
-            row = dict(one.swept)
-            row |= {
-                "round": str(scenario.round),
-                "scenario": scenario.scenario,
-                "attack": scenario.preset,
-            }
-            row |= {of.name: _scores(of, convention) for of in scenario.rows}
-            bound = scenario.bound
-            row["rebuilt, proof allows"] = f"{bound.rebuilt}/{bound.images}, {bound.most:.0%}"
-            yield row
+            if convention is None:
+                yield _means_row(one, scenario)
+            else:
+                yield from _scaled_rows(one, scenario, convention)
         if one.refused is not None:
             yield {**one.swept, "scenario": f"refused: {one.refused}"}
 
 
-def _scores(row: AttackRow, convention: str | None) -> str:
+def _means_row(one: AttackedCombination, scenario: Scenario) -> dict[str, str]:
+    row = dict(one.swept)
+    row |= {
+        "round": str(scenario.round),
+        "scenario": scenario.scenario,
+        "attack": scenario.preset,
+    }
+    for of in scenario.rows:
+        row[of.name] = f"error {of.mean.mse:.3g}" if of.columns else f"{of.mean.psnr:.1f} dB"
+    return row | {_ALLOWED: _allowed(scenario)}
+
+
+_ALLOWED = "rebuilt, proof allows"
+_SCENARIOS = {"cross-gradient": "CG", "momentum": "MM"}
+_PROTECTIONS = {"no defence": "ND", "clipping only": "clipped", "defended": "DPDL"}
+
+
+def _allowed(scenario: Scenario) -> str:
+    bound = scenario.bound
+    return f"{bound.rebuilt}/{bound.images}, {bound.most:.0%}"
+
+
+def _scaled_rows(
+    one: AttackedCombination, scenario: Scenario, convention: str
+) -> Iterator[dict[str, str]]:
+    for of in scenario.rows:
+        name = f"{of.name}, {scenario.scenario}"
+        if one.algorithm == "dpdl" and scenario.scenario in _SCENARIOS:
+            protection = _PROTECTIONS.get(of.name, of.name)
+            name = f"{protection}-{_SCENARIOS[scenario.scenario]}"
+        if of.name == scenario.rows[0].name:
+            if scenario is not one.scenarios[0]:
+                continue  # the blind guess is the same for all
+            name = of.name
+        defended = of is scenario.rows[-1]
+        yield {
+            **one.swept,
+            "round": str(scenario.round),
+            "scenario": name,
+            **_scores(of, convention),
+            "labels": "" if of.right_labels is None else f"{of.right_labels}/{len(of.mse)}",
+            _ALLOWED: _allowed(scenario) if defended else "",
+        }
+
+
+def _scores(row: AttackRow, convention: str) -> dict[str, str]:
+    """MSE, PSNR and SSIM with their intervals; of a table its error."""
     if row.columns:
-        return f"error {row.mean.mse:.3g}"
-    if convention is None:
-        return f"{row.mean.psnr:.1f} dB"
-    mean = row.conventions[convention]
-    return f"{mean.mse:.3f} / {mean.psnr:.1f} / {mean.ssim:.2f}"
+        return {"error": f"{row.mean.mse:.3g}"}
+    told = row.conventions[convention]
+    means = {"mse": told.mse, "psnr": told.psnr, "ssim": told.ssim}
+    texts = {}
+    for name, mean in means.items():
+        digits = _DIGITS[name]
+        known = told.interval.get(name)
+        span = "" if known is None else f" ({known[0]:.{digits}f} to {known[1]:.{digits}f})"
+        texts[name.upper()] = f"{mean:.{digits}f}{span}"
+    return texts
+
+
+_DIGITS = {"mse": 3, "psnr": 1, "ssim": 2}

@@ -71,6 +71,13 @@ class Means(Described):
     ssim: Score
 
 
+class ScaledMeans(Means):
+    """Mean scores in another scale of images, with their bootstrap intervals."""
+
+    interval: dict[str, tuple[Score, Score]] = {}
+    """Of mse, psnr and ssim."""
+
+
 class ColumnScore(Described):
     """How well one column of a table was rebuilt."""
 
@@ -112,7 +119,7 @@ class AttackRow(Described):
     mean: Means
     interval: dict[str, tuple[Score, Score]] = {}
     """Of the means, by bootstrap."""
-    conventions: dict[str, Means] = {}
+    conventions: dict[str, ScaledMeans] = {}
     """Mean scores as other papers scale images."""
     stage: list[str] = []
     """What made each reconstruction."""
@@ -182,6 +189,8 @@ class Scenario(Described):
     gallery: str | None = None
     records: str = ""
     """Whose records are pictured."""
+    known: str = ""
+    """What the attacker was taken to know by a file, beside public test records."""
     distance: str = ""
     """Of a table, what `mse` is in place of the mean squared error of pixels."""
     values: list[list[str]] = []
@@ -202,6 +211,8 @@ class Attack(Described):
     """Where it searched; empty in files of older versions."""
     exact_device: str = ""
     """Where rounds ran and all that needs float64 was computed."""
+    sources: dict[str, str] = {}
+    """SHA-256 of the user's code that it used, by path or by name of an installed module."""
     scenarios: list[Scenario]
 
 

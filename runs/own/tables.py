@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...training.own.names import is_own
 from ...training.own.objects import OBJECT, give
 
-__all__ = ["OWN_KEYS", "coded", "named", "names_of", "with_names"]
+__all__ = ["ATTACK_KEYS", "OWN_KEYS", "coded", "named", "names_of", "with_names"]
 
 OWN_KEYS = (("data", "name"), ("model", "name"), ("model", "loss"), ("algorithm", "name"))
+ATTACK_KEYS = (("attack", "denoiser"),)  # what a run is attacked with is no part of what it is
 
 
-def named(tables: Mapping[str, object]) -> dict[str, str]:
+def named(
+    tables: Mapping[str, object], keys: Sequence[tuple[str, str]] = OWN_KEYS
+) -> dict[str, str]:
     """The names of one's own in the tables of a run file, by key.
+
+    Args:
+        tables: of the run file.
+        keys: where they may stand; by default all that say what the run is.
 
     >>> named({"model": {"name": "mine:net"}, "data": {"name": "digits"}})
     {'[model] name': 'mine:net'}
     """
     found = {}
-    for table, key in OWN_KEYS:
+    for table, key in keys:
         held = tables.get(table)
         value = held.get(key) if isinstance(held, Mapping) else None
         if isinstance(value, str) and is_own(value):
@@ -53,7 +60,7 @@ def with_names(tables: Mapping[str, object]) -> dict[str, object]:
     found = {
         name: dict(held) if isinstance(held, Mapping) else held for name, held in tables.items()
     }
-    for table, key in OWN_KEYS:
+    for table, key in (*OWN_KEYS, *ATTACK_KEYS):
         held = found.get(table)
         if (
             isinstance(held, dict)

@@ -12,7 +12,7 @@ word of whoever wrote the folder: so reports, checks and totals need the code as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
@@ -21,10 +21,20 @@ from pathlib import Path
 from ...privacy.errors import InputError
 from ...training.own.imports import digest_of, own_path_of
 from ...training.own.names import found_object, own_object, parsed_name
+from ...training.own.objects import OBJECT
 from .sources import COPIES, SOURCES, Sources, check_sources, check_unchanged, read_sources
-from .tables import coded, named
+from .tables import ATTACK_KEYS, OWN_KEYS, coded, named
 
-__all__ = ["ask", "check_after", "check_before", "is_of_folder", "trusting", "vouch"]
+__all__ = [
+    "ask",
+    "ask_of_attack",
+    "check_after",
+    "check_before",
+    "check_of_attack",
+    "is_of_folder",
+    "trusting",
+    "vouch",
+]
 
 
 _LEDGER = "ledger.jsonl"
@@ -74,9 +84,46 @@ def ask(tables: Mapping[str, object], notice: Callable[[str], None] | None = Non
         _say(tables, notice)
 
 
-def _say(tables: Mapping[str, object], notice: Callable[[str], None]) -> None:
+def ask_of_attack(tables: Mapping[str, object], notice: Callable[[str], None] | None) -> None:
+    """The same of what the user attacks a run with."""
+    names = coded(named(tables, ATTACK_KEYS))
+    _ASKED.update(names.values())
+    if notice is not None:
+        _say(tables, notice, keys=ATTACK_KEYS)
+
+
+def check_of_attack(folder: Path, name: str, *, key: str) -> None:
+    """Refuse code that the run file of a folder would be attacked with, if nobody vouches for it.
+
+    Args:
+        folder: of the run.
+        name: "module:NAME", or that of an object from Python.
+        key: of the run file.
+
+    Raises:
+        InputError: nobody does.
+    """
+    if name.startswith(OBJECT) or _TRUST.get().every or _is_asked(name):
+        return
+    path = _path_of(name, key)
+    called = parsed_name(name, key=key).module
+    shown = called if path is None else path.relative_to(Path.cwd()).as_posix()
+    if path is not None and path.is_file() and _TRUST.get().pins.get(shown) == digest_of(path):
+        return
+    raise InputError(
+        f"{folder}: {key}={name!a} names code that would be run, {shown}, and somebody else may "
+        "have written the folder; read it, then add --trust-code, or name it by --denoiser"
+    )
+
+
+def _say(
+    tables: Mapping[str, object],
+    notice: Callable[[str], None],
+    *,
+    keys: Sequence[tuple[str, str]] = OWN_KEYS,
+) -> None:
     told: dict[str, None] = {}
-    for key, name in coded(named(tables)).items():
+    for key, name in coded(named(tables, keys)).items():
         path = _path_of(name, key)
         if path is None:
             told[f"{parsed_name(name, key=key).module} (installed)"] = None

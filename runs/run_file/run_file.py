@@ -28,7 +28,7 @@ from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
 from ..own.tables import with_names
-from ..own.trust import ask, check_after, check_before, is_of_folder
+from ..own.trust import ask, ask_of_attack, check_after, check_before, is_of_folder
 from .cross_checks import (
     audit_problems,
     cap_problems,
@@ -56,6 +56,9 @@ from .tables import (
 from .toml import merge_overrides, read_toml, write_toml
 
 __all__ = ["RunFile", "check_same", "load_run_file", "read_tables", "run_file_schema"]
+
+
+_DENOISER = "attack.denoiser"
 
 
 class RunFile(Table):
@@ -186,9 +189,12 @@ def load_run_file(
     merge_overrides(values, overrides)
     if not of_folder and not is_of_folder(path):
         ask(values, notice)
+        ask_of_attack(values, None)  # said where it runs
         return _validated(values, where=str(path))
     held = check_before(path.parent, values)
     ask(values, notice)
+    if any(text.partition("=")[0].strip() == _DENOISER for text in overrides):
+        ask_of_attack(values, None)
     found = _validated(values, where=str(path))
     check_after(path.parent, values, held)
     return found
@@ -219,6 +225,7 @@ def read_tables(
     """
     named = with_names(values)
     ask(named)
+    ask_of_attack(named, None)
     merge_overrides(named, overrides)
     return _validated(named, where=where)
 

@@ -341,6 +341,45 @@ class AttackTable(Table):
     active-neighbour:K, who sends crafted models."""
     scenarios: Annotated[tuple[ScenarioName, ...], Field(strict=False)] = ()
     """What is intercepted; by default every scenario that the algorithm has."""
+    prior: str | None = None
+    """File or folder of records that the attacker is taken to know, beside public test records."""
+    prior_only: bool | None = None
+    """Whether it knows them in place of the public test records; else besides."""
+    denoiser: str | None = None
+    """What pictures are without noise, by a function of your own: "module:NAME"."""
+
+    @model_validator(mode="after")
+    def _check_known(self) -> Self:
+        if self.prior is None and self.prior_only is not None:
+            raise InputError(
+                f"prior_only={self.prior_only} has no effect without prior; leave it out, or "
+                "name a file of records"
+            )
+        for key in ("prior", "denoiser"):
+            value = getattr(self, key)
+            if value is None:
+                continue
+            if self.batch > 1:
+                raise InputError(
+                    f"{key}={value!r} has no effect with batch={self.batch}: it speaks of one "
+                    f"record at a time; set batch = 1, or leave {key} out"
+                )
+            if not {"matched", "posterior"} & set(self.presets):
+                raise InputError(
+                    f"{key}={value!r} has no effect on {', '.join(self.presets) or 'no presets'}; "
+                    "name matched or posterior in presets"
+                )
+        if self.denoiser is not None:
+            from ...training.own.names import is_own, parsed_name
+            from ...training.own.objects import OBJECT
+
+            if not is_own(self.denoiser):
+                raise InputError(
+                    f'denoiser={self.denoiser!r} must read "module:NAME"; none comes with overhear'
+                )
+            if not self.denoiser.startswith(OBJECT):
+                parsed_name(self.denoiser, key="[attack] denoiser")
+        return self
 
 
 class AuditTable(Table):

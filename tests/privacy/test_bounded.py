@@ -36,7 +36,7 @@ from pathlib import Path
 import PIL.Image, safetensors.torch, sklearn.datasets
 from overhear.privacy.errors import InputError
 from overhear.reports.judgement.policy import load_policy
-from overhear.runs.attack.gradients.file import read_tensors
+from overhear.runs.attack.prior.tensor_file import read_tensors
 from overhear.runs.folder.records import read_metrics, read_stopped
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.data.image_folder import read_image_folder

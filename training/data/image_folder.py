@@ -23,7 +23,7 @@ from .readers import Records
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["opened_picture", "read_image_folder"]
+__all__ = ["opened_picture", "pictures_of", "read_image_folder"]
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 _FORMATS = ("PNG", "JPEG", "BMP")  # whatever the suffix says
@@ -77,7 +77,7 @@ def _folders(folder: Path) -> list[str]:
 def _read_classes(folder: Path, classes: list[str]) -> Records:
     images: list[NDArray[np.float32]] = []
     targets: list[int] = []
-    paths = [_pictures(folder / name) for name in classes]
+    paths = [pictures_of(folder / name) for name in classes]
     count, first = sum(map(len, paths)), folder
     for target, found in enumerate(paths):
         for path in found:
@@ -101,8 +101,8 @@ def _read_classes(folder: Path, classes: list[str]) -> Records:
     return Records(inputs=np.stack(images), targets=np.array(targets, dtype=np.int64))
 
 
-def _pictures(folder: Path) -> list[Path]:
-    """The pictures of a class."""
+def pictures_of(folder: Path) -> list[Path]:
+    """The pictures of a folder, in the order of their names; none where there is no folder."""
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return [p for p in found if p.suffix.lower() in _SUFFIXES and not p.name.startswith(".")]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,13 +23,13 @@ from ....attacks.scoring.metrics import match
 from ....attacks.tokens.reconstruct import TokenReconstruction
 from ....privacy.durable import PART
 from ....privacy.errors import InputError
-from ....training.data.image_folder import opened_picture
 from ...folder import folder as run_folder
 from ...run_file.device import find_device
 from ...stop import Stop
 from ..entry import means
+from ..prior.tensor_file import read_tensors
 from .batch import BatchFacts, facts_of
-from .file import read_tensors
+from .known import Known, known_of, pixels_of
 from .model import Posed, doubts, pose
 from .schema import GradientAttack, TruthScores
 from .tokens import check_token_facts, read_records, read_vocabulary, rebuild, told
@@ -66,6 +65,7 @@ def attack_gradients(
     prior: Path | None = None,
     truth: Path | None = None,
     vocabulary: Path | None = None,
+    denoiser: str | None = None,
     seed: int = 0,
     device: str = "auto",
     progress: Progress | None = None,
@@ -97,12 +97,14 @@ def attack_gradients(
         low: in place of mean and std, what a pixel of 0 is fed as.
         high: the same of a pixel of 1.
         weights: safetensors state dict, where the file has no parameters.
-        prior: public guess: a picture, or a safetensors file whose `inputs` or `pixels` are
-            averaged; mid-grey where None. What the gradient does not speak for falls back to it.
-        truth: the true batch, to score against; a picture, or a safetensors file of `inputs` (as
-            the network is fed) or `pixels` (in [0, 1]). Of a model of tokens `tokens` or `inputs`,
-            whole numbers; so is `prior`, of public records.
+        prior: public records: a picture, a folder, safetensors or npz; mid-grey where None. What
+            the gradient does not speak for falls back to their mean, and under noise a single
+            record is weighed against several of them, under each label where none is known.
+        truth: the true batch, to score against; likewise. Of a model of tokens `tokens` or
+            `inputs`, whole numbers; so is `prior`, of public records.
         vocabulary: the word of each token: a text file of one a line, or JSON.
+        denoiser: "module:NAME" of a function f(pixels (B, *shape) in [0, 1], noise_std), what
+            pictures are without noise; of one record under noise.
         seed: of the starts.
         device: where to search, as `find_device` reads it.
         progress: called with (step, total).
@@ -149,6 +151,8 @@ def attack_gradients(
         raise InputError(f"{vocabulary} names tokens, but the model looks none up; leave it out")
     notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
     if posed.table is not None:
+        if denoiser is not None:
+            raise InputError(f"denoiser={denoiser!r} has no effect on tokens; leave it out")
         check_token_facts(posed, preset=preset)
         public = None if prior is None else read_records(prior, posed)
         true_tokens = None if truth is None else _whole(read_records(truth, posed), truth, facts)
@@ -164,10 +168,13 @@ def attack_gradients(
             update={"device": str(HOST), "exact_device": str(HOST), "tokens": said}
         )
         return _finished(out, result, {"tokens": rebuilt.tokens, "labels": rebuilt.labels})
-    guess = torch.full(facts.input_shape, 0.5, dtype=torch.float64)
-    if prior is not None:
-        guess = _pictures(prior, facts).mean(dim=0)
-    true_pixels = None if truth is None else _whole(_pictures(truth, facts), truth, facts)
+    classes = posed.classes
+    true_pixels = None
+    if truth is not None:
+        true_pixels = _whole(pixels_of(truth, facts, classes=classes), truth, facts)
+    known = known_of(
+        prior, denoiser, facts, settings=settings, truth=true_pixels, classes=classes, seed=seed
+    )
     if facts.local_steps > 1:
         notes.append(
             f"the gradients are taken for the mean of {facts.local_steps} local steps of size "
@@ -179,7 +186,7 @@ def attack_gradients(
             run_folder.claim(out)
         stop.note(f"the same command goes on from the last state of the search in {out}, if any")
     found = _search(
-        posed, facts, guess,
+        posed, facts, known,
         settings=settings, seed=seed, device=where, out=out, progress=progress,
     )  # fmt: skip
     # What was found, in words, tensors and pictures.
@@ -189,7 +196,7 @@ def attack_gradients(
         update={
             "device": str(where),
             "exact_device": str(home_of(where)),
-            "scores": None if true_pixels is None else _scores(true_pixels, pixels, guess),
+            "scores": None if true_pixels is None else _scores(true_pixels, pixels, known.guess),
             "images": _save_pictures(out, "image", pixels),
             "originals": []
             if true_pixels is None
@@ -275,7 +282,7 @@ def _whole(found: Tensor, truth: Path, facts: BatchFacts) -> Tensor:
 def _search(
     posed: Posed,
     facts: BatchFacts,
-    guess: Tensor,
+    known: Known,
     *,
     settings: Preset,
     seed: int,
@@ -294,7 +301,9 @@ def _search(
         bounds=bounds,
         generator=torch.Generator().manual_seed(seed),
         labels=None if facts.labels is None else torch.tensor(facts.labels),
-        prior_image=(bounds[0] + (bounds[1] - bounds[0]) * guess).to(seen.gradient.dtype),
+        prior_image=(bounds[0] + (bounds[1] - bounds[0]) * known.guess).to(seen.gradient.dtype),
+        candidates=known.candidates,
+        denoiser=known.denoiser,
         progress=progress,
         checkpoint=out / SEARCH,
         device=device,
@@ -324,47 +333,6 @@ def _residual_of_noise(posed: Posed) -> float:
     gradient = posed.observation.gradient
     size = float(torch.linalg.vector_norm(gradient.double()))
     return posed.facts.noise_std * gradient.numel() ** 0.5 / size
-
-
-def _pictures(path: Path, facts: BatchFacts) -> Tensor:
-    """(N, *input_shape) pixels in [0, 1] of a picture or of a safetensors file."""
-    shape = facts.input_shape
-    if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".bmp"):
-        return _picture(path, shape)[None]
-    tensors = read_tensors(path).tensors
-    kinds = [kind for kind in ("inputs", "pixels") if kind in tensors]
-    if not kinds:
-        raise InputError(
-            f"{path} must hold a tensor `inputs` (as the network is fed) or `pixels` (in [0, 1])"
-        )
-    held = tensors[kinds[0]].double()
-    if tuple(held.shape) == shape:
-        held = held[None]
-    if tuple(held.shape[1:]) != shape or len(held) == 0:
-        raise InputError(
-            f"{path}: {kinds[0]!r} has shape {tuple(held.shape)}, must be (records, "
-            f"{', '.join(str(side) for side in shape)})"
-        )
-    low, high = facts.bounds()
-    pixels = held if kinds[0] == "pixels" else (held - low) / (high - low)
-    # A rounding error of a normalisation is forgiven, a wrong scale is not.
-    if float(pixels.min()) < -1e-3 or float(pixels.max()) > 1 + 1e-3:
-        raise InputError(
-            f"{path}: {kinds[0]!r} spans [{float(held.min()):.4g}, {float(held.max()):.4g}], which "
-            "is outside what mean and std (or low and high) make of pixels in [0, 1]; correct them"
-        )
-    return pixels.clamp(0, 1)
-
-
-def _picture(path: Path, shape: tuple[int, ...]) -> Tensor:
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise InputError(f"{path} is a picture, and records are of shape {shape}; give safetensors")
-    with opened_picture(path) as image:
-        levels = np.array(image.convert("L" if shape[0] == 1 else "RGB"))
-        size = (image.height, image.width)
-    if size != shape[1:]:
-        raise InputError(f"{path} is {size[0]}x{size[1]}, must be {shape[1]}x{shape[2]}; resize it")
-    return torch.from_numpy(levels).reshape(*size, shape[0]).permute(2, 0, 1).double() / 255
 
 
 def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:

@@ -24,8 +24,9 @@ from ....attacks.problem.observation import Observation, sent_gradients
 from ....attacks.tokens.lookup import Table, probe_tokens, token_table
 from ....privacy.errors import InputError
 from ....training.models.parameters import build_model, flatten
+from ..prior.tensor_file import TensorFile, read_tensors
 from .batch import BatchFacts
-from .file import TensorFile, check_tensors, gradients_of, read_tensors
+from .file import check_tensors, gradients_of
 
 FROM_FILE, FROM_WEIGHTS, FROM_MODEL = "gradient file", "weights file", "model function"
 

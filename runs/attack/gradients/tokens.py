@@ -20,7 +20,7 @@ from ....attacks.scoring.tokens import (
 )
 from ....attacks.tokens.reconstruct import TokenReconstruction, check_tokens, reconstruct_tokens
 from ....privacy.errors import InputError
-from .file import read_tensors
+from ..prior.tensor_file import read_tensors
 from .model import Posed
 from .schema import BlindTokens, ScoredTokens, TokensFound
 

@@ -2,8 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.problem.labels import recover_labels
+from overhear.attacks.problem.labels import likeliest_label, recover_labels, stands_out
 from overhear.attacks.problem.observation import Observation, observe
+from overhear.training.data.load import load_dataset
+from overhear.training.models.parameters import build_model, flatten
 
 CLASSES = 10
 
@@ -109,3 +111,32 @@ def test_several_intercepts_show_a_label_that_one_of_them_hides() -> None:
             hits[count] += found is not None and int(found) == label
     assert hits[8] > hits[1]
     assert hits[8] >= 18
+
+
+@pytest.mark.parametrize("network", ["linear", "mlp"])
+def test_all_layers_tell_a_label_that_noise_hides_in_the_last(network: str) -> None:
+    # 40 digits at mu 4. Guessing reads more than 20 with probability below 1e-10.
+    data, made = load_dataset("digits"), torch.Generator().manual_seed(0)
+    model = build_model(network, input_shape=data.input_shape, classes=CLASSES, generator=made)
+    order = torch.randperm(len(data.test_targets), generator=made)
+    image, last, likeliest = data.test_inputs[order[40:]].mean(dim=0), 0, 0
+    for number, at in enumerate(order[:40]):
+        seen = observe(
+            model, flatten(model).detach(), inputs=data.test_inputs[at][None],
+            targets=data.test_targets[at][None], clip_norm=1.0, noise_std=0.25,
+            generator=torch.Generator().manual_seed(number),
+        )  # fmt: skip
+        assert not stands_out(seen, model, classes=CLASSES)
+        read = recover_labels(seen, model, classes=CLASSES)
+        assert read is not None
+        last += int(read[0]) == int(data.test_targets[at])
+        found = likeliest_label(seen, model, image=image, classes=CLASSES)
+        likeliest += int(found[0]) == int(data.test_targets[at])
+    assert last < 16
+    assert likeliest > 28
+
+
+def test_a_last_layer_that_stands_out_of_the_noise_is_read() -> None:
+    model, seen = _observe([3], noise_std=1e-4)
+    assert stands_out(seen, model, classes=CLASSES)
+    assert not stands_out(_observe([3], noise_std=1.0)[1], model, classes=CLASSES)

@@ -12,6 +12,7 @@ from overhear.attacks.scoring.metrics import (
     Convention,
     Scores,
     blind_guess,
+    conventions_for,
     match,
     mse,
     psnr,
@@ -186,6 +187,23 @@ def test_data_range_two_on_the_unit_interval_adds_six_decibels() -> None:
     wide = Convention(data_range=2.0)
     assert psnr(black, dark, convention=wide) == pytest.approx(26.0206, abs=1e-4)
     assert mse(black, dark, convention=wide) == pytest.approx(0.01)
+
+
+def test_colours_of_the_dpdl_convention_are_standardised_at_the_range_of_the_image() -> None:
+    colour = conventions_for(3)["dpdl"]
+    black, white = torch.zeros(3, 8, 8), torch.ones(3, 8, 8)
+    half = torch.cat([black[:, :4], white[:, 4:]], dim=1)
+    # From (0 - .4914) / .2470 of red to (1 - .4822) / .2435 of green.
+    span = 0.5178 / 0.2435 + 0.4914 / 0.2470
+    expected = sum((0.1 / s) ** 2 for s in (0.2470, 0.2435, 0.2616)) / 3
+    guess = (half - 0.1 * (2 * half - 1)).clamp(0, 1)
+    assert mse(half, guess, convention=colour) == pytest.approx(expected)
+    level = 10 * math.log10(span**2 / expected)
+    assert psnr(half, guess, convention=colour) == pytest.approx(level)
+    assert 4.1 < span < 4.12
+    # An image without a range is scored at that of the scale.
+    flat, own = torch.full((1, 8, 8), 0.5), Convention(data_range=None)
+    assert psnr(flat, flat - 0.1, convention=own) == pytest.approx(20.0, abs=1e-4)
 
 
 def test_ssim_of_flat_images_in_the_dpdl_convention_equals_its_formula() -> None:

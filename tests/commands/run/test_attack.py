@@ -8,7 +8,7 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.runs.attack.sweep import AttackedCombination
-from overhear.runs.evidence.schema import AllowedByProof, AttackRow, Means, Scenario
+from overhear.runs.evidence.schema import AllowedByProof, AttackRow, Means, ScaledMeans, Scenario
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,9 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> None:
             psnr=[10.0],
             ssim=[0.5],
             mean=means(0.1, 0.5),
-            conventions={"dpdl": means(0.4, 0.6)},
+            conventions={
+                "dpdl": ScaledMeans(mse=0.4, psnr=10.0, ssim=0.6, interval={"mse": (0.3, 0.5)})
+            },
         )
         for name in ("blind guess", "defended")
     ]
@@ -83,4 +85,7 @@ def test_a_run_file_prints_one_row_a_scenario(capsys: pytest.CaptureFixture[str]
 @pytest.mark.usefixtures("swept")
 def test_the_paper_s_convention_is_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     main(["attack", "run.toml", "--out", "found", "--markdown", "--convention", "dpdl"])
-    assert "0.400 / 10.0 / 0.60" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| graph.name | round | scenario | MSE | PSNR | SSIM | labels |")
+    assert lines[2].startswith("| ring | 2 | blind guess | 0.400 (0.300 to 0.500) | 10.0 | 0.60 |")
+    assert lines[3].startswith("| ring | 2 | defended, view | 0.400")

@@ -65,8 +65,9 @@ def test_each_row_shows_the_references_and_what_the_proof_allows(swept):
 def test_the_paper_s_convention_scales_the_error_by_four(swept):
     _, found = swept
     plain = found[0].scenarios[0].rows[0].mean.mse
-    shown = next(attack_sweep_rows(found, convention="dpdl"))["blind guess"]
-    assert float(shown.split(" / ")[0]) == pytest.approx(4 * plain, abs=6e-4)
+    shown = next(attack_sweep_rows(found, convention="dpdl"))
+    assert shown["scenario"] == "blind guess"
+    assert float(shown["MSE"].split()[0]) == pytest.approx(4 * plain, abs=6e-4)
 
 
 def test_what_is_done_is_not_done_again(swept, monkeypatch):

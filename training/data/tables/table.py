@@ -31,7 +31,7 @@ from .columns import BadCell, Declared, skeleton
 from .csv_rows import Block, csv_blocks, csv_header
 from .parquet_rows import parquet_blocks, parquet_header
 
-__all__ = ["FORMATS", "header_of", "read_table", "read_users", "undeclared"]
+__all__ = ["FORMATS", "header_of", "read_inputs", "read_table", "read_users", "undeclared"]
 
 FORMATS = ("csv", "parquet")
 
@@ -138,24 +138,59 @@ class _Table:
         Raises:
             ValueError: a cell is refused.
         """
-        clamp = self.declaration.clamp
-        columns = [*self.declaration.columns.items()]
         target = self.declaration.target
-        names = [*self.declaration.columns, target.name]
         empty = True
         for block in self.blocks():
             empty = False
-            parts = list[NDArray[np.float32]]()
+            inputs = _inputs(self.path, self.declaration, block)
             try:
-                for (_, column), cells in zip(columns, block.cells, strict=False):
-                    parts.append(column.encode(cells, clamp=clamp))
-                aims = target.encode(block.cells[-1], clamp=clamp)
+                aims = target.encode(block.cells[-1], clamp=self.declaration.clamp)
             except BadCell as error:
-                place, name = block.places[error.place], names[len(parts)]
-                raise InputError(f"{self.path} {place}, column {name!r}: {error.why}") from None
-            yield np.concatenate(parts, axis=1), aims
+                place = block.places[error.place]
+                raise InputError(
+                    f"{self.path} {place}, column {target.name!r}: {error.why}"
+                ) from None
+            yield inputs, aims
         if empty:
             raise InputError(f"{self.path} has a line of names and no rows")
+
+
+def _inputs(path: Path, declaration: Declared, block: Block) -> NDArray[np.float32]:
+    """(B, width) inputs of a block, whose first cells are those of the declared columns.
+
+    Raises:
+        ValueError: a cell is refused.
+    """
+    parts = list[NDArray[np.float32]]()
+    for (name, column), cells in zip(declaration.columns.items(), block.cells, strict=False):
+        try:
+            parts.append(column.encode(cells, clamp=declaration.clamp))
+        except BadCell as error:
+            place = block.places[error.place]
+            raise InputError(f"{path} {place}, column {name!r}: {error.why}") from None
+    return np.concatenate(parts, axis=1)
+
+
+def read_inputs(
+    path: Path, declaration: Declared, *, form: str, separator: str = ","
+) -> NDArray[np.float32]:
+    """(N, width) inputs of a table that may lack the target.
+
+    Args:
+        path: the file.
+        declaration: of its columns.
+        form: "csv" or "parquet".
+        separator: of a csv file.
+
+    Raises:
+        FileNotFoundError: there is no table.
+        ValueError: a cell is refused, which is named by its place and value, or the table is.
+    """
+    blocks = _blocks(path, [*declaration.columns], form=form, separator=separator)
+    found = [_inputs(path, declaration, block) for block in blocks]
+    if not found:
+        raise InputError(f"{path} has a line of names and no rows")
+    return np.concatenate(found)
 
 
 def _in_memory(table: _Table) -> Store:

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from overhear.runs.attack.gradients.file import TensorFile, gradients_of, read_tensors
+from overhear.runs.attack.gradients.file import gradients_of
+from overhear.runs.attack.prior.tensor_file import TensorFile, read_tensors
 
 HERE = Path("g.safetensors")
 SHAPES = {"weight": (2, 3), "bias": (2,)}

@@ -313,7 +313,7 @@ def test_a_folder_that_holds_files_is_never_written_to():
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [
-        ({"images": torch.zeros(1, *SHAPE)}, "must hold a tensor `inputs`"),
+        ({"images": torch.zeros(1, *SHAPE)}, "must hold an array `inputs`"),
         ({"inputs": torch.zeros(1, 2, 4, 4)}, "must be (records, 1, 4, 4)"),
         ({"inputs": torch.full((1, *SHAPE), 9.0)}, "spans [9, 9]"),
         ({"inputs": torch.zeros(2, *SHAPE)}, "holds 2 records, but records=1"),

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from overhear.attacks.problem.observation import sent_gradient
 from overhear.runs.attack.gradients.batch import facts_of
-from overhear.runs.attack.gradients.file import TensorFile
 from overhear.runs.attack.gradients.model import Posed, doubts, pose
+from overhear.runs.attack.prior.tensor_file import TensorFile
 from overhear.runs.errors import STATED
 from overhear.training.models.parameters import build_model, flatten, unflatten
 

@@ -1,0 +1,110 @@
+"""Attacks that know the records of a file, by the command and its folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from overhear.commands import cli
+from overhear.reports.document.collect import report_run
+from overhear.runs.attack.attack import attack_run
+from overhear.runs.attack.planted import plant
+from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.build import data_of
+from overhear.runs.run_file.run_file import load_run_file
+
+RUN = """
+[data]
+name = "digits"
+agents = 4
+[model]
+name = "linear"
+[algorithm]
+name = "dp-dpsgd"
+[privacy]
+noise_multiplier = 1
+delta = 1e-4
+[training]
+rounds = 1
+sampling_rate = 0.1
+[intercept]
+rounds = [1]
+[attack]
+presets = ["posterior"]
+images = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("known")
+    (folder / "file.toml").write_text(RUN)
+    train_run(load_run_file(folder / "file.toml"), folder / "out")
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def files(trained: Path) -> Path:
+    """Training records as what is known, with labels and without, and with planted ones."""
+    data = data_of(load_run_file(trained / "run.toml", of_folder=True))
+    pixels, labels = data.pixels(data.inputs[:150]).numpy(), data.targets[:150].numpy()
+    planted = data.pixels(plant(data, 2).images).numpy()
+    folder = trained.parent
+    np.savez(folder / "labelled.npz", pixels=pixels, labels=labels)
+    np.savez(folder / "plain.npz", pixels=pixels)
+    np.savez(folder / "planted.npz", pixels=np.concatenate([pixels, planted]))
+    return folder
+
+
+def test_known_records_come_first_or_alone(trained: Path, files: Path) -> None:
+    others = 359 - 2 - 98  # of 359 test records two are planted, and 98 stand in lineups
+    for name, more, count, words in (
+        ("labelled", [], 150 + others, "150 records of labelled.npz"),
+        ("labelled", ["--prior-only"], 150, "in place of public test records"),
+        ("plain", ["--prior-only"], 1500, "150 records of plain.npz, each under every label"),
+    ):
+        given = ["--prior", str(files / f"{name}.npz"), *more, "--name", f"{name}{len(more)}"]
+        assert cli.main(["attack", str(trained), *given]) == 0
+        found = json.loads((trained / f"attacks/{name}{len(more)}/attack.json").read_text())
+        (scenario,) = found["scenarios"]
+        assert [row["candidates"] for row in scenario["rows"]] == [0, count, count, count]
+        assert words in scenario["known"]
+        assert set(scenario["rows"][-1]["stage"]) == {"posterior"}
+    page = report_run(trained).read_text()
+    assert "150 records of plain.npz, each under every label" in page
+    assert "--name plain1 --prior" in page
+    assert "--prior-only" in page
+
+
+def test_planted_records_and_other_files_are_refused(
+    trained: Path, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given, words in (
+        (["--prior", str(files / "planted.npz")], "record 150, 151, counted from 0"),
+        (["--prior", str(files / "gone.npz")], "gone.npz"),
+        (["--prior-only"], "prior_only=True has no effect without prior"),
+        (["--prior", "x.npz", "--preset", "dlg"], "has no effect on dlg"),
+        (["--prior", "x.npz", "--set", "attack.batch=2"], "has no effect with batch=2"),
+    ):
+        before = sorted(trained.rglob("*"))
+        assert cli.main(["attack", str(trained), *given]) == 2
+        assert words in " ".join(capsys.readouterr().err.split())
+        assert sorted(trained.rglob("*")) == before
+
+
+def test_an_attack_goes_on_with_the_same_records_alone(trained: Path, files: Path) -> None:
+    path = files / "changed.npz"
+    path.write_bytes((files / "labelled.npz").read_bytes())
+    asked = [f"attack.prior={str(path)!r}"]
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attack_run(trained, overrides=asked, name="cut-off", progress=stop)
+    path.write_bytes((files / "plain.npz").read_bytes())
+    with pytest.raises(FileExistsError, match="unfinished attack with prior_sha256="):
+        attack_run(trained, overrides=asked, name="cut-off")
