@@ -23,6 +23,7 @@ from ..described import (
     Status,
     schema_of,
 )
+from .scores import Means, ScaledMeans
 
 __all__ = [
     "AllowedByProof",
@@ -42,6 +43,7 @@ __all__ = [
     "Means",
     "Measured",
     "RowVerdict",
+    "ScaledMeans",
     "Scenario",
     "SecondLook",
     "Trail",
@@ -61,21 +63,6 @@ AuditVerdict = Literal[
     "nothing proven",
     "not measured",
 ]
-
-
-class Means(Described):
-    """Mean scores of reconstructions."""
-
-    mse: Score
-    psnr: Score
-    ssim: Score
-
-
-class ScaledMeans(Means):
-    """Mean scores in another scale of images, with their bootstrap intervals."""
-
-    interval: dict[str, tuple[Score, Score]] = {}
-    """Of mse, psnr and ssim."""
 
 
 class ColumnScore(Described):

@@ -1,0 +1,22 @@
+"""Mean scores of what was rebuilt, as types."""
+
+from __future__ import annotations
+
+from ..described import Described, Score
+
+__all__ = ["Means", "ScaledMeans"]
+
+
+class Means(Described):
+    """Mean scores of reconstructions."""
+
+    mse: Score
+    psnr: Score
+    ssim: Score
+
+
+class ScaledMeans(Means):
+    """Mean scores in another scale of images, with their bootstrap intervals."""
+
+    interval: dict[str, tuple[Score, Score]] = {}
+    """Of mse, psnr and ssim."""
