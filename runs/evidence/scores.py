@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from ..described import Described, Score
 
 __all__ = ["Means", "ScaledMeans"]
@@ -18,5 +20,5 @@ class Means(Described):
 class ScaledMeans(Means):
     """Mean scores in another scale of images, with their bootstrap intervals."""
 
-    interval: dict[str, tuple[Score, Score]] = {}
+    interval: dict[str, tuple[Score, Score]] = Field(default_factory=dict)
     """Of mse, psnr and ssim."""
