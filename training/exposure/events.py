@@ -53,9 +53,24 @@ def _of_rounds(
     """The releases of some rounds, or what bounds those of each record."""
     if rounds is None:
         return sensitivity.releases
+    if sensitivity.planned is not None:
+        _check_within(sensitivity, rounds)
+        if not isinstance(rounds, int):  # whichever they are, all of a record's may be among them
+            return sensitivity.releases
     if sensitivity.each:
         return bound_of([_released(of, rounds) for of in sensitivity.each])
     return _released(sensitivity.releases, rounds)
+
+
+def _check_within(sensitivity: JointSensitivity, rounds: int | Sequence[int]) -> None:
+    """Refuse rounds beyond those that were looked at together."""
+    planned = sensitivity.planned
+    last = rounds if isinstance(rounds, int) else max(rounds, default=0)
+    if planned is not None and last > planned:
+        raise UnsupportedView(
+            f"round {last} is beyond the {planned} that were accounted for together; plan a run of "
+            "so many"
+        )
 
 
 def _check_rounds(rounds: int | Sequence[int] | None) -> None:
@@ -130,6 +145,7 @@ def accounted(
         UnsupportedView: a round was released again where all rounds are one release.
     """
     _check_replays(sensitivity, entries, torn=torn)
+    _check_within(sensitivity, entries)
     if not sensitivity.each:
         return sensitivity._replace(releases=_accounted(sensitivity.releases, entries, torn=torn))
     each = tuple(_accounted(of, entries, torn=torn) for of in sensitivity.each)

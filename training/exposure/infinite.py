@@ -14,6 +14,7 @@ import numpy as np
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.guarantee import Status
+from ...privacy.participation import Reach
 from ...privacy.view.leak import leak_sentence
 from ...privacy.view.view import UnsupportedView
 from ..tracing.linear_forms import Contributions, NoiseSources
@@ -72,21 +73,25 @@ def replace_infinite_by_whole_run(
                 )
             )
         else:
-            rounds = pattern.most_rounds(sum(count for _, count in traces.rounds))
-            settled.append((name, sensitivity if by_rounds else _largest(sensitivity, rounds)))
+            one = sensitivity if by_rounds else _largest(sensitivity, pattern, traces)
+            settled.append((name, one))
     return settled
 
 
-def _largest(sensitivity: JointSensitivity, rounds: int) -> JointSensitivity:
+def _largest(
+    sensitivity: JointSensitivity, pattern: Pattern, traces: AlgorithmTrace
+) -> JointSensitivity:
     """That of a single message in the rounds that a record may be in: those that cost most."""
+    planned = sum(count for _, count in traces.rounds)
+    rounds = pattern.most_rounds(planned)
     if rounds >= sum(r.rounds for r in sensitivity.releases if r.first):
         return sensitivity
     kept, left = list[Release](), rounds
     for r in sorted(sensitivity.releases, key=lambda r: -r.joint_sensitivity):
         if left:
-            kept.append(r._replace(rounds=min(r.rounds, left), first=0))
+            kept.append(r._replace(rounds=min(r.rounds, left), first=0, reach=Reach.SUM))
             left -= kept[-1].rounds
-    return sensitivity._replace(releases=tuple(kept))
+    return sensitivity._replace(releases=tuple(kept), planned=planned)
 
 
 def _together(

@@ -146,6 +146,8 @@ class JointSensitivity(NamedTuple):
             then spread differently over the rounds; `releases` bounds them all, of all rounds
             together. Of some rounds `bound_of` finds the bound anew.
         pattern: of a whole run, in which rounds a record may take part.
+        planned: T of the run, where `releases` are of all its rounds and do not say which; None
+            where each names its own.
     """
 
     adversary: Adversary
@@ -157,6 +159,7 @@ class JointSensitivity(NamedTuple):
     noise_multiplier: float | None = None
     each: tuple[tuple[Release, ...], ...] = ()
     pattern: Pattern = EVERY
+    planned: int | None = None
 
     @property
     def largest(self) -> float:

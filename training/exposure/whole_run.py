@@ -241,6 +241,7 @@ def _of(
             True,
             traces.noise_multiplier,
             pattern=pattern,
+            planned=len(parts) - 1,
         )
         turns: JointSensitivity | None = None
         sums = reaches != {Reach.BALL}

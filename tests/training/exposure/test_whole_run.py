@@ -271,5 +271,7 @@ def test_several_records_that_take_part_in_rounds_of_their_own_move_a_ball_in_al
         return run_epsilon(one, statement=said, noise_multiplier=1.0, records=records)
 
     # Three of them may each take part in one of the three rounds.
-    assert spent(1, 3) >= spent("every", 1) > spent(1, 1)
+    assert spent(1, 3) >= spent("every", 1)
+    # One and its replacement are in a round each, and move it across the ball there.
+    assert spent(1, 1) >= epsilon_from_mu(2.0 * math.sqrt(2.0), 1e-5)
     assert spent("every", 3) == spent("every", 1)
