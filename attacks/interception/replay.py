@@ -176,7 +176,7 @@ def check_deviation(algorithm: str) -> None:
     if known is None or CROSS_GRADIENT not in known.single_gradients:
         raise InputError(
             f"adversary active-neighbour:K has nothing to gain from {algorithm!r}: no agent takes "
-            "a gradient on a model that another one sends, as in dpdl and dp-cga; attack as "
+            "a gradient on a model that another one sends, as in DPDL and DP-CGA; attack as "
             "neighbour:K"
         )
 

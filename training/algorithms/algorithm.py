@@ -86,6 +86,14 @@ class OwnGradient(NamedTuple):
     noise_share: float
 
 
+def other_step(_settings: object) -> str | None:
+    """Why steered figures cover no step but those that were checked, whatever its settings."""
+    return (
+        "its step is not a mixed model less its own gradients: momentum, tracking, compression, "
+        "local steps and gradients on others' models are not covered"
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Algorithm:
     """An algorithm: the last thing that its file defines.
@@ -107,6 +115,9 @@ class Algorithm:
             be had without the others': what an attack can aim at beside the whole view.
         own_gradient: for messages of the kind "momentum" how: `own_gradient(sent, *, before, heard,
             own_weight, agents, settings, form) -> OwnGradient` undoes the step for the sender.
+        unsteered: `unsteered(settings)` says why steered figures of recipients do not cover its
+            step, in a clause; None where it is a mixed model less its own clipped gradients and
+            noise that each agent makes alone.
 
     Raises:
         ValueError: a private algorithm with a counterpart, or another without one; or a name that
@@ -126,6 +137,7 @@ class Algorithm:
     published_bound: Callable[[PlannedRun], PublishedClaim | None] | None = None
     single_gradients: tuple[str, ...] = ()
     own_gradient: Callable[..., OwnGradient] | None = None
+    unsteered: Callable[[Any], str | None] = other_step
 
     def __post_init__(self) -> None:
         """Check the parts, and that what adds no noise names what to use in its place."""

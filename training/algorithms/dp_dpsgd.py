@@ -85,4 +85,16 @@ def step(
     return State(round.mix(state.x, kind="model") - learning_rate * noisy)  # 2
 
 
-ALGORITHM = Algorithm(name="dp-dpsgd", init=init, step=step, settings=Settings)
+def unsteered(settings: Settings) -> str | None:
+    """Why steered figures do not cover the step: an order, or users' sums."""
+    if settings.order is not Order.STEP_THEN_MIX:
+        return (
+            "gradients are taken at models before they are mixed; with "
+            f'order = "{Order.STEP_THEN_MIX.value}" they are not'
+        )
+    if settings.clip_per is not Per.RECORD:
+        return "sums of a user's gradients are clipped, which are of more than one score"
+    return None
+
+
+ALGORITHM = Algorithm(name="dp-dpsgd", init=init, step=step, settings=Settings, unsteered=unsteered)

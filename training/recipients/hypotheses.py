@@ -24,12 +24,10 @@ from ..accounts.subject import Subject
 from ..algorithms import ALGORITHMS
 from ..exposure.dense_rounds import DenseRound
 from ..graphs.graph import Graph
-from ..step.values import Per
 from ..tracing.trace import AlgorithmTrace
 
 __all__ = ["LinearModel", "refusal", "step_limit"]
 
-_CORRELATED = ("decor", "whisper", "cdp-dsgd")
 _SECOND = {"cross-entropy": 0.25, "squared": 2.0}  # sup l'' of a score's loss
 _ROUNDING = 1e-9
 
@@ -123,28 +121,11 @@ def _about(statement: Statement) -> str:
 
 def _of_step(subject: Subject) -> str | None:
     """Which algorithms take the step of the bound, with noise that each agent makes alone."""
-    name, settings = subject.algorithm.name, subject.settings
     if subject.missing or not isinstance(subject.graph, Graph) or subject.graph.absent:
         return "the graph changes, or agents may be missing"
-    if subject.algorithm is not ALGORITHMS.get(name):
+    if subject.algorithm is not ALGORITHMS.get(subject.algorithm.name):
         return "the algorithm is not one of those whose step was checked"
-    if name in _CORRELATED:
-        return "noise is shared between agents, and the bound needs fresh noise of each"
-    if name == "ldp-dsgd":
-        return None
-    if name == "dp-dpsgd":
-        if settings.order != "step-then-mix":
-            return (
-                "gradients are taken at models before they are mixed; with "
-                'order = "step-then-mix" they are not'
-            )
-        if settings.clip_per is not Per.RECORD:
-            return "sums of a user's gradients are clipped, which are of more than one score"
-        return None
-    return (
-        "its step is not a mixed model less its own gradients: momentum, tracking, compression, "
-        "local steps and gradients on others' models are not covered"
-    )
+    return subject.algorithm.unsteered(subject.settings)
 
 
 def _of_model(model: LinearModel) -> str | None:

@@ -36,7 +36,7 @@ from torch import Tensor
 from ...graphs.graph import Topology
 from ...step.round import Round
 from ..algorithm import Algorithm
-from .shared_step import SharedNoise, State, init
+from .shared_step import SharedNoise, State, init, unsteered
 
 __all__ = ["ALGORITHM", "State", "init", "prepare", "step"]
 
@@ -72,4 +72,4 @@ def step(
     return State(state.x - learning_rate * gradient)
 
 
-ALGORITHM = Algorithm(name="cdp-dsgd", init=init, step=step, prepare=prepare)
+ALGORITHM = Algorithm(name="cdp-dsgd", init=init, step=step, prepare=prepare, unsteered=unsteered)

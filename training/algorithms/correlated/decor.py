@@ -48,7 +48,7 @@ from ....privacy.noise.correlated import decor_covariance, decor_factor
 from ....privacy.noise.covariance import cost_factor
 from ...graphs.graph import Graph, Topology
 from ..algorithm import Algorithm, Clip
-from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step
+from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step, unsteered
 
 __all__ = ["ALGORITHM", "Settings", "State", "best_correlation", "init", "prepare", "step"]
 
@@ -175,4 +175,6 @@ def prepare(
     return shared_noise(sources, known_to).public()
 
 
-ALGORITHM = Algorithm(name="decor", init=init, step=step, settings=Settings, prepare=prepare)
+ALGORITHM = Algorithm(
+    name="decor", init=init, step=step, settings=Settings, prepare=prepare, unsteered=unsteered
+)

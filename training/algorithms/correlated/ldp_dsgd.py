@@ -45,4 +45,8 @@ def prepare(*, graph: Topology) -> dict[str, object]:
     return shared_noise(np.eye(graph.agents), own).public()
 
 
-ALGORITHM = Algorithm(name="ldp-dsgd", init=init, step=step, prepare=prepare)
+def steered(_settings: object) -> str | None:
+    """None: every agent steps from its mixed model, with noise that it makes alone."""
+
+
+ALGORITHM = Algorithm(name="ldp-dsgd", init=init, step=step, prepare=prepare, unsteered=steered)

@@ -52,7 +52,16 @@ from ...step.handles import Agents
 from ...step.round import Round
 from ..algorithm import Clip
 
-__all__ = ["SharedNoise", "State", "init", "objective_rounds", "only_graph", "shared_noise", "step"]
+__all__ = [
+    "SharedNoise",
+    "State",
+    "init",
+    "objective_rounds",
+    "only_graph",
+    "shared_noise",
+    "step",
+    "unsteered",
+]
 
 
 _MOST_COUNTED = 1_000_000  # rounds of an objective, each a term of a polynomial
@@ -199,3 +208,8 @@ def step(
     noise = round.noise(clipped, std=noise_std, factor=factor, known_to=known_to)  # 1
     x = state.x - learning_rate * (clipped + noise) / divisor
     return State(round.mix(x, kind="model"))  # 2
+
+
+def unsteered(_settings: object) -> str | None:
+    """Why steered figures do not cover the step, whatever its settings."""
+    return "noise is shared between agents, and the bound needs fresh noise of each"

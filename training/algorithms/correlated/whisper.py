@@ -52,7 +52,7 @@ from ....privacy.published.claim import PublishedClaim
 from ....privacy.published.whisper import whisper_theorem_2
 from ...graphs.graph import Topology
 from ..algorithm import Algorithm, Clip, PlannedRun
-from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step
+from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step, unsteered
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
 
@@ -140,4 +140,5 @@ ALGORITHM = Algorithm(
     settings=Settings,
     prepare=prepare,
     published_bound=published_bound,
+    unsteered=unsteered,
 )
