@@ -1,11 +1,13 @@
 """Whether a batch of tokens is the only one of its kind that explains a gradient.
 
-A batch that explains a gradient is held against those that differ from it least: two neighbouring
-tokens of a record exchanged, two records' tokens at one position exchanged, and a record backwards.
-Where one of these explains the gradient as well, the model does not tell them apart, and nothing
-could: what is then known is said to be less.
+A batch that explains a gradient is held against those that differ from it least: two tokens of a
+record exchanged, two records' tokens at one position exchanged, a record backwards, and one token
+replaced by another that is possible there. Where one of these explains the gradient as well, the
+model does not tell them apart, and nothing could: what is then known is said to be less. That
+neighbours are told apart does not say that all pairs are: a model may know the parity of a place
+alone. Nor does an order say that every place is looked at.
 
-Shape letters: B records, L positions.
+Shape letters: B records, L positions, S tokens that are possible.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .candidates import Candidates
 from .explained import Batch, Explainer
 
 _APART = 10.0  # times what the batch leaves of the gradient: another one is told apart
 _LEAST = 1e-12  # of the gradient: what float64 leaves
-_TESTED = 400  # batches that are tried at most
+_TESTED = 200  # batches of a kind that are tried at most
+_REPLACED = 1000  # places at which another token is tried at most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,35 +33,47 @@ class Certificate:
     Attributes:
         order: whether another order of a record's tokens leaves more of the gradient.
         membership: whether tokens of one position exchanged between records leave more.
+        tokens: whether another token at any place leaves more; else how often a token is there is
+            not known.
         runner_up: least relative residual of those batches that are told apart; None where none is.
         tested: number of batches that were tried.
     """
 
     order: bool
     membership: bool
+    tokens: bool
     runner_up: float | None
     tested: int
 
 
-def certified(explainer: Explainer, batch: Batch, *, generator: torch.Generator) -> Certificate:
+def certified(
+    explainer: Explainer, batch: Batch, *, held: Candidates, generator: torch.Generator
+) -> Certificate:
     """Try the batches that differ least from one that explains a gradient.
 
     Args:
         explainer: of the gradient.
         batch: what explains it.
+        held: tokens that are possible, by position.
         generator: chooses which are tried, where there are too many.
     """
     limit = _APART * max(batch.residual, _LEAST)
-    orders, members = _reordered(batch.tokens), _exchanged(batch.tokens, batch.labels)
-    left = {}
-    for name, others, most in (("order", orders, _TESTED // 2), ("members", members, _TESTED // 2)):
+    kinds = (
+        ("order", _reordered(batch.tokens), _TESTED),
+        ("order", _transposed(batch.tokens, generator), _TESTED),
+        ("members", _exchanged(batch.tokens, batch.labels), _TESTED),
+        ("tokens", _replaced(batch.tokens, held, generator), _REPLACED),
+    )
+    left: dict[str, list[float]] = {"order": [], "members": [], "tokens": []}
+    for name, others, most in kinds:
         at = torch.randperm(len(others), generator=generator)[:most].sort().values
-        left[name] = [explainer.residual(others[int(i)], batch.labels) for i in at]
+        left[name] += [explainer.residual(others[int(i)], batch.labels) for i in at]
     every = [value for values in left.values() for value in values]
     apart = [value for value in every if value > limit]
     return Certificate(
         order=all(value > limit for value in left["order"]),
         membership=all(value > limit for value in left["members"]),
+        tokens=all(value > limit for value in left["tokens"]),
         runner_up=min(apart, default=None),
         tested=len(every),
     )
@@ -94,4 +110,40 @@ def _exchanged(tokens: Tensor, labels: Tensor) -> list[Tensor]:
                 other = tokens.clone()
                 other[one, place], other[two, place] = tokens[two, place], tokens[one, place]
                 found.append(other)
+    return found
+
+
+def _transposed(tokens: Tensor, generator: torch.Generator) -> list[Tensor]:
+    """Batches with two tokens of one record exchanged that are no neighbours."""
+    found = []
+    length = tokens.shape[1]
+    pairs = [(one, two) for one in range(length) for two in range(one + 2, length)]
+    for record, own in enumerate(tokens):
+        for index in torch.randperm(len(pairs), generator=generator)[:_TESTED].tolist():
+            one, two = pairs[index]
+            if own[one] != own[two]:
+                other = tokens.clone()
+                other[record, one], other[record, two] = own[two], own[one]
+                found.append(other)
+    return found
+
+
+def _replaced(tokens: Tensor, held: Candidates, generator: torch.Generator) -> list[Tensor]:
+    """Batches with another token at one place: one that is possible there, else any of the batch.
+
+    A place at which no other token is possible, and which no token of the batch could take, has
+    nothing to be mistaken for.
+    """
+    found = []
+    for record, own in enumerate(tokens):
+        for place, token in enumerate(own):
+            possible = held.tokens[held.allowed[:, place] & (held.tokens != token)]
+            if len(possible) == 0:
+                possible = held.tokens[held.tokens != token]
+            if len(possible) == 0:
+                continue
+            other = tokens.clone()
+            at = int(torch.randint(len(possible), (1,), generator=generator))
+            other[record, place] = possible[at]
+            found.append(other)
     return found

@@ -176,7 +176,8 @@ def probe_tokens(model: nn.Module, input_shape: Sequence[int]) -> Tensor:
     """
     table = token_table(model, input_shape)
     if table is None:
-        return torch.rand(2, *input_shape)
+        kinds = (value.dtype for value in model.parameters() if value.is_floating_point())
+        return torch.rand(2, *input_shape).to(next(kinds, torch.float32))
     allowed = torch.tensor([v for v in range(min(table.vocabulary, 64)) if v != table.padding])
     draw = torch.randint(len(allowed), (2, *input_shape))
     return allowed[draw]

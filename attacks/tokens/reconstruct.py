@@ -39,6 +39,11 @@ TOKENS, ROWS, PRIOR = "tokens", "token rows", "prior"
 UNKNOWN = -1
 
 _EXPLAINED = 1e-4  # residual up to which a batch explains a gradient of float32
+_FILLED = (
+    "every row of the embedding's gradient is filled, as noise or a decay of weights that was not "
+    "declared fills them too, and no batch was found that makes the gradient"
+)
+_UNSEEN = "another token at some place sends the same gradient, so that not every place is known"
 _ROUNDED = 5.0  # times what rounding of messages may leave
 
 
@@ -240,9 +245,14 @@ def _exact(
     )
     known = tuple(held.tokens[held.shown].tolist())
     if found is None or not found.residual <= allowed:
-        return _undecided(seen, held, known, network=network)
+        why = _why_undecided(seen, held, network=network)
+        if len(known) + (table.padding is not None) >= table.vocabulary:
+            known, why = (), _FILLED
+        return _undecided(seen, known, length=length, why=why)
     found = _in_order(found, labels)
-    certificate = certified(explainer, found, generator=generator)
+    certificate = certified(explainer, found, held=held, generator=generator)
+    if not certificate.tokens:
+        return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
     tokens = found.tokens if decided == "sequences" else found.tokens.sort(dim=1).values
     return TokenReconstruction(
@@ -320,20 +330,21 @@ def _said(certificate: Certificate) -> tuple[str, tuple[str, ...]]:
     )
 
 
+def _why_undecided(seen: Observation, held: Candidates, *, network: Network) -> str:
+    if network.table.parameter is None:
+        return "the embedding is not trained, so that its gradient does not show the tokens"
+    return (
+        f"no batch of these tokens was found that makes the gradient: of {seen.records} x "
+        f"{network.length} tokens, {int(held.allowed.sum(dim=0).max())} are possible at a position"
+    )
+
+
 def _undecided(
-    seen: Observation, held: Candidates, known: tuple[int, ...], *, network: Network
+    seen: Observation, known: tuple[int, ...], *, length: int, why: str
 ) -> TokenReconstruction:
     """The set alone, where a gradient shows it."""
-    if network.table.parameter is None:
-        note = "the embedding is not trained, so that its gradient does not show the tokens"
-    else:
-        note = (
-            f"no batch of these tokens was found that makes the gradient: of {seen.records} x "
-            f"{network.length} tokens, {int(held.allowed.sum(dim=0).max())} are possible at a "
-            "position"
-        )
     return TokenReconstruction(
-        tokens=torch.full((seen.records, network.length), UNKNOWN),
+        tokens=torch.full((seen.records, length), UNKNOWN),
         labels=torch.full((seen.records,), UNKNOWN),
         found=known,
         decided="set" if known else "nothing",
@@ -342,7 +353,7 @@ def _undecided(
         certificate=None,
         false_alarm=0.0,
         power=1.0 if known else 0.0,
-        notes=(note,),
+        notes=(why,),
     )
 
 

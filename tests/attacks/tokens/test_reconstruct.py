@@ -190,6 +190,44 @@ def test_a_wrong_model_finds_the_set_and_claims_no_more() -> None:
     assert bool((found.labels == -1).all())
 
 
+class _Sliced(nn.Module):
+    """Means of every second place, of the first places alone."""
+
+    def __init__(self, places: int, vocabulary: int = VOCABULARY) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.places = nn.Embedding(vocabulary, 16), places
+        self.hidden, self.head = nn.Linear(32, 32), nn.Linear(32, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.words(x)[:, : self.places]
+        both = torch.cat([seen[:, ::2].mean(dim=1), seen[:, 1::2].mean(dim=1)], dim=1)
+        return self.head(torch.tanh(self.hidden(both)))
+
+
+def test_a_model_that_tells_neighbours_apart_but_not_every_pair_gives_multisets() -> None:
+    model, x = _Sliced(6), torch.tensor([[20, 36, 4, 15, 21, 2]])
+    found = _found(sent(model, x, torch.tensor([1])), model, 6)
+    assert found.decided == "multisets"
+    assert found.tokens.tolist() == [sorted(x[0].tolist())]
+
+
+def test_of_places_that_the_model_does_not_look_at_no_token_is_claimed() -> None:
+    model, x = _Sliced(4), torch.tensor([[20, 36, 4, 15, 21, 2]])
+    found = _found(sent(model, x, torch.tensor([1])), model, 6)
+    assert (found.decided, found.found) == ("set", (4, 15, 20, 36))
+    assert found.tokens.eq(-1).all()
+    assert "not every place is known" in found.notes[0]
+
+
+def test_rows_that_noise_filled_without_being_declared_show_no_token() -> None:
+    model, x = _Sliced(4, vocabulary=5), torch.tensor([[0, 1, 2, 3, 1]])
+    seen = sent(model, x, torch.tensor([1]))
+    found = _found(replace(seen, gradient=seen.gradient + 0.01), model, 5)
+    assert (found.decided, found.found) == ("nothing", ())
+    assert "not declared" in found.notes[0]
+
+
 def test_a_table_that_the_output_shares_is_refused() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -29,6 +29,9 @@ def drawn(input_shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, classes))
 
 
+def double(input_shape, classes):
+    return trained(input_shape, classes).double()
+
 def trained(input_shape, classes):
     torch.manual_seed(7)
     return drawn(input_shape, classes)
@@ -142,6 +145,14 @@ def test_weights_may_come_from_a_state_dict():
 def test_double_precision_is_kept():
     double = {name: tensor.double() for name, tensor in gradients(network()).items()}
     assert posed(file_of(network(), double)).observation.gradient.dtype == torch.float64
+
+
+def test_a_function_that_builds_a_network_in_double_precision_is_taken():
+    model = mine("trained").double()
+    double = {name: tensor.double() for name, tensor in gradients(mine("trained")).items()}
+    file = TensorFile(path=Path("g"), tensors=double, metadata={})
+    found = posed(file, "my_networks:double")
+    assert torch.equal(found.observation.points[0, 0], flatten(model))
 
 
 def test_what_is_said_of_the_batch_reaches_the_observation():
