@@ -223,7 +223,13 @@ class _Comparison:
         amplified: bool,
         rounds: int,
     ) -> _Way:
-        how = trained(made, self.graph, groups=sampling.groups, amplified=amplified)
+        how = trained(
+            made,
+            self.graph,
+            groups=sampling.groups,
+            amplified=amplified,
+            knowing=self.known,
+        )
         energy = made.energy if how.energy is None else how.energy
         multiplier *= how.joint
         impossible = made.kind.common_seed and bool(self.known)

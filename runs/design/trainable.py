@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from ...privacy.noise.correlated import whisper_covariance
 from ...privacy.noise.covariance import Matrix
 from ...privacy.noise.design.kinds import Design, Kind
+from ...privacy.noise.design.pairs import pair_exposure
 from ...privacy.noise.design.workload import grams, modes_of
 from ...training.algorithms.remembering.strategy import MOST_ROUNDS, strategy_table
 from ...training.graphs.graph import Graph
@@ -42,7 +44,14 @@ class Trained:
     because: str = ""
 
 
-def trained(made: Design, graph: Graph, *, groups: int, amplified: bool) -> Trained:
+def trained(
+    made: Design,
+    graph: Graph,
+    *,
+    groups: int,
+    amplified: bool,
+    knowing: Sequence[frozenset[int]] = (),
+) -> Trained:
     """The algorithm that makes the noise of a design on a graph.
 
     Args:
@@ -50,6 +59,7 @@ def trained(made: Design, graph: Graph, *, groups: int, amplified: bool) -> Trai
         graph: of the run.
         groups: of records that take turns.
         amplified: whether turns are counted one by one, with their coins.
+        knowing: sets of agents that may be the adversary.
     """
     settings: dict[str, str | int | float]
     if made.kind is Kind.INDEPENDENT:
@@ -60,7 +70,7 @@ def trained(made: Design, graph: Graph, *, groups: int, amplified: bool) -> Trai
         settings = {"horizon": horizon}
         return Trained(algorithm="whisper", settings=settings, energy=energy * uses)
     if made.kind is Kind.PAIRS and made.bands == 1:
-        return Trained(algorithm="decor", settings={"correlation": round(made.ratio, 6)})
+        return _of_decor(made, graph.weights, knowing)
     if made.kind is not Kind.TIME:
         return Trained(because=_UNTRAINED)
     if made.rounds > MOST_ROUNDS:
@@ -97,6 +107,15 @@ def _of_mafalda(weights: Matrix, rounds: int, period: int, bands: int) -> tuple[
         return energy, float(np.sqrt(M.diagonal().max()))
     used = [np.arange(j, rounds, period) for j in range(period)]
     return energy, float(np.sqrt(max(np.abs(M[np.ix_(p, p)]).sum() for p in used)))
+
+
+def _of_decor(made: Design, weights: Matrix, knowing: Sequence[frozenset[int]]) -> Trained:
+    """The design's scale is that of who knows most, and the algorithm's that of an outsider."""
+    ratio = round(made.ratio, 6)
+    exposed = pair_exposure(weights, ratio=ratio, knowing=knowing)
+    joint = math.sqrt(exposed / pair_exposure(weights, ratio=ratio))
+    energy = made.energy / joint**2
+    return Trained(algorithm="decor", settings={"correlation": ratio}, energy=energy, joint=joint)
 
 
 def _best_horizon(weights: Matrix, *, rounds: int) -> tuple[int, float]:

@@ -35,8 +35,9 @@ __all__ = ["recipients"]
 _MOST_AGENTS = 200
 RESTS_ON = (
     "proven for this convex, smooth loss and step; rests on the other agents, too: they must add "
-    "their noise and train this loss on norm-clipped features; the proven figure without that is "
-    "the closed one"
+    "their noise and train this loss on norm-clipped features; and on a recipient that sends what "
+    "the algorithm says and sees no accuracies of rounds; the proven figure without that is the "
+    "closed one"
 )
 
 
@@ -82,6 +83,7 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
     for agent in (None, *others):
         name = "final-models" if agent is None else f"agent:{agent}"
         figure, status = closed[name]
+        proven = figure if status is Status.PROVEN else math.inf
         alone = as_if_alone(
             traces,
             statement=statement,
@@ -105,8 +107,8 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
                 closed=figure,
                 closed_status=status_word(status),
                 estimate=None if alone is None else min(alone, figure),
-                steered=None if why else _least(subject, figure, final=agent is None, **of),
-                with_final_models=None if why else _least(subject, figure, final=True, **of),
+                steered=None if why else _least(subject, proven, final=agent is None, **of),
+                with_final_models=None if why else _least(subject, proven, final=True, **of),
                 refused=why,
             )
         )
@@ -120,7 +122,7 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
 
 
 def _least(subject: Subject, closed: float, *, final: bool, **of: object) -> float:
-    """The smaller one of the closed and the steered figure; both are proven."""
+    """The smaller one of the steered figure and the closed one, where that is proven."""
     return min(closed, steered(subject, final_models=final, **of).epsilon)  # type: ignore[arg-type] # as listed
 
 

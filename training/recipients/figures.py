@@ -26,7 +26,7 @@ from ...privacy.guarantee import Statement
 from ...privacy.participation import Event, poisson
 from ...privacy.view.steered import heard_by, late_age, late_mu, steered_mu
 from ..accounts.subject import Subject
-from ..exposure.dense_rounds import streamed_view
+from ..exposure.dense_rounds import contributions_of, streamed_view
 from ..graphs.graph import Graph
 from ..tracing.trace import AlgorithmTrace
 
@@ -151,10 +151,13 @@ def shares_alone(traces: AlgorithmTrace, *, victim: int, agent: int | None) -> l
     view = streamed_view(traces, who, victims=[victim], closed=False, ended=agent is None)
     if view.leaks(victim):
         return [math.inf]
-    M = np.abs(view.information(victim))
+    parts = [traces.start, *(part for part, count in traces.rounds for _ in range(count))]
+    bounds = np.array([b for part in parts for b in contributions_of(part, [victim])[2]])
+    M = np.abs(view.information(victim)) * np.outer(bounds, bounds)
     rows = M.sum(axis=1)
     of = view.rounds(victim)
-    return [float(np.sqrt(rows[of == number].sum())) for number in np.unique(of)]
+    shares = (float(np.sqrt(rows[of == number].sum())) for number in np.unique(of))
+    return [traces.per_multiplier(share) for share in shares]
 
 
 def distances(graph: Graph, victim: int) -> list[int | None]:

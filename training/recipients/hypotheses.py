@@ -30,6 +30,9 @@ __all__ = ["LinearModel", "refusal", "step_limit"]
 
 _SECOND = {"cross-entropy": 0.25, "squared": 2.0}  # sup l'' of a score's loss
 _ROUNDING = 1e-9
+# An overflow turns a clipped gradient into 0, which no convex function does. Scores get there, in
+# steps that float32 can tell apart, from models of 1e12 on.
+_MOST_CLIPPED = 1e4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +113,13 @@ def _of_statement(statement: Statement, subject: Subject) -> str | None:
         return "batches are not Poisson, so one record more changes who else is drawn"
     if subject.clip_norm is None:
         return "nothing is clipped"
+    if subject.clip_norm > _MOST_CLIPPED:
+        return (
+            f"clip_norm={subject.clip_norm:g} is above {_MOST_CLIPPED:g}: models may come to where "
+            "float32 rounds by steps of its own, or a gradient overflows and counts as 0"
+        )
+    if statement.accountant.kind != "upper bound":
+        return f"accountant='{statement.accountant}' is no upper bound"
     return None
 
 

@@ -185,3 +185,15 @@ def test_what_has_no_design_is_refused(overrides, named):
 def test_groups_that_cannot_take_turns_are_refused(groups, named):
     with pytest.raises(InputError, match=named):
         compare(config(), groups=groups)
+
+
+@pytest.mark.parametrize("adversary", ["neighbour", "all-others"])
+def test_the_noise_of_pair_secrets_is_that_of_the_plan_against_who_knows_some(adversary):
+    asked = config(privacy__adversary=adversary, training__rounds=4, data__agents=5)
+    row = by_kind(compare(asked))["pair secrets"]
+    planned = make_plan(run_file_with(asked, row, epsilon=1.0))
+    assert row.noise_multiplier == pytest.approx(planned.noise_multiplier, rel=1e-4)
+    assert row.joint_sensitivity == pytest.approx(
+        planned.guarantee(adversary).joint_sensitivity, rel=1e-4
+    )
+    assert row.joint_sensitivity > 1.001

@@ -97,6 +97,7 @@ def test_every_hypothesis_holds_of_logistic_regression_by_steps_that_are_mixed()
         (subject(), with_(own_noise=False), "seed"),
         (dataclasses.replace(subject(), missing=1), LOGISTIC, "missing"),
         (dataclasses.replace(subject(), clip_norm=None), LOGISTIC, "nothing is clipped"),
+        (dataclasses.replace(subject(), clip_norm=1e5), LOGISTIC, "clip_norm=100000 is above"),
     ],
 )
 def test_what_breaks_a_hypothesis_is_refused_by_name(of, model, named):
@@ -115,6 +116,10 @@ def test_what_breaks_a_hypothesis_is_refused_by_name(of, model, named):
 )
 def test_a_figure_of_more_than_one_record_is_refused(statement):
     assert "about one record" in refused(statement=statement)
+
+
+def test_an_accountant_that_is_no_upper_bound_proves_no_steered_figure():
+    assert "gdp-clt" in refused(statement=Statement(delta=1e-5, accountant="gdp-clt"))
 
 
 def test_a_step_that_is_not_the_recursion_of_the_bound_is_refused_by_its_trace():
@@ -182,6 +187,15 @@ def test_the_estimate_of_all_rounds_is_that_of_the_absolute_view():
     at = {"statement": SAID, "noise_multiplier": 1.0, "sampling_rate": 0.02, "victim": 0}
     figures = [as_if_alone(traces, agent=k, **at) for k in (1, 2, 3, 4, 5)]
     assert figures == sorted(figures, reverse=True)
+
+
+@pytest.mark.parametrize("clip_norm", [1e-3, 1e3])
+def test_the_estimate_does_not_depend_on_the_unit_of_clipping(clip_norm):
+    def shares(of):
+        return shares_alone(of.trace(1.0), victim=0, agent=2)
+
+    scaled = dataclasses.replace(subject(rounds=3), clip_norm=clip_norm)
+    assert shares(scaled) == pytest.approx(shares(subject(rounds=3)), rel=1e-9)
 
 
 def test_hops_are_counted_along_the_links_of_a_directed_graph():
