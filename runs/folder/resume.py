@@ -1,13 +1,12 @@
 """Continue a run that was cut off, from its newest checkpoint that is whole.
 
 Rounds after the checkpoint that the ledger names are released again, with fresh noise and batches:
-new releases, which the ledger counts beside the old ones. Two things keep that honest. Where all
-rounds are one release to some adversary, none may repeat, and the run is not continued. Where
-[privacy] has a target, the rounds end before the release that would exceed it.
+the ledger counts both. Where all rounds are one release to some adversary, none may repeat, and the
+run is not continued. Where [privacy] has a target, rounds end before one that would exceed it.
 
-A sum of releases that is bounded before the run is what the target was calibrated for. Where every
-round costs the same, that is a number of releases, and it does not matter which of them repeat, nor
-that what cut the run off may depend on the data: fewer new rounds are left, and no release more.
+A sum of releases that is bounded before the run is what the target was calibrated for. Where rounds
+cost the same, that is a number of releases: it does not matter which of them repeat, nor that what
+cut the run off may depend on the data.
 """
 
 from __future__ import annotations
@@ -53,6 +52,7 @@ from .run import (
     run_session,
     summary,
 )
+from .same_records import check_turns
 from .sums import check_sums
 
 Notice = Callable[[str], None]
@@ -88,8 +88,7 @@ def resume_run(
         FileNotFoundError: the folder holds no run.
         LedgerInUse: another process trains into it.
         UnsupportedView: a round would be released again where none may repeat.
-        ValueError: another run file, another cost of its rounds, no checkpoint that is whole, or a
-            ledger that is missing.
+        ValueError: another run file, cost or records in turns, or no whole checkpoint or ledger.
         OSError: the system refuses a file; what was released is in the ledger.
         Interrupted: as for `train_run`.
     """
@@ -133,6 +132,7 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     _check_begun(out, released, after)
     repeated = sorted({number for number in released if number > after})
     _check_repeats(session, repeated)
+    check_turns(out, header, session.built.setting)
     last = affordable_round(session, released, after=after)
     say(where_it_goes_on(out, plan, after=after, repeated=repeated))
     moved = run_folder.note_device(

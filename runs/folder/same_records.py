@@ -19,10 +19,11 @@ from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
 from ...training.data.digests import digest_of_records
 from ...training.data.store import Held
+from ...training.engine.setting import Setting
 from . import folder as run_folder
 from .records import LedgerHeader, RecordsFile
 
-__all__ = ["HeldRecords", "check_records_file", "held_records", "write_records"]
+__all__ = ["HeldRecords", "check_records_file", "check_turns", "held_records", "write_records"]
 
 _LARGEST = 1 << 16  # bytes of records.json, which holds two strings
 
@@ -90,9 +91,26 @@ def held_records(folder: Path, header: LedgerHeader, shards: Sequence[Held]) -> 
     if _salted(told.salt, found) != told.digest:
         raise InputError(
             f"the records that {folder / run_folder.RUN} gives today are not those that the run "
-            "was trained on, so they cannot be compared; put the data back"
+            "was trained on, so they cannot be compared, and turns would be others; put the data "
+            "back"
         )
     return found
+
+
+def check_turns(folder: Path, header: LedgerHeader, setting: Setting) -> None:
+    """Refuse other records where turns follow from them: they would be in rounds of two patterns.
+
+    Args:
+        folder: of the run.
+        header: of its ledger.
+        setting: of the run that is to go on.
+
+    Raises:
+        FileNotFoundError: records.json is missing.
+        ValueError: the records are others today.
+    """
+    if setting.turns is not None:
+        held_records(folder, header, setting.shards)
 
 
 def _salted(salt: str, found: HeldRecords) -> str:

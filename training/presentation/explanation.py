@@ -142,6 +142,9 @@ def _without_parts(stated: Guarantee, words: str) -> Explanation:
 
 
 def _when(release: Release, *, whole: bool) -> str:
+    if whole and release.sampling_rate < 1:  # turns that are counted one by one
+        turns = "the one turn" if release.rounds == 1 else f"each of {release.rounds} turns"
+        return f"in {turns} of the record"
     if whole:
         return "for all rounds together"
     if release.first == 0:

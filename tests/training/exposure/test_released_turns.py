@@ -71,3 +71,9 @@ def test_a_replaced_record_and_the_other_one_are_in_messages_of_turns_of_their_o
     # Each is in one of two messages, for sure, and moves it from one end of the ball to the other.
     truth = epsilon_from_mu(2.0 * 2.0**0.5 / 2.0, 1e-5)
     assert found["single-message"].epsilon >= truth
+
+
+def test_an_explanation_says_that_mu_is_that_of_one_turn_of_several(known):
+    words = str(known.explain("eavesdropper"))
+    assert "mu 0.5 in each of 3 turns of the record" in words
+    assert "all rounds together" not in words
