@@ -3,7 +3,7 @@
 Zhu and Blaschko (2021), "R-GAP: Recursive Gradient Attack on Privacy", solve one layer at a time
 from the last to the first. With z = W * a + b of a layer and d the loss's derivative in z:
 
-    last layer    [dW, db] = f d [a, 1]^T gives a; d = softmax(W a + b) - y; f is the clip's factor
+    last layer    [dW, db] = f d [a, 1]^T gives a and f d; f is the clip's factor
     activation    z = inverse(a), d *= slope(a); a ReLU hides z where a = 0
     linear layer  a = dW^T d / |d|^2
     convolution   a solves  W * a = z - b,  outer(a, d) = dW       (least squares, all z known)
@@ -13,7 +13,9 @@ from the last to the first. With z = W * a + b of a layer and d the loss's deriv
 Where we differ from the paper: a layer behind a ReLU or a max-pool is not solved on its own (it has
 more unknowns than equations as often as not) but down to the record, whose few unknowns settle the
 signs of all hidden units; equations are weighed by what they leave; and what the equations do not
-determine is refused, whatever it leaves.
+determine is refused, whatever it leaves. The derivative in the logits is read from the gradient and
+not computed anew: where a network is sure of its label, p - 1 has lost its digits in float32, and
+every layer's gradient was made of what was left.
 
 Shape letters: C classes, F features, N unknowns.
 """
@@ -26,6 +28,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
@@ -42,7 +45,8 @@ class Peeled:
     Attributes:
         inputs: (1, *shape) in normalised units, inside the box.
         labels: (1,) class index.
-        residual: relative residual of the whole gradient that the record would have sent.
+        residual: relative residual of the whole gradient that the record would have sent, with the
+            observed derivative in the logits where float32 has rounded that.
         layers: (name, relative residual of its weight's gradient), from the last to the first.
     """
 
@@ -104,8 +108,7 @@ def peel(
     last = _last_layer(chain[-1], gradients, known_size=known_size, accepted=accepted)
     if last is None:
         return None
-    features, delta, label, factor = last
-    gradients = {name: gradient / factor for name, gradient in gradients.items()}
+    features, delta, label = last
     wide = Box(low=box.low.double(), span=box.span.double())
     if start is None:
         start = wide.inputs(torch.full(tuple(input_shape), 0.5).to(wide.span))
@@ -117,6 +120,10 @@ def peel(
     found, layers = descent
     inputs = box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
     left = residual(exact, model, inputs=inputs.double(), targets=label)
+    if not left <= accepted and _is_rounded(
+        chain[-1], features, delta, label=label, known_size=known_size, accepted=accepted
+    ):
+        left = _residual_of(model, values, gradients, inputs=inputs.double(), delta=delta)
     if not left <= accepted:
         return None
     return Peeled(inputs=inputs, labels=label, residual=left, layers=tuple(layers))
@@ -124,8 +131,8 @@ def peel(
 
 def _last_layer(
     layer: Affine, gradients: dict[str, Tensor], *, known_size: bool, accepted: float
-) -> tuple[Tensor, Tensor, Tensor, float] | None:
-    """Features (F,), derivative in the logits (C,), label (1,) and factor f of the gradient."""
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Features (F,), f times the derivative in the logits (C,), and label (1,)."""
     weight = gradients[f"{layer.name}.weight" if layer.name else "weight"]
     joint = weight
     if layer.bias is not None:
@@ -148,13 +155,61 @@ def _last_layer(
         return None
     seen = joint @ torch.cat([features, features.new_ones(joint.shape[1] - len(features))])
     label = seen.argmin() if layer.bias is None else gradients[_bias_name(layer)].argmin()
-    delta = torch.softmax(layer.push(features) + layer.offset(), dim=0)
-    delta[label] = -(delta.sum() - delta[label])  # p - 1, without cancellation
     weights = features.square().sum() + (layer.bias is not None)
-    factor = float(delta @ seen / (delta @ delta) / weights)
+    delta = seen / weights
+    factor = float(_softmax_slope(layer, features, label) @ delta)
+    return (features, delta, label[None]) if factor > 0 else None
+
+
+def _softmax_slope(layer: Affine, features: Tensor, label: Tensor) -> Tensor:
+    """The derivative (C,) of the cross-entropy in the logits."""
+    delta = torch.softmax(layer.push(features) + layer.offset(), dim=0)
+    delta[label] = 0
+    delta[label] = -delta.sum()  # p - 1, without cancellation
+    return delta
+
+
+def _is_rounded(
+    layer: Affine,
+    features: Tensor,
+    delta: Tensor,
+    *,
+    label: Tensor,
+    known_size: bool,
+    accepted: float,
+) -> bool:
+    """Whether f (p - y) is the observed derivative, but for float32's rounding of p - 1."""
+    wanted = _softmax_slope(layer, features, label[0])
+    other = torch.ones_like(wanted)
+    other[label] = 0
+    factor = float((other * wanted) @ delta / (other * wanted).square().sum())
     if not (math.isfinite(factor) and factor > 0):
-        return None
-    return features, delta, label[None], factor
+        return False
+    left = delta / factor - wanted
+    return (
+        (not known_size or abs(factor - 1) <= accepted)
+        and bool((other * left).norm() <= accepted * (other * wanted).norm())
+        and bool(left[label].abs() <= 8 * torch.finfo(torch.float32).eps)
+    )
+
+
+def _residual_of(
+    model: nn.Module,
+    values: dict[str, Tensor],
+    gradients: dict[str, Tensor],
+    *,
+    inputs: Tensor,
+    delta: Tensor,
+) -> float:
+    """Relative residual of the gradient of <delta, logits>."""
+
+    def score(own: dict[str, Tensor]) -> Tensor:
+        logits: Tensor = functional_call(model, own, (inputs,))
+        return (logits[0] * delta).sum()
+
+    made = grad(score)(values)
+    wrong = math.fsum(float((made[name] - g).square().sum()) for name, g in gradients.items())
+    return math.sqrt(wrong / math.fsum(float(g.square().sum()) for g in gradients.values()))
 
 
 def _bias_name(layer: Affine) -> str:

@@ -5,6 +5,7 @@ import torch
 from skimage import data
 from skimage.transform import resize
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from overhear.attacks.exact.rgap import Peeled, peel
 from overhear.attacks.exact.rgap_layers import Affine, read_chain, solve_normal
@@ -81,6 +82,36 @@ def test_a_sigmoid_lenet_gives_a_photo_away(dtype: torch.dtype, least: float) ->
 def test_a_relu_network_gives_a_photo_away(dtype: torch.dtype, least: float) -> None:
     model, image = _relu_network(16), _photo(16)
     assert _decibels(_peel(_see(model, image, dtype=dtype), model, image), image) > least
+
+
+def _sure_network(lead: float) -> nn.Module:
+    """A sigmoid convolution whose logit of class 3 leads by about as much as is asked."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 12, 3, padding=1, stride=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(192, 10)
+    )
+    with torch.no_grad():
+        model[-1].bias[3] += lead
+    return model
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1e-9], ids=["not clipped", "clipped"])
+@pytest.mark.parametrize("lead", [13.0, 25.0])  # 1 - p of 2e-5, and 0 in float32
+def test_a_network_that_is_sure_of_its_label_gives_as_much_away(
+    lead: float, clip_norm: float | None
+) -> None:
+    model, image = _sure_network(lead), _photo(8)
+    seen = _see(model, image, dtype=torch.float32, clip_norm=clip_norm)
+    assert _decibels(_peel(seen, model, image), image) > 90
+
+
+@pytest.mark.parametrize("lead", [0.0, 13.0])
+def test_another_loss_than_the_cross_entropy_of_one_label_gives_nothing(lead: float) -> None:
+    model, image = _sure_network(lead).double(), _photo(8)
+    loss = cross_entropy(model(image[None]), torch.tensor([3]), label_smoothing=0.01)
+    made = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+    seen = replace(_see(model, image), gradient=made[None])
+    assert _peel(seen, model, image) is None
 
 
 def test_convolutions_need_no_bias() -> None:
