@@ -30,6 +30,7 @@ from .file import check_tensors, gradients_of
 
 FROM_FILE, FROM_WEIGHTS, FROM_MODEL = "gradient file", "weights file", "model function"
 
+_MOST = 1e100  # of a norm, whose square is a number then
 _SLACK = 1e-3
 """What rounding to half precision may add to a norm."""
 
@@ -163,6 +164,11 @@ def _check_trained(network: nn.Module, name: str, facts: BatchFacts, *, classes:
 
 def _check_norms(gradients: Tensor, facts: BatchFacts, *, path: Path) -> None:
     """Refuse a norm that the declared clip and noise do not allow."""
+    for name, value in (("clip_norm", facts.clip_norm), ("noise_std", facts.noise_std)):
+        if value is not None and value > _MOST:
+            raise InputError(
+                f"{name}={value:g} must be at most {_MOST:g}; leave it out where there is none"
+            )
     size, energy = gradients.shape[1], gradients.double().square().sum(dim=1)  # (K,)
     noise = facts.noise_std**2 * size
     spread = 5 * facts.noise_std**2 * math.sqrt(2 * size)  # 5 standard deviations of a chi-square

@@ -191,6 +191,12 @@ def test_a_model_that_cannot_be_attacked_is_refused(model, words):
     assert words in refused(alone(network()), model)
 
 
+@pytest.mark.parametrize("name", ["clip_norm", "noise_std"])
+def test_a_bound_whose_square_is_no_number_is_refused(name):
+    said = refused(file_of(network()), **{name: 1e300})
+    assert f"{name}=1e+300 must be at most 1e+100" in said
+
+
 def test_a_function_that_returns_no_network_is_refused():
     said = refused(alone(network()), "my_networks:number", classes=3, kind=TypeError)
     assert "returned int, must be an nn.Module" in said
