@@ -269,7 +269,9 @@ def asked_of(config: RunFile, *, digested: bool = True) -> dict[str, object]:
             it was imported.
     """
     asked = config.attack.model_dump(mode="json")
-    found = {key: value for key, value in asked.items() if value is not None or key not in _LATER}
+    found: dict[str, object] = {
+        key: value for key, value in asked.items() if value is not None or key not in _LATER
+    }
     if digested and config.attack.prior is not None:
         found[_DIGESTS[0]] = digest_of(Path(config.attack.prior).expanduser())
     name = config.attack.denoiser

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from ....attacks.posterior.denoised import Denoiser
 from ....privacy.errors import InputError
@@ -55,4 +56,4 @@ def own_denoiser(
             f"{KEY}={name!a} is {type(found).__name__}, must be a function f(pixels, noise_std)"
         )
     sources = sources_of({KEY: name})
-    return Own(denoiser=found, files={**sources.files, **sources.installed})
+    return Own(denoiser=cast(Denoiser, found), files={**sources.files, **sources.installed})
