@@ -133,7 +133,7 @@ def joined_within(graph: Topology) -> int | None:
 
 def _all_join(links: list[NDArray[np.bool_]], window: int) -> bool:
     """Whether the links of any so many rounds in a row join everybody."""
-    held: NDArray[np.int64] = np.sum(links[:window], axis=0, dtype=np.int64)  # (A, A) in how many
+    held = np.asarray(np.sum(links[:window], axis=0, dtype=np.int64))  # (A, A) in how many
     for start in range(len(links)):
         if len(pieces(held.astype(np.bool_), both_ways=False)) > 1:
             return False

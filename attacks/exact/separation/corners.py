@@ -331,14 +331,15 @@ def _derivatives(seen: Observation, model: nn.Module, name: str, inputs: Tensor)
     slopes = jacrev(logits)(values[bias])  # (C, m)
     p = logits(values[bias]).detach().softmax(dim=0)
     rows = (p @ slopes - slopes) / seen.records
-    if seen.clip_norm is None:
+    bound = seen.clip_norm
+    if bound is None:
         return rows
 
     def clipped(label: Tensor) -> Tensor:
         alone = sent_gradient(
             model, seen.points[0, 0], inputs=inputs[None], targets=label[None], clip_norm=None
         )
-        return (seen.clip_norm / alone.norm().clamp_min(1e-300)).clamp_max(1.0)
+        return (bound / alone.norm().clamp_min(1e-300)).clamp_max(1.0)
 
     labels = torch.arange(len(rows))
     factors = torch.stack([clipped(label).detach() for label in labels])
