@@ -98,7 +98,7 @@ def craft(
         ...     records=2, generator=made,
         ... )
         >>> sent.follows
-        (1, 2, -1, 4, 5, -1)
+        (1, -1, 3, -1, 5, -1)
     """
     box = build_box(bounds, input_shape, dtype=torch.float64)
     # A pixel at its least value is above 0 behind the trunk, where ReLUs have a slope.

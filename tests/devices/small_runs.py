@@ -71,15 +71,15 @@ PLACES = {
 
 # Where searches, exact stages and games of membership read: between their steps, or at their end.
 READ_BY_ATTACKS = {
-    ("attacks/exact/first_layer.py", "_is_fed_raw"): "a network is tried once",
+    ("attacks/exact/separation/first_linear.py", "_is_fed_raw"): "a network is tried once",
     ("attacks/exact/first_layer.py", "denoise"): "a picture is denoised on the host",
     ("attacks/exact/first_layer.py", "first_linear_input"): "ranks decide what is solved",
     ("attacks/exact/first_layer.py", "residual"): "what is left of an equation is told",
-    ("attacks/inversion/inversion.py", "_angle_left"): "what is left is told",
-    ("attacks/inversion/inversion.py", "_distance_left"): "what is left is told",
-    ("attacks/inversion/inversion.py", "_distance_without"): "what is left is told",
-    ("attacks/inversion/inversion.py", "_explains_held_out"): "an intercept is held out",
-    ("attacks/inversion/inversion.py", "_fall_back"): "the image is handed over",
+    ("attacks/inversion/fallback.py", "_angle_left"): "what is left is told",
+    ("attacks/inversion/fallback.py", "distance_left"): "what is left is told",
+    ("attacks/inversion/fallback.py", "_distance_without"): "what is left is told",
+    ("attacks/inversion/fallback.py", "fall_back"): "the image is handed over",
+    ("attacks/inversion/inversion.py", "_kept"): "the image is handed over",
     ("attacks/inversion/inversion.py", "_of_posterior"): "the image is handed over",
     ("attacks/inversion/optimisation.py", "_finish_all"): "a search in float64 looks at its loss",
     ("attacks/inversion/optimisation.py", "_is_solved"): "a search in float64 looks at its loss",

@@ -60,7 +60,7 @@ class Turns:
         >>> of = Turns(pattern=Pattern(PatternKind.CYCLE, 2), rounds=9, coin=1.0,
         ...     keys=(np.arange(4, dtype=np.uint64),))
         >>> [of.allowed(0, t).astype(int).tolist() for t in (1, 2, 3)]
-        [[0, 1, 1, 1], [1, 0, 0, 0], [0, 1, 1, 1]]
+        [[0, 0, 1, 0], [1, 1, 0, 1], [0, 0, 1, 0]]
         """
         keys, b = self.keys[agent], self.pattern.number
         if not 1 <= round <= self.rounds:

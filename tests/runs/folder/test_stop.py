@@ -17,6 +17,7 @@ from overhear.runs.folder import run as running
 from overhear.runs.folder.released import price_of_loss
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.build import Built
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.runs.stop import Interrupted, Stop
 from overhear.training.engine.checkpoint import load_checkpoint
@@ -58,7 +59,7 @@ def asks_before(monkeypatch, stop: Stop, owner: object, name: str, *, call: int)
 MOMENTS = [  # what is under way when it is asked, and after which round the run ends
     pytest.param(Engine, "start", 1, 0, id="the start"),
     pytest.param(Engine, "advance", 6, 6, id="a round"),
-    pytest.param(running, "evaluate", 2, 2, id="an evaluation"),
+    pytest.param(Built, "measured", 2, 2, id="an evaluation"),
     pytest.param(running, "save_checkpoint", 3, 4, id="a checkpoint"),
     pytest.param(running, "save_transcript", 1, 3, id="a transcript"),
     pytest.param(running.Ledger, "append", 6, 5, id="a line of the ledger"),
@@ -118,13 +119,13 @@ def test_before_the_run_nothing_is_written(config, tmp_path, monkeypatch):
 def test_a_signal_stops_the_command_which_leaves_handlers_as_they_were(
     config, tmp_path, monkeypatch, capfd, number, code
 ):
-    evaluate, before = running.evaluate, signal.getsignal(number)
+    measured, before = Built.measured, signal.getsignal(number)
 
     def signalled(*given, **how):
         signal.raise_signal(number)
-        return evaluate(*given, **how)
+        return measured(*given, **how)
 
-    monkeypatch.setattr(running, "evaluate", signalled)
+    monkeypatch.setattr(Built, "measured", signalled)
     given = ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out"), *SETS]
     assert cli.main(given) == code
     said = "stopped after round 0; nothing is released twice; continue with --resume\n"

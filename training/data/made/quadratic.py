@@ -66,7 +66,7 @@ def quadratic(
 
     >>> data = quadratic(20)
     >>> tuple(data.inputs.shape), data.outputs, [round(x, 3) for x in data.optimum.tolist()]
-    ((2000, 2), 1, [-0.196, 0.363, 0.0])
+    ((2000, 2), 1, [-0.24, 0.156, 0.0])
     """
     _check(agents, dimension=dimension, records=records, condition=condition, spread=spread)
     if not math.isfinite(rotation):
