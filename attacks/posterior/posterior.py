@@ -112,7 +112,7 @@ def weigh(
     if held is not None:
         others = torch.cat(own)[None] - 2 * torch.cat(inner, dim=1).double() + less  # (H, N)
         # Nobody is rebuilt from itself, under whatever label.
-        others[numbers[: len(held), None] == numbers] = torch.inf
+        others = others.masked_fill(numbers[: len(held), None] == numbers, torch.inf)
         temperature = _temperature(others, inputs.flatten(1))
     weights = _weights(all_told[None], noisy=noisy, temperature=1.0)[0]
     tempered = _weights(all_told[None], noisy=noisy, temperature=temperature)[0]

@@ -81,6 +81,7 @@ READ_BY_ATTACKS = {
     ("attacks/inversion/fallback.py", "fall_back"): "the image is handed over",
     ("attacks/inversion/inversion.py", "_kept"): "the image is handed over",
     ("attacks/inversion/inversion.py", "_of_posterior"): "the image is handed over",
+    ("attacks/inversion/power.py", "_power"): "whether a search begins is decided once",
     ("attacks/inversion/optimisation.py", "_finish_all"): "a search in float64 looks at its loss",
     ("attacks/inversion/optimisation.py", "_is_solved"): "a search in float64 looks at its loss",
     ("attacks/inversion/optimisation.py", "_newton_part"): "Newton's step is taken or shortened",
