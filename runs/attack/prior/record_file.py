@@ -88,8 +88,7 @@ def read_records(path: Path, form: RecordForm) -> Records:
     suffix = path.suffix.lower()
     if path.is_dir():
         return _of_folder(path, form)
-    if not path.is_file():
-        raise FileNotFoundError(f"no file or folder of records at {path}")
+    _check_file(path)
     if suffix in _PICTURES:
         return Records(pixels=_fitting([path], form))
     if suffix in _TABLES:
@@ -98,14 +97,22 @@ def read_records(path: Path, form: RecordForm) -> Records:
     return _of_arrays(path, arrays, form)
 
 
+def _check_file(path: Path) -> None:
+    """Refuse what is no regular file, such as a pipe, which may have no end."""
+    if not path.exists():
+        raise FileNotFoundError(f"no file or folder of records at {path}")
+    if not path.is_file():
+        raise InputError(f"{path} is no regular file; give a file")
+
+
 def digest_of(path: Path) -> str:
     """SHA-256 of a file, or of the names and bytes of all files below a folder.
 
     Raises:
         FileNotFoundError: nothing is there.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"no file or folder of records at {path}")
+    if not path.is_dir():
+        _check_file(path)
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     found = hashlib.sha256()
     for one in files:

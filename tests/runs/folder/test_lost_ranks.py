@@ -25,6 +25,7 @@ from overhear.runs.folder import run as running
 from overhear.runs.folder.ranks import Group
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.build import Built
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.checkpoint import load_checkpoint
 from tests.runs.folder.rank_processes import Ended, started_by_hand, unchanged
@@ -219,7 +220,7 @@ def crash() -> None:
     def crashed(*_, **__):
         raise RuntimeError("a slip")
 
-    running.evaluate = crashed
+    Built.measured = crashed
 
 
 def fill_the_disk() -> None:
@@ -361,13 +362,13 @@ def plan_slowly() -> None:
 
 
 def evaluate_slowly() -> None:
-    evaluate = running.evaluate
+    measured = Built.measured
 
     def slowly(*given, **how):
         time.sleep(1.5)
-        return evaluate(*given, **how)
+        return measured(*given, **how)
 
-    running.evaluate = slowly
+    Built.measured = slowly
 
 
 def plan_and_evaluate_slowly() -> None:
