@@ -85,7 +85,7 @@ def test_the_attack_rebuilds_undefended_records_and_not_defended_ones(folder):
     for scenario in attack["scenarios"]:
         rows = {row["name"]: row for row in scenario["rows"]}
         assert list(rows) == ["blind guess", "no defence", "clipping only", "defended"]
-        assert min(rows["no defence"]["psnr"]) > 30
+        assert min(map(float, rows["no defence"]["psnr"])) > 30  # "inf" of a record that is exact
         assert rows["defended"]["mean"]["mse"] >= 0.999 * rows["blind guess"]["mean"]["mse"]
     assert {s["scenario"] for s in attack["scenarios"]} == {"cross-gradient", "momentum", "view"}
 
