@@ -34,7 +34,6 @@ its secret coin amplifies. Published and repaired form are the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -44,27 +43,9 @@ from ...graphs.graph import Topology
 from ...step.handles import Agents
 from ...step.round import Round
 from ..algorithm import Algorithm
-from .strategy import check_numbers, strategy_table
+from .strategy import Settings, strategy_table
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """Hyper-parameters.
-
-    Attributes:
-        period: b, rounds from one use of a record to the next that the strategy is made for; 0 is
-            one use in the run.
-        bands: p, rounds that the noise of a round takes part in; 0 is all of the run.
-    """
-
-    period: int = 0
-    bands: int = 8
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        check_numbers(period=self.period, bands=self.bands)
 
 
 class State(NamedTuple):

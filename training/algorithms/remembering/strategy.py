@@ -19,6 +19,7 @@ scale is.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,13 +32,13 @@ from ....privacy.noise.design.kinds import Kind
 from ....privacy.noise.design.over_time import time_strategy
 from ....privacy.noise.design.workload import grams, modes_of
 
-__all__ = ["MOST_ROUNDS", "check_numbers", "strategy_table"]
+__all__ = ["MOST_ROUNDS", "Settings", "strategy_table"]
 
 _NOTHING = 1e-9  # of an entry, where those of a diagonal are about 1
 MOST_ROUNDS = 200  # of a run whose optimum is looked for
 
 
-def check_numbers(*, period: int, bands: int) -> None:
+def _check_numbers(*, period: int, bands: int) -> None:
     """Refuse a period or a number of bands that is none.
 
     Raises:
@@ -46,6 +47,24 @@ def check_numbers(*, period: int, bands: int) -> None:
     for name, value, zero in (("period", period, "one use"), ("bands", bands, "all rounds")):
         if value < 0:
             raise InputError(f"{name}={value} must be at least 1, or 0 for {zero}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Hyper-parameters.
+
+    Attributes:
+        period: b, rounds from one use of a record to the next that the strategy is made for; 0 is
+            one use in the run.
+        bands: p, rounds that the noise of a round takes part in; 0 is all of the run.
+    """
+
+    period: int = 0
+    bands: int = 8
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        _check_numbers(period=self.period, bands=self.bands)
 
 
 def strategy_table(
