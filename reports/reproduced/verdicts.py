@@ -162,7 +162,7 @@ def _trend(claim: Trend, lines: Sequence[Seeds], *, more: bool) -> Iterator[Clai
         rest = tuple(sorted(_rest(line, claim.key).items()))
         if (last := before.get(rest)) is not None:
             words = (
-                f"{named} is better at {claim.key} {line.place[claim.key]} than at "
+                f"{named or claim.what} is better at {claim.key} {line.place[claim.key]} than at "
                 f"{last.place[claim.key]}"
             )
             yield _compared(claim, line, last, more=more, words=words)

@@ -119,11 +119,13 @@ class Trend:
         key: the swept key; its values in the order of the sweep.
         of: settings of the lines that are meant.
         source: where it was read.
+        what: subject of the claim where `of` is empty.
     """
 
     key: str
     of: Place
     source: str
+    what: str = "it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
