@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-slow test-all test-flower lint bench gpu wheel test-wheel clean
+.PHONY: help install demo test test-slow test-all test-flower lint bench gpu wheel test-wheel docs docs-links clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
@@ -17,6 +17,8 @@ help:
 	@echo "make test-all    every test"
 	@echo "make test-flower the tests that need Flower, in an environment of their own"
 	@echo "make lint        ruff, mypy, pyright"
+	@echo "make docs        the documentation as a site, in build/docs/html"
+	@echo "make docs-links  whether links to other sites are alive; needs a network"
 	@echo "make test-wheel  the test suite against the built wheel"
 	@echo "make bench       the benchmarks"
 	@echo "make gpu         on a machine with a CUDA device: its tests, the demo and benchmarks on it"
@@ -68,6 +70,14 @@ gpu: $(READY)
 wheel: $(READY)
 	rm -rf build dist
 	$(BIN)/python -m build --quiet --wheel
+
+# Warnings are errors: a dead link, a missing picture, a page that no other leads to.
+docs: $(READY)
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/docs/doctrees docs build/docs/html
+	@echo "build/docs/html/index.html"
+
+docs-links: $(READY)
+	$(BIN)/sphinx-build -q -b linkcheck -D nb_execution_mode=off -d build/docs/doctrees-links docs build/docs/links
 
 # The checkout's packages are swapped for the wheel's, and back; the tests run away from the checkout.
 # A wheel can lack a module, a template or a type marker: every module is imported by the doctests,

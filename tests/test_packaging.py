@@ -60,7 +60,7 @@ def test_extras_that_a_sentence_names_exist() -> None:
 
 def test_tests_run_with_what_extras_bring() -> None:
     extras = settings()["project"]["optional-dependencies"]
-    assert {*extras["plot"], *extras["table"]} <= set(extras["dev"])
+    assert {*extras["docs"], *extras["plot"], *extras["table"]} <= set(extras["dev"])
 
 
 def test_everything_that_tests_need_is_pinned() -> None:
