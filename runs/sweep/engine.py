@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from ...privacy.errors import InputError
 from .one_run import Task, run_point, started
@@ -17,7 +19,7 @@ __all__ = ["BACKENDS", "Backend", "Engine", "default_jobs"]
 
 Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
-_LOST = ("BrokenProcessPool", "TerminatedWorkerError", "KilledWorker", "WorkerCrashedError")
+_LOST = {"TerminatedWorkerError", "KilledWorker", "WorkerCrashedError", "RayActorError"}
 _EXTRAS = {"dask": "overhear[dask]", "ray": "overhear[ray]"}
 Done = Callable[[PointResult], None]
 
@@ -162,6 +164,7 @@ class Engine:
         register_ray()
         ours = not ray.is_initialized()
         if ours:
+            _check_answers(self._address)
             local = {} if self._address else {"num_cpus": self._jobs}
             ray.init(address=self._address, log_to_driver=False, **local)
         try:
@@ -179,9 +182,25 @@ _DIED = (
 _PATIENCE = 10
 
 
+def _check_answers(address: str | None) -> None:
+    """Refuse an address of ray at which nobody listens, for which ray itself waits minutes."""
+    where = urlsplit(address if "://" in str(address) else f"ray://{address}")
+    if address in (None, "auto", "local") or not where.hostname:
+        return
+    try:
+        port = where.port or 6379
+        socket.create_connection((where.hostname, port), timeout=_PATIENCE).close()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no ray cluster answers at address={address!r} within {_PATIENCE} s ({error}); start "
+            "one with `ray start --head --port 6379`, or leave the address out"
+        ) from error
+
+
 def _is_loss(error: Exception) -> bool:
     """Whether a process is gone, in the words of any backend."""
-    return isinstance(error, BrokenProcessPool) or type(error).__name__ in _LOST
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, BrokenProcessPool) or not _LOST.isdisjoint(kinds)
 
 
 def _is_done(task: Task) -> bool:

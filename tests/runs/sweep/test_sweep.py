@@ -364,12 +364,34 @@ def test_dask_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
     _check_whole(out, 24)
 
 
+@pytest.mark.slow
+def test_ray_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
+    pytest.importorskip("ray", reason="ray is not installed; pip install 'overhear[ray]'")
+    import psutil
+
+    sweep, out = _written(tmp_path / "s.toml", run_file), tmp_path / "d"
+    process = _start(out, sweep, "--backend", "ray")
+    _wait_for(2, out, process)
+    workers = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "ray::PoolActor" in " ".join(child.cmdline())
+    ]
+    workers[0].kill()
+    said = process.communicate()[0].decode()
+    assert process.returncode == 0, said
+    _check_whole(out, 24)
+
+
 def test_a_scheduler_that_does_not_answer_is_a_sentence(tmp_path, monkeypatch):
     from overhear.runs.sweep import engine
 
     monkeypatch.setattr(engine, "_PATIENCE", 0.2)
     with pytest.raises(InputError, match=r"no dask scheduler answers at address='127.0.0.1:9'"):
         run(swept(), tmp_path / "d", backend="dask", address="127.0.0.1:9")
+    for address in ("127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port"):
+        with pytest.raises(InputError, match=r"no ray cluster answers at address='.*127.0.0.1"):
+            engine._check_answers(address)
     with pytest.raises(InputError, match="has no effect with backend='loky'"):
         run(swept(), tmp_path / "e", address="127.0.0.1:9")
 
