@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-slow test-all test-flower lint bench gpu wheel test-wheel docs docs-links clean
+.PHONY: help install demo test test-slow test-all test-flower lint bench gpu wheel test-wheel docs docs-links pictures clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-flower the tests that need Flower, in an environment of their own"
 	@echo "make lint        ruff, mypy, pyright"
 	@echo "make docs        the documentation as a site, in build/docs/html"
+	@echo "make pictures    runs the demo, and draws the pictures of README and docs/ from it"
 	@echo "make docs-links  whether links to other sites are alive; needs a network"
 	@echo "make test-wheel  the test suite against the built wheel"
 	@echo "make bench       the benchmarks"
@@ -30,8 +31,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
+# Only what an earlier demo left under the usual name is deleted.
 demo: $(READY)
-	rm -rf $(OUT)
+	@if [ "$(OUT)" = demo-run ] && [ -f demo-run/ledger.jsonl ]; then rm -rf demo-run; fi
 	$(BIN)/overhear demo --out $(OUT)
 
 test: $(READY)
@@ -75,6 +77,10 @@ wheel: $(READY)
 docs: $(READY)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/docs/doctrees docs build/docs/html
 	@echo "build/docs/html/index.html"
+
+# The digit of README and docs/ as the demo's attack rebuilt it.
+pictures: demo
+	$(BIN)/python docs/pictures/draw.py $(OUT)
 
 docs-links: $(READY)
 	$(BIN)/sphinx-build -q -b linkcheck -D nb_execution_mode=off -d build/docs/doctrees-links docs build/docs/links

@@ -40,16 +40,19 @@ HELP_COLUMNS, COLUMNS = "100", "80"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 GENERATED = re.compile(r"<!-- (help|keys|api): ([\w-]+) -->\n(.*?)<!-- end -->", re.S)
 PRINTED = re.compile(r"\s*<!-- printed -->\n(.*?)<!-- end -->", re.S)
-LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")  # and pictures
 FLAGS = doctest.ELLIPSIS
 # They train, attack and audit, plan every algorithm, or show what quick tests hold, too.
 SLOW = {
+    "README",
     "add-an-algorithm",
     "algorithms",
     "attacks",
     "audit-your-own-training",
     "compare",
     "dpdl-table",
+    "epsilon",
+    "faq",
     "opacus",
     "own-names",
     "published-bounds",
@@ -58,6 +61,7 @@ SLOW = {
     "tutorial-attack",
     "tutorial-budget",
     "tutorial-sign",
+    "which-algorithm",
 }
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="docs/ is not here: not a checkout")
@@ -166,13 +170,14 @@ def differences(page: Path) -> list[str]:
     "page",
     [
         pytest.param(page, marks=[pytest.mark.slow] if page.stem in SLOW else [], id=page.stem)
-        for page in PAGES
+        for page in [*PAGES, ROOT / "README.md"]
     ],
 )
 def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
     import torch
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -341,7 +346,7 @@ def _anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.stem)
 def test_a_page_has_no_dead_link(page):
     for target in LINK.findall(re.sub(BLOCK, "", page.read_text(encoding="utf-8"))):
         if "://" in target:
