@@ -1,18 +1,23 @@
-"""Attacks and audits: what an adversary rebuilds from what it saw, and what it can tell."""
+"""Attacks and audits: what an adversary rebuilds from what it saw, and what it can tell.
 
-from .interception.best_linear_estimate import best_weights
-from .interception.estimate import Estimate, estimate
-from .interception.momentum import intercept_momentum
-from .interception.replay import Protection, Replay, Trial, replay, trace_of
-from .interception.scenarios import Scenario, intercept, join, scenarios_of
-from .inversion.inversion import Reconstruction, reconstruct
-from .problem.labels import recover_labels
-from .problem.observation import Observation, observe
-from .problem.presets import PRESETS, Preset
-from .scoring.conclusion import conclusion
-from .scoring.evaluation import Row, attack_images
-from .scoring.metrics import Scores, blind_guess, match, mse, psnr, ssim
-from .tokens.reconstruct import TokenReconstruction, reconstruct_tokens
+Each name is imported when it is first asked for, as those of `overhear.training`.
+"""
+
+TYPE_CHECKING = False  # what type checkers see; Python goes by `_STANDS_IN`
+if TYPE_CHECKING:
+    from .interception.best_linear_estimate import best_weights
+    from .interception.estimate import Estimate, estimate
+    from .interception.momentum import intercept_momentum
+    from .interception.replay import Protection, Replay, Trial, replay, trace_of
+    from .interception.scenarios import Scenario, intercept, join, scenarios_of
+    from .inversion.inversion import Reconstruction, reconstruct
+    from .problem.labels import recover_labels
+    from .problem.observation import Observation, observe
+    from .problem.presets import PRESETS, Preset
+    from .scoring.conclusion import conclusion
+    from .scoring.evaluation import Row, attack_images
+    from .scoring.metrics import Scores, blind_guess, match, mse, psnr, ssim
+    from .tokens.reconstruct import TokenReconstruction, reconstruct_tokens
 
 __all__ = [
     "PRESETS",
@@ -47,3 +52,55 @@ __all__ = [
     "ssim",
     "trace_of",
 ]
+
+# Each public name, and the module that it is taken from.
+_STANDS_IN = {
+    "PRESETS": "problem.presets",
+    "Estimate": "interception.estimate",
+    "Observation": "problem.observation",
+    "Preset": "problem.presets",
+    "Protection": "interception.replay",
+    "Reconstruction": "inversion.inversion",
+    "Replay": "interception.replay",
+    "Row": "scoring.evaluation",
+    "Scenario": "interception.scenarios",
+    "Scores": "scoring.metrics",
+    "TokenReconstruction": "tokens.reconstruct",
+    "Trial": "interception.replay",
+    "attack_images": "scoring.evaluation",
+    "best_weights": "interception.best_linear_estimate",
+    "blind_guess": "scoring.metrics",
+    "conclusion": "scoring.conclusion",
+    "estimate": "interception.estimate",
+    "intercept": "interception.scenarios",
+    "intercept_momentum": "interception.momentum",
+    "join": "interception.scenarios",
+    "match": "scoring.metrics",
+    "mse": "scoring.metrics",
+    "observe": "problem.observation",
+    "psnr": "scoring.metrics",
+    "reconstruct": "inversion.inversion",
+    "reconstruct_tokens": "tokens.reconstruct",
+    "recover_labels": "problem.labels",
+    "replay": "interception.replay",
+    "scenarios_of": "interception.scenarios",
+    "ssim": "scoring.metrics",
+    "trace_of": "interception.replay",
+}
+
+if not TYPE_CHECKING:  # to a type checker an unknown name is an error
+
+    def __getattr__(name):
+        """A public name, imported when it is first asked for."""
+        from importlib import import_module
+
+        if name not in _STANDS_IN:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(f".{_STANDS_IN[name]}", __name__), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    """The public names, whether or not they were imported already."""
+    return sorted({*globals(), *__all__})

@@ -19,12 +19,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["SIGNALS", "Interrupted", "Stop", "naming", "tell"]
+__all__ = ["NOTHING_KEPT", "SIGNALS", "Interrupted", "Stop", "naming", "tell"]
 
 SIGNALS = tuple(
     getattr(signals, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signals, name)
 )
 """The signals that ask a command to stop."""
+
+NOTHING_KEPT = "nothing of this audit is kept, and nothing was changed; start it again"
+"""What a stopped audit says."""
 
 
 class Interrupted(BaseException):

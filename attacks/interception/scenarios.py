@@ -11,7 +11,6 @@ crosses.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 import torch
@@ -19,27 +18,13 @@ import torch
 from ...privacy.adversary import Sees
 from ...privacy.errors import InputError
 from ...training.own.algorithms import algorithm_named
-from ...training.own.names import is_own
 from ..problem.observation import Observation
 from .estimate import Estimate, estimate
 from .momentum import intercept_momentum
+from .names import Scenario, scenarios_of
 from .replay import Replay
 
 __all__ = ["Scenario", "intercept", "join", "scenarios_of"]
-
-
-class Scenario(enum.StrEnum):
-    """What is intercepted."""
-
-    CROSS_GRADIENT = "cross-gradient"
-    MOMENTUM = "momentum"
-    VIEW = "view"
-
-
-def scenarios_of(algorithm: str) -> tuple[Scenario, ...]:
-    """The scenarios of an algorithm; every one has the view, and one of the user's nothing else."""
-    single = () if is_own(algorithm) else algorithm_named(algorithm).single_gradients
-    return (*map(Scenario, single), Scenario.VIEW)
 
 
 def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:

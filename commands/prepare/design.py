@@ -55,7 +55,6 @@ def design(
     Exit code 0; 2: bad input, or with --out a kind that nothing trains.
     """
     from ...privacy.errors import InputError
-    from ...runs.design.compare import compare
     from ...runs.run_file.run_file import load_run_file
     from ...runs.stop import tell
 
@@ -63,6 +62,8 @@ def design(
     if kind is not None and out is None:
         raise InputError("--kind says which noise --out writes; give --out FILE too")
     config = load_run_file(run, overrides or (), notice=tell)
+    from ...runs.design.compare import compare  # after: a bad run file is told without torch
+
     found = compare(config, groups=groups)
     written = None if out is None else _write(config, found, out, kind)
     if json:

@@ -86,9 +86,6 @@ def plan(
     2: bad input, or with --check what train would refuse.
     """
     from ...privacy.errors import InputError
-    from ...runs.errors import ContradictedProof
-    from ...runs.plan.plan import make_plan
-    from ...runs.plan.second_opinions import contradiction, with_opinions
     from ...runs.run_file.run_file import load_run_file
     from ...runs.stop import tell
 
@@ -108,10 +105,13 @@ def plan(
         return
     if markdown:
         raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
-    from ...reports.judgement.advice import advise
+    config, ready = load_run_file(run, overrides or (), notice=tell), None
+    from ...reports.judgement.advice import advise  # after: a bad run file is told without torch
+    from ...runs.errors import ContradictedProof
+    from ...runs.plan.plan import make_plan
+    from ...runs.plan.second_opinions import contradiction, with_opinions
     from ..terminal.tables import second_opinions
 
-    config, ready = load_run_file(run, overrides or (), notice=tell), None
     told, begun = make_console(stderr=True), process_time()
 
     def notice(text: str) -> None:
@@ -263,11 +263,12 @@ def _show_sweep(
 ) -> None:
     from ...privacy.errors import InputError
     from ...runs.plan.sweep import plan_sweep
-    from ..terminal.tables import sweep_markdown, sweep_tables
 
     if json and markdown:
         raise InputError("--json and --markdown exclude each other; give one of them")
     found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
+    from ..terminal.tables import sweep_markdown, sweep_tables
+
     if json:
         print_json(found)
     elif markdown:

@@ -45,12 +45,9 @@ def reproduce(
     are a sweep in DIR, which table and plot read.
     """
     from ...privacy.errors import InputError
-    from ...reports.reproduced.outcome_text import as_data, as_markdown
     from ...reports.reproduced.prices import stored_price
-    from ...reports.reproduced.reproduce import reproduce as run
-    from ...reports.reproduced.reproduce import scale_named
+    from ...reports.reproduced.scales import scale_named
     from ...reports.reproductions.registry import entry_named
-    from ..terminal.progress import sweep_progress
 
     at = scale_named(scale)
     if list_:
@@ -67,6 +64,10 @@ def reproduce(
         say(
             make_console(stderr=True), f"{price.runs} runs, about {price.words()} by a timed round."
         )
+    from ...reports.reproduced.outcome_text import as_data, as_markdown
+    from ...reports.reproduced.reproduce import reproduce as run
+    from ..terminal.progress import sweep_progress
+
     with sweep_progress(make_console(stderr=True)) as progress:
         outcome = run(
             entry,
@@ -87,7 +88,7 @@ def reproduce(
 def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
     """What there is, with stored prices; or one entry, with a price that is measured now."""
     from ...reports.reproduced.prices import price_of
-    from ...reports.reproduced.reproduce import check_runnable
+    from ...reports.reproduced.scales import check_runnable
     from ...reports.reproductions.registry import ENTRIES
     from ..terminal.progress import sweep_progress
 

@@ -179,12 +179,9 @@ def audit(
         wanted = {**asked, "device": device, "again": again, "show_records": show_records}
         _membership(target, wanted, overrides, out, json=json)
         return
-    from ...runs.audit.aside import NOTHING_KEPT
-    from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
     from ...runs.errors import ContradictedProof
     from ...runs.run_file.run_file import load_run_file
-    from ...runs.stop import tell
-    from ..terminal.progress import audit_progress
+    from ...runs.stop import NOTHING_KEPT, tell
 
     if asked or show_records:
         name = "show-records" if show_records else next(iter(asked))
@@ -195,9 +192,13 @@ def audit(
     contradicted: ContradictedProof | None = None
     untraced, stop = "", stop_of_command()
     stop.note(NOTHING_KEPT)
+    config = load_run_file(target, overrides or (), notice=tell) if _is_run_file(target) else None
+    # After: a bad run file is told without torch.
+    from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
+    from ..terminal.progress import audit_progress
+
     with audit_progress(make_console(stderr=True)) as progress:
-        if target.suffix == ".toml":
-            config = load_run_file(target, overrides or (), notice=tell)
+        if config is not None:
             found = audit_config(config, device=device, progress=progress)
             stop.finish()
             found, untraced = _traced(target, config, found)
@@ -228,6 +229,10 @@ def audit(
         raise_contradiction(found)
 
 
+def _is_run_file(target: Path) -> bool:
+    return target.suffix == ".toml"
+
+
 def _check_out(target: Path, out: Path | None, *, again: bool) -> None:
     """Refuse a place for the result that does not fit."""
     from ...privacy.errors import InputError
@@ -254,7 +259,6 @@ def _last_model(
 ) -> None:
     """Plant a canary in input space, and ask the last models alone."""
     from ...privacy.errors import InputError
-    from ...runs.audit.last_model import LastModelWanted
     from .last_model import run_last_model
 
     if stray := [name for name in asked if name not in ("runs", "minutes")]:
@@ -262,7 +266,7 @@ def _last_model(
     if target.suffix != ".toml" and overrides:
         raise InputError("--set does not belong to --last-model of a folder; leave it out")
     _check_out(target, out, again=again)
-    wanted = LastModelWanted(**asked, device=device)
+    wanted = {**asked, "device": device}
     run_last_model(target, wanted, overrides=overrides or [], out=out, again=again, json=json)
 
 

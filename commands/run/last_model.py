@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
-    from ...runs.audit.last_model import LastModelWanted
     from ...runs.evidence.last_model import LastModel
 
 __all__ = ["run_last_model"]
@@ -17,7 +16,7 @@ __all__ = ["run_last_model"]
 
 def run_last_model(
     target: Path,
-    wanted: LastModelWanted,
+    wanted: dict[str, Any],
     *,
     overrides: list[str],
     out: Path | None,
@@ -28,7 +27,7 @@ def run_last_model(
 
     Args:
         target: a run file, or the folder of a run.
-        wanted: how much.
+        wanted: how much, as `LastModelWanted` names it.
         overrides: of the run file.
         out: of a run file, where its JSON goes.
         again: of a folder, audit once more.
@@ -37,32 +36,34 @@ def run_last_model(
     Raises:
         ContradictedProof: more was measured than is proven, twice.
     """
-    from ...runs.audit.aside import NOTHING_KEPT
-    from ...runs.audit.last_model import (
+    from ...runs.errors import ContradictedProof
+    from ...runs.run_file.run_file import load_run_file
+    from ...runs.stop import NOTHING_KEPT, tell
+
+    stop = stop_of_command()
+    stop.note(NOTHING_KEPT)
+    is_run_file = target.suffix == ".toml"
+    config = load_run_file(target, overrides, notice=tell) if is_run_file else None
+    from ...runs.audit.last_model import (  # after: a bad run file is told without torch
+        LastModelWanted,
         audit_last_model,
         audit_last_model_of_folder,
         raise_last_model,
     )
-    from ...runs.errors import ContradictedProof
     from ...runs.evidence.last_model import read_last_model
-    from ...runs.run_file.run_file import load_run_file
-    from ...runs.stop import tell
     from ..terminal.progress import audit_progress
 
-    stop = stop_of_command()
-    stop.note(NOTHING_KEPT)
+    of = LastModelWanted(**wanted)
     with audit_progress(make_console(stderr=True)) as progress:
-        if target.suffix == ".toml":
-            found = audit_last_model(
-                load_run_file(target, overrides, notice=tell), wanted, progress=progress
-            )
+        if config is not None:
+            found = audit_last_model(config, of, progress=progress)
             stop.finish()
             if out is not None:
                 found.write(out)
         else:
             try:
                 found = audit_last_model_of_folder(
-                    target, wanted, again=again, progress=progress, stop=stop
+                    target, of, again=again, progress=progress, stop=stop
                 )
             except ContradictedProof:
                 kept = read_last_model(target)

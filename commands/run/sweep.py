@@ -51,9 +51,7 @@ def sweep(
     from ...privacy.errors import InputError
     from ...runs.errors import ContradictedProof
     from ...runs.run_file.device import check_rounds_device
-    from ...runs.sweep.sweep import run_sweep
     from ...runs.sweep.sweep_file import read_sweep_file
-    from ..terminal.progress import sweep_progress
 
     shared = [] if devices is None else [name.strip() for name in devices.split(",")]
     for name in shared:
@@ -61,6 +59,9 @@ def sweep(
             raise InputError(f"--devices {devices!r} names an empty device; such as cuda:0,cuda:1")
         check_rounds_device(name)
     found, base = read_sweep_file(file)
+    from ...runs.sweep.sweep import run_sweep
+    from ..terminal.progress import sweep_progress
+
     with sweep_progress(make_console(stderr=True)) as progress:
         swept = run_sweep(
             found,

@@ -99,14 +99,15 @@ def _train(
     stop: Stop,
     group: Group | None = None,
 ) -> None:
-    from ...runs.audit.trail import keep_trail
-    from ...runs.folder.run import train_run
     from ...runs.run_file.run_file import load_run_file
     from ...runs.stop import tell
-    from ..terminal.progress import train_progress
 
     first = group is None or group.place.rank == 0
     config = load_run_file(run, overrides, notice=tell if first else None)
+    from ...runs.audit.trail import keep_trail  # after: a bad run file is told without torch
+    from ...runs.folder.run import train_run
+    from ..terminal.progress import train_progress
+
     if group is not None:
         from ...runs.folder.ranks import take_device
         from ...runs.folder.run import join_run

@@ -28,6 +28,7 @@ __all__ = [
     "RARE",
     "Drawing",
     "EpochRound",
+    "Per",
     "Scheme",
     "check_size",
     "drawings",
@@ -39,6 +40,17 @@ __all__ = [
 _NEARLY_1 = 1.0 - 2.0**-52  # a smaller probability to be full counts as so much
 MOST_COUNTED = 10**12  # records of an agent, or of a batch; sizes beyond are told apart no more
 RARE = 1e-8  # probability of a batch to overflow that "auto" aims at
+
+
+class Per(StrEnum):
+    """What is drawn, or clipped, as one: a record, or all records of a user."""
+
+    RECORD = "record"
+    USER = "user"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Per:
+        raise InputError(f"per={value!r:.40} must be 'record' or 'user'")
 
 
 class Scheme(StrEnum):

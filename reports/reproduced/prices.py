@@ -19,17 +19,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from ...runs.folder.run import engine_of, plan_session
 from ...runs.run_file.run_file import RunFile
 from ...runs.sweep.points import config_of, points_of, tried_of
-from ...training.engine.engine import Engine
-from ...training.engine.transcript import Transcript
 from ..reproductions.entry import Entry, ScaleName
 from .data_at_hand import check_data
-from .reproduce import sweep_of
+from .scales import sweep_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...training.engine.engine import Engine
 
 __all__ = ["Price", "Seconds", "price_of", "round_seconds", "runs_of", "stored_price"]
 
@@ -161,6 +162,9 @@ def round_seconds(config: RunFile) -> Seconds:
     than the second counts once, with the building. One of two minutes stands for all.
     On a CPU these are seconds of processing, which other programs do not lengthen.
     """
+    from ...runs.folder.run import engine_of, plan_session
+    from ...training.engine.transcript import Transcript
+
     began = time.process_time()
     session = plan_session(config, Path())
     engine = engine_of(session, layout=config.training.layout, transcript=Transcript([], agents=[]))
@@ -185,6 +189,8 @@ def _round(engine: Engine, device: torch.device) -> float:
         began = time.process_time()
         engine.advance()
         return time.process_time() - began
+    import torch
+
     torch.cuda.synchronize(device)
     began = time.perf_counter()
     engine.advance()

@@ -15,54 +15,17 @@ from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...runs.stop import Stop
 from ...runs.sweep.sweep import Progress, run_sweep
-from ...runs.sweep.sweep_file import SWEEP, SweepFile, checked
-from ..reproductions.entry import SCALES, Entry, Figure, ScaleName
-from .data_at_hand import check_data, placed
+from ...runs.sweep.sweep_file import SWEEP, SweepFile
+from ..reproductions.entry import Entry, Figure, ScaleName
+from .data_at_hand import check_data
 from .figures_file import read_figures
 from .outcome import Outcome, outcome_of, outcome_of_closed_form
 from .outcome_text import as_data, as_markdown
+from .scales import check_runnable, sweep_of
 
-__all__ = ["reproduce", "scale_named", "sweep_of"]
+__all__ = ["reproduce"]
 
 _DATA, _TEXT = "reproduction.json", "reproduction.md"
-
-
-def scale_named(name: str) -> ScaleName:
-    """A scale by its name.
-
-    Raises:
-        ValueError: there is no such scale.
-    """
-    for one in SCALES:
-        if one == name:
-            return one
-    raise InputError(f"scale={name!r} must be one of {', '.join(SCALES)}")
-
-
-def sweep_of(entry: Entry, name: ScaleName) -> tuple[SweepFile, dict[str, object]]:
-    """The sweep file of an entry at a scale, and the tables of its run file.
-
-    Raises:
-        ValueError: the entry lacks an ingredient, or has no runs.
-    """
-    check_runnable(entry)
-    scale = entry.scales[name]
-    base = placed(scale)
-    values: dict[str, object] = {
-        "base": base,
-        "grid": dict(scale.grid),
-        "seeds": scale.seeds,
-        "also": {"attack": scale.attack},
-    }
-    if scale.tune:
-        values["tune"] = dict(scale.tune)
-    return checked(values, where=entry.name), base
-
-
-def check_runnable(entry: Entry) -> None:
-    """Refuse an entry that lacks an ingredient."""
-    if entry.lacks:
-        raise InputError(f"{entry.name} cannot be run: {entry.lacks}")
 
 
 def reproduce(

@@ -10,9 +10,8 @@ from ..folder import folder as run_folder
 from ..folder.sums import write_sums
 from ..stop import Stop
 
-__all__ = ["NOTHING_KEPT", "aside_name", "finish", "keep"]
+__all__ = ["aside_name", "finish", "keep"]
 
-NOTHING_KEPT = "nothing of this audit is kept, and nothing was changed; start it again"
 """What is said of an audit that is stopped: half of one is no evidence."""
 
 

@@ -28,8 +28,8 @@ from ..run_file.build import Built, build, missing_of
 from ..run_file.device import find_device
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile, load_run_file
-from ..stop import Stop
-from .aside import NOTHING_KEPT, aside_name, finish, keep
+from ..stop import NOTHING_KEPT, Stop
+from .aside import aside_name, finish, keep
 from .folder_checks import folder_checks
 from .game import game_of
 from .written import audit_of

@@ -33,8 +33,8 @@ from ..plan.plan import make_plan
 from ..run_file.build import build, check_classes, check_poisson, statement_of
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
-from ..stop import Stop
-from .aside import NOTHING_KEPT, aside_name, finish, keep
+from ..stop import NOTHING_KEPT, Stop
+from .aside import aside_name, finish, keep
 from .audit import check_auditable
 from .membership import proof_of
 

@@ -29,8 +29,8 @@ from ..plan.plan import make_plan
 from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
-from ..stop import Stop
-from .aside import NOTHING_KEPT, aside_name, finish, keep
+from ..stop import NOTHING_KEPT, Stop
+from .aside import aside_name, finish, keep
 from .membership_told import Proof, exposed, told
 
 __all__ = ["Wanted", "audit_membership", "proof_of", "raise_membership"]

@@ -23,7 +23,6 @@ from pydantic import JsonValue
 from ...privacy.errors import InputError
 from ..errors import STATED, sentence
 from ..run_file.run_file import load_run_file
-from .plan import make_plan
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -183,7 +182,10 @@ def _overriding(
 
 def _planned(run: str | Path, shown: dict[str, str], every: tuple[str, ...]) -> Combination:
     try:
-        plan = make_plan(load_run_file(run, every))
+        config = load_run_file(run, every)
+        from .plan import make_plan  # after: a bad run file is told without torch
+
+        plan = make_plan(config)
     except STATED as error:
         reason = " ".join(sentence(error).removeprefix(f"{run}: ").split())
         return Combination(values=shown, overrides=every, refused=reason)

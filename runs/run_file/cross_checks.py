@@ -231,7 +231,7 @@ def _scenarios(attack: AttackTable, algorithm: str) -> list[str]:
     """Scenarios that the algorithm does not have."""
     if not attack.scenarios:
         return []
-    from ...attacks.interception.scenarios import scenarios_of
+    from ...attacks.interception.names import scenarios_of
 
     possible = tuple(map(str, scenarios_of(algorithm)))
     return [
@@ -251,7 +251,7 @@ def _adversaries(
 
     default: Sequence[str] = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
     if privacy.holders is not None:
-        from ...training.persons.holders import usual_of_person
+        from ...training.exposure.candidates import usual_of_person
 
         default = usual_of_person(default, holders=privacy.held_by, agents=agents)
     given = "adversaries" in privacy.model_fields_set

@@ -178,7 +178,7 @@ class DataTable(Table):
         if self.name not in _TABLES:
             return self
         if not self.columns:
-            from ...training.data.tables.table import undeclared
+            from ...training.data.tables.header import undeclared
 
             raise undeclared(
                 Path(self.root or ""), form=self.name, separator=self.separator, target=self.target

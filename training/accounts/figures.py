@@ -18,12 +18,12 @@ from ...privacy.errors import InputError
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.view.view import UnsupportedView
-from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
+from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT, usual_of_person
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
 from ..exposure.sensitivity import JointSensitivity, of_records
 from ..exposure.whole_run import check_turns
-from ..persons.holders import Holders, person_joint_sensitivities, usual_of_person
+from ..persons.holders import Holders, person_joint_sensitivities
 from ..tracing.agents import at_unit
 from ..tracing.trace import AlgorithmTrace
 from .proportion import proportional, without_noise

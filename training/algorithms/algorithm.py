@@ -7,9 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, NamedTuple, get_type_hints
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Status
@@ -17,6 +15,9 @@ from ...privacy.published.claim import PublishedClaim
 from ...privacy.raised import line_of, told
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What every step may take by name.
 _COMMON = {"form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records"}

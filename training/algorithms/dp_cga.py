@@ -40,16 +40,17 @@ Published and repaired form are the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...privacy.errors import InputError
-from ..step.handles import Agents, Edges
-from ..step.round import Round
-from ..step.values import Batch
 from .algorithm import Algorithm, Clip
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..step.handles import Agents, Edges
+    from ..step.round import Round
+    from ..step.values import Batch
 
 _MOST_STEPS = 100  # of scipy's solver, for each row; it needs about one
 
@@ -144,10 +145,13 @@ def project(gradient: Tensor, rows: Tensor) -> Tensor:
     Raises:
         RuntimeError: on the host, the solver does not settle.
 
+    >>> import torch
     >>> g, M = torch.tensor([1.0, 0.0]), torch.tensor([[1.0, 0.0], [-1.0, 1.0]])
     >>> project(g, M).round(decimals=4).tolist()
     [0.5, 0.5]
     """
+    import torch
+
     n = len(rows)
     stacked = torch.cat([rows, gradient[None]]).double()  # (n + 1, D)
     triangle = torch.linalg.qr(stacked.T, mode="r").R  # (min(D, n + 1), n + 1)
@@ -157,6 +161,7 @@ def project(gradient: Tensor, rows: Tensor) -> Tensor:
 
 def _non_negative_on_host(triangle: Tensor) -> Tensor:
     """As `non_negative`, by scipy."""
+    import torch
     from scipy.optimize import nnls
 
     held, n = triangle.numpy(), triangle.shape[1] - 1
@@ -180,10 +185,13 @@ def non_negative(triangle: Tensor) -> Tensor:
     Returns:
         (n,) v; not a number where it has not settled.
 
+    >>> import torch
     >>> triangle = torch.tensor([[1.0, 0.0, -2.0], [0.0, 1.0, 3.0]]).double()
     >>> non_negative(triangle).round(decimals=6).tolist()
     [2.0, 0.0]
     """
+    import torch
+
     n = triangle.shape[1] - 1
     lengths = torch.linalg.vector_norm(triangle, dim=0)
     lengths = torch.where(lengths > 0, lengths, 1.0)

@@ -25,12 +25,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..step.handles import Agents
-from ..step.round import Round
-from ..step.values import Per
+from ...privacy.batches.drawing import Per
 from .algorithm import Algorithm
+
+if TYPE_CHECKING:
+    from ..step.handles import Agents
+    from ..step.round import Round
 
 
 class Order(enum.StrEnum):

@@ -36,14 +36,16 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...privacy.errors import InputError
-from ..step.handles import Agents
-from ..step.local_steps import MOST_STEPS
-from ..step.round import Round
-from ..step.values import ALL, Batch
+from ..step.refusals import MOST_STEPS
 from .algorithm import Algorithm
+
+if TYPE_CHECKING:
+    from ..step.handles import Agents
+    from ..step.round import Round
+    from ..step.values import Batch
 
 __all__ = ["ALGORITHM", "Cohorts", "LocalData", "Settings", "State", "init", "step"]
 
@@ -118,6 +120,8 @@ def step(
     noise_std: float,
 ) -> State:
     """One round; the numbers are the steps above."""
+    from ..step.values import ALL
+
     members = round.cohort(cohort_rate, scheme=cohort.value)  # 1
     batch: Batch | tuple[Batch, ...] = ALL
     if local_data is LocalData.EACH:

@@ -39,12 +39,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...privacy.errors import InputError
-from ..step.handles import Agents
-from ..step.round import Round
 from .algorithm import Algorithm
+
+if TYPE_CHECKING:
+    from ..step.handles import Agents
+    from ..step.round import Round
 
 
 class Batches(enum.StrEnum):

@@ -36,17 +36,18 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...privacy.errors import InputError
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpdl import dpdl_theorem_1
-from ..step.handles import Agents, Edges
-from ..step.round import Round
 from .algorithm import Algorithm, Form, OwnGradient, PlannedRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..step.handles import Agents, Edges
+    from ..step.round import Round
 
 _SEARCH = 20_001
 
@@ -61,6 +62,8 @@ def calibration_gain() -> float:
     >>> round(calibration_gain(), 3)
     0.758
     """
+    import torch
+
     s = torch.linspace(-1.0, 1.0, _SEARCH, dtype=torch.float64)
     c = torch.sigmoid(-s)
     shear = (c * (1.0 - c) * (1.0 - s * s).sqrt()).abs()
@@ -159,6 +162,8 @@ def _pull(
     reference: Tensor, others: Tensor, weights: Tensor, own: Tensor, own_weight: Tensor
 ) -> Tensor:
     """sum_d W_id c_d reference: (D,), (n_i - 1, D), (n_i - 1, 1), (D,), (1,) -> (D,)."""
+    import torch
+
     cosines = torch.cat([_cosines(others, reference), _cosines(own[None], reference)])
     share = torch.cat([weights[:, 0], own_weight])
     return (share * torch.sigmoid(-cosines)).sum() * reference
@@ -166,11 +171,15 @@ def _pull(
 
 def _pull_released(received: Tensor, weights: Tensor, reference: Tensor) -> Tensor:
     """sum_d W_id c_d reference: (n_i, D), (n_i, 1), (D,) -> (D,)."""
+    import torch
+
     return (weights[:, 0] * torch.sigmoid(-_cosines(received, reference))).sum() * reference
 
 
 def _cosines(rows: Tensor, reference: Tensor) -> Tensor:
     """Cosine of each row with the reference; 0 with a zero vector."""
+    import torch
+
     size = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(reference)
     return torch.where(size > 0, rows @ reference / size.clamp_min(math.ulp(0.0)), 0.0)
 
@@ -206,6 +215,8 @@ def own_gradient(
     Returns:
         u, the factor, and what share of the noise of g[i, i] is left.
     """
+    import torch
+
     u = sent.to(torch.float64, copy=True)  # a difference of large, nearly equal numbers
     for weight, earlier in before:
         u -= settings.momentum * weight * earlier.double()
@@ -220,6 +231,8 @@ def own_gradient(
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
+    import torch
+
     size = float(torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
     return float(a @ b) / size if size > 0 else 0.0
 

@@ -18,11 +18,13 @@ size. Nothing is clipped and no noise is added, so epsilon is infinite for every
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..step.handles import Agents
-from ..step.round import Round
 from .algorithm import Algorithm
+
+if TYPE_CHECKING:
+    from ..step.handles import Agents
+    from ..step.round import Round
 
 
 class State(NamedTuple):

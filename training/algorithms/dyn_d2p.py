@@ -45,11 +45,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.noise.schedule import Schedule, check_course, check_length
@@ -57,9 +55,13 @@ from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dyn_d2p import dyn_d2p_clt
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
-from ..step.handles import Agents
-from ..step.round import Round
 from .algorithm import Algorithm, PlannedRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..step.handles import Agents
+    from ..step.round import Round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +159,8 @@ def _first(settings: Settings) -> float:
 
 def _push_weights(graph: Topology, rounds: int) -> Tensor:
     """Give w before each round and after the last: (T + 1, A, 1)."""
+    import torch
+
     w = [np.ones((graph.agents, 1))]
     for index in range(1, rounds + 1):
         w.append(graph.at(index).weights @ w[-1])

@@ -36,19 +36,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from ...privacy.errors import InputError
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.muffliato import muffliato_bound, worst_pair
 from ..graphs.graph import Topology
 from ..graphs.spectrum import spectral_gap
-from ..step.handles import Agents
-from ..step.round import Round
 from .algorithm import Algorithm, PlannedRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..step.handles import Agents
+    from ..step.round import Round
 
 # Gossip multiplies the eigenvectors of W by p_K of their eigenvalues. Below this share floats lose
 # one, and final models look as if they did not hold it, where in real numbers they show y^0.

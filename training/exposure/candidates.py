@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from ...privacy.adversary import (
     ALL_OTHERS,
+    SINGLE_MESSAGE,
     WORST_NEIGHBOUR,
     Adversary,
     coalition,
@@ -15,7 +16,9 @@ from ...privacy.adversary import (
 )
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
-from ..tracing.trace import AlgorithmTrace
+
+if TYPE_CHECKING:
+    from ..tracing.trace import AlgorithmTrace
 
 CLEAR_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, "final-models", "single-message")
 ENCRYPTED_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, ALL_OTHERS, "final-models", "single-message")
@@ -69,3 +72,19 @@ def candidates(
     if not found:
         raise UnsupportedView(f"adversary {name!r} leaves no victim among {agents} agents")
     return found
+
+
+def usual_of_person(
+    names: Sequence[str], *, holders: Sequence[tuple[int, int]], agents: int
+) -> list[str]:
+    """The adversaries that are accounted for where none are asked for, with several holders.
+
+    Args:
+        names: the usual ones about one record of one agent.
+        holders: (agent, records) of each.
+        agents: how many there are.
+    """
+    outside = agents - len(holders)
+    of_agents = (WORST_NEIGHBOUR, ALL_OTHERS)
+    kept = [n for n in names if n != SINGLE_MESSAGE.name]
+    return [n for n in kept if outside or n not in of_agents]

@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from ...privacy.errors import InputError
 from ...privacy.raised import line_of, told
@@ -203,9 +202,15 @@ def _process() -> dict[str, object]:
     """What a module may not change for everybody else."""
     return {
         "the working directory": Path.cwd(),
-        "the default device of torch": torch.get_default_device(),
+        "the default device of torch": _default_device(),
         "what numpy does on errors": np.geterr(),
     }
+
+
+def _default_device() -> str:
+    """Where torch makes tensors; a program that has not imported it has changed nothing."""
+    torch = sys.modules.get("torch")
+    return "cpu" if torch is None else str(torch.get_default_device())
 
 
 def _failed(said: str, doing: str, error: BaseException) -> InputError:

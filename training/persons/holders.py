@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from ...privacy.adversary import (
     ALL_OTHERS,
-    SINGLE_MESSAGE,
     WORST_NEIGHBOUR,
     Adversary,
     Sees,
@@ -45,23 +44,9 @@ from ..exposure.sensitivity import JointSensitivity, Release, cost, worst
 from ..tracing.round_trace import UNCLIPPED, RoundTrace
 from ..tracing.trace import AlgorithmTrace, Part, parts_of
 
-__all__ = ["Holders", "person_joint_sensitivities", "usual_of_person"]
+__all__ = ["Holders", "person_joint_sensitivities"]
 
 Holders = Sequence[tuple[int, int]]
-
-
-def usual_of_person(names: Sequence[str], *, holders: Holders, agents: int) -> list[str]:
-    """The adversaries that are accounted for where none are asked for, with several holders.
-
-    Args:
-        names: the usual ones about one record of one agent.
-        holders: (agent, records) of each.
-        agents: how many there are.
-    """
-    outside = agents - len(holders)
-    of_agents = (WORST_NEIGHBOUR, ALL_OTHERS)
-    kept = [n for n in names if n != SINGLE_MESSAGE.name]
-    return [n for n in kept if outside or n not in of_agents]
 
 
 def person_joint_sensitivities(

@@ -12,11 +12,10 @@ from typing import Any, SupportsIndex
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
+from .refusals import MOST_STEPS
 from .values import ALL, Batch, UndeclaredOperation, check_drawn
 
-__all__ = ["MOST_STEPS", "LocalSteps", "checked_rate"]
-
-MOST_STEPS = 10_000
+__all__ = ["LocalSteps", "checked_rate"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,8 +1,10 @@
-"""What to use in place of what a step may not do to a value, by the name of what it tried."""
+"""What to use in place of what a step may not do to a value, by name; and how long it may be."""
 
 from __future__ import annotations
 
-__all__ = ["REMEDY", "foreign_weights", "remedy"]
+__all__ = ["MOST_STEPS", "REMEDY", "foreign_weights", "remedy"]
+
+MOST_STEPS = 10_000  # of one local update
 
 REMEDY = (
     "declare it: round.postprocess(fn, ...) for a function of released values, "

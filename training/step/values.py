@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
 
-from ...privacy.batches.drawing import Scheme
+from ...privacy.batches.drawing import Per, Scheme
 from ...privacy.errors import InputError, UndeclaredOperation
 from ..device.copies import on_device
 from .refusals import REMEDY
@@ -187,17 +186,6 @@ def check_holder(operation: str, value: object, *kinds: type[Value]) -> None:
 
 class HiddenRecords(UndeclaredOperation, AttributeError):
     """A step asked a batch for what it holds."""
-
-
-class Per(StrEnum):
-    """What is drawn, or clipped, as one: a record, or all records of a user."""
-
-    RECORD = "record"
-    USER = "user"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Per:
-        raise InputError(f"per={value!r:.40} must be 'record' or 'user'")
 
 
 def unusual(per: str) -> dict[str, str]:

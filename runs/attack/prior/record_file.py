@@ -28,7 +28,8 @@ from ....privacy.bounded import check_memory
 from ....privacy.errors import InputError
 from ....training.data.image_folder import opened_picture, pictures_of
 from ....training.data.tables.columns import Declared
-from ....training.data.tables.table import header_of, read_inputs, read_table
+from ....training.data.tables.header import header_of
+from ....training.data.tables.table import read_inputs, read_table
 from .tensor_file import read_tensors
 
 __all__ = ["RecordForm", "Records", "digest_of", "read_records"]

@@ -11,7 +11,7 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.reports.reproduced.prices import runs_of
-from overhear.reports.reproduced.reproduce import sweep_of
+from overhear.reports.reproduced.scales import sweep_of
 from overhear.reports.reproductions.closed_forms import energies_of, noise_energies
 from overhear.reports.reproductions.entry import LEAST_SEEDS, SCALES, Entry
 from overhear.reports.reproductions.registry import ENTRIES, entry_named

@@ -8,7 +8,7 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.runs.audit import audit as module
-from overhear.runs.audit.aside import NOTHING_KEPT
+from overhear.runs.stop import NOTHING_KEPT
 from tests.runs.audit.test_audit import RUN
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from overhear.commands import cli
 from overhear.commands.terminal.tables import sweep_markdown, sweep_tables
-from overhear.runs.plan import sweep
+from overhear.runs.plan import plan
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.plan.sweep import Combination, plan_sweep, read_sweep
 from overhear.runs.run_file.run_file import load_run_file
@@ -122,7 +122,7 @@ def test_what_is_refused_keeps_its_reason_and_stops_nothing(quick: Path) -> None
 
 
 def test_a_slip_of_ours_is_no_refusal(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "make_plan", lambda _: {}["missing"])
+    monkeypatch.setattr(plan, "make_plan", lambda _: {}["missing"])
     with pytest.raises(KeyError, match="missing"):
         plan_sweep(quick, ["graph.name=ring"])
 

@@ -33,10 +33,8 @@ comes later. Published and repaired form are the same.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Algorithm
 from .compression import (
     Compression,
@@ -47,6 +45,10 @@ from .compression import (
     prepare,
     send_difference,
 )
+
+if TYPE_CHECKING:
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 
 class State(NamedTuple):

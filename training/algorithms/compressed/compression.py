@@ -27,15 +27,16 @@ import enum
 import functools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from ....privacy.errors import InputError
 from ...graphs.graph import Topology
-from ...step.handles import Agents
-from ...step.round import Round
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 _MOST_BITS = 16
 _WORD = 0xFFFFFFFF
@@ -180,6 +181,8 @@ def send_difference(
         turn: (A, D) how many rounds there were, as `next_turn` counts; random-k alone uses it.
         stream: a number of its own for each of the values of a round; likewise.
     """
+    import torch
+
     compressor, kept, bits, seed = compression
     sent = value - copies.own
     if compressor is Compressor.TOP_K:
@@ -210,6 +213,7 @@ def _plus_one(turn: Tensor) -> Tensor:
 def top_k(row: Tensor, *, kept: float) -> Tensor:
     """The share `kept` of entries that is largest in size, and 0 elsewhere: (D,) -> (D,).
 
+    >>> import torch
     >>> top_k(torch.tensor([1.0, -4.0, 2.0, 3.0]), kept=0.5).tolist()
     [0.0, -4.0, 0.0, 3.0]
     """
@@ -228,10 +232,13 @@ def random_k(
         kept: share of entries.
         seed: two numbers below 2^32.
 
+    >>> import torch
     >>> row = torch.ones(8)
     >>> [int(random_k(row, 0 * row + t, row[:1], kept=0.25, seed=(3, 0)).sum()) for t in range(3)]
     [2, 2, 2]
     """
+    import torch
+
     chosen = _hashed(
         _hashed(_hashed(_hashed(turn[0].long()) ^ agent[0].long()) ^ seed[0]) ^ seed[1]
     )
@@ -243,9 +250,12 @@ def random_k(
 def quantised(row: Tensor, *, bits: int) -> Tensor:
     """Every entry at the nearest of 2^bits - 1 even steps between +-max|row|: (D,) -> (D,).
 
+    >>> import torch
     >>> quantised(torch.tensor([0.3, -1.0, 0.1]), bits=2).tolist()
     [0.0, -1.0, 0.0]
     """
+    import torch
+
     steps = 2 ** (bits - 1) - 1
     size = row.abs().max()
     share = torch.where(size > 0, row / size.clamp_min(math.ulp(0.0)), 0.0)
@@ -257,6 +267,8 @@ def _count(row: Tensor, kept: float) -> int:
 
 
 def _only(row: Tensor, at: Tensor) -> Tensor:
+    import torch
+
     return torch.zeros_like(row).scatter(0, at, row.gather(0, at))
 
 

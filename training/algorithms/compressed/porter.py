@@ -38,10 +38,8 @@ Published and repaired form are the same.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Algorithm
 from .compression import (
     Compression,
@@ -52,6 +50,10 @@ from .compression import (
     prepare,
     send_difference,
 )
+
+if TYPE_CHECKING:
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 
 class State(NamedTuple):

@@ -29,14 +29,16 @@ links carry nothing, and the trust is in the sum. Published and repaired form ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from ...graphs.graph import Topology
-from ...step.round import Round
 from ..algorithm import Algorithm
 from .shared_step import SharedNoise, State, init, unsteered
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...step.round import Round
 
 __all__ = ["ALGORITHM", "State", "init", "prepare", "step"]
 
@@ -48,6 +50,8 @@ def prepare(*, graph: Topology) -> dict[str, object]:
     >>> prepare(graph=build_graph("ring", 4))["known_to"]
     (frozenset(),)
     """
+    import torch
+
     share = torch.full((1, 1), 1.0 / graph.agents, dtype=torch.float64)
     return SharedNoise(factor=share, known_to=(frozenset(),)).public()
 

@@ -38,19 +38,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ....privacy.errors import InputError, InputTypeError
 from ....privacy.noise.correlated import victim_information
 from ...graphs.graph import Graph, Topology
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Clip
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 __all__ = [
     "SharedNoise",
@@ -82,6 +84,8 @@ class SharedNoise:
 
     def __post_init__(self) -> None:
         """Check that every source has its knowers."""
+        import torch
+
         if self.factor.dtype != torch.float64 or self.factor.ndim != 2:
             raise InputTypeError(
                 f"factor of {self.factor.dtype} and shape {tuple(self.factor.shape)} must be a "
@@ -122,6 +126,8 @@ def shared_noise(factor: NDArray[np.float64], known_to: Sequence[frozenset[int]]
     >>> np.linalg.inv(found.covariance).diagonal().round(9).tolist()
     [1.0, 1.0]
     """
+    import torch
+
     factor = np.asarray(factor, dtype=np.float64)
     worst = float(victim_information(factor @ factor.T).max())
     if not 0 < worst < math.inf:

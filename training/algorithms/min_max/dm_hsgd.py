@@ -31,12 +31,14 @@ and no noise is added, so epsilon is infinite for every adversary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Algorithm
 from .shared_step import FirstBatch, check_initial_batch, check_rate, check_weight, mixed, stepped
+
+if TYPE_CHECKING:
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
 

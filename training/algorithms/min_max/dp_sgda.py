@@ -30,11 +30,14 @@ Published and repaired form are the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ...step.round import Round
 from ..algorithm import Algorithm
 from .sgda import State, init
 from .shared_step import check_rate
+
+if TYPE_CHECKING:
+    from ...step.round import Round
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
 

@@ -46,23 +46,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ....privacy.errors import InputError
 from ....privacy.published.claim import PublishedClaim
 from ....privacy.published.dpmixsgd import dpmixsgd_theorem_3
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Algorithm, Form, PlannedRun
 from .shared_step import (
     FirstBatch,
-    Pair,
     check_initial_batch,
     check_rate,
     check_weight,
     mixed,
     stepped,
 )
+
+if TYPE_CHECKING:
+    from ...step.handles import Agents
+    from ...step.round import Round
+    from .shared_step import Pair
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
 

@@ -24,12 +24,14 @@ every adversary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Algorithm
 from .shared_step import check_rate, stepped
+
+if TYPE_CHECKING:
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
 

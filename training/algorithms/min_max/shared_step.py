@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ....privacy.errors import InputError
-from ...step.handles import Agents
-from ...step.round import Round
+
+if TYPE_CHECKING:
+    from ...step.handles import Agents
+    from ...step.round import Round
+
+    Pair = tuple[Agents, Agents]  # (x, y), (A, D_x) and (A, D_y)
 
 __all__ = [
     "FirstBatch",
-    "Pair",
     "check_initial_batch",
     "check_rate",
     "check_weight",
     "mixed",
     "stepped",
 ]
-
-Pair = tuple[Agents, Agents]  # (x, y), (A, D_x) and (A, D_y)
 
 
 def stepped(

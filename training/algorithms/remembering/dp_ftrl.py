@@ -35,15 +35,18 @@ restarts. Published and repaired form are the same.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Algorithm
 from .strategy import Settings, strategy_table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
 

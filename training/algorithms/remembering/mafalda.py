@@ -34,16 +34,18 @@ its secret coin amplifies. Published and repaired form are the same.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from ....privacy.errors import InputError
 from ...graphs.graph import Topology
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Algorithm
 from .strategy import Settings, strategy_table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
 

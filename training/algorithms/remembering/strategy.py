@@ -20,17 +20,19 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ....privacy.errors import InputError
 from ....privacy.noise.design.design import design
 from ....privacy.noise.design.kinds import Kind
 from ....privacy.noise.design.over_time import time_strategy
 from ....privacy.noise.design.workload import grams, modes_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["MOST_ROUNDS", "Settings", "strategy_table"]
 
@@ -85,11 +87,14 @@ def strategy_table(
     Raises:
         ValueError: more rounds than an optimum is looked for, or weights that are not symmetric.
 
+    >>> import torch
     >>> found = strategy_table(np.ones((1, 1)), rounds=4, period=0, bands=2, algorithm="a")
     >>> columns = found[:, 0] ** 2 + torch.cat([found[1:, 1], torch.zeros(1)]) ** 2
     >>> round(float(columns.max()), 6)
     1.0
     """
+    import torch
+
     if rounds > MOST_ROUNDS:
         raise InputError(
             f"rounds={rounds} of {algorithm!r}: the best strategy is found for {MOST_ROUNDS} "

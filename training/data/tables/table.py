@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from ....privacy.errors import InputError
 from ..partition import user_numbers
 from ..store import MappedStore, Store, TensorStore
-from .columns import BadCell, Declared, skeleton
-from .csv_rows import Block, csv_blocks, csv_header
-from .parquet_rows import parquet_blocks, parquet_header
+from .columns import BadCell, Declared
+from .csv_rows import Block, csv_blocks
+from .parquet_rows import parquet_blocks
 
-__all__ = ["FORMATS", "header_of", "read_inputs", "read_table", "read_users", "undeclared"]
+__all__ = ["FORMATS", "read_inputs", "read_table", "read_users"]
 
 FORMATS = ("csv", "parquet")
 
@@ -40,21 +40,6 @@ _CACHE = ".overhear-cache"
 _VERSION = 1  # of what is written, part of the digest
 _DIGITS = 24  # of the digest, in the files' names
 _READ = 1 << 20
-
-
-def header_of(path: Path, *, form: str, separator: str) -> list[str]:
-    """The names of a table's columns; see `csv_header` and `parquet_header`."""
-    return csv_header(path, separator=separator) if form == "csv" else parquet_header(path)
-
-
-def undeclared(path: Path, *, form: str, separator: str, target: str | None) -> InputError:
-    """The refusal of a table without a declaration, with one to paste."""
-    what = "columns is missing" if target else "columns and target are missing"
-    what += "; nothing is read off the data, so declare a public range or list for each column"
-    if not path.is_file():
-        return InputError(f'{what}, such as columns = {{age = [0, 120], sex = ["f", "m"]}}')
-    names = header_of(path, form=form, separator=separator)
-    return InputError(f"{what}: {skeleton(names, target=target)}")
 
 
 def read_table(

@@ -16,8 +16,9 @@ from overhear.privacy.errors import InputError
 from overhear.training.data.store import MappedStore
 from overhear.training.data.tables import parquet_rows, table
 from overhear.training.data.tables.columns import declared
+from overhear.training.data.tables.header import header_of, undeclared
 from overhear.training.data.tables.load import table_dataset
-from overhear.training.data.tables.table import read_table, undeclared
+from overhear.training.data.tables.table import read_table
 
 COLUMNS = {"age": [0, 120], "sex": ["f", "m"], "ill": ["no", "yes"]}
 GOOD = "age,sex,ill\n60,f,no\n30, m ,yes\n,x,no\n90,,yes\n"
@@ -104,7 +105,7 @@ def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path: Path) -> N
     with path.open("wb") as file:
         file.truncate(10 << 30)  # 10 GB of one line, none of which is on the disk
     with pytest.raises(InputError, match="line 1 is longer than"):
-        table.header_of(path, form="csv", separator=",")
+        header_of(path, form="csv", separator=",")
 
 
 def test_a_missing_table_is_named() -> None:
