@@ -44,12 +44,13 @@ from .elimination import CUT, ROUNDING
 from .joint_sensitivity import squared_joint_sensitivity
 from .leak import in_round
 
-__all__ = ["Rows", "StreamedView"]
+__all__ = ["Rows", "StreamedView", "Whitened"]
 
 Array = NDArray[np.float64]
 _CANCELS = 8.0  # terms this often as large as their sum cancel
 _FLOATS = 2.0**-14  # noise below this share of data that cancelled does not hide its rounding
 _ABSORBED = 2.0**-20  # noise below this share of noise that cancelled was rounded away
+_SEVERAL = CUT / ROUNDING  # by how much rounding of many rows may exceed that of one
 _SOURCES_A_ROW = 1.5  # beyond these they are made fewer
 _MOST_ROWS = 6_000  # of one round, that a dense factorisation is asked to hold
 
@@ -60,6 +61,20 @@ class Rows(NamedTuple):
     carried: Array
     contributions: Array
     noise: Array
+
+
+class Whitened(NamedTuple):
+    """What the seen rows of a round were turned into, each with unit noise of its own.
+
+    Attributes:
+        response: (rank, columns) to a unit contribution of each column so far.
+        weights: (rank, seen) of the seen rows, less what earlier rounds tell of them.
+        gain: (carried, rank) what each tells of the noise of the rows that are carried on.
+    """
+
+    response: Array
+    weights: Array
+    gain: Array
 
 
 class _Leak(NamedTuple):
@@ -77,7 +92,7 @@ class StreamedView:
     ...     used = np.array([[1.0]]) if t == 0 else none
     ...     seen = Rows(kept, used, np.array([[1.0]]))
     ...     carried = Rows(kept, used, np.array([[0.0]]))
-    ...     view.advance(seen, carried, owners=[0] * used.shape[1])
+    ...     told = view.advance(seen, carried, owners=[0] * used.shape[1])
     >>> round(view.mu(0) ** 2, 4)
     2.4661
     """
@@ -91,7 +106,7 @@ class StreamedView:
         self._vectors: dict[int, list[int]] = {}
         self._most_vectors = 0
         self._information: dict[int, Array] = {}
-        self._bands: dict[int, int] = {}
+        self._shown: dict[int, Array] = {}  # (2, columns) first and last round that shows each
         self._leaks: list[_Leak] = []
         self._doubtful: set[int] = set()
 
@@ -103,8 +118,8 @@ class StreamedView:
         owners: Sequence[int],
         vectors: Sequence[int] = (),
         messages: Sequence[str] = (),
-    ) -> None:
-        """Take one round in.
+    ) -> Whitened:
+        """Take one round in, and give what it was turned into.
 
         Args:
             seen: what the adversary sees in the round.
@@ -129,13 +144,13 @@ class StreamedView:
             vector = self._most_vectors + (int(vectors[offset]) if len(vectors) else offset)
             self._vectors.setdefault(int(owner), []).append(vector)
         self._most_vectors += 1 + max([int(v) for v in vectors], default=len(owners))
-        # What is seen, in terms of contributions and noise: each whitened row tells a direction of
-        # the noise, and so what the noise hides no longer.
+        # Each whitened row tells a direction of the noise, and so what the noise hides no longer.
         A, size, B = self._over_columns(seen)
         self._check_cancelled(seen, A, size, B, messages)
         shown = np.flatnonzero((A != 0).any(axis=1) | (B != 0).any(axis=1))
         names = [messages[i] if messages else f"message {i}" for i in shown.tolist()]
-        whitened, added, directions, hidden = self._factor(A[shown], size[shown], B[shown], names)
+        made = self._factor(A[shown], size[shown], B[shown], names)
+        whitened, added, directions, hidden, made_of = made
         # What is carried loses the part of its noise that was told, and takes over its response.
         K, size, L = self._over_columns(carried)
         # (carried, rank): what the seen rows tell of the noise of those that are carried
@@ -147,20 +162,27 @@ class StreamedView:
                 "message, or send it apart"
             )
         size += abs(determined) @ added
+        size *= min(_SEVERAL, max(1, len(shown)))  # more rows leave more rounding
         self._response = _without_rounding(K - determined @ whitened, size)
         self._noise = _compressed(L - determined @ directions, np.linalg.norm(L, axis=1))
         self._add(whitened)
+        return Whitened(whitened, made_of @ np.eye(len(A))[shown], determined)
 
     def rounds(self, owner: int) -> Array:
         """(columns,) the round of each of the owner's columns, counted from 0."""
         return np.asarray(self._rounds.get(owner, []), dtype=float)
 
     def bands(self, owner: int) -> int:
-        """In how many rounds, one after another, a contribution is seen at most; 0 in none.
+        """In how many rounds, one after another, a contribution shows at most; 0 in none.
 
-        Whitened: a column of round s is in no whitened row of round s + bands or later.
+        The whitened rows that show a contribution of round s, however late they begin, end before
+        the first one that shows a contribution of round s + bands or later.
         """
-        return self._bands.get(owner, 0)
+        first, last = self._shown.get(owner, np.zeros((2, 0)))
+        at = np.flatnonzero(first >= 0)
+        of, first = self.rounds(owner)[at], first[at]
+        until = [of[first <= end].max() for end in last[at]]
+        return int(max(until - of) + 1) if until else 0
 
     def information(self, owner: int) -> Array:
         """M over all of the owner's columns, where none of them leaks."""
@@ -308,10 +330,11 @@ class StreamedView:
 
     def _factor(
         self, A: Array, size: Array, B: Array, names: Sequence[str]
-    ) -> tuple[Array, Array, Array, int]:
+    ) -> tuple[Array, Array, Array, int, Array]:
         """Whitened rows, what was added up for each, and the directions of noise they determine.
 
-        Notes what leaks. Last, how many of the directions are strong enough to hide anything.
+        Then how many of these are strong enough to hide anything, and the rows' weights in the
+        whitened ones. Notes what leaks.
         """
         from scipy.linalg import svd
 
@@ -319,7 +342,7 @@ class StreamedView:
         A, size, B = A / norm[:, None], size / norm[:, None], B / norm[:, None]
         if not B.size:
             self._note_leaks(A, size.sum(axis=0), np.eye(len(A)), names)
-            return A[:0], A[:0], np.zeros((0, B.shape[1])), 0
+            return A[:0], A[:0], np.zeros((0, B.shape[1])), 0, np.zeros((0, len(A)))
         # All of u is needed, and of vh as much as B has rank.
         tall = len(B) > B.shape[1]
         u, s, vh = svd(B, full_matrices=tall, lapack_driver="gesvd")
@@ -329,8 +352,10 @@ class StreamedView:
         # Every entry of u is only known to rounding, so each row may leak into every rotated one.
         reach = size.sum(axis=0)
         self._note_leaks(rotated[hidden:], reach, u[:, hidden:], names)
-        whitened = _without_rounding(rotated[:rank], reach) / s[:rank, None]
-        return whitened, reach / s[:rank, None], vh[:rank], hidden
+        least = np.clip(len(A) * s[:rank, None], 1.0, _SEVERAL)  # more rows, more rounding
+        whitened = _without_rounding(rotated[:rank], reach * least) / s[:rank, None]
+        made_of = u[:, :rank].T / s[:rank, None] / norm
+        return whitened, reach / s[:rank, None], vh[:rank], hidden, made_of
 
     def _note_leaks(self, clean: Array, size: Array, weight: Array, names: Sequence[str]) -> None:
         sure = abs(clean) > size * CUT
@@ -346,10 +371,12 @@ class StreamedView:
     def _add(self, whitened: Array) -> None:
         for owner, columns in self._owned.items():
             rows = whitened[:, columns]
-            touched = np.flatnonzero(rows.any(axis=0))
-            if touched.size:
-                lag = self.round - self._rounds[owner][int(touched[0])] + 1
-                self._bands[owner] = max(self._bands.get(owner, 0), lag)
+            shown = self._shown.get(owner, np.full((2, 0), -1.0))
+            shown = np.pad(shown, ((0, 0), (0, len(columns) - shown.shape[1])), constant_values=-1)
+            now = rows.any(axis=0)
+            shown[0] = np.where(now & (shown[0] < 0), self.round, shown[0])
+            shown[1] = np.where(now, self.round, shown[1])
+            self._shown[owner] = shown
             held = self._information.get(owner, np.zeros((0, 0)))
             if len(columns) > len(held):
                 grown = np.zeros((len(columns), len(columns)))

@@ -19,10 +19,11 @@ part (`privacy.batches.patterns`), and mu^2 is the largest over all that the pat
 The joint sensitivity is that of the run, so the epsilon of one release of multiplier (noise
 multiplier / joint sensitivity) is the epsilon of the run.
 
-Sampling amplifies in one case: where two turns of a record are b rounds apart at least, no whitened
-row shows a contribution of b or more rounds before (`StreamedView.bands` <= b), and a round has one
-batch. Then what a record does in one of its turns is over before the next one comes, and each turn
-is one Poisson-sampled Gaussian, at the rate of its coin and behind the noise of its own column:
+Sampling amplifies in one case: where two turns of a record are b rounds apart at least, what shows
+a contribution ends before anything shows one of b or more rounds later (`StreamedView.bands` <= b),
+however late both begin, and a round has one batch. Then what a record does in one of its turns is
+over before the next one shows, and each turn is one Poisson-sampled Gaussian, at the rate of its
+coin and behind the noise of its own column (docs/mathematics.md, with the proof):
 
     H. B. McMahan et al. "(Amplified) Banded Matrix Factorization", NeurIPS 2023, arXiv 2306.08153.
 """

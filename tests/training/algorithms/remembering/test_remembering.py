@@ -10,6 +10,7 @@ from overhear.attacks.checks.messages import message_check
 from overhear.attacks.watching.watched_run import watch
 from overhear.privacy import Event, composed_epsilon, poisson
 from overhear.privacy.batches.patterns import pattern_of
+from overhear.privacy.view.whole_run import StreamedView
 from overhear.training import account
 from overhear.training.algorithms.remembering import dp_ftrl, mafalda
 from overhear.training.algorithms.remembering.strategy import strategy_table
@@ -109,25 +110,24 @@ def test_turns_that_are_over_before_the_next_one_amplify():
         {"adjacency": "replace-one"},
         {"records_per_person": 2},
         {"participation": {"most": 3}},
-        {"adversaries": ["final-models"], "of": "final-models"},
     ],
-    ids=["bands", "cycle", "replaced", "persons", "most", "late"],
+    ids=["bands", "cycle", "replaced", "persons", "most"],
 )
 def test_nothing_amplifies_where_a_turn_is_not_one_fresh_coin(change):
     asked = {"bands": 4, "participation": {"cycle": 4}} | change
-    of = asked.pop("of", "eavesdropper")
     found = account("mafalda", graph="ring:4", period=4, **asked, **RUN)
-    assert found[of].sampling.startswith("in turns")
-    assert found.joint_sensitivities[of].releases[0].sampling_rate == 1.0
+    assert found["eavesdropper"].sampling.startswith("in turns")
+    assert found.joint_sensitivities["eavesdropper"].releases[0].sampling_rate == 1.0
 
 
-def test_where_sampling_amplifies_for_some_victims_alone_it_does_so_for_none():
-    """A neighbour sees some agents' messages one round later than others'."""
-    found = account("mafalda", graph="ring:5", period=4, bands=4, participation={"cycle": 4},
-        adversaries=["eavesdropper", "neighbour"], **RUN)  # fmt: skip
-    assert found["neighbour"].joint_sensitivity == pytest.approx(1.0, abs=1e-9)
-    assert found["neighbour"].epsilon > found["eavesdropper"].epsilon
-    assert str(found["neighbour"].status) == "proven"
+def test_where_sampling_amplifies_for_some_victims_alone_it_does_so_for_none(monkeypatch):
+    """One agent's turns are taken to be seen for a round longer than a cycle."""
+    bands = StreamedView.bands
+    monkeypatch.setattr(StreamedView, "bands", lambda view, of: bands(view, of) + (of == 2))
+    found = account("mafalda", graph="ring:4", period=4, bands=4, participation={"cycle": 4},
+        **RUN)["eavesdropper"]  # fmt: skip
+    assert found.joint_sensitivity == pytest.approx(1.0, abs=1e-9)
+    assert found.sampling.startswith("in turns")
 
 
 def test_rates_and_units_without_turns_are_refused():
