@@ -27,6 +27,7 @@ _ALL = [
     {_ALGORITHM: "whisper", "algorithm.correlation": 0.0, "label": "LDP"},
     {_ALGORITHM: "decor", "label": "DECOR"},
     {_ALGORITHM: "whisper", "label": "Whisper"},
+    {_ALGORITHM: "cdp-dsgd", "label": "CDP"},
 ]
 
 

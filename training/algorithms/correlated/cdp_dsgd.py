@@ -16,6 +16,8 @@ Differentially Private Decentralized Learning", 2025, arXiv 2501.14644.
 | B      | batch_size    | scalar | public normaliser: an agent's expected batch  |
 | eta    | learning_rate | scalar | step size                                     |
 
+With clip "batch" step 1 sums the clipped means of the agents' batches, and B is 1 in step 2.
+
 One record moves g by at most C / A and the noise on it is s C / A: one Gaussian release a round,
 for one who reads what the server sends and for every agent. A round leaves noise of variance
 (eta s C / (A B))^2 in each model, all together 1 / A times (eta s C / B)^2. No covariance of the
@@ -29,18 +31,31 @@ links carry nothing, and the trust is in the sum. Published and repaired form ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...graphs.graph import Topology
-from ..algorithm import Algorithm
-from .shared_step import SharedNoise, State, init, unsteered
+from ..algorithm import Algorithm, Clip
+from .shared_step import SharedNoise, State, init, released, unsteered
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ...step.round import Round
 
-__all__ = ["ALGORITHM", "State", "init", "prepare", "step"]
+__all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Hyper-parameters.
+
+    Attributes:
+        clip: "per-example" clips each example's gradient, "batch" the mean of an agent's batch,
+            which bounds all that an agent gives to the sum.
+    """
+
+    clip: Clip = Clip.PER_EXAMPLE
 
 
 def prepare(*, graph: Topology) -> dict[str, object]:
@@ -62,18 +77,28 @@ def step(
     *,
     factor: Tensor,
     known_to: Sequence[frozenset[int]],
+    clip: Clip,
     learning_rate: float,
     clip_norm: float | None,
     noise_std: float,
     batch_size: float,
 ) -> State:
     """One round; the numbers are the steps above."""
-    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)  # 1
-    mean = round.average(sums)  # over those that take part, whose number is public
+    clipped, divisor = released(
+        round, state.x, clip=clip, clip_norm=clip_norm, batch_size=batch_size
+    )
+    mean = round.average(clipped)  # over those that take part, whose number is public
     share = factor * (round.agents / max(1.0, float(round.active.public().sum())))
     noisy = mean + round.noise(mean, std=noise_std, factor=share, known_to=known_to)  # 2
-    gradient = round.download(noisy / batch_size, kind="gradient")
+    gradient = round.download(noisy / divisor, kind="gradient")
     return State(state.x - learning_rate * gradient)
 
 
-ALGORITHM = Algorithm(name="cdp-dsgd", init=init, step=step, prepare=prepare, unsteered=unsteered)
+ALGORITHM = Algorithm(
+    name="cdp-dsgd",
+    init=init,
+    step=step,
+    settings=Settings,
+    prepare=prepare,
+    unsteered=unsteered,
+)

@@ -60,6 +60,7 @@ __all__ = [
     "init",
     "objective_rounds",
     "only_graph",
+    "released",
     "shared_noise",
     "step",
     "unsteered",
@@ -202,18 +203,27 @@ def step(
     batch_size: float,
 ) -> State:
     """One round: step, then mix; the numbers are the steps above."""
-    batch = round.draw()
-    if clip is Clip.BATCH:
-        clipped = round.clipped_mean(
-            state.x, batch=batch, batch_size=batch_size, clip_norm=clip_norm
-        )
-        divisor = 1.0
-    else:
-        clipped = round.clipped_sums(state.x, batch=batch, clip_norm=clip_norm)
-        divisor = batch_size
+    clipped, divisor = released(
+        round, state.x, clip=clip, clip_norm=clip_norm, batch_size=batch_size
+    )
     noise = round.noise(clipped, std=noise_std, factor=factor, known_to=known_to)  # 1
     x = state.x - learning_rate * (clipped + noise) / divisor
     return State(round.mix(x, kind="model"))  # 2
+
+
+def released(
+    round: Round, x: Agents, *, clip: Clip, clip_norm: float | None, batch_size: float
+) -> tuple[Agents, float]:
+    """What is hidden of a batch that is drawn here, and what it is divided by in the step.
+
+    Returns:
+        (A, D): sums of clipped gradients and `batch_size`, or the clipped mean gradient and 1.
+    """
+    batch = round.draw()
+    if clip is Clip.BATCH:
+        mean = round.clipped_mean(x, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
+        return mean, 1.0
+    return round.clipped_sums(x, batch=batch, clip_norm=clip_norm), batch_size
 
 
 def unsteered(_settings: object) -> str | None:

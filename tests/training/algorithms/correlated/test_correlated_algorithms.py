@@ -9,8 +9,8 @@ from torch import nn
 
 from overhear.privacy import noise_floor
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd
-from overhear.training.algorithms.algorithm import prepared
-from overhear.training.algorithms.correlated import whisper
+from overhear.training.algorithms.algorithm import Clip, prepared
+from overhear.training.algorithms.correlated import cdp_dsgd, whisper
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
@@ -114,6 +114,17 @@ def test_a_server_averages_whatever_the_links(graph):
         started.advance(recorded=recorded)
         total = recorded.contributions[0].sum(0) + STD * recorded.noise[0][0]
         torch.testing.assert_close(started.models(), x - ETA * total / (5 * B))
+
+
+def test_a_server_averages_clipped_means_where_a_batch_is_clipped():
+    settings = cdp_dsgd.Settings(clip=Clip.BATCH)
+    started = engine("cdp-dsgd", ring(5), settings=settings, clip_norm=0.01)
+    x, recorded = started.models().clone(), Recorded()
+    started.advance(recorded=recorded)
+    norms = recorded.contributions[0].norm(dim=-1)
+    torch.testing.assert_close(norms, torch.full_like(norms, 0.01))  # and of no sum of B examples
+    total = recorded.contributions[0].sum(0) + STD * recorded.noise[0][0]
+    torch.testing.assert_close(started.models(), x - ETA * total / 5)
 
 
 @pytest.mark.parametrize("name", NAMES)
