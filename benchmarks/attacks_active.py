@@ -15,6 +15,7 @@ hops     path of 5, D-PSGD, 5 rounds, agent 0 attacks agent 2; the peer (Mrini, 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,8 @@ QUICK = replace(PRESETS["matched"], adam_steps=1, newton_steps=0, starts=1)  # e
 BATCHES = (("mlp", 8, 1), ("mlp", 16, 1), ("linear", 8, 1), ("linear", 8, 3), ("linear", 16, 5),
            ("conv4", 8, 3))  # fmt: skip
 REBUILT_DB = 60.0
+HOPS = (("linear", 1.0, 0.001), ("linear", 1.0, 0.01), ("linear", 1.0, 0.03), ("linear", 1.0, 0.1),
+        ("mlp", 1.0, 0.1), ("linear", 0.3, 0.1))  # fmt: skip
 
 
 def network(name: str, data: Dataset) -> nn.Module:
@@ -170,35 +173,42 @@ def first(ranks: Sequence[int]) -> float:
 
 
 def hop_rows(data: Dataset, images: int) -> None:
-    print("\n| network | batches of others | error, blind | error, rebuilt | labels | peer |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(
+        "\n| network | batches of others | learning rate | error, blind | error, rebuilt | kept | "
+        "labels | seconds | peer |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     public, held = plant(data, images), 60
     shards = [
         Examples(data.inputs[i * held : (i + 1) * held], data.targets[i * held : (i + 1) * held])
         for i in range(5)
     ]
-    for name, rate in (("linear", 1.0), ("mlp", 1.0), ("linear", 0.3)):
+    for name, rate, step in HOPS:
         trial = Trial(
             setting=Setting(
                 graph=grid(5, columns=5), model=network(name, data), shards=shards,
                 sampling_rate=rate, device=torch.device("cpu"), dtype=torch.float32,
             ),
             algorithm="dsgd", form=Form.REPAIRED, settings=ALGORITHMS["dsgd"].settings(),
-            learning_rate=0.1, clip_norm=None, noise_std=0.0, batch_size=rate * held,
+            learning_rate=step, clip_norm=None, noise_std=0.0, batch_size=rate * held,
             snapshot=None, snapshot_round=0, round=1, rounds=5, victim=2, model_owner=1,
             records_per_agent=held, together=5, adversary="neighbour:0",
         )  # fmt: skip
+        begin = time.process_time()
         rows = attack_images(
             trial, data, scenario=Scenario.VIEW,
             preset=replace(PRESETS["matched"], adam_steps=300, starts=1),
             images=public.images, labels=public.labels, prior_image=public.prior,
             candidates=public.candidates, generator=torch.Generator().manual_seed(SEED),
         )  # fmt: skip
+        spent = (time.process_time() - begin) / 3  # three rows are attacked, all of them alike
         blind, plain = rows[0].scores.mean_mse, rows[1]
+        kept = sum(not stage.startswith("prior") for stage in plain.stages)
         batches = "whole" if rate == 1 else f"rate {rate:g}"
         print(
-            f"| {name} | {batches} | {blind:.4f} | {plain.scores.mean_mse:.4f} | "
-            f"{plain.right_labels} of {images} | exact, if constant |",
+            f"| {name} | {batches} | {step:g} | {blind:.4f} | {plain.scores.mean_mse:.4f} | "
+            f"{kept} of {images} | {plain.right_labels} of {images} | {spent:.0f} | "
+            "exact, if constant |",
             flush=True,
         )
 

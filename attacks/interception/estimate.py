@@ -28,7 +28,7 @@ from .best_linear_estimate import Weights
 from .equations import Equations
 from .hidden import why_hidden
 from .replay import Replay
-from .slow_drift import slow_target, slow_weights
+from .slow_drift import drift_of, slow_target, slow_weights
 from .target import Target
 
 
@@ -124,8 +124,12 @@ def _slow(replay: Replay, system: Equations) -> Estimate | None:
     )
     if weights is None or not weights.identified:
         return None
+    seen = _observation(replay, system, weights, [(0, target)])
+    # Of the form of an intercept: a mean over the planted records, as `_observation` makes it.
+    scale = 1.0 if target.call.mean_of is not None else 1.0 / replay.records
+    drift = drift_of(system, series, weights, scale=scale)
     return Estimate(
-        observation=_observation(replay, system, weights, [(0, target)]),
+        observation=replace(seen, drift=drift.to(dtype=seen.gradient.dtype)),
         identified=(target.name,),
         missing=tuple(one.name for one in system.targets),
         owners=(target.owner,),

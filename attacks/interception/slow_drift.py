@@ -26,14 +26,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..problem.drift import Drift
 from .best_linear_estimate import Weights, best_weights
 from .equations import Equations
 from .target import Series, Target
 
-__all__ = ["WALK", "slow_target", "slow_weights"]
+__all__ = ["WALK", "drift_of", "slow_target", "slow_weights"]
 
 WALK = 1e-3  # least variance of a step of the walk, over that of a coordinate of the gradient
 _FEWEST = 2  # rounds
+_SAMPLES = 8  # of what others leave, an even number
 
 
 def slow_target(system: Equations) -> tuple[Target, Series] | None:
@@ -92,6 +94,49 @@ def slow_weights(
         identified=found.identified,
         covariance=found.covariance,
         clean=tuple(False for _ in found.clean),
+    )
+
+
+def drift_of(system: Equations, victim: Series, weights: Weights, *, scale: float) -> Drift:
+    """What the estimate sums of the victim, and samples of what others leave in it.
+
+    The adversary's own gradients of the same rounds stand in for each other agent's, under signs
+    that are drawn: alike in the first two samples, as data of one distribution add up, at random in
+    the others.
+
+    Args:
+        system: of an adversary that has gradients of its own.
+        victim: the series.
+        weights: of `slow_weights`.
+        scale: units of the estimate over those of the equations.
+    """
+    hidden, E, unknown, noise = system.seen()
+    row = weights.rows[0][hidden]
+    share = dict(zip(range(E.shape[1]), np.asarray(E.T @ row).ravel().tolist(), strict=True))
+    known = set(unknown)
+    own = [torch.stack(of.values) for of in system.series.values() if len(of.values) >= _FEWEST]
+    others = [
+        of.columns
+        for of in system.series.values()
+        if of.owner != victim.owner and any(column in known for column in of.columns)
+    ]
+    drawn = np.random.default_rng(0)  # signs of a picture of the unknown, and no noise of a run
+    half = drawn.choice([-1.0, 1.0], size=(_SAMPLES // 2, len(others)))
+    half[0] = 1.0
+    samples = []
+    for number, signs in enumerate(np.concatenate([half, -half])):
+        values = own[number % len(own)].double()  # (T, D)
+        total = values.new_zeros(values.shape[1])
+        for sign, columns in zip(signs.tolist(), others, strict=True):
+            each = [share[c] if c in known else 0.0 for c in columns]
+            total += sign * values.new_tensor(each[: len(values)]) @ values[: len(each)]
+        samples.append(total * scale)
+    rounds = [(column, at) for column, at in _members(victim) if at >= 0]
+    return Drift(
+        points=torch.stack([system.targets[at].points[0] for _, at in rounds]),
+        shares=tuple(share[column] for column, _ in rounds),
+        others=torch.stack(samples),
+        noise_std=float(np.linalg.norm(E[:, noise].T @ row)) * abs(scale) if noise else 0.0,
     )
 
 

@@ -8,6 +8,8 @@
     weigh    : under noise the labels, and the images that follow, by public records (`posterior`)
     fall back: an image that the gradient does not speak for (`fallback`) becomes the posterior's,
                or without candidates the public prior image
+    drift    : of an estimate whose error is a guess nothing is weighed or split; the image is drawn
+               to the public one as far as rehearsals on public records ask for (`rehearsal`)
 
 Everything that is decided here is decided from the observation. Under so much noise that the test
 of the fallback would keep next to no public record, a search could change nothing, and none is
@@ -19,6 +21,7 @@ Shape letters: B records, C classes, D parameters.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,17 +36,18 @@ from ..posterior.candidates import Candidates
 from ..posterior.denoised import Denoiser, denoised
 from ..posterior.posterior import Posterior, weigh
 from ..problem.imprint import Imprint
-from ..problem.labels import likeliest_label, recover_labels, stands_out
+from ..problem.labels import recover_labels
 from ..problem.observation import HOST, Observation
 from ..problem.presets import PRESETS, Preset
-from ..problem.prior import build_box
 from ..problem.problem import Found, Problem, Progress, home_of
 from ..tokens.lookup import token_table
 from .anchor import anchored
-from .checkpoint import Checkpoint, digest
+from .checkpoint import Checkpoint
 from .fallback import Search, best_of, distance_left, fall_back
-from .optimisation import finishes, optimise
+from .optimisation import optimise
+from .pose import asks_likelihood, likeliest, name_of, pose, read_labels
 from .power import is_hopeless
+from .rehearsal import rehearsed_share
 
 POSTERIOR = "posterior"  # the stage whose image is the mean of public records
 
@@ -141,7 +145,11 @@ def reconstruct(
             raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
         preset = PRESETS[preset]
     known = candidates is not None or (denoiser is not None and observation.is_noisy)
-    if not preset.searches and (not known or observation.records != 1):
+    if (
+        not preset.searches
+        and observation.drift is None
+        and (not known or observation.records != 1)
+    ):
         raise InputError(
             f"a preset that searches nothing needs candidates and records=1, not "
             f"records={observation.records}; give public records, or use another preset"
@@ -151,7 +159,7 @@ def reconstruct(
             "the model looks its inputs up in an embedding, so its records are tokens, which are "
             "not searched for; use reconstruct_tokens"
         )
-    problem = _pose(
+    problem = pose(
         observation,
         model,
         preset=preset,
@@ -163,14 +171,16 @@ def reconstruct(
         device=observation.gradient.device if device is None else device,
     )
     problem = replace(problem, imprints=tuple(imprints))
-    kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=_digest(problem))
+    kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=name_of(problem))
     problem = problem.to(device=home_of(problem.device))
     with full_precision():  # as the gradients that were observed were computed
+        if observation.drift is not None:
+            return _of_drift(problem, candidates, generator, given=labels is not None)
         weighed = _weighed(problem, candidates, generator)
         if weighed is not None and labels is None and problem.observation.is_noisy:
             problem = replace(problem, labels=weighed.labels.argmax()[None])
-        elif labels is None and _asks_likelihood(problem):
-            problem = replace(problem, labels=_likeliest(problem))
+        elif labels is None and asks_likelihood(problem):
+            problem = replace(problem, labels=likeliest(problem))
         guided = denoiser is not None and observation.records == 1 and observation.is_noisy
         if weighed is not None and (
             not (preset.searches or guided) or _is_hopeless(problem, candidates, generator)
@@ -219,25 +229,6 @@ def _weighed(
     return weigh(seen, problem.model, candidates, classes=problem.classes, generator=generator)
 
 
-def _asks_likelihood(problem: Problem) -> bool:
-    """Whether one record's label is hidden from the last layer, and a public image is known."""
-    seen = problem.observation
-    return (
-        problem.preset.follow_noise
-        and seen.is_noisy
-        and seen.records == 1
-        and problem.prior_image is not None
-        and not stands_out(seen, problem.model, classes=problem.classes)
-    )
-
-
-def _likeliest(problem: Problem) -> Tensor:
-    """(1,) label under which the public image explains the observation best."""
-    assert problem.prior_image is not None  # noqa: S101 # the caller looked
-    image = problem.box.inputs(problem.prior_image)
-    return likeliest_label(problem.observation, problem.model, image=image, classes=problem.classes)
-
-
 def _is_hopeless(
     problem: Problem, candidates: Candidates | None, generator: torch.Generator
 ) -> bool:
@@ -272,6 +263,39 @@ def _guided(
     at, held = best_of(problem, ways, generator)
     found = ways[at](problem)
     return _kept(problem, found, generator, search=ways[at], held=held, dtype=dtype)
+
+
+def _of_drift(
+    problem: Problem, candidates: Candidates | None, generator: torch.Generator, *, given: bool
+) -> Reconstruction:
+    """What rehearsals on public records trust of a batch whose estimate rests on a prior."""
+
+    def way(posed: Problem) -> Found:
+        posed = posed if given else read_labels(posed)
+        return _searched(posed, generator=generator, exact=posed.preset.exact)
+
+    if problem.prior_image is None:
+        grey = problem.box.span.new_full(problem.shape, 0.5)
+        problem = replace(problem, prior_image=grey)
+    prior, records = problem.prior_image, problem.observation.records
+    assert prior is not None  # noqa: S101 # set above
+    found, share = None, 0.0
+    if problem.preset.searches:
+        found = way(problem)
+        lots = torch.Generator().manual_seed(generator.initial_seed())
+        share = rehearsed_share(problem, candidates, lots, way=way)
+    labels = found.labels if found is not None else read_labels(problem).labels
+    pixels = prior.expand(records, *prior.shape)
+    if found is not None and share > 0:
+        pixels = prior + share * (found.pixels - prior)
+    return Reconstruction(
+        inputs=problem.box.inputs(pixels).to(HOST, problem.observation.gradient.dtype),
+        labels=torch.full((records,), -1) if labels is None else labels.to(HOST),
+        objective=math.nan if labels is None else distance_left(problem, pixels, labels),
+        iterations=0 if found is None else found.iterations,
+        stage=found.stage if found is not None and share > 0 else "prior",
+        supported=(share > 0,) * records,
+    )
 
 
 def _kept(
@@ -319,57 +343,6 @@ def _of_class(done: Reconstruction, candidates: Candidates) -> Reconstruction:
         if not kept and len(of_class):
             inputs[record] = of_class.mean(dim=0).to(inputs)
     return replace(done, inputs=inputs)
-
-
-def _digest(problem: Problem) -> str:
-    """A name for everything that decides the result but the generator."""
-    seen, box = problem.observation, problem.box
-    return digest(
-        seen, problem.preset, box, problem.shape, problem.classes, problem.labels,
-        problem.prior_image, repr(problem.model),
-    )  # fmt: skip
-
-
-def _pose(
-    observation: Observation,
-    model: nn.Module,
-    *,
-    preset: Preset,
-    shape: tuple[int, ...],
-    classes: int,
-    bounds: tuple[Tensor, Tensor],
-    labels: Tensor | None,
-    prior_image: Tensor | None,
-    device: torch.device,
-) -> Problem:
-    """The problem on the CPU, where its labels are read."""
-    if labels is not None and labels.shape != (observation.records,):
-        raise InputError(
-            f"labels of shape {tuple(labels.shape)} must be ({observation.records},), "
-            "one per record of the observation"
-        )
-    if prior_image is not None and tuple(prior_image.shape) != shape:
-        raise InputError(f"prior_image of shape {tuple(prior_image.shape)} must be {shape}")
-    # Noise hides what float64 adds; L-BFGS without it stalls at float32's rounding.
-    dtype = torch.float64 if finishes(preset, observation) else torch.float32
-    box = build_box(bounds, shape, dtype=dtype)
-    posed = observation.to(device=HOST)
-    posed = replace(posed, gradient=posed.gradient.to(dtype), points=posed.points.to(dtype))
-    if labels is None and not preset.joint_labels:
-        labels = recover_labels(posed, model, classes=classes)
-    if prior_image is not None:
-        prior_image = box.pixels(prior_image.to(HOST, dtype)).clamp(0, 1)
-    return Problem(
-        observation=posed,
-        model=model,
-        preset=preset,
-        box=box,
-        shape=shape,
-        classes=classes,
-        labels=None if labels is None else labels.to(HOST),
-        prior_image=prior_image,
-        device=device,
-    )
 
 
 def _complete(

@@ -28,6 +28,7 @@ from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from ...training.models.tasks import Task
 from .derivatives import twice_differentiable
+from .drift import Drift
 
 HOST = torch.device("cpu")
 
@@ -56,6 +57,7 @@ class Observation:
         task: the loss, where it is not the cross-entropy of a network's logits.
         rounding: what rounding of messages may leave in the gradient, over its norm; algebra that
             looks for an exact solution has to allow for it.
+        drift: what it rests on, where the covariance is a guess; no test may trust that then.
 
     Raises:
         ValueError: a shape or a number is out of range.
@@ -81,6 +83,7 @@ class Observation:
     local_rate: float = 0.0
     task: Task | None = None
     rounding: float = 0.0
+    drift: Drift | None = None
 
     @classmethod
     def single(
@@ -185,6 +188,7 @@ class Observation:
             gradient=self.gradient.to(device, dtype),
             points=self.points.to(device, dtype),
             coefs=tuple(c.to(device, dtype) if isinstance(c, Tensor) else c for c in self.coefs),
+            drift=None if self.drift is None else self.drift.to(device=device, dtype=dtype),
         )
 
     def only(self, *chosen: int) -> Observation:

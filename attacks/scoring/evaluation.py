@@ -166,7 +166,8 @@ def attack_images(
                     device=trial.setting.device if device is None else device,
                 )
             )
-            if estimate.observation is not None and batch == 1:
+            # An error that is a guess ranks nobody and has no power.
+            if estimate.observation is not None and batch == 1 and not estimate.approximate:
                 if pool is not None:
                     ranked.append(
                         ranks(estimate.observation, model, pool=pool, victim=number, generator=lots)
@@ -231,6 +232,8 @@ def _lineups(ranked: Sequence[Mapping[int, int]], images: int) -> dict[int, tupl
 def _spectral(seen: Sequence[Estimate], model: nn.Module) -> str:
     """Of the first group that anything was observed of."""
     held = [e.observation for e in seen if e.observation is not None]
+    if held and held[0].drift is not None:
+        return "Not examined spectrally: the estimate rests on gradients that change slowly."
     return spectral_sentence(detectability(held[0], model)) if held else ""
 
 

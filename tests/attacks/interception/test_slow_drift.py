@@ -74,3 +74,23 @@ def test_a_neighbour_s_rounds_are_told_exactly_and_need_no_prior():
 def test_a_walk_starts_in_the_middle_and_grows_by_a_step_a_round():
     spread = torch.from_numpy(_walk(5)).square().sum(dim=1)
     assert spread.tolist() == [2.0, 1.0, 0.0, 1.0, 2.0]
+
+
+def test_what_own_gradients_would_have_left_is_of_the_size_of_what_others_left():
+    of = played(rate=0.02)
+    seen = estimate(of).observation
+    assert seen is not None
+    assert seen.drift is not None
+    each = replace(
+        seen,
+        points=seen.drift.points[:, None],
+        gradient=seen.gradient.expand(5, -1),
+        covariance=torch.zeros(5, 5),
+        drift=None,
+    )
+    of_victim = torch.tensor(seen.drift.shares).double() @ shown(of.trial, each, planted())
+    left = float((seen.gradient[0] - of_victim).norm())
+    samples = seen.drift.others.norm(dim=1)
+    assert abs(sum(seen.drift.shares) - 1) < 1e-9
+    assert left / 3 < float(samples.median()) < 3 * left
+    assert seen.drift.noise_std == 0
