@@ -27,6 +27,7 @@ Shape letters: m units, n inputs, B records, C classes, R rank of the gradient, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -43,13 +44,14 @@ from .information_sets import FEWEST, TOGETHER, sparse_mixtures
 TRIES = 20_000
 """Information sets by default: seconds on one core."""
 
-_GAP = 100.0  # of the singular values behind the rank: less is no rank
+_GAP = 20.0  # of the singular values behind the rank: less is no rank
 _FLOOR = 1e-5  # what is above it, relative to the largest value, is a record and not rounding
-_AT_END = 1e-3  # of the box
+_AT_END = 0.05  # of the box: ten times what rounding makes of a number, which is refused beyond
 _OUTSIDE = 1e-3
 _EXACT = 1e-8
 _WHOLE = 1e-2  # a number of equal records is this near to a whole number
 _EXAMINED = 32
+_NARROW = 24  # columns
 _ENOUGH = 40  # portions without a new record
 
 
@@ -133,7 +135,8 @@ def records_at_corners(
     if name is None:
         return None
     joint = _joint(seen, model, name)
-    spaces = _measure(joint, box, input_shape, name=name, most=seen.records)
+    rounding = _rounding(seen, joint)
+    spaces = _measure(joint, box, input_shape, name=name, most=seen.records, rounding=rounding)
     if spaces is None:
         return None
     shape, size = tuple(input_shape), float(spaces.values[0])
@@ -145,17 +148,16 @@ def records_at_corners(
             seen, model, spaces, box, shape=shape, chances=common, tries=tries, generator=generator
         )
         tries -= used
-        for inputs, pixels, label, count, sent in new:
+        for inputs, pixels, label, count, piece in new:
             kept += [inputs] * count
             labels += [label] * count
-            row = torch.cat([inputs.double().flatten(), inputs.new_ones(1).double()])
-            joint = joint - count * sent[:, None] * row
+            joint = joint - piece
             common = common + (pixels < 0.5).double()
         left = seen.records - len(kept)
         if not new or left < 1:
             break
         # What is found is taken away: of fewer dimensions sparse vectors are found sooner.
-        rest = _measure(joint, box, input_shape, name=name, most=left, size=size)
+        rest = _measure(joint, box, input_shape, name=name, most=left, size=size, rounding=rounding)
         if rest is None or len(rest.values) != len(spaces.values) - len(new):
             break
         spaces = rest
@@ -168,7 +170,7 @@ def records_at_corners(
     )
 
 
-_New = tuple[Tensor, Tensor, int, int, Tensor]  # inputs, pixels, label, how many, d of one
+_New = tuple[Tensor, Tensor, int, int, Tensor]  # inputs, pixels, label, how many, their part of G
 
 
 def _portion(
@@ -190,8 +192,14 @@ def _portion(
     if rank == 1:
         portions: Iterable[Tensor] = [torch.ones(1, 1, dtype=torch.float64)]
     else:
+        # A number that is the same in all records leaves a row of rounding alone.
+        sizes = torch.linalg.vector_norm(spaces.units, dim=1)
+        shown = sizes > float(torch.linalg.vector_norm(spaces.noise))
+        ends, likely = spaces.units[shown], chances[shown]
+        if len(ends) < _NARROW:  # a number at the high end vanishes, too, as its complement
+            ends, likely = torch.cat([ends, spaces.last - ends]), torch.ones(2 * len(ends))
         portions = sparse_mixtures(
-            spaces.units, doubt=spaces.noise, chances=chances, tries=tries, generator=generator,
+            ends, doubt=spaces.noise, chances=likely, tries=tries, generator=generator,
             fewest=min(FEWEST, rank), dependent=True,
         )  # fmt: skip
     for columns in portions:
@@ -200,7 +208,7 @@ def _portion(
             mixture = _settled(spaces, column)
             if mixture is None:
                 continue
-            pixels = spaces.units @ mixture
+            pixels = _at_ends(spaces, mixture)
             name = (pixels * 1024).round().to(torch.int32).numpy().tobytes()
             if name in tried:
                 continue
@@ -238,6 +246,7 @@ def _measure(
     *,
     name: str,
     most: int,
+    rounding: float,
     size: float = 0.0,
 ) -> _Spaces | None:
     """The spaces of a gradient of up to `most` records; None where no gap shows its rank."""
@@ -248,12 +257,11 @@ def _measure(
     floor = max(1e-15 * size, 1e-300)
     values = values.clamp_min(floor)
     # Equal records leave a smaller rank; a gap shows which.
-    steps = values[:most] / torch.cat([values[1:], values[-1:]])[:most]
+    behind = torch.cat([values[1:], values[-1:]])[:most]
+    small = behind <= max(_FLOOR * size, rounding)
+    steps = torch.where(small, values[:most] / behind, 0.0)
     rank = int(steps.argmax()) + 1
     if rank >= min(joint.shape) or float(steps[rank - 1]) < _GAP:
-        return None
-    behind = float(values[rank])
-    if behind > _FLOOR * size:
         return None
     basis, last = right[:rank].T, right[:rank, -1]
     low, span = (v.double().expand(tuple(input_shape)).flatten() for v in (box.low, box.span))
@@ -264,8 +272,28 @@ def _measure(
         right=basis,
         units=(basis[:-1] - low[:, None] * last) / span[:, None],
         last=last,
-        noise=behind / values[:rank],
+        noise=values[rank] / values[:rank],
     )
+
+
+def _rounding(seen: Observation, joint: Tensor) -> float:
+    """Spectral norm of what rounding of messages may leave in the layer's gradient.
+
+    Spread over all coordinates it is a matrix of equal, independent numbers of that size.
+    """
+    left = seen.rounding * float(torch.linalg.vector_norm(seen.gradient[0]))
+    return left * sum(math.sqrt(side) for side in joint.shape) / math.sqrt(seen.gradient.shape[1])
+
+
+def _at_ends(spaces: _Spaces, mixture: Tensor) -> Tensor:
+    """(n,) numbers on the unit box; those at either end, to their error, stand there."""
+    pixels = spaces.units @ mixture
+    near = pixels.round().clamp(0, 1)
+    return torch.where((pixels - near).abs() <= _tolerance(spaces, mixture), near, pixels)
+
+
+def _tolerance(spaces: _Spaces, mixture: Tensor) -> float:
+    return 10 * float(torch.linalg.vector_norm(mixture * spaces.noise)) + 1e-9
 
 
 def _settled(spaces: _Spaces, column: Tensor) -> Tensor | None:
@@ -277,11 +305,10 @@ def _settled(spaces: _Spaces, column: Tensor) -> Tensor | None:
     # The record's last number is 1: of all others those that are 0 or 1 are held.
     for _ in range(4):
         pixels = spaces.units @ mixture
-        error = 10 * float(torch.linalg.vector_norm(mixture * spaces.noise)) + 1e-9
-        if error > 10 * _AT_END:
+        near, error = pixels.round().clamp(0, 1), _tolerance(spaces, mixture)
+        held = (pixels - near).abs() <= error
+        if error > _AT_END:
             return None
-        near = pixels.round().clamp(0, 1)
-        held = (pixels - near).abs() <= min(_AT_END, 10 * error)
         rows = torch.cat([spaces.units[held], spaces.last[None]])
         right = torch.cat([near[held], near.new_ones(1)])
         if len(rows) < 2 * len(mixture):
@@ -299,7 +326,11 @@ def _settled(spaces: _Spaces, column: Tensor) -> Tensor | None:
 def _certified(
     seen: Observation, model: nn.Module, spaces: _Spaces, inputs: Tensor
 ) -> tuple[int, int, Tensor] | None:
-    """Label, number and d of the records of one input, None where it is not certified."""
+    """Label, number and part of G of the records of one input, None where it is not certified.
+
+    The part is k d [x, 1]^T; of a record whose numbers are rounded it is taken within the spaces of
+    G, where it lowers the rank by one.
+    """
     derivatives = _derivatives(seen, model, spaces.name, inputs)  # (C, m)
     sizes = torch.linalg.vector_norm(derivatives, dim=1).clamp_min(1e-300)
     shown = derivatives @ spaces.left  # (C, R)
@@ -317,7 +348,11 @@ def _certified(
     if len(fits) != 1:
         return None
     label, many = fits[0]
-    return label, many, derivatives[label]
+    full = torch.cat([inputs.flatten(), inputs.new_ones(1)])
+    if bool((full == full.round()).all()):
+        return label, many, many * torch.outer(derivatives[label], full)
+    within = torch.outer(spaces.left @ shown[label], spaces.right @ row)
+    return label, many, counts[label] * within
 
 
 def _derivatives(seen: Observation, model: nn.Module, name: str, inputs: Tensor) -> Tensor:

@@ -159,7 +159,10 @@ def test_what_a_table_does_not_take_is_refused(
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_rows_of_a9a_are_rebuilt_whole_without_noise(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("network", "batch"), [("linear", 1), ("mlp", 16), ("mlp", 32)])
+def test_rows_of_a9a_are_rebuilt_whole_without_noise(
+    network: str, batch: int, tmp_path: Path
+) -> None:
     root = Path(os.environ.get("OVERHEAR_DATA", ""))
     if not (root / "libsvm" / "a9a").is_file():
         pytest.skip(f"no libsvm/a9a under {root}; set OVERHEAR_DATA to a folder that holds it")
@@ -167,10 +170,14 @@ def test_rows_of_a9a_are_rebuilt_whole_without_noise(tmp_path: Path) -> None:
     lines = f'[data]\nname = "libsvm"\nroot = "{root}/libsvm/a9a"\nfeatures = 123\nagents = 4\n'
     text = lines + tail[tail.index("[model]") :]
     (tmp_path / "file.toml").write_text(text)
-    train_run(
-        load_run_file(tmp_path / "file.toml", ["training.sampling_rate=0.01"]), tmp_path / "out"
-    )
+    many = max(batch, 2)
+    given = [
+        "training.sampling_rate=0.01", f"model.name={network!r}", f"attack.batch={batch}",
+        f"attack.images={many}",
+    ]  # fmt: skip
+    train_run(load_run_file(tmp_path / "file.toml", given), tmp_path / "out")
     (scenario,) = attack_run(tmp_path / "out").scenarios
-    assert (scenario.rows[-1].whole, scenario.rows[0].whole) == (2, 0)
+    assert (scenario.rows[-1].whole, scenario.rows[0].whole) == (many, 0)
+    assert scenario.rows[-1].certified == many
     assert {one.kind for one in scenario.rows[-1].columns} == {"binary"}
     assert len(scenario.values[0]) == 123

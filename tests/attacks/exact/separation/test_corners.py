@@ -142,3 +142,41 @@ def test_noise_and_other_first_layers_are_left_alone():
     assert attack(noisy, model, 84) is None
     other = nn.Sequential(nn.Linear(84, 9, bias=False), nn.Tanh(), nn.Linear(9, 2)).double()
     assert attack(seen_of(other, x, y), other, 84) is None
+
+
+def rounded(seen: Observation, *, rate: float = 0.1) -> Observation:
+    """The gradient as two float32 models differ by a step along it, and how far that may be off."""
+    before = seen.points[0, 0].float()
+    step = (before - (before - rate * seen.gradient[0].float())).double() / rate
+    left = float(before.norm()) * 2**0.5 * torch.finfo(torch.float32).eps / rate
+    return replace(seen, gradient=step[None], rounding=left / float(step.norm()))
+
+
+def test_rows_are_exact_in_the_difference_of_two_models_whose_rounding_fills_empty_columns():
+    x, y = rows(12), torch.arange(12) % 2
+    x[:, :5] = 0  # values that nobody has
+    model = network(84, act=nn.ReLU)
+    seen = rounded(seen_of(model, x, y))
+    assert bool((seen.gradient[0, :84].abs() > 0).any())
+    found = attack(seen, model, 84)
+    assert found is not None
+    assert pairs(found.inputs, found.labels) == pairs(x, y)
+    assert torch.equal(found.inputs, found.inputs.round())
+
+
+def test_what_is_left_beside_records_must_be_no_more_than_rounding():
+    x, y = rows(12), torch.arange(12) % 2
+    model = network(84)
+    seen = rounded(seen_of(model, x, y), rate=0.0005)
+    assert attack(seen, model, 84) is not None
+    assert attack(replace(seen, rounding=0.0), model, 84) is None
+
+
+def test_rounding_certifies_no_sum_of_others():
+    x, y = rows(3), torch.tensor([0, 1, 0])
+    half = torch.arange(84) < 42
+    x[1], x[2] = torch.where(half, x[0], x[1]), torch.where(half, x[2], x[1])
+    model = network(84)
+    found = attack(rounded(seen_of(model, x, y)), model, 84)
+    assert found is not None
+    assert pairs(found.inputs, found.labels) == pairs(x, y)
