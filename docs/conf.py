@@ -6,7 +6,12 @@ of commands stand under the page that lists them.
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 import re
+import shutil
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +38,7 @@ exclude_patterns = ["conf.py", "pictures/*.py"]
 myst_heading_anchors = 6
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "force"
+nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
@@ -83,7 +89,20 @@ def add_shelves(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += toctree([p for p in pages_of(source[0]) if is_command(p)])
 
 
+def use_plain_ipython() -> None:
+    """Run notebooks without the start-up files of who builds; kernels tell errors alone."""
+    folder = Path(tempfile.mkdtemp(prefix="overhear-docs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    profile = folder / "profile_default"
+    profile.mkdir()
+    told = "c = get_config()\nc.IPKernelApp.log_level = 40\n"
+    (profile / "ipython_kernel_config.py").write_text(told, encoding="utf-8")
+    os.environ["IPYTHONDIR"] = str(folder)
+
+
 def setup(app: Sphinx) -> None:
     """Listen to the pages as they are read."""
+    use_plain_ipython()
+    logging.getLogger("traitlets").setLevel(logging.ERROR)  # nothing of each kernel that starts
     app.connect("source-read", add_shelves)
     app.add_lexer("jsonl", PythonLexer)  # objects, and a first line that is a comment

@@ -41,9 +41,7 @@ def attack(
     if isinstance(target, str | Path):
         path = Path(target)
         if path.is_file():
-            from ..runs.attack.gradients.invert import attack_gradients
-
-            return attack_gradients(path, **{**options, "out": Path(options.get("out", "."))})
+            return _of_gradients(path, **options)
         return attack_of_folder(path, **options)
     if callable(target):
         from ..attacks.foreign.inference import membership
@@ -53,3 +51,17 @@ def attack(
         f"target must be a Run, a folder, a file of gradients or a function that trains, not a "
         f"{type(target).__name__}"
     )
+
+
+def _of_gradients(path: Path, *, model: str, out: str | Path, **options: Any) -> GradientAttack:
+    from ..runs.attack.gradients.invert import attack_gradients
+
+    if not isinstance(model, str):
+        raise InputTypeError(
+            f"model must be the name of a ready network or of a function of yours, such as "
+            f'"my_model:build", not a {type(model).__name__}'
+        )
+    for name in ("weights", "prior", "truth", "vocabulary"):
+        if isinstance(options.get(name), str):
+            options[name] = Path(options[name])
+    return attack_gradients(path, model=model, out=Path(out), **options)

@@ -294,6 +294,32 @@ def test_every_command_has_a_page_of_its_own():
     assert {f"{name}.md" for name in commands()} <= set(index)
 
 
+def test_every_command_is_called_in_an_example_of_a_page():
+    code = re.compile(r"^(```|~~~)\w+\n(.*?)^\1$", re.M | re.S)
+    shown = "".join(
+        body for page in PAGES for _, body in code.findall(page.read_text(encoding="utf-8"))
+    )
+    assert [
+        name for name in commands() if not re.search(rf"^(\$ )?overhear {name}\b", shown, re.M)
+    ] == []
+
+
+def test_every_operation_of_a_round_has_a_section_with_an_example_that_is_run():
+    from overhear.training import Round
+
+    page = (DOCS / "round.md").read_text(encoding="utf-8")
+    sections = {
+        found[1]: found[2]
+        for found in re.finditer(r"^### (\w+)\n(.*?)(?=^#{2,3} |\Z)", page, re.M | re.S)
+    }
+    operations = {name for name in vars(Round) if not name.startswith("_")}
+    assert sections.keys() == operations
+    for name, text in sections.items():
+        code = "".join(found[2] for found in BLOCK.finditer(text) if found[1] == "python")
+        assert f"round.{name}" in code, name
+        assert "```text\n" in text, name
+
+
 def test_every_package_is_on_the_page_of_names_once():
     from tests.documented_names import CHOSEN, PACKAGES
 

@@ -101,6 +101,33 @@ def test_a_run_is_attacked_with_other_keys_than_its_own(tmp_path):
     assert "<img" in found._repr_html_()
 
 
+def test_gradients_are_attacked_by_paths_as_text(tmp_path, monkeypatch):
+    import torch
+    from safetensors.torch import save_file
+
+    x, model = torch.linspace(0, 1, 16).reshape(1, 1, 4, 4), torch.nn.Linear(16, 2)
+    torch.nn.functional.cross_entropy(model(x.flatten(1)), torch.tensor([1])).backward()
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def build(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes))\n"
+    )
+    sent = {f"gradient.1.{name}": one.grad for name, one in model.named_parameters()}
+    at = {f"parameter.1.{name}": one.detach() for name, one in model.named_parameters()}
+    save_file({**sent, **at}, tmp_path / "sent.safetensors", {"input_shape": "1,4,4"})
+    save_file({"pixels": x}, tmp_path / "truth.safetensors")
+    monkeypatch.chdir(tmp_path)
+    found = oh.attack(
+        str(tmp_path / "sent.safetensors"),
+        model="./mine.py:build",
+        truth=str(tmp_path / "truth.safetensors"),
+        out=str(tmp_path / "found"),
+    )
+    assert float(found.scores.mean.psnr) > 60
+    with pytest.raises(InputError, match="the name of a ready network or of a function"):
+        oh.attack(tmp_path / "sent.safetensors", model=lambda *_: model, out=tmp_path / "other")
+
+
 def test_epsilon_is_told_round_by_round(tmp_path):
     told = []
     oh.train(RUN, tmp_path / "run", on_round=lambda *what: told.append(what[:3]))
