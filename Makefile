@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 FLOWER := .venv-flower
 OUT ?= demo-run
+WHEEL_TESTS := $(wildcard tests/test_*.py) tests/interface tests/commands tests/reports/test_*.py \
+	$(addprefix tests/reports/,compare declared document reproduced sweep)
 export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
@@ -86,13 +88,14 @@ docs-links: $(READY)
 	$(BIN)/sphinx-build -q -b linkcheck -D nb_execution_mode=off -d build/docs/doctrees-links docs build/docs/links
 
 # The checkout's packages are swapped for the wheel's, and back; the tests run away from the checkout.
-# A wheel can lack a module, a template or a type marker: every module is imported by the doctests,
-# and every command and template runs in the tests of commands and reports.
+# A wheel can lack a module, a template, a table or a type marker: every module is imported by the
+# doctests, and every command and template runs in the tests of commands and of the rooms of reports
+# that have templates. What is judged and drawn is Python, which the doctests import.
 test-wheel: wheel
 	rm -rf build/wheel-tests && mkdir -p build/wheel-tests
 	cp -r tests pyproject.toml build/wheel-tests/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
-	cd build/wheel-tests && ../../$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow" tests/test_*.py tests/interface tests/commands tests/reports $(PYTEST_ARGS); status=$$?; \
+	cd build/wheel-tests && ../../$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow" $(WHEEL_TESTS) $(PYTEST_ARGS); status=$$?; \
 	cd ../.. && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . ; exit $$status
 
 clean:

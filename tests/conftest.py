@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import os
@@ -66,6 +67,12 @@ def _others(items: list[pytest.Item], marker: str) -> list[pytest.Item]:
         kept = {round(i * len(of_one) / most) for i in range(most)}
         found += [item for number, item in enumerate(of_one) if number not in kept]
     return found
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays until the end: the collector need not look again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

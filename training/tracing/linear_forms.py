@@ -174,7 +174,7 @@ class LinearForms:
         from scipy.sparse import csr_array
 
         return LinearForms(
-            csr_array(matrix),
+            matrix if isinstance(matrix, csr_array) else csr_array(matrix),
             self.made_by,
             self.block,
             history=self.history,

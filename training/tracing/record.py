@@ -134,8 +134,9 @@ class Recorder:
 
         self.groups.append(group)
         self.width += group.size
-        ones, rows = np.ones(group.size), np.arange(group.size)
-        matrix = csr_array((ones, (rows, group.start + rows)), shape=(group.size, self.width))
+        ones, rows = np.ones(group.size), np.arange(group.size + 1)
+        columns = group.start + rows[:-1]  # of each row its own; `rows` says where each begins
+        matrix = csr_array((ones, columns, rows), shape=(group.size, self.width))
         return LinearForms(
             matrix, self.columns, group.block, history=self._noted(group, sent or History())
         )

@@ -32,11 +32,13 @@ def added(one: csr_array | None, other: csr_array | None, sign: float) -> csr_ar
 
 
 def widened(matrix: csr_array, columns: int) -> csr_array:
-    """The same rows over at least `columns` columns."""
+    """The same rows over at least `columns` columns; itself where it has them."""
     from scipy.sparse import csr_array
 
-    width = max(matrix.shape[1], columns)
-    return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], width))
+    if matrix.shape[1] >= columns:
+        return matrix
+    shape = (matrix.shape[0], columns)
+    return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=shape)
 
 
 def pruned(matrix: csr_array, size: csr_array) -> csr_array:
