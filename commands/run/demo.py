@@ -1,7 +1,8 @@
-"""The command `overhear demo`: plan, train DPDL, intercept, attack, audit and report on digits."""
+"""The command `overhear demo`: train DPDL, attack, audit, report, and the leak that was mended."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from time import perf_counter
@@ -15,11 +16,22 @@ from ..terminal.terminal import make_console, say
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ...runs.folder.records import TrainSummary
     from ...runs.run_file.run_file import RunFile
 
 __all__ = ["RUN", "demo"]
 
 _LEAKS = "What would leak, with the same noise and DPDL as it was published:"
+_SECONDS = 40  # of one core, measured
+_BEGINS = """\
+Ten agents on a ring train on digits with DPDL, and somebody reads the links.
+Target: epsilon {epsilon:g} at delta {delta} for one record.
+Four steps follow, in about {seconds} seconds of one core:
+  1. train: 150 rounds, with the noise that the target needs
+  2. attack: rebuild digits from the messages of one round
+  3. audit: plant 1000 canaries, and measure what they give away
+  4. report: write the page that a person reads and signs
+"""
 RUN = """
 [data]
 name = "digits"
@@ -39,7 +51,7 @@ form = "repaired"
 alpha = 0.1
 
 [privacy]
-epsilon = 8
+epsilon = 3
 delta = 1e-4
 adversary = "eavesdropper"
 
@@ -71,7 +83,7 @@ def demo(
         str, typer.Option(metavar="DEVICE", help="Where to compute: auto, cpu, cuda or cuda:N.")
     ] = "auto",
 ) -> None:
-    """Plan, train, attack, audit and report on bundled digits, in about a minute."""
+    """Train, attack, audit and report on bundled digits, in under a minute."""
     _run_demo(out, make_console(), device=device)
 
 
@@ -93,6 +105,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
     from ...runs.folder.folder import RUN as RUN_FILE
     from ...runs.folder.folder import claim
     from ...runs.folder.run import train_run
+    from ...runs.numbers import small
     from ...runs.run_file.device import find_device
     from ...runs.run_file.run_file import RunFile
     from ...runs.stop import naming
@@ -108,15 +121,9 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
     stop, kept = stop_of_command(), out / RUN_FILE
     with stop.held():
         claim(out)
-    console.print(
-        "Ten agents on a ring train on digits with DPDL. Somebody reads the links. "
-        f"Target: epsilon {config.privacy.epsilon:g} at delta {config.privacy.delta:g} "
-        "for one record.\n"
-        if config.privacy is not None and config.privacy.epsilon is not None
-        else ""
-    )
-    limit = None if config.privacy is None else config.privacy.epsilon
-    delta = None if config.privacy is None else config.privacy.delta
+    limit = tables["privacy"]["epsilon"]
+    delta = tables["privacy"]["delta"]
+    say(console, _BEGINS.format(epsilon=limit, delta=small(delta), seconds=_SECONDS))
     with (
         naming(f"`overhear train {kept} --out {out} --resume`", run_file=kept),
         train_progress(console, limit=limit, delta=delta) as progress,
@@ -143,15 +150,18 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
         console.print(attack_table(scenario.rows, title=title))
         console.print(scenario.conclusion + "\n")
     console.print(measured_table(audited))
-    _show_leak(config, summary.noise_multiplier, console)
+    _show_leak(config, summary, console)
+    say(console, _meaning(page, limit))
     console.print(f"Accuracy of the consensus model: {accuracy:.1%}")
     console.print(f"Done in {perf_counter() - started:.0f} s. The report: {page}")
 
 
-def _show_leak(config: RunFile, noise_multiplier: float, console: Console) -> None:
-    """What the same noise is worth under DPDL as it was published, and what mends it."""
+def _show_leak(config: RunFile, summary: TrainSummary, console: Console) -> None:
+    """What the same noise is worth under DPDL as it was published, beside what mends it."""
     from ...reports.judgement.advice import What, advise
+    from ...runs.numbers import bound
     from ...runs.plan.plan import make_plan
+    from ..terminal.tables import rows_table
 
     if config.privacy is None:
         return
@@ -159,12 +169,34 @@ def _show_leak(config: RunFile, noise_multiplier: float, console: Console) -> No
         update={
             "algorithm": config.algorithm.model_copy(update={"form": "published"}),
             "privacy": config.privacy.model_copy(
-                update={"epsilon": None, "noise_multiplier": noise_multiplier}
+                update={"epsilon": None, "noise_multiplier": summary.noise_multiplier}
             ),
         }
     )
-    advice = advise(published, make_plan(published))
+    plan = make_plan(published)
+    rows = [
+        {
+            "adversary": other.name,
+            "as published": f"{bound(one.epsilon)}, {one.status}",
+            "repaired, as it ran": f"{bound(other.epsilon)}, {other.status}",
+        }
+        for one, other in zip(plan.guarantees, summary.adversaries, strict=True)
+    ]
+    console.print(rows_table(rows, title="Epsilon of DPDL with the same noise"))
+    advice = advise(published, plan)
     for head, what in ((_LEAKS, What.LEAK), ("What mends it:", What.REPAIR)):
         say(console, head)
         for words in (one.words for one in advice if one.what is what):
             say(console, f"  {words}")
+
+
+def _meaning(page: Path, epsilon: float) -> str:
+    """What the target is worth to a person, by the report's own figures."""
+    from ...runs.folder.folder import PRIVACY
+
+    odds = json.loads((page.parent / PRIVACY).read_text(encoding="utf-8"))["risk"]["eavesdropper"]
+    hits = next(one for one in odds["hits"] if one["false_positives"] == 1 and one["of"] == 100)
+    return (
+        f"What epsilon {epsilon:g} means here: of 100 people whose record was trained on, a test "
+        f"that accuses 1 of 100 others wrongly finds at most {hits['hits']:g}; guessing finds 1."
+    )
