@@ -179,8 +179,8 @@ def _recognised(model: nn.Module, points: Tensor, input_shape: Sequence[int]) ->
         if not isinstance(layer, nn.Conv2d | nn.Linear) or f"{name}.weight" not in values:
             continue
         probe = torch.linspace(0.05, 0.95, count, dtype=torch.float64, device=points.device)
-        fed, made = _probed(twin, layer, values, probe.reshape(1, *input_shape))
-        pixels = None if fed is None else _places(layer, fed, probe)
+        fed, made = probed(twin, layer, values, probe.reshape(1, *input_shape))
+        pixels = None if fed is None else places(layer, fed, probe)
         if pixels is None or made is None:
             return None  # the first layer that is called is fed something else
         outputs, gradients = made
@@ -196,7 +196,7 @@ def _recognised(model: nn.Module, points: Tensor, input_shape: Sequence[int]) ->
     return None
 
 
-def _probed(
+def probed(
     model: nn.Module, layer: nn.Module, values: dict[str, Tensor], probe: Tensor
 ) -> tuple[Tensor | None, tuple[Tensor, dict[str, Tensor]] | None]:
     """What a layer is fed, and the loss's derivatives in its outputs (N, F) and the parameters."""
@@ -225,7 +225,7 @@ def _probed(
     return fed, (rows, {name: value for name, value in named if value is not None})
 
 
-def _places(layer: nn.Module, fed: Tensor, probe: Tensor) -> Tensor | None:
+def places(layer: nn.Module, fed: Tensor, probe: Tensor) -> Tensor | None:
     """(N, P) flat places of the pixels of each patch, where each is fed exactly once."""
     if isinstance(layer, nn.Conv2d):
         plain = layer.groups == 1 and layer.padding in ((0, 0), "valid")

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Problem, squared_size
+from .attended import attended_patches
 from .first_layer import PICTURE, first_linear_input, residual
 from .imprinted import isolate
 from .patches import embedded_patches
@@ -142,14 +143,17 @@ def _first_layer(problem: Problem) -> Found | None:
 def _patched(problem: Problem) -> Found | None:
     """The patches of a picture, under the label that explains the gradient best."""
     seen, labels = problem.observation, problem.labels
-    found = embedded_patches(seen, problem.model, input_shape=problem.shape, box=problem.box)
+    posed = {"input_shape": problem.shape, "box": problem.box}
+    found, stage = embedded_patches(seen, problem.model, **posed), "patches"
+    if found is None:
+        found, stage = attended_patches(seen, problem.model, **posed), "patches at their places"
     if found is None:
         return None
     if labels is None:
         every = torch.arange(problem.classes, device=found.device)[:, None]  # (C, 1)
         left = [residual(seen, problem.model, inputs=found, targets=label) for label in every]
         labels = every[left.index(min(left))]
-    return _accepted(problem, found, labels, stage="patches", allowed=_DETERMINED)
+    return _accepted(problem, found, labels, stage=stage, allowed=_DETERMINED)
 
 
 def _under_some_label(problem: Problem, inputs: Tensor) -> Found | None:

@@ -41,7 +41,7 @@ from ..problem.observation import HOST, Observation
 from ..problem.presets import PRESETS, Preset
 from ..problem.problem import Found, Problem, Progress, home_of
 from ..tokens.lookup import token_table
-from .anchor import anchored
+from .anchor import anchored, steadied
 from .checkpoint import Checkpoint
 from .fallback import Search, best_of, distance_left, fall_back
 from .optimisation import optimise
@@ -199,8 +199,9 @@ def reconstruct(
             if isinstance(solved, Part):
                 found = _complete(problem, solved, generator, progress=progress)
             else:
+                held = steadied(problem)
                 found = solved or anchored(
-                    problem, optimise(problem, generator, progress=progress, checkpoint=kept)
+                    held, optimise(held, generator, progress=progress, checkpoint=kept)
                 )
             search = functools.partial(
                 _searched, generator=generator, exact=found.stage == FIRST_LAYER

@@ -15,7 +15,7 @@ from ..problem.labels import likeliest_label, recover_labels, stands_out
 from ..problem.observation import HOST, Observation
 from ..problem.presets import Preset
 from ..problem.prior import build_box
-from ..problem.problem import Problem
+from ..problem.problem import Problem, with_buffers
 from .checkpoint import digest
 from .optimisation import finishes
 
@@ -51,7 +51,7 @@ def pose(
         prior_image = box.pixels(prior_image.to(HOST, dtype)).clamp(0, 1)
     return Problem(
         observation=posed,
-        model=model,
+        model=with_buffers(model, dtype),
         preset=preset,
         box=box,
         shape=shape,

@@ -56,6 +56,8 @@ class Problem:
         prior, labels, model = self.prior_image, self.labels, self.model
         if device is not None and device != self.box.span.device:
             model = copy.deepcopy(model).to(device)  # for its buffers; its parameters are not read
+        if dtype is not None:
+            model = with_buffers(model, dtype)
         return replace(
             self,
             observation=self.observation.to(device=device, dtype=dtype),
@@ -64,6 +66,14 @@ class Problem:
             labels=None if labels is None else labels.to(device),
             prior_image=None if prior is None else prior.to(device, dtype),
         )
+
+
+def with_buffers(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A network whose buffers are of a type, as the values are that it is called with."""
+    numbers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if all(buffer.dtype == dtype for buffer in numbers):
+        return model
+    return copy.deepcopy(model).to(dtype=dtype)
 
 
 def home_of(device: torch.device) -> torch.device:
@@ -126,7 +136,7 @@ def scores(problem: Problem, pixels: Tensor, soft: Tensor) -> Tensor:
 
 
 def asked_weight(problem: Problem) -> float:
-    """Weight of the mean variation that the declared noise asks for.
+    """Weight of the mean variation that the declared noise asks for; without noise what stays.
 
     With `distances` in units of the signal, a log-posterior weighs the prior by noise over signal
     per pixel, times the scale of the prior: 14 for the variation of photos. But the mode of a
@@ -135,8 +145,11 @@ def asked_weight(problem: Problem) -> float:
     noise .001 and .01.
     """
     seen = problem.observation
-    if not problem.preset.follow_noise or not seen.is_noisy:
+    preset = problem.preset
+    if not preset.follow_noise:
         return 0.0
+    if not seen.is_noisy:
+        return preset.tv_weight if preset.fade is None else 0.0
     signal, variance = _signal(problem), seen.noise_std**2
     pixels = seen.records * math.prod(problem.shape)
     ratio = math.sqrt(pixels * variance / signal)

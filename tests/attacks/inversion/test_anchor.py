@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.inversion.anchor import anchored
+from overhear.attacks.inversion.anchor import anchored, steadied
 from overhear.attacks.problem.observation import observe
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Found, Problem, gradients_of
+from overhear.attacks.problem.problem import Found, Problem, asked_weight, gradients_of
 from overhear.training.models.parameters import flatten
 
 SHAPE = (3, 8, 8)
@@ -72,3 +72,25 @@ def test_without_a_public_image_or_under_noise_nothing_is_moved():
     assert anchored(replace(problem, observation=noisy), found) is found
     other = replace(problem, preset=PRESETS["inverting-gradients"])
     assert anchored(other, found) is found
+
+
+def test_the_prior_stays_where_a_normalisation_over_places_leaves_contrast_free():
+    problem, _ = posed(normalised=True)
+    held = steadied(problem).preset
+    assert (held.fade, held.newton_steps) == (None, 0)
+    assert held.tv_weight > problem.preset.tv_weight
+    assert asked_weight(steadied(problem)) == held.tv_weight
+    assert asked_weight(problem) == 0
+
+
+def test_networks_that_normalise_no_places_noise_and_other_presets_keep_their_search():
+    problem, _ = posed(normalised=False)
+    assert steadied(problem) is problem
+    tokens = replace(problem, model=nn.Sequential(problem.model, nn.LayerNorm(4)))
+    assert steadied(tokens) is tokens
+    problem, _ = posed(normalised=True)
+    noisy = replace(problem.observation, covariance=torch.ones(1, 1))
+    seen = replace(problem, observation=noisy)
+    assert steadied(seen) is seen
+    dlg = replace(problem, preset=PRESETS["dlg"])
+    assert steadied(dlg) is dlg
