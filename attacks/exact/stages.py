@@ -143,10 +143,11 @@ def _first_layer(problem: Problem) -> Found | None:
 def _patched(problem: Problem) -> Found | None:
     """The patches of a picture, under the label that explains the gradient best."""
     seen, labels = problem.observation, problem.labels
-    posed = {"input_shape": problem.shape, "box": problem.box}
-    found, stage = embedded_patches(seen, problem.model, **posed), "patches"
+    shape, box, stage = problem.shape, problem.box, "patches"
+    found = embedded_patches(seen, problem.model, input_shape=shape, box=box)
     if found is None:
-        found, stage = attended_patches(seen, problem.model, **posed), "patches at their places"
+        stage = "patches at their places"
+        found = attended_patches(seen, problem.model, input_shape=shape, box=box)
     if found is None:
         return None
     if labels is None:
