@@ -2,15 +2,14 @@
 
 import ast
 import functools
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from overhear.commands.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
@@ -223,18 +222,14 @@ def readme_examples() -> list[tuple[str, str]]:
         for one in readme_examples()
     ],
 )
-def test_the_output_shown_in_the_readme_is_what_the_command_prints(command, expected):
-    words = shlex.split(command)
-    done = subprocess.run(
-        [sys.executable, "-m", "overhear.commands.cli", *words[1:]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
-    )
-    printed = [line.rstrip() for line in done.stdout.strip().splitlines()]
+def test_the_output_shown_in_the_readme_is_what_the_command_prints(
+    command, expected, capsys, monkeypatch
+):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(shlex.split(command)[1:]) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
     assert printed == expected.splitlines()
 
 
