@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from ...privacy.errors import InputError
 from ..problem.derivatives import twice_differentiable
 from .layers import Layer, Network, local_rows
-from .span import Space, derivatives, spanned
+from .span import Space, derivatives, outside_few, spanned
 from .sums import by_sums
 
 _SAME = 1e-6  # relative difference of derivatives, in float64, that are one
@@ -50,24 +50,35 @@ class Candidates:
 
 
 def shown_tokens(
-    gradients: Mapping[str, Tensor], network: Network, *, records: int
+    gradients: Mapping[str, Tensor], network: Network, *, records: int, rounding: float
 ) -> Tensor | None:
-    """The tokens whose rows of the embedding's gradient are not 0.
+    """The tokens whose rows of the embedding's gradient hold more than an output layer adds.
 
     Args:
         gradients: by parameter, without noise.
         network: the model.
         records: number B of records.
+        rounding: of a number of the gradient, relative.
 
     Returns:
-        (S,) tokens; None where the embedding sends no gradient of its own, or every row is filled.
+        (S,) tokens; None where the embedding sends no gradient of its own, or where the tokens are
+        not told from the rows that an output layer fills.
 
     Raises:
         ValueError: More rows are filled than the batch has tokens.
     """
     table = network.table
-    if table.parameter is None or table.tied:
+    if table.parameter is None:
         return None
+    if table.tied:
+        found = outside_few(
+            gradients[table.parameter],
+            directions=records,
+            most=records * network.length + len(table.constant),
+            rounding=rounding,
+            generator=torch.Generator().manual_seed(0),
+        )
+        return found if len(found) else None
     filled = gradients[table.parameter].ne(0).any(dim=1).nonzero().flatten()
     most = records * network.length + len(table.constant)
     if len(filled) > most:
@@ -98,7 +109,8 @@ def candidates_of(
         rounding: of a number of the gradient, relative.
         hidden: whether the model hides padding.
     """
-    shown, length, spans = shown_tokens(gradients, network, records=records), network.length, None
+    shown = shown_tokens(gradients, network, records=records, rounding=rounding)
+    length, spans = network.length, None
     tokens = torch.arange(network.table.vocabulary) if shown is None else shown
     padding = network.table.padding
     if shown is not None and padding is not None:
@@ -112,7 +124,8 @@ def candidates_of(
             allowed &= _within(network, group[0], tokens, space)
             moves = moves or _moves(network, group[0])
             spans = spans or (group, held)
-    if shown is not None and (records == 1 or spans is None):
+    alone = shown is not None and not network.table.tied  # a row is a sum of its places alone
+    if alone and (records == 1 or spans is None):
         allowed &= _by_positions(gradients, network, tokens, records=records, rounding=rounding)
     seen = allowed.clone()
     if padding is not None and (hidden or spans is None):
@@ -132,7 +145,7 @@ def candidates_of(
     )
     if spans is not None:
         return _with_slopes(found, network, *spans, pairs=seen, moves=moves)
-    if shown is None or network.table.parameter is None:
+    if not alone or network.table.parameter is None:
         return found
     rows = gradients[network.table.parameter][tokens]  # a sum over places, alike in a record too
     return replace(found, slopes=rows[:, None].expand(-1, length, -1))

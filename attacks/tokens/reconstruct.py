@@ -167,11 +167,11 @@ def _check(
         )
     if seen.points.shape[2] != seen.gradient.shape[1]:
         raise InputError("tokens are rebuilt from gradients of all parameters; give those")
-    if table.tied:
+    if table.tied and seen.is_noisy:
         raise InputError(
             f"the table of embedding {table.parameter!r} is used in a product too, as where the "
-            "output layer shares it, which fills every row of its gradient; only a model whose "
-            "embedding has a table of its own is attacked"
+            "output layer shares it, which fills every row of its gradient: under noise no row is "
+            "told from those; only a model whose embedding has a table of its own is attacked then"
         )
     if labels is not None and labels.shape != (seen.records,):
         raise InputError(f"labels of shape {tuple(labels.shape)} must be ({seen.records},)")

@@ -26,6 +26,9 @@ _ABOVE = 10.0  # times rounding: a singular value that is one
 _WEAK = 0.1  # greatest distance at which a row counts as one of a space, however weak that is
 _MARGIN = 3.0  # times what rounding does to the weakest direction
 _LEAST = 1e-6
+_DRAWS = 400  # samples of rows that a few directions are sought in
+_FILLED = 1000.0  # times rounding: what the rows inside hold in every direction
+_APART = 10.0  # of the rows outside of a space, over those inside
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -84,3 +87,61 @@ def derivatives(gradients: Sequence[Tensor], rows: Tensor) -> Tensor:
     """
     joint = torch.cat([g / g.norm().clamp_min(1e-300) for g in gradients])
     return torch.linalg.lstsq(rows.T, joint.T, driver="gelsd").solution
+
+
+def outside_few(
+    rows: Tensor, *, directions: int, most: int, rounding: float, generator: torch.Generator
+) -> Tensor:
+    """The rows that do not lie in the space of a few directions that all others span.
+
+    An output layer that shares the table adds sum_b (p_b - y_b) h_b^T to its gradient, of one
+    direction a record, and the tokens of the batch add derivatives of their own to their rows. Rows
+    are drawn until those drawn hold no token of the batch, and their space nearly all others.
+
+    Args:
+        rows: (V, d) gradient of a table.
+        directions: how many the space has at most, fewer than d.
+        most: rows that lie outside, at most.
+        rounding: of a number, relative; of a softmax that is sure it leaves the rows of labels
+            alone, which would be taken for tokens, so that nothing is told there.
+        generator: of the draws.
+
+    Returns:
+        (S,) indices, ascending; none where no such space is told from the rows outside.
+
+    Examples:
+        >>> rows = torch.randn(50, 2).double() @ torch.randn(2, 6).double()
+        >>> rows[[3, 7]] += torch.randn(2, 6).double()
+        >>> made = torch.Generator().manual_seed(0)
+        >>> outside_few(
+        ...     rows, directions=2, most=4, rounding=1e-7, generator=made
+        ... ).tolist()
+        [3, 7]
+    """
+    none, inside = torch.zeros(0, dtype=torch.int64), len(rows) - most
+    if directions >= rows.shape[1] or inside <= 2 * directions:
+        return none
+    sizes = rows.norm(dim=1)
+    best, basis = float("inf"), rows[:0]
+    for _ in range(_DRAWS):
+        drawn = rows[torch.randperm(len(rows), generator=generator)[: 2 * directions]]
+        right = torch.linalg.svd(drawn, full_matrices=False)[2][:directions]
+        left = (rows - rows @ right.T @ right).norm(dim=1)
+        worst = float(left.sort().values[inside - 1])
+        if worst < best:
+            best, basis = worst, right
+    # Once more, by all rows that lie within.
+    left = (rows - rows @ basis.T @ basis).norm(dim=1)
+    within = left <= left.sort().values[inside - 1]
+    _, values, right = torch.linalg.svd(rows[within], full_matrices=False)
+    if float(values[directions - 1]) <= _FILLED * rounding * float(sizes.max()):
+        return none
+    basis = right[:directions]
+    left = (rows - rows @ basis.T @ basis).norm(dim=1)
+    order = left.sort()
+    least = 1e-12 * float(sizes.max())
+    steps = order.values[inside:] / order.values[inside - 1 : -1].clamp_min(least)
+    first = int(steps.argmax())
+    if float(steps[first]) < _APART:
+        return none
+    return order.indices[inside + first :].sort().values

@@ -228,24 +228,44 @@ def test_rows_that_noise_filled_without_being_declared_show_no_token() -> None:
     assert "not declared" in found.notes[0]
 
 
-def test_a_table_that_the_output_shares_is_refused() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = nn.Embedding(VOCABULARY, 16)
-            self.head = nn.Linear(16, VOCABULARY, bias=False)
-            self.head.weight = self.words.weight
+class _Tied(nn.Module):
+    """A model whose output layer has the rows of its embedding, as one of the next token has."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.words(x).mean(dim=1))
+    def __init__(self, length: int, *, scale: float = 0.25) -> None:
+        super().__init__()
+        self.words, self.scale = nn.Embedding(VOCABULARY, 32), scale
+        self.places = nn.Parameter(torch.randn(length, 32))
+        self.layer = nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True)
 
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.layer(self.words(x) + self.places).mean(dim=1)
+        return self.scale * z @ self.words.weight.T
+
+
+def test_a_table_that_the_output_shares_is_told_from_what_the_output_adds() -> None:
     torch.manual_seed(0)
-    model = Tied()
-    with pytest.raises(ValueError, match="fills every row of its gradient"):
-        reconstruct_tokens(
-            sent(model, *drawn(1, 4)), model, length=4, classes=VOCABULARY,
-            generator=torch.Generator(),
-        )  # fmt: skip
+    model, (x, _) = _Tied(6), drawn(2, 6)
+    seen = sent(model, x, torch.tensor([7, 41]))
+    assert bool(seen.gradient[0, : VOCABULARY * 32].reshape(-1, 32).ne(0).any(dim=1).all())
+    found = reconstruct_tokens(
+        seen, model, length=6, classes=VOCABULARY, generator=torch.Generator().manual_seed(0)
+    )
+    assert found.decided == "sequences"
+    assert sorted(found.tokens.tolist()) == sorted(x.tolist())
+    assert found.labels.sort().values.tolist() == [7, 41]
+    noisy = replace(seen, covariance=torch.tensor([[1e-8]]).double())
+    with pytest.raises(ValueError, match="under noise no row is told from those"):
+        reconstruct_tokens(noisy, model, length=6, classes=VOCABULARY, generator=torch.Generator())
+
+
+def test_the_labels_of_a_sure_output_are_not_taken_for_tokens() -> None:
+    torch.manual_seed(0)
+    model, (x, _) = _Tied(6, scale=8.0), drawn(2, 6)
+    found = reconstruct_tokens(
+        sent(model, x, torch.tensor([58, 59])), model, length=6, classes=VOCABULARY,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert set(found.found) <= set(x.flatten().tolist())
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
