@@ -1,6 +1,6 @@
 """Batches of tokens from gradients of text models: what is exact, and what noise leaves.
 
-    OMP_NUM_THREADS=1 python benchmarks/attacks_tokens.py [--seeds 1] [--markdown]   # two minutes a seed
+    OMP_NUM_THREADS=1 python benchmarks/attacks_tokens.py [--seeds 1] [--markdown]   # minutes
 
 Tokens are drawn with the frequencies of words (1 / rank), labels at random. Every line counts
 batches over seeds: those whose set of tokens is exact, those of which every record is whole (of
