@@ -21,21 +21,37 @@ clipping, noise, sending, mixing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
+from ...training.algorithms.algorithm import Bound
+from ...training.engine.engine import Engine, Setting
+from ...training.engine.recording import Recorded
+from ...training.engine.transcript import Message, Transcript
 from ...training.gradients.clipping import Coefficient
 from ...training.gradients.gradients import Batch, Indices, PairGradients
 from ...training.gradients.loop_and_vmap import OfModel, OfTask
 from ...training.models.parameters import flatten
 from ...training.models.tasks import Task
+from ...training.tracing.round_trace import RoundTrace
+from ...training.tracing.trace import AlgorithmTrace
+from ..watching.on_host import on_host
 
-__all__ = ["CanaryTask", "Directions", "PlantedGradients", "Released", "drawn_norms"]
+__all__ = [
+    "CanaryTask",
+    "Directions",
+    "HappenedRound",
+    "PlantedGradients",
+    "Released",
+    "drawn_norms",
+    "rounds_with_canaries",
+]
 
 LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms, where none is drawn
 LONGEST = 1000.0  # of those that are drawn
@@ -213,6 +229,8 @@ class PlantedGradients:
         generator: of the signs.
         norms: (agents, n) of the canaries' gradients, in clip norms; `LENGTH` by default.
         device, dtype: as of `PairGradients`.
+        signs: of each call in turn (rows,) one for each row, and (n,) one for each canary, which
+            are multiplied, in place of signs drawn afresh.
     """
 
     def __init__(
@@ -224,7 +242,9 @@ class PlantedGradients:
         device: torch.device,
         dtype: torch.dtype,
         norms: np.ndarray | None = None,
+        signs: Iterator[tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:
+        self._signs = signs
         self._task, self._generator, self._clip_norm = task, generator, clip_norm
         self._norms = norms
         self._inner = PairGradients(task, "vmap", device=device, dtype=dtype)
@@ -244,7 +264,10 @@ class PlantedGradients:
         """See `PairGradients.clipped_sums`."""
         owners = torch.as_tensor(pairs[0], dtype=torch.int64).cpu()
         holders = torch.as_tensor(pairs[1], dtype=torch.int64).cpu()
-        signs = self._generator.integers(2, size=(len(owners), self._count)) * 2 - 1
+        if self._signs is None:
+            signs = self._generator.integers(2, size=(len(owners), self._count)) * 2 - 1
+        else:
+            signs = np.multiply.outer(*next(self._signs))
         present = np.zeros((len(batches), self._count), dtype=np.int16)
         drawn = np.zeros(present.shape, dtype=bool)
         ordinary, canaries = list[Batch](), list[tuple[Batch, np.ndarray]]()
@@ -300,3 +323,69 @@ class PlantedGradients:
                 "canary can be planted; audit another algorithm, or set other coefficients"
             )
         return weight
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HappenedRound:
+    """One round of the real engine with canaries.
+
+    Attributes:
+        number: of the round; 0 is the start.
+        trace: of the round, at the noise of the run.
+        messages: as they crossed.
+        before, after: the state's fields.
+        recorded: what it drew and computed.
+        calls: what it asked of the gradients.
+    """
+
+    number: int
+    trace: RoundTrace
+    messages: Sequence[Message]
+    before: Mapping[str, Tensor]
+    after: Mapping[str, Tensor]
+    recorded: Recorded
+    calls: Sequence[Released]
+
+
+def rounds_with_canaries(
+    setting: Setting,
+    bound: Bound,
+    *,
+    traces: AlgorithmTrace,
+    rounds: int,
+    gradients: PlantedGradients,
+) -> Iterator[HappenedRound]:
+    """The start and so many rounds of a run, as they happen.
+
+    Args:
+        setting: with the canaries among its records.
+        bound: the algorithm.
+        traces: of it.
+        rounds: how many.
+        gradients: of records and canaries.
+    """
+    transcript = Transcript()
+    how: dict[str, Any] = {"gradients": gradients, "scripts": traces.scripts}
+    engine = Engine(setting, bound, taps=[transcript], **how)
+    parts = [traces.start, *(t for t, count in traces.rounds for _ in range(count))]
+    before: Mapping[str, Tensor] = {}
+    for number, part in enumerate(parts[: rounds + 1]):
+        recorded = Recorded()
+        transcript.clear()
+        gradients.calls.clear()
+        if number:
+            engine.advance(recorded=recorded)
+        else:
+            engine.start(recorded=recorded)
+        after, messages = engine.snapshot(), transcript.of(round=number)
+        calls, kept = list(gradients.calls), on_host(recorded)
+        yield HappenedRound(
+            number=number,
+            trace=part,
+            messages=messages,
+            before=before,
+            after=after,
+            recorded=kept,
+            calls=calls,
+        )
+        before = after

@@ -14,7 +14,7 @@ from ...training.data.dataset import Examples
 from ...training.data.store import Held, followed_by
 from .canaries import coded
 
-__all__ = ["with_codes_behind", "with_codes_in_place"]
+__all__ = ["codes_of", "with_codes_behind", "with_codes_in_place"]
 
 _LOOKED_AT = 300  # rounds, of which it is counted how often a record is in them
 _NONE = torch.zeros(0, dtype=torch.int64)
@@ -55,6 +55,34 @@ class _Coded:
         """See `Store.take`."""
         found = self._held.take(positions)
         return Examples(found.inputs, coded(found.targets, self._codes[positions]))
+
+
+def codes_of(
+    coin: NDArray[np.bool_],
+    own: NDArray[np.int64],
+    short: NDArray[np.int64],
+    *,
+    replaced: bool,
+    together: int | None = 1,
+) -> Tensor:
+    """(k,) the codes of a host's canaries, those that are guessed first.
+
+    Args:
+        coin: (n,) whether each is there, or which way it is turned.
+        own: (n,) directions of those that are guessed.
+        short: directions of the others, which are all there.
+        replaced: whether one that is not there is there with the opposite sign.
+        together: records of each; None where one that is not there leaves a blank record.
+
+    >>> ways = np.array([0, 1]), np.array([2])
+    >>> coin = np.array([True, False])
+    >>> [codes_of(coin, *ways, replaced=False, together=k).tolist() for k in (1, None)]
+    [[1, 5], [1, -2, 5]]
+    """
+    codes = np.where(coin, 1 + 2 * own, 2 + 2 * own if replaced else -1 - own)
+    if together is not None:
+        codes = np.repeat(codes[codes > 0], together)
+    return torch.from_numpy(np.concatenate([codes, 1 + 2 * short]).astype(np.int64))
 
 
 def with_codes_behind(shards: Sequence[Held], codes: Mapping[int, Tensor]) -> list[Held]:

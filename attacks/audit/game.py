@@ -8,34 +8,35 @@ is replaced but what a canary's gradient is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...privacy.adversary import Adversary
 from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
-from ...training.data.store import Held
-from ...training.engine.engine import Engine, Setting
-from ...training.engine.recording import Recorded
-from ...training.engine.transcript import Transcript
+from ...training.engine.engine import Setting
 from ...training.tracing.trace import AlgorithmTrace
 from ..bounds.guesses import Guesses
-from ..watching.on_host import on_host
 from ..watching.result import Check
-from .canaries import LENGTH, CanaryTask, Directions, PlantedGradients, drawn_norms
+from .canaries import (
+    LENGTH,
+    CanaryTask,
+    Directions,
+    PlantedGradients,
+    drawn_norms,
+    rounds_with_canaries,
+)
 from .canary_checks import canary_checks
 from .canary_noise import CanaryNoise, Residue, gathered
-from .coded import with_codes_behind, with_codes_in_place
+from .coded import codes_of, with_codes_behind, with_codes_in_place
 from .layout_clipping import layout_check
 from .message_bounds import LinkGuesses
-from .scores import HappenedRound, Scorer
+from .scores import LinkScores, Scorer
 
 __all__ = [
     "MOST",
@@ -258,11 +259,20 @@ class Played(NamedTuple):
     noise: Sequence[CanaryNoise] = ()
 
 
+class Scores(Protocol):
+    """What one run leaves: scores by adversary and host, of messages, and what noise did."""
+
+    scores: dict[str, dict[int, NDArray[np.float64]]]
+    links: dict[tuple[str, int], LinkScores]
+    residues: dict[str, list[Residue]]
+
+
 def play(
     game: CanaryGame,
     *,
     generator: np.random.Generator,
     progress: Progress | None = None,
+    one_run: Callable[..., Scores] | None = None,
 ) -> Played:
     """Plant, run and score.
 
@@ -270,6 +280,7 @@ def play(
         game: what is played.
         generator: of coins, directions and signs; noise and batches come from the system's entropy.
         progress: called with (rounds done, rounds in all).
+        one_run: plays a run, called as `_one_run` is; round by round when None.
     """
     of_names: dict[str, list[_Scored]] = {name: [] for name in game.adversaries}
     of_links: dict[tuple[str, int], list[_Scored]] = {}
@@ -284,7 +295,7 @@ def play(
                 progress(done + round, total)
 
         coins = generator.integers(2, size=(len(game.hosts), game.of_each)).astype(bool)
-        scorer = _one_run(game, coins, generator=generator, progress=tick)
+        scorer = (one_run or _one_run)(game, coins, generator=generator, progress=tick)
         residues.append(scorer.residues)
         of = dict(zip(game.hosts, coins, strict=True))
         for name, by_host in scorer.scores.items():
@@ -309,6 +320,30 @@ def _joined(found: Sequence[_Scored]) -> Guesses:
     )
 
 
+def drawn_canaries(
+    game: CanaryGame,
+    *,
+    generator: np.random.Generator,
+    signs: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None,
+) -> tuple[Directions, PlantedGradients]:
+    """The directions of a run's canaries, and the gradients of records and canaries."""
+    objective = game.setting.task or game.setting.model
+    directions = Directions(game.directions, game.dimension, generator=generator)
+    agents, long = len(game.setting.shards), game.of_each * (len(game.hosts) if game.apart else 1)
+    norms = drawn_norms(agents, long, game.directions - long, generator=generator)
+    if game.batch_clipped:
+        norms[:] = LENGTH
+    return directions, PlantedGradients(
+        CanaryTask(objective, directions=directions),
+        clip_norm=game.clip_norm,
+        generator=generator,
+        device=game.setting.device,
+        dtype=game.setting.dtype,
+        norms=norms,
+        signs=signs,
+    )
+
+
 def _one_run(
     game: CanaryGame,
     coins: NDArray[np.bool_],
@@ -316,23 +351,10 @@ def _one_run(
     generator: np.random.Generator,
     progress: Callable[[int], None],
 ) -> Scorer:
-    objective, sampler = game.setting.task or game.setting.model, game.setting.sampler
-    directions = Directions(game.directions, game.dimension, generator=generator)
-    agents, long = len(game.setting.shards), game.of_each * (len(game.hosts) if game.apart else 1)
-    norms = drawn_norms(agents, long, game.directions - long, generator=generator)
-    if game.batch_clipped:
-        norms[:] = LENGTH
-    task = CanaryTask(objective, directions=directions)
-    gradients = PlantedGradients(
-        task,
-        clip_norm=game.clip_norm,
-        generator=generator,
-        device=game.setting.device,
-        dtype=game.setting.dtype,
-        norms=norms,
-    )
+    sampler = game.setting.sampler
+    directions, gradients = drawn_canaries(game, generator=generator)
     scorer = Scorer(
-        objective,
+        game.setting.task or game.setting.model,
         directions=directions,
         adversaries=game.adversaries,
         sampling_rate=game.setting.sampling_rate,
@@ -343,57 +365,27 @@ def _one_run(
         rates={h: sampler.drawn[h].rate for h in game.hosts} if sampler is not None else {},
         public=game.scheme.in_epochs,
     )
-    transcript = Transcript()
-    engine = Engine(
-        replace(game.setting, shards=_shards(game, coins, generator), users=None),
-        game.bound,
-        taps=[transcript],
-        gradients=gradients,
-        scripts=game.traces.scripts,
-    )
-    traces = [game.traces.start, *(t for t, count in game.traces.rounds for _ in range(count))]
-    before: Mapping[str, Tensor] = {}
-    for number, trace in enumerate(traces[: game.rounds + 1]):
-        recorded = Recorded()
-        transcript.clear()
-        gradients.calls.clear()
-        if number:
-            engine.advance(recorded=recorded)
-        else:
-            engine.start(recorded=recorded)
-        after = engine.snapshot()
-        if trace.has_contributions:
-            scorer.add(
-                HappenedRound(
-                    number=number,
-                    trace=trace,
-                    messages=transcript.of(round=number),
-                    before=before,
-                    after=after,
-                    recorded=on_host(recorded),
-                    calls=list(gradients.calls),
-                )
-            )
-        before = after
-        progress(number)
-    return scorer
-
-
-def _shards(
-    game: CanaryGame, coins: NDArray[np.bool_], generator: np.random.Generator
-) -> Sequence[Held]:
-    """Every agent's records, and the hosts' canaries after them, or in place of some of them."""
-    sampler, planted = game.setting.sampler, dict[int, Tensor]()
-    for host, coin in zip(game.hosts, coins, strict=True):
-        ways, short = np.r_[game.own(host)], np.r_[game.own_short(host)]
-        # A canary is there or blank; where one record is replaced, it is there with either sign.
-        codes = np.where(coin, 1 + 2 * ways, 2 + 2 * ways if game.replace else -1 - ways)
-        if sampler is None:
-            codes = np.repeat(codes[codes > 0], game.together)
-        codes = np.concatenate([codes, 1 + 2 * short])
-        planted[host] = torch.from_numpy(codes.astype(np.int64))
+    planted = {
+        host: codes_of(
+            coin,
+            np.r_[game.own(host)],
+            np.r_[game.own_short(host)],
+            replaced=game.replace,
+            together=game.together if sampler is None else None,
+        )
+        for host, coin in zip(game.hosts, coins, strict=True)
+    }
+    own = game.setting.shards
     if sampler is None:
-        return with_codes_behind(game.setting.shards, planted)
-    return with_codes_in_place(
-        game.setting.shards, planted, sampler=sampler, rounds=game.rounds, generator=generator
-    )
+        shards = with_codes_behind(own, planted)
+    else:
+        how: dict[str, Any] = {"sampler": sampler, "rounds": game.rounds, "generator": generator}
+        shards = with_codes_in_place(own, planted, **how)
+    setting = replace(game.setting, shards=shards, users=None)
+    run = setting, game.bound
+    how = {"traces": game.traces, "rounds": game.rounds}
+    for happened in rounds_with_canaries(*run, gradients=gradients, **how):
+        if happened.trace.has_contributions:
+            scorer.add(happened)
+        progress(happened.number)
+    return scorer

@@ -9,7 +9,7 @@ closure counts as seen, are left out: nobody sends them, and they mostly follow 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from scipy.sparse import csr_array
 
-__all__ = ["ObservedRows", "Projected", "shares_noise"]
+__all__ = ["ObservedRows", "Projected", "shares_noise", "values_of"]
 
 Project = Callable[[Tensor], Tensor]  # (rows, D) to (rows, n)
 _MOST_TRACES = 4  # of a run whose rounds differ; of more, noise is taken for shared
@@ -200,22 +200,39 @@ class ObservedRows:
         parts = [project(messages[i].rows, at) for i, at in self._messages]
         parts += [project(after[field]) for field in self._fields]
         seen = np.concatenate(parts)
-        known = iter(recorded.known)
-        noise = iter(recorded.noise)
-        sent = iter(messages)
-        for group, (told, weight) in zip(self.trace.groups, self._known, strict=True):
-            if isinstance(group, Contributions):
-                continue
-            if isinstance(group, Known):
-                field = next((f for f in before if group.what == state_column(f)), None)
-                value = next(known) if field is None else before[field]
-            elif isinstance(group, Messages):
-                value = next(sent).rows
-            else:
-                value = next(noise)
-            if weight is not None:
+        every = values_of(self.trace, messages, before=before, recorded=recorded)
+        for value, (told, weight) in zip(every, self._known, strict=True):
+            if value is not None and weight is not None:
                 seen = seen - weight @ project(value)[told]
         return np.asarray(seen)
+
+
+def values_of(
+    trace: RoundTrace,
+    messages: Sequence[Message],
+    *,
+    before: Mapping[str, Tensor],
+    recorded: Recorded,
+) -> Iterator[Tensor | None]:
+    """The (rows, D) value of each group of a round's columns; None of contributions.
+
+    Args:
+        trace: of the round.
+        messages: as they crossed.
+        before: the state's fields at the beginning.
+        recorded: what the round drew.
+    """
+    known, noise, sent = iter(recorded.known), iter(recorded.noise), iter(messages)
+    for group in trace.groups:
+        if isinstance(group, Contributions):
+            yield None
+        elif isinstance(group, Known):
+            field = next((f for f in before if group.what == state_column(f)), None)
+            yield next(known) if field is None else before[field]
+        elif isinstance(group, Messages):
+            yield next(sent).rows
+        else:
+            yield next(noise)
 
 
 def shares_noise(

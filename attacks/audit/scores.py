@@ -22,7 +22,7 @@ all other canaries. A combination of messages without noise decides the round by
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,41 +32,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...privacy.adversary import Adversary
-from ...training.engine.recording import GradientCall, Recorded
-from ...training.engine.transcript import Message
+from ...training.engine.recording import GradientCall
 from ...training.models.tasks import Task
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
 from ..watching.reference_sums import Oracle
-from .canaries import LENGTH, Directions, Released
+from .canaries import LENGTH, Directions, HappenedRound, Released
 from .canary_noise import Residue
 from .observed_rows import ObservedRows, Projected
 from .strength import likeliest, log_mixture, log_moved
 
 Array = NDArray[np.float64]
 _DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HappenedRound:
-    """One round of the real engine with canaries.
-
-    Attributes:
-        number: of the round; 0 is the start.
-        trace: of the round, at the noise of the run.
-        messages: as they crossed.
-        before, after: the state's fields.
-        recorded: what it drew and computed.
-        calls: what it asked of the gradients.
-    """
-
-    number: int
-    trace: RoundTrace
-    messages: Sequence[Message]
-    before: Mapping[str, Tensor]
-    after: Mapping[str, Tensor]
-    recorded: Recorded
-    calls: Sequence[Released]
 
 
 class LinkScores(NamedTuple):
@@ -153,7 +130,7 @@ class Scorer:
 
     def add(self, happened: HappenedRound) -> None:
         """Add one round's log-likelihood ratios."""
-        planted = self._planted(happened)
+        planted = self.planted(happened)
         project = Projected(self._directions.project)
         seen: dict[str, tuple[ObservedRows, Array]] = {}
         drowned: dict[str, bool] = {}
@@ -289,7 +266,8 @@ class Scorer:
             return np.where(share > 0.5, math.inf, away)
         return np.where(share > 0.5, math.inf, out)
 
-    def _planted(self, happened: HappenedRound) -> Planted:
+    def planted(self, happened: HappenedRound) -> Planted:
+        """What a round planted."""
         n = self._directions.count
         groups = [g for g in happened.trace.groups if isinstance(g, Contributions)]
         total = sum(g.size for g in groups)

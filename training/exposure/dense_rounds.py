@@ -35,7 +35,14 @@ from ..tracing.trace import AlgorithmTrace
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["DenseRound", "contributions_of", "dense_rounds", "streamed_view", "witness"]
+__all__ = [
+    "DenseRound",
+    "RoundRows",
+    "contributions_of",
+    "dense_rounds",
+    "streamed_view",
+    "witness",
+]
 
 _MOST_ENTRIES = 4_000_000  # of the matrix of all rounds: 32 MB
 _RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
@@ -120,24 +127,15 @@ class DenseRound(NamedTuple):
         cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int], *, closed: bool
     ) -> DenseRound:
         """The round with the contributions of `victims`; other agents' are held fixed."""
-        rows, names, unseen = part.seen_rows(adversary, end_state=False, closed=closed)
+        rows = RoundRows.of(part, adversary, closed=closed)
         at, owners, _, vectors = contributions_of(part, victims)
-        columns = (_carried_columns(part), at, part.unknown_noise(adversary))
-        released: list[int] = []
-        ends: list[csr_array] = []
-        position = 0
-        for field, matrix in part.record.end_state.items():
-            if field in _RELEASED:
-                released += range(position, position + matrix.shape[0])
-            position += matrix.shape[0]
-            ends.append(widened(matrix, part.columns))
         return cls(
-            _dense(part.expand(rows, unseen=unseen), columns),
-            _dense(part.expand(_stacked(ends, part.columns), unseen=unseen), columns),
+            rows.over(rows.seen, at),
+            rows.over(rows.carried, at),
             owners,
             vectors,
-            names,
-            released,
+            rows.messages,
+            rows.released,
         )
 
     def after(self) -> DenseRound:
@@ -155,8 +153,47 @@ class DenseRound(NamedTuple):
         )
 
 
-def _dense(rows: csr_array, columns: tuple[np.ndarray, ...]) -> Rows:
-    return Rows(*(rows[:, chosen].toarray() for chosen in columns))
+class RoundRows(NamedTuple):
+    """Rows of one round of an adversary's view, over all columns of its trace.
+
+    Messages that the adversary does not see are replaced by what they hold; one that it does see
+    stays a column of its own.
+
+    Attributes:
+        seen, carried: what the adversary sees, and what outlives the round.
+        messages: the name of each seen row.
+        released: positions of models and dual variables among the carried rows.
+        held: columns of the state that the round began with.
+        unknown: columns of noise that the adversary does not know.
+    """
+
+    seen: csr_array
+    carried: csr_array
+    messages: list[str]
+    released: list[int]
+    held: np.ndarray
+    unknown: np.ndarray
+
+    @classmethod
+    def of(cls, part: RoundTrace, adversary: Adversary, *, closed: bool) -> RoundRows:
+        """The rows of a traced round; if not `closed` messages alone are seen."""
+        rows, names, unseen = part.seen_rows(adversary, end_state=False, closed=closed)
+        released: list[int] = []
+        ends: list[csr_array] = []
+        position = 0
+        for field, matrix in part.record.end_state.items():
+            if field in _RELEASED:
+                released += range(position, position + matrix.shape[0])
+            position += matrix.shape[0]
+            ends.append(widened(matrix, part.columns))
+        carried = part.expand(_stacked(ends, part.columns), unseen=unseen)
+        seen, unknown = part.expand(rows, unseen=unseen), part.unknown_noise(adversary)
+        return cls(seen, carried, names, released, _carried_columns(part), unknown)
+
+    def over(self, rows: csr_array, contributions: np.ndarray) -> Rows:
+        """Some rows over the state, some columns of contributions, and unknown noise."""
+        columns = (self.held, contributions, self.unknown)
+        return Rows(*(rows[:, chosen].toarray() for chosen in columns))
 
 
 def _stacked(parts: Sequence[csr_array], width: int) -> csr_array:

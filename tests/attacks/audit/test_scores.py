@@ -93,7 +93,7 @@ def test_what_is_left_of_a_view_is_its_unknown_noise(name: str, adversary: str) 
     scorer = _scorer(objective, ways, adversary)
     who = parse_adversary(adversary, 5)
     for happened in rounds:
-        planted = scorer._planted(happened)
+        planted = scorer.planted(happened)
         rows, left = scorer._less_known(happened, who, planted)
         blocks = [g.block for g in happened.trace.groups if type(g).__name__ == "NoiseSources"]
         z = np.concatenate(
@@ -119,7 +119,7 @@ def test_a_canary_adds_its_information_to_the_score() -> None:
     objective, ways, rounds = _happened("dpdl", Form.REPAIRED)
     scorer = _scorer(objective, ways, "eavesdropper")
     happened = rounds[-1]
-    planted = scorer._planted(happened)
+    planted = scorer.planted(happened)
     who = parse_adversary("eavesdropper", 5)
     rows, left = scorer._less_known(happened, who, planted)
     found, _ = scorer._of_host(happened, rows, np.zeros_like(left), planted, 2)
