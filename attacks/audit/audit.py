@@ -350,21 +350,23 @@ def hosts_of(
     canaries: int,
     encrypted: bool,
     most: int = MOST,
+    together: bool = False,
 ) -> dict[str, dict[int, Adversary]]:
     """Who looks on whose canaries, by adversary name: each host is a worst victim of the adversary.
 
-    Adversaries without a view of their own, and those to whom all rounds are one release, are left
-    out.
+    Adversaries without a view of their own are left out, and those to whom all rounds are one
+    release, or all others where these are asked for.
 
     Args:
         exposures: of every agent to each adversary.
         canaries: as many as hosts are to hold.
         encrypted: outsiders see final models alone.
         most: how many an agent holds at once.
+        together: whether of adversaries to whom all rounds are one release, and of no others.
     """
     worst: dict[str, dict[int, Adversary]] = {}
     for name, every in exposures.items():
-        usable = [e for e in every if not e.whole_run and e.adversary != SINGLE_MESSAGE]
+        usable = [e for e in every if e.whole_run is together and e.adversary != SINGLE_MESSAGE]
         top = max((e.sum_of_squares for e in usable), default=0.0)
         if top > 0:
             alike = [e for e in usable if e.sum_of_squares >= top * (1 - 1e-9)]

@@ -29,6 +29,7 @@ from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
 from .grouped import GroupedGame, group_name
+from .whole_runs import whole_run_game, whole_run_names
 
 __all__ = ["game_of"]
 
@@ -54,8 +55,7 @@ def game_of(
         multiplier: noise multiplier of the run.
 
     Returns:
-        No game where no adversary can be scored round by round; the reason is empty where each row
-        has its own.
+        No game where no adversary can be scored; the reason is empty where each row has its own.
     """
     p = config.privacy
     assert p is not None  # noqa: S101 # checked by the caller
@@ -77,8 +77,20 @@ def game_of(
         _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)
         for g in plan.guarantees
     ]
+    over_all, why = whole_run_game(
+        config,
+        built,
+        plan,
+        multiplier=multiplier,
+        traces=_traced(built, multiplier),
+        clips_batches=_clips_batches(built, of_unit),
+        clips_users=_clips_users(of_unit),
+    )
+    if why:
+        rows = whole_run_names(plan)
+        against = [replace(one, why=why) if one.name in rows else one for one in against]
     if not adversaries:
-        return None, against, ""
+        return over_all, against, ""
     if not whole and _clips_users(of_unit):
         return None, against, _NO_USERS
     adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
@@ -129,6 +141,8 @@ def game_of(
         batch_clipped=batch_clipped,
         together=of_user,
     )
+    if over_all is not None:
+        return GroupedGame(single=game, group=over_all), against, ""
     if p.records_per_person == 1 or unit is Unit.USER:
         return game, against, ""
     several = [

@@ -1,4 +1,8 @@
-"""Two games as one: canaries that are one record, and canaries that are several of one person."""
+"""Two games as one.
+
+Canaries that are one record, and canaries that are several of one person; or those scored round by
+round, and those of adversaries to whom all rounds are one release.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...attacks.audit.game import CanaryGame, Game, Played, Progress
+from ...attacks.audit.whole_runs.game import WholeRunGame
 from ...attacks.watching.result import Check
 from ...privacy.adversary import Adversary
 from ...training.tracing.trace import AlgorithmTrace
@@ -30,11 +35,12 @@ class GroupedGame:
 
     Attributes:
         single: of one record.
-        group: of several, of the same run and hosts; its adversaries have names of their own.
+        group: of several, of the same run and hosts, or over all rounds; its adversaries have
+            other names.
     """
 
     single: CanaryGame
-    group: CanaryGame
+    group: CanaryGame | WholeRunGame
 
     @property
     def traces(self) -> AlgorithmTrace:
