@@ -36,7 +36,7 @@ __all__ = ["Turn", "WholeRunScorer"]
 
 Array = NDArray[np.float64]
 _DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
-_NOTHING = 1e-12  # of the information of a turn, beside the largest
+_LEAST = 1e-6  # share of a turn's information that turns before it do not have, to count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,14 +166,8 @@ class WholeRunScorer:
         there, sign, long = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
         for j in range(shape[1]):
             made = member * c[:, j]  # (turns, columns)
-            G = made @ M @ made.T
-            at = np.flatnonzero(G.diagonal() > _NOTHING * G.diagonal().max(initial=0.0))
+            at, L = _independent(made @ M @ made.T)
             if not len(at):
-                continue
-            G = G[np.ix_(at, at)]
-            try:
-                L = np.linalg.cholesky(G)
-            except np.linalg.LinAlgError:  # turns that tell the same
                 continue
             z, adds = np.linalg.solve(L, alone[at, j]), L.sum(axis=0)  # L' 1
             turned = np.where(adds < 0, -1.0, 1.0)
@@ -197,3 +191,24 @@ class WholeRunScorer:
             for i, t in enumerate(rounds)
             if np.isfinite(standard[i]).any()
         ]
+
+
+def _independent(G: Array) -> tuple[list[int], Array]:
+    """The turns that tell something of their own, and the Cholesky factor of their covariance.
+
+    Where rounds were mixed for long before they are seen, early turns tell all the same.
+
+    >>> at, L = _independent(np.array([[4.0, 2.0, 4.0], [2.0, 2.0, 2.0], [4.0, 2.0, 4.0]]))
+    >>> at, L.tolist()
+    ([0, 1], [[2.0, 0.0], [1.0, 1.0]])
+    """
+    from scipy.linalg import solve_triangular
+
+    at, L = list[int](), np.zeros((0, 0))
+    for t in np.flatnonzero(G.diagonal() > 0).tolist():
+        row = solve_triangular(L, G[at, t], lower=True) if at else np.zeros(0)
+        left = G[t, t] - row @ row
+        if left > _LEAST * G[t, t]:
+            L = np.block([[L, np.zeros((len(at), 1))], [row, np.sqrt(left)]])
+            at.append(t)
+    return at, L
