@@ -17,6 +17,7 @@ breaks the promise, however it was drawn.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -95,6 +96,30 @@ class Turns:
         # A coin for everybody, so that whose turn it is moves nobody else's.
         chosen = poisson_batch(len(turn), self.coin, generator=generator)
         return np.asarray(chosen[turn[chosen]], dtype=np.int64)
+
+    @property
+    def digest(self) -> str:
+        """Of the pattern, its numbers and every record's turns; to be compared in memory alone.
+
+        One who knows all records but one could tell by it which the last one is.
+        """
+        told = hashlib.sha256(repr((self.pattern, self.rounds, self.coin, self.seed)).encode())
+        for of in self.keys:
+            told.update(len(of).to_bytes(8, "little") + of.astype("<u8").tobytes())
+        return told.hexdigest()
+
+    def check_goes_on(self, digest: str | None) -> None:
+        """Refuse a run that is to go on with other turns than it began with, or with unknown ones.
+
+        Raises:
+            ValueError: the digest is none, or that of others.
+        """
+        if digest != self.digest:
+            what = "is missing" if digest is None else "is that of other turns"
+            raise InputError(
+                f"turns {what}: records that are others today would be in rounds of two patterns; "
+                "give turns=setting.turns.digest of the engine whose snapshot this is"
+            )
 
     def fitting(self, held: Sequence[int]) -> Turns:
         """The same turns for agents that hold more records behind those that have one."""

@@ -328,11 +328,10 @@ class Engine:
 
     def _rows_of_all(self, value: Agents) -> Tensor:
         """The rows of all agents, on every rank."""
-        rows: Tensor = value.rows
         if self.ranks is None:
-            return rows
+            return value.rows
         shares = [self.ranks.share(rank) for rank in range(self.ranks.size)]
-        return gather(rows, shares=shares, ranks=self.ranks)
+        return gather(value.rows, shares=shares, ranks=self.ranks)
 
     @property
     def layout(self) -> str:
@@ -357,34 +356,35 @@ class Engine:
             for name, value in self.state._asdict().items()
         }
 
-    def restore(self, snapshot: Mapping[str, Tensor], *, round: int) -> None:
+    def restore(
+        self, snapshot: Mapping[str, Tensor], *, round: int, turns: str | None = None
+    ) -> None:
         """Continue from a whole snapshot taken after the given round; nothing is released by it.
 
+        A run in turns goes on with those that it began with: `turns` is their `Turns.digest`.
+
         Raises:
-            ValueError: fields or shapes that are not those of the algorithm's state.
+            ValueError: fields or shapes that are not those of the algorithm's state; other turns.
         """
+        if self.setting.turns is not None:
+            self.setting.turns.check_goes_on(turns)
         self._start(recorded=None, to_taps=False)  # for the kind and the shapes of the state
 
-        # Compare with the snapshot, which is of all agents wherever they run.
+        # The snapshot is of all agents, wherever they run.
         held, agents = self.state._asdict(), self.setting.graph.agents
         shapes = {
-            name: (agents, *value.rows.shape[1:])
-            if isinstance(value, Agents)
-            else tuple(value.shape)
-            for name, value in held.items()
+            k: (agents, *v.rows.shape[1:]) if isinstance(v, Agents) else tuple(v.shape)
+            for k, v in held.items()
         }
         given = {name: tuple(value.shape) for name, value in snapshot.items()}
         if shapes != given:
             raise InputError(f"snapshot holds {given}, but the algorithm's state is {shapes}")
-        mine = slice(self._mine.start, self._mine.stop)
+        mine, to = slice(self._mine.start, self._mine.stop), self.setting
         fields = {
-            name: Agents(value[mine].to(self.setting.device, self.setting.dtype))
-            if isinstance(held[name], Agents)
-            else value
-            for name, value in snapshot.items()
+            k: Agents(v[mine].to(to.device, to.dtype)) if isinstance(held[k], Agents) else v
+            for k, v in snapshot.items()
         }
-        self.state = self.state._replace(**fields)
-        self.round = round
+        self.state, self.round = self.state._replace(**fields), round
 
 
 def gradients_of(setting: Setting, *, drops: bool = True) -> ClippedSums:

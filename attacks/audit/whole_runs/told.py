@@ -155,9 +155,9 @@ class Told:
         everybody = [g for g in part.groups if isinstance(g, Contributions)]
         spans = [np.arange(g.start, g.start + g.size) for g in everybody]
         known: list[NDArray[np.int64] | None] = []
-        for group in part.groups:
-            told = np.flatnonzero(~hidden[group.start : group.start + group.size])
-            own = isinstance(group, Contributions) or group.block != 0
+        for of in part.groups:
+            told = np.flatnonzero(~hidden[of.start : of.start + of.size])
+            own = isinstance(of, Contributions) or of.block != 0
             known.append(None if own or not len(told) else told)
         released, position = dict[str, range](), 0
         for field, matrix in part.record.end_state.items():

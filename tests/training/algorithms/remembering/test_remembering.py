@@ -15,12 +15,14 @@ from overhear.training import account
 from overhear.training.algorithms.remembering import dp_ftrl, mafalda
 from overhear.training.algorithms.remembering.strategy import strategy_table
 from overhear.training.batches.turns import turns_of
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import ring
 from tests.training.contract import bound_to, setting
+from tests.training.exposure.test_memory import by_strategy, traced, whole_run
 
 MODULES = {"mafalda": mafalda, "dp-ftrl": dp_ftrl}
 RUN = {"rounds": 12, "sampling_rate": 0.1, "delta": 1e-5, "noise_multiplier": 2.0}
@@ -87,6 +89,43 @@ def test_a_restored_run_goes_on_with_the_noise_that_it_remembers(name):
         resumed.advance()
     after, again = whole.snapshot(), resumed.snapshot()
     assert all(torch.equal(after[field], again[field]) for field in after)
+
+
+def test_a_run_in_turns_is_restored_with_its_own_records_alone():
+    """Record 0 of agent 1 is another one today, and so may its turn be."""
+    made, here = bound("mafalda", rounds=6, bands=3), setting(ring(4), rate=0.25)
+
+    def engine_of(shards):
+        how = {"rounds": 6, "sampling_rate": 0.25, "seed": 0}
+        turns = turns_of(pattern_of({"cycle": 4}), shards, **how)
+        return Engine(replace(here, shards=shards, turns=turns), made)
+
+    first = engine_of(here.shards)
+    for _ in range(2):
+        first.advance()
+    kept, own = first.snapshot(), first.setting.turns.digest
+    engine_of(here.shards).restore(kept, round=2, turns=own)
+    others = list(here.shards)
+    others[1] = Examples(others[1].inputs.clone(), others[1].targets)
+    others[1].inputs[0] += 1.0
+    with pytest.raises(ValueError, match="is that of other turns"):
+        engine_of(others).restore(kept, round=2, turns=own)
+    with pytest.raises(ValueError, match="turns is missing"):
+        engine_of(here.shards).restore(kept, round=2)
+
+
+@pytest.mark.parametrize(
+    ("period", "every", "own"), [(0, 6.487852, 1.0), (4, 3.267395, 1.0)], ids=["12", "4"]
+)
+def test_strategies_for_a_ring_of_ten_and_twelve_rounds_cost_what_was_computed_apart(
+    period, every, own
+):
+    """A record in every round, and one in the rounds that the strategy is made for."""
+    table = strategy_table(ring(10).weights, rounds=12, period=period, bands=0, algorithm="a")
+    traces = traced(by_strategy, rounds=12, length=11, strategy=table.numpy())
+    used = {"cycle": period} if period else 1
+    assert whole_run(traces).largest == pytest.approx(every, abs=5e-6)
+    assert whole_run(traces, participation=used).largest == pytest.approx(own, abs=1e-6)
 
 
 def test_turns_that_are_over_before_the_next_one_amplify():
