@@ -234,7 +234,8 @@ def replay(
             trace=made.start, recorded=on_host(recorded), state={}, end=_agents_of(engine)
         )
     else:
-        engine.restore(trial.snapshot, round=trial.snapshot_round)
+        own = trial.setting.turns_digest  # what is replayed is released to nobody
+        engine.restore(trial.snapshot, round=trial.snapshot_round, turns=own)
         transcript.clear()  # of the start that `restore` makes
     last = trial.round + trial.together - 1
     attacked = range(trial.round, last + 1)

@@ -259,9 +259,9 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
         engine.start()
         released.append(0)
     else:
-        turns = built.setting.turns  # found to be those that it began with, by `check_turns`
-        digest = None if turns is None else turns.digest
-        engine.restore(start.state, round=start.round, turns=digest)  # its start is sent to nobody
+        # Its own start is sent to nobody; `check_turns` found its records to be those of before.
+        own = built.setting.turns_digest
+        engine.restore(start.state, round=start.round, turns=own)
     releases = [{"kind": kind} for kind in session.plan.message_kinds]
     every, rounds = config.training.evaluate_every, config.training.rounds
     with nullcontext() if ledger is None else run_folder.metrics_file(out) as lines:

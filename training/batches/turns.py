@@ -118,7 +118,7 @@ class Turns:
             what = "is missing" if digest is None else "is that of other turns"
             raise InputError(
                 f"turns {what}: records that are others today would be in rounds of two patterns; "
-                "give turns=setting.turns.digest of the engine whose snapshot this is"
+                "give turns=setting.turns_digest of the engine whose snapshot this is"
             )
 
     def fitting(self, held: Sequence[int]) -> Turns:

@@ -361,7 +361,7 @@ class Engine:
     ) -> None:
         """Continue from a whole snapshot taken after the given round; nothing is released by it.
 
-        A run in turns goes on with those that it began with: `turns` is their `Turns.digest`.
+        A run in turns goes on with those that it began with: `turns` is its `Setting.turns_digest`.
 
         Raises:
             ValueError: fields or shapes that are not those of the algorithm's state; other turns.

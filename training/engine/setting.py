@@ -83,6 +83,11 @@ class Setting:
             return turn_words(self.turns.pattern, self.turns.coin)
         return None if self.sampler is None else self.sampler.words(self.sampling_rate)
 
+    @property
+    def turns_digest(self) -> str | None:
+        """What `Engine.restore` asks for where a run is in turns; None where it is not."""
+        return None if self.turns is None else self.turns.digest
+
     def kept(self) -> Kept:
         """What a run holds its batches against, so that no record is drawn out of its turn."""
         sizes = [shard.size for shard in self.shards]

@@ -103,7 +103,7 @@ def test_a_run_in_turns_is_restored_with_its_own_records_alone():
     first = engine_of(here.shards)
     for _ in range(2):
         first.advance()
-    kept, own = first.snapshot(), first.setting.turns.digest
+    kept, own = first.snapshot(), first.setting.turns_digest
     engine_of(here.shards).restore(kept, round=2, turns=own)
     others = list(here.shards)
     others[1] = Examples(others[1].inputs.clone(), others[1].targets)
