@@ -2,7 +2,7 @@
 
 import sys
 
-from .commands.__main__ import main
+from overhear.commands.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -184,8 +184,10 @@ _PATIENCE = 10
 
 def _check_answers(address: str | None) -> None:
     """Refuse an address of ray at which nobody listens, for which ray itself waits minutes."""
-    where = urlsplit(address if "://" in str(address) else f"ray://{address}")
-    if address in (None, "auto", "local") or not where.hostname:
+    if address is None or address in ("auto", "local"):
+        return
+    where = urlsplit(address if "://" in address else f"ray://{address}")
+    if not where.hostname:
         return
     try:
         port = where.port or 6379

@@ -32,10 +32,19 @@ def test_what_is_said_of_dpdl_at_equal_epsilon_is_what_was_printed(other):
 
 def test_what_is_said_of_verdicts_is_how_many_were_printed():
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
-    counts = re.findall(r"Of (\d+) lines: (\d+) reproduced, (\d+) not reproduced", text)
-    assert len(counts) == 3
+    printed = re.findall(r"Of (\d+) lines: ([^.]*)\.", text)
+    assert len(printed) == 6
+    said = [{w: int(n) for n, w in re.findall(r"(\d+) ([a-z ]+)", line)} for _, line in printed]
+    assert [sum(one.values()) for one in said] == [int(lines) for lines, _ in printed]
     words = [
         row[-1].partition(":")[0] for row in rows() if row[-1].startswith(("reproduced", "not r"))
     ]
-    assert words.count("reproduced") == sum(int(count[1]) for count in counts)
-    assert words.count("not reproduced") == sum(int(count[2]) for count in counts)
+    for word in ("reproduced", "not reproduced"):
+        assert words.count(word) == sum(one.get(word, 0) for one in said)
+
+
+def test_what_is_said_of_dynamic_noise_is_what_was_printed():
+    for epsilon, said in (("1.0", "1.51 ± 0.122"), ("3.0", "0.886 ± 0.137")):
+        [row] = rows("Dyn is better than Const", f"privacy.epsilon={epsilon}")
+        assert row[2] == f"-{said}"
+        assert said in " ".join(PAGE.read_text(encoding="utf-8").split())
