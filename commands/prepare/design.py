@@ -52,7 +52,7 @@ def design(
 ) -> None:
     """The best noise for a run's graph and rounds, of five kinds, at equal epsilon.
 
-    Exit code 0; 2: bad input, or with --out a kind that nothing trains.
+    Exit code 0; 2: bad input, or with --out a kind that cannot meet the target.
     """
     from ...privacy.errors import InputError
     from ...runs.run_file.run_file import load_run_file
@@ -77,17 +77,19 @@ def design(
 
 
 def _write(config: RunFile, found: Compared, out: Path, kind: str | None) -> Row:
-    """Write the run file of the kind that is asked for, or of the least noise that trains."""
+    """Write the run file of the kind that is asked for, or of the least noise."""
     from ...privacy.errors import InputError
     from ...runs.design.trainable import run_file_with
 
     if kind is not None and kind not in (names := [row.kind for row in found.rows]):
         raise InputError(f"kind={kind!r} is unknown; use one of {', '.join(names)}")
     asked = [row for row in found.rows if kind in (None, row.kind)]
-    rows = [row for row in asked if row.algorithm is not None and row.meets]
+    rows = [row for row in asked if row.meets]
     if not rows:
-        why = asked[0].because or "it cannot meet the target against this adversary"
-        raise InputError(f"noise {asked[0].kind!r} is not trained: {why}; choose another --kind")
+        raise InputError(
+            f"noise {asked[0].kind!r} cannot meet the target against {found.adversary}; choose "
+            "another --kind"
+        )
     text = run_file_with(config, rows[0], epsilon=found.epsilon).to_toml()
     try:
         with out.open("x", encoding="utf-8") as opened:
@@ -138,7 +140,7 @@ def _trained(found: Compared) -> list[str]:
     said = []
     for row in found.rows:
         settings = "".join(f", {key} = {value}" for key, value in row.settings.items())
-        said.append(f"{row.kind}: {(row.algorithm or 'nothing, ' + row.because) + settings}")
+        said.append(f"{row.kind}: {row.algorithm}{settings}")
     return said
 
 

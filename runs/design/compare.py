@@ -6,7 +6,8 @@ memory makes one release of all rounds. Two figures of it are proven, and the be
     whole run   a record is taken to be in every one of its turns, and nothing amplifies
     bands       a strategy of p coefficients, records in b >= p groups that take turns, each drawn
                 in its turn by a secret coin: a round's noise meets what is used again b rounds
-                later in no row, so these are ceil(T / b) rounds of Poisson batches
+                later in no row, so these are ceil(T / b) rounds of Poisson batches. A plan shows
+                this for who hears every message alone, so it counts against no other target
 
 Where a record may be in every round memory gains nothing (`privacy.noise.design.dual`: M may be
 raised to its diagonal), so under plain Poisson batches it is shown with the groups that it needs.
@@ -120,6 +121,7 @@ class _Comparison:
             )
         self.adversary = _target_adversary(config)
         self.known = _known_to(self.adversary, graph.agents)
+        self.hears_all = self.adversary == "eavesdropper" and config.graph.links == "clear"
         self.epsilon = self._target()
 
     def compared(self) -> Compared:
@@ -203,10 +205,12 @@ class _Comparison:
     def _ways(self, kind: Kind, sampling: _Sampling) -> list[_Way]:
         b, found = sampling.groups, list[_Way]()
         of = functools.partial(design, kind, self.weights, rounds=self.rounds, knowing=self.known)
-        if sampling.own:
+        if sampling.own or not self.hears_all:
             multiplier = self._multiplier(1, 1.0)
-            found.append(self._way(of(period=b), sampling, multiplier, amplified=False, rounds=1))
-        if sampling.rate < 1.0 or not sampling.own:
+            few = None if sampling.own else b  # of groups that are only proposed
+            made = of(period=b, bands=few, certified=sampling.own)
+            found.append(self._way(made, sampling, multiplier, amplified=False, rounds=1))
+        if self.hears_all and (sampling.rate < 1.0 or not sampling.own):
             turns = -(-self.rounds // b)
             multiplier = self._multiplier(turns, sampling.rate)
             for bands in _bands(b, own=sampling.own):
@@ -253,7 +257,7 @@ class _Comparison:
             else self._epsilon(way.multiplier / how.joint / factor, rounds=way.rounds, rate=rate)
             for factor in self._insiders(made)
         )
-        energy = made.energy if way.how.energy is None else way.how.energy
+        energy = made.energy if how.energy is None else how.energy
         known = made.lower_bound > 0 and (made.kind is not Kind.PAIRS or made.bands > 1)
         return Row(
             kind=_name(made),
@@ -268,7 +272,7 @@ class _Comparison:
             noise=way.noise,
             energy=energy,
             less_energy=0.0,
-            gap=max(0.0, energy / made.lower_bound - 1.0) if known else None,
+            gap=max(0.0, energy * how.joint**2 / made.lower_bound - 1.0) if known else None,
             bound_of=_bound_of(made) if known else None,
             outsider=outsider,
             one_agent=one,
@@ -276,7 +280,6 @@ class _Comparison:
             undone_by=undone_by(made.kind),
             algorithm=how.algorithm,
             settings=how.settings,
-            because=how.because,
         )
 
     def _insiders(self, made: Design) -> tuple[float, float, float]:

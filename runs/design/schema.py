@@ -53,12 +53,10 @@ class Row(Described):
     """Epsilon against all agents but the victim together."""
     undone_by: str
     """Who can subtract the noise, or a part of it."""
-    algorithm: str | None
-    """That trains with it; null where none does."""
+    algorithm: str
+    """That trains with it."""
     settings: dict[str, str | int | float]
     """Hyper-parameters of that algorithm."""
-    because: str
-    """Why nothing trains it; else empty."""
 
     @property
     def meets(self) -> bool:

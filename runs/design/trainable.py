@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...privacy.noise.correlated import whisper_covariance
 from ...privacy.noise.covariance import Matrix
 from ...privacy.noise.design.kinds import Design, Kind
 from ...privacy.noise.design.pairs import pair_exposure
-from ...privacy.noise.design.workload import grams, modes_of
-from ...training.algorithms.remembering.strategy import MOST_ROUNDS, strategy_table
+from ...privacy.noise.design.toeplitz import filter_cost
+from ...privacy.noise.design.workload import MOST_DENSE, Modes, grams, modes_of
+from ...training.algorithms.remembering.strategy import (
+    joint_tables,
+    matrix_of,
+    pair_variances,
+    strategy_table,
+)
 from ...training.graphs.graph import Graph
 from ..run_file.run_file import RunFile, read_tables
 from ..run_file.toml import read_toml
@@ -22,7 +29,7 @@ from .schema import Row
 
 __all__ = ["Trained", "run_file_with", "trained"]
 
-_UNTRAINED = "no algorithm makes this noise yet"
+_MOST_REMEMBERED = 320  # vectors that an agent keeps; more make a run's account slow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,18 +37,16 @@ class Trained:
     """How noise is made in a run.
 
     Attributes:
-        algorithm: its name; None where none makes it.
+        algorithm: its name.
         settings: hyper-parameters.
         energy: of its noise in the models where it is not that of the design.
         joint: joint sensitivity of what a turn, or the run, releases at noise multiplier 1.
-        because: why none makes it.
     """
 
-    algorithm: str | None = None
+    algorithm: str
     settings: dict[str, str | int | float] = field(default_factory=dict)
     energy: float | None = None
     joint: float = 1.0
-    because: str = ""
 
 
 def trained(
@@ -61,52 +66,90 @@ def trained(
         amplified: whether turns are counted one by one, with their coins.
         knowing: sets of agents that may be the adversary.
     """
-    settings: dict[str, str | int | float]
     if made.kind is Kind.INDEPENDENT:
         return Trained(algorithm="ldp-dsgd")
     if made.kind is Kind.ACROSS:
         horizon, energy = _best_horizon(graph.weights, rounds=made.rounds)
         uses = -(-made.rounds // made.period)
-        settings = {"horizon": horizon}
-        return Trained(algorithm="whisper", settings=settings, energy=energy * uses)
+        return Trained(algorithm="whisper", settings={"horizon": horizon}, energy=energy * uses)
     if made.kind is Kind.PAIRS and made.bands == 1:
         return _of_decor(made, graph.weights, knowing)
-    if made.kind is not Kind.TIME:
-        return Trained(because=_UNTRAINED)
-    if made.rounds > MOST_ROUNDS:
-        return Trained(because=f"mafalda finds strategies for at most {MOST_ROUNDS} rounds")
-    bands = made.bands if amplified else 0
-    settings = {"period": groups, "bands": bands}
-    energy, joint = _of_mafalda(graph.weights, made.rounds, groups, bands)
-    return Trained(algorithm="mafalda", settings=settings, energy=energy, joint=joint)
+    whole = made.bands == made.rounds  # a strategy of every round
+    run: _Run = {"rounds": made.rounds, "period": groups, "bands": 0 if whole else made.bands}
+    modes = modes_of(graph.weights)
+    if made.kind is Kind.JOINT:
+        most = 1 + _MOST_REMEMBERED // len(modes.eigenvalues)
+        if made.bands > most:
+            run["bands"] = most
+        tables = joint_tables(graph.weights, **run, algorithm="joint-dsgd").numpy()
+        noise = _Remembered(tables, modes, np.ones(len(tables)))
+        return _made_by("joint-dsgd", noise, run, amplified=amplified)
+    ratio = round(made.ratio, 6)
+    name = "mafalda" if made.kind is Kind.TIME else "decor-over-time"
+    table = strategy_table(graph.weights, **run, algorithm=name, ratio=ratio).numpy()
+    variances = pair_variances(graph.weights, modes, ratio=ratio)
+    noise = _Remembered(np.repeat(table[None], len(variances), axis=0), modes, variances)
+    found = _made_by(name, noise, run, amplified=amplified)
+    if made.kind is Kind.TIME or found.energy is None:
+        return found
+    # The algorithm's scale is that of an outsider, and the design's that of who knows most.
+    outsider = pair_exposure(graph.weights, ratio=ratio)
+    worst = pair_exposure(graph.weights, ratio=ratio, knowing=knowing)
+    return replace(
+        found,
+        settings={"correlation": ratio, **found.settings},
+        energy=found.energy * outsider,
+        joint=found.joint * math.sqrt(worst / outsider),
+    )
 
 
-@functools.lru_cache(maxsize=64)
-def _mafalda(weights: bytes, agents: int, rounds: int, period: int, bands: int) -> Matrix:
-    """C of `mafalda`, (T, T), from the table that its step reads."""
-    W = np.frombuffer(weights).reshape(agents, agents)
-    table = strategy_table(W, rounds=rounds, period=period, bands=bands, algorithm="mafalda")
-    C = np.zeros((rounds, rounds))
-    for t, row in enumerate(table.numpy()):
-        back = min(t + 1, len(row))
-        C[t, t - np.arange(back)] = row[:back]
-    return C
+class _Run(TypedDict):
+    rounds: int
+    period: int
+    bands: int
 
 
-def _of_mafalda(weights: Matrix, rounds: int, period: int, bands: int) -> tuple[float, float]:
-    """Energy of its noise at noise multiplier 1, and the joint sensitivity that is counted there.
+class _Remembered(NamedTuple):
+    """Noise with memory.
+
+    Attributes:
+        tables: (modes, T or 1, p), the strategy of each eigenspace.
+        modes: of the weights.
+        variances: (modes,), across agents.
+    """
+
+    tables: NDArray[np.float64]
+    modes: Modes
+    variances: Matrix
+
+
+def _made_by(algorithm: str, noise: _Remembered, run: _Run, *, amplified: bool) -> Trained:
+    """With the energy of its noise at noise multiplier 1, and the joint sensitivity there.
 
     Of turns that are counted one by one that of one of them, else that of a record's all.
     """
-    C = _mafalda(np.ascontiguousarray(weights).tobytes(), len(weights), rounds, period, bands)
-    modes = modes_of(weights)
-    gram = np.einsum("k,kst->st", modes.weights, grams(modes.eigenvalues, rounds=rounds))
-    M = C.T @ C
-    energy = float(np.trace(np.linalg.solve(M, gram))) / rounds
-    if bands:
-        return energy, float(np.sqrt(M.diagonal().max()))
-    used = [np.arange(j, rounds, period) for j in range(period)]
-    return energy, float(np.sqrt(max(np.abs(M[np.ix_(p, p)]).sum() for p in used)))
+    rounds, period = run["rounds"], run["period"]
+    shares, values = noise.modes.shares, noise.modes.eigenvalues
+    spent = np.empty(len(values))
+    if rounds > MOST_DENSE:  # the same in every round, and no turns meet
+        columns = shares @ np.square(noise.tables[:, 0]).sum(axis=1)
+        learnt = float(columns.max()) if amplified else 1.0
+        for k, value in enumerate(values):
+            spent[k] = filter_cost(noise.tables[k, 0], float(value), rounds=rounds)
+    else:
+        M = np.empty((len(values), rounds, rounds))
+        for k, gram in enumerate(grams(values, rounds=rounds)):
+            C = matrix_of(noise.tables[k], rounds=rounds)
+            M[k] = C.T @ C
+            spent[k] = np.trace(np.linalg.solve(M[k], gram))
+        of = np.einsum("ik,kst->ist", shares, M)
+        turns = [np.arange(j, rounds, period) for j in range(period)]
+        if amplified:
+            turns = [np.array([t]) for t in range(rounds)]
+        learnt = max(float(np.abs(of[:, p[:, None], p]).sum(axis=(1, 2)).max()) for p in turns)
+    energy = float((noise.modes.weights * noise.variances) @ spent) / rounds
+    settings: dict[str, str | int | float] = {"period": period, "bands": run["bands"]}
+    return Trained(algorithm=algorithm, settings=settings, energy=energy, joint=math.sqrt(learnt))
 
 
 def _of_decor(made: Design, weights: Matrix, knowing: Sequence[frozenset[int]]) -> Trained:

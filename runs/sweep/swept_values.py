@@ -134,6 +134,8 @@ def toml_of(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
         return f"[{', '.join(map(toml_of, value))}]"
+    if isinstance(value, Mapping):  # such as a pattern of rounds
+        return f"{{{', '.join(f'{json.dumps(k)} = {toml_of(v)}' for k, v in value.items())}}}"
     written = write_toml({"t": {"v": value}})
     body = written.partition("\n")[2]
     if body.startswith("v = "):

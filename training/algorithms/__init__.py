@@ -25,6 +25,8 @@ from .correlated import ldp_dsgd
 from .correlated import cdp_dsgd
 from .remembering import mafalda
 from .remembering import dp_ftrl
+from .remembering import joint
+from .remembering import decor_over_time
 from .compressed import choco_sgd
 from .compressed import porter
 from .min_max import dpmixsgd

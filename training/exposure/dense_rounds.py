@@ -29,7 +29,7 @@ from ...privacy.view.whole_run import Rows, StreamedView
 from ..tracing.linear_forms import Contributions, Known
 from ..tracing.round_trace import RoundTrace
 from ..tracing.scripts import state_column
-from ..tracing.sparse_rows import widened
+from ..tracing.sparse_rows import stacked
 from ..tracing.trace import AlgorithmTrace
 
 if TYPE_CHECKING:
@@ -185,8 +185,8 @@ class RoundRows(NamedTuple):
             if field in _RELEASED:
                 released += range(position, position + matrix.shape[0])
             position += matrix.shape[0]
-            ends.append(widened(matrix, part.columns))
-        carried = part.expand(_stacked(ends, part.columns), unseen=unseen)
+            ends.append(matrix)
+        carried = part.expand(stacked(ends, part.columns), unseen=unseen)
         seen, unknown = part.expand(rows, unseen=unseen), part.unknown_noise(adversary)
         return cls(seen, carried, names, released, _carried_columns(part), unknown)
 
@@ -194,12 +194,6 @@ class RoundRows(NamedTuple):
         """Some rows over the state, some columns of contributions, and unknown noise."""
         columns = (self.held, contributions, self.unknown)
         return Rows(*(rows[:, chosen].toarray() for chosen in columns))
-
-
-def _stacked(parts: Sequence[csr_array], width: int) -> csr_array:
-    from scipy.sparse import csr_array, vstack
-
-    return csr_array(vstack([csr_array((0, width)), *parts]))
 
 
 def _carried_columns(part: RoundTrace) -> np.ndarray:

@@ -258,11 +258,19 @@ class _Run:
         return who
 
     def _stated(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
-        """As `_sensitivity`, and infinite where no figure of the batches can be expressed."""
+        """As `_sensitivity`, and infinite where no figure of the batches can be expressed.
+
+        It is infinite, too, where rounding hides one of a round whose closed state holds remembered
+        noise, by which all noise is told: there all rounds together are looked at.
+        """
         try:
             return self._sensitivity(who, victim, views)
-        except InexpressibleView as reason:
+        except UnsupportedView as reason:
             status, releases = Status.CANNOT_BE_EXPRESSED, list[Release]()
+            if not isinstance(reason, InexpressibleView):
+                if not any(base.remembers for base in self._bases):
+                    raise
+                status = Status.NO_PROTECTION
             for part in self._parts:
                 batches = part.base.of_victim(victim).values()
                 for (columns, bounds, draws), reach in zip(

@@ -45,7 +45,7 @@ from ..tracing.cancellation import UNIT_ROUNDING, Cancelled, cancelled_terms
 from ..tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ..tracing.record import RoundRecord
 from ..tracing.round_trace import RoundTrace
-from ..tracing.sparse_rows import widened
+from ..tracing.sparse_rows import stacked, widened
 from .shared_view import columns_of, in_row_space, numbered
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Residues:
 
     @cached_property
     def _released(self) -> _Released:
-        from scipy.sparse import csr_array, vstack
+        from scipy.sparse import csr_array
 
         record, width = self._record, self._trace.columns
         count = sum(c.size.size for c in record.cancelled)
@@ -141,16 +141,8 @@ class Residues:
         for (what, matrix), residue in zip(closed, residues, strict=True):
             parts.append((matrix, residue))
             names += [f"{what}, row {i}" for i in range(matrix.shape[0])]
-        rows = [widened(csr_array(m), width) for m, _ in parts]
-        left = [
-            csr_array((m.shape[0], count)) if r is None else widened(csr_array(r), count)
-            for m, r in parts
-        ]
-        return _Released(
-            csr_array(vstack([csr_array((0, width)), *rows])),
-            csr_array(vstack([csr_array((0, count)), *left])),
-            names,
-        )
+        left = [csr_array((m.shape[0], count)) if r is None else csr_array(r) for m, r in parts]
+        return _Released(stacked([m for m, _ in parts], width), stacked(left, count), names)
 
     @cached_property
     def _lost(self) -> csr_array:
@@ -169,17 +161,15 @@ class Residues:
     @cached_property
     def _held(self) -> csr_array:
         """(columns, columns) what each column holds without messages; but for those, itself."""
-        from scipy.sparse import csr_array, eye_array, vstack
+        from scipy.sparse import csr_array, eye_array
 
         width = self._trace.columns
-        parts = [csr_array((0, width))]
-        for g in self._record.groups:
-            if isinstance(g, Messages):
-                before = csr_array(vstack(parts))
-                parts = [before, csr_array(g.rows @ before[: g.rows.shape[1]])]
-            else:
-                parts.append(csr_array(eye_array(g.size, width, k=g.start)))
-        return csr_array(vstack(parts))
+        before, end = csr_array((0, width)), 0  # groups lie side by side, so those between are one
+        for g in self._trace.messages:
+            between = csr_array(eye_array(g.start - end, width, k=end))
+            before, end = stacked([before, between], width), g.start + g.size
+            before = stacked([before, csr_array(g.rows @ before[: g.rows.shape[1]])], width)
+        return stacked([before, csr_array(eye_array(width - end, width, k=end))], width)
 
     @cached_property
     def _full(self) -> csr_array:
@@ -367,18 +357,18 @@ def _mask(columns: np.ndarray, width: int) -> np.ndarray:
 
 def _signs_agree(record: RoundRecord) -> bool:
     """Whether columns can be given signs with which all terms of every row agree."""
-    from scipy.sparse import csr_array, vstack
+    from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
     width = sum(group.size for group in record.groups)
     closed = [rows for _, rows in record.closure] + list(record.end_state.values())
-    parts = [widened(csr_array(rows), width) for rows in closed]
+    parts = list(closed)
     at = [np.full(rows.shape[0], -1) for rows in closed]
     for g in record.groups:
         if isinstance(g, Messages):
-            parts.append(widened(csr_array(g.rows), width))
+            parts.append(g.rows)
             at.append(g.start + np.arange(g.size))
-    every = csr_array(vstack([csr_array((0, width)), *parts])).tocoo()
+    every = stacked(parts, width).tocoo()
     # A message's row has the sign of its column; other rows have signs of their own.
     node = np.concatenate([np.zeros(0, dtype=int), *at])
     node = np.where(node < 0, width + np.arange(len(node)), node)

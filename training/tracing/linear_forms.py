@@ -22,7 +22,7 @@ from torch import Tensor
 from ...privacy.participation import Draws, Reach
 from ..step.values import REMEDY, SERVER, Per, UndeclaredOperation
 from .cancellation import Columns, History, cancelled_terms
-from .sparse_rows import added, diagonal, pruned, widened
+from .sparse_rows import added, diagonal, pruned, stacked, widened
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -385,16 +385,16 @@ def chosen(here: np.ndarray, new: LinearForms, old: LinearForms) -> LinearForms:
 
 def weighted(weights: Sequence[float], every: Sequence[LinearForms]) -> LinearForms:
     """The sum of forms of one trace and as many rows, each times a public number."""
-    from scipy.sparse import csr_array, vstack
+    from scipy.sparse import csr_array
 
     first = every[0]
     if any(one.block != first.block or one.residue is not None for one in every):
         raise UndeclaredOperation("round.remembered of values of two blocks, or of more than noise")
     count, width = first.shape[0], max(one.matrix.shape[1] for one in every)
-    stacked = first._with(vstack([widened(one.matrix, width) for one in every]))
+    below = first._with(stacked([one.matrix for one in every], width))
     for one in every[1:]:
-        stacked.history = stacked.history.plus(one.history)
-    first._check_range(stacked.matrix, np.asarray(weights))
+        below.history = below.history.plus(one.history)
+    first._check_range(below.matrix, np.asarray(weights))
     at = (np.arange(len(weights))[None, :] * count + np.arange(count)[:, None]).ravel()
     public = csr_array((np.tile(weights, count), at, len(weights) * np.arange(count + 1)))
-    return combined(public, stacked)
+    return combined(public, below)

@@ -23,7 +23,7 @@ from ...privacy.view.leak import in_round, leak_sentence
 from ...privacy.view.view import UnsupportedView, View
 from ..step.values import Per
 from .batches import Key, Sensitivity, joined, mu_by_batch
-from .linear_forms import Contributions, Messages, NoiseSources
+from .linear_forms import Contributions, Known, Messages, NoiseSources
 from .record import RoundRecord
 from .sparse_rows import pruned, widened
 
@@ -68,6 +68,11 @@ class RoundTrace:
     def has_contributions(self) -> bool:
         """Whether the round touches data at all."""
         return any(isinstance(g, Contributions) for g in self.groups)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the round begins with noise that earlier ones remember."""
+        return any(isinstance(g, Known) and g.history for g in self.groups)
 
     def expand(self, rows: csr_array, *, unseen: Callable[[Messages], np.ndarray]) -> csr_array:
         """Replace references to messages that `unseen` masks by what the messages hold."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["added", "diagonal", "pruned", "widened"]
+__all__ = ["added", "diagonal", "pruned", "stacked", "widened"]
 
 _ROUNDING = 4 * np.finfo(float).eps
 
@@ -39,6 +40,23 @@ def widened(matrix: csr_array, columns: int) -> csr_array:
         return matrix
     shape = (matrix.shape[0], columns)
     return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=shape)
+
+
+def stacked(matrices: Sequence[csr_array], columns: int) -> csr_array:
+    """The rows of all matrices below each other, over `columns` columns.
+
+    As `scipy.sparse.vstack` of `widened` ones, whose checks of each take longer than the rest.
+    """
+    from scipy.sparse import csr_array
+
+    ends = np.cumsum([0, *(matrix.nnz for matrix in matrices)])
+    starts = [matrix.indptr[1:] + end for matrix, end in zip(matrices, ends[:-1], strict=True)]
+    parts = (
+        np.concatenate([np.zeros(0), *(matrix.data for matrix in matrices)]),
+        np.concatenate([np.zeros(0, dtype=np.int64), *(matrix.indices for matrix in matrices)]),
+        np.concatenate([np.zeros(1, dtype=np.int64), *starts]),
+    )
+    return csr_array(parts, shape=(len(parts[2]) - 1, columns))
 
 
 def pruned(matrix: csr_array, size: csr_array) -> csr_array:

@@ -11,7 +11,7 @@ import numpy as np
 from ..covariance import Matrix
 from .over_time import lower_factor
 
-__all__ = ["Design", "Kind"]
+__all__ = ["Design", "Kind", "toeplitz_strategy"]
 
 
 class Kind(StrEnum):
@@ -87,10 +87,15 @@ class Design:
         """
         if self.precisions is not None:
             return [lower_factor(one) for one in self.precisions]
-        return [_toeplitz(one, self.rounds) for one in self.filters]
+        return [toeplitz_strategy(one, self.rounds) for one in self.filters]
 
 
-def _toeplitz(coefficients: Matrix, rounds: int) -> Matrix:
+def toeplitz_strategy(coefficients: Matrix, rounds: int) -> Matrix:
+    """C, (T, T), lower triangular, with the same coefficients in every round.
+
+    >>> toeplitz_strategy(np.array([1.0, 0.5]), 2).tolist()
+    [[1.0, 0.0], [0.5, 1.0]]
+    """
     from scipy.linalg import toeplitz
 
     column = np.zeros(rounds)

@@ -26,6 +26,7 @@ __all__ = [
     "Filter",
     "best_filter",
     "diagonal_bound",
+    "filter_cost",
     "lower_bound",
     "one_precision_bound",
     "stretched",
@@ -101,6 +102,19 @@ def best_filter(
         tail, value = found.x, float(found.fun)
     c = np.concatenate([[1.0], tail])
     return Filter(coefficients=c / np.linalg.norm(c), cost=max(float(np.exp(value)), floor))
+
+
+def filter_cost(coefficients: Matrix, eigenvalue: float, *, rounds: int) -> float:
+    """What noise of standard deviation 1 costs in an eigenspace through a filter.
+
+    >>> round(filter_cost(np.array([1.0]), 0.5, rounds=2), 4)
+    0.5625
+    """
+    from scipy.signal import lfilter
+
+    heard = np.cumprod(np.full(rounds, eigenvalue))
+    h = lfilter([1.0], coefficients, heard)
+    return float(np.square(h) @ (rounds - np.arange(rounds)))
 
 
 def stretched(modes: Modes, shares: Matrix, *, rounds: int, period: int) -> Matrix:

@@ -49,11 +49,13 @@ class Modes:
 
     Attributes:
         eigenvalues: (modes,), different ones, rising.
+        bases: of each eigenspace, (A, dimension), orthonormal columns.
         projectors: (modes, A, A), onto each eigenspace; they sum to the identity.
         shares: (A, modes), the diagonals of the projectors; rows sum to 1.
     """
 
     eigenvalues: Matrix
+    bases: tuple[Matrix, ...]
     projectors: NDArray[np.float64]
     shares: Matrix
 
@@ -107,6 +109,7 @@ def modes_of(weights: ArrayLike) -> Modes:
     projectors = np.stack([vectors[:, a:b] @ vectors[:, a:b].T for a, b in spans])
     return Modes(
         eigenvalues=np.array([values[a:b].mean() for a, b in spans]),
+        bases=tuple(np.ascontiguousarray(vectors[:, a:b]) for a, b in spans),
         projectors=projectors,
         shares=np.stack([p.diagonal() for p in projectors], axis=1),
     )

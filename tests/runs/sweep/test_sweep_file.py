@@ -47,6 +47,13 @@ def test_keys_that_go_together_are_one_value_under_a_label():
     assert "graph.edge_probability=0.4" in point.overrides
 
 
+def test_a_value_that_is_a_table_goes_with_others_under_a_label():
+    turns = {"cycle": 2}
+    value = {"algorithm.name": "mafalda", "privacy.participation": turns, "label": "turns"}
+    [point] = points_of(swept(grid={"algorithm.name": [value]}), {})
+    assert 'privacy.participation={"cycle" = 2}' in point.overrides
+
+
 def test_keys_may_stand_in_tables_without_quotes():
     found = swept(grid={"graph": {"name": ["ring", "full"]}})
     assert found.grid == {"graph.name": ["ring", "full"]}

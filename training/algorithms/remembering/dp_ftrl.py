@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..algorithm import Algorithm
-from .strategy import Settings, strategy_table
+from .strategy import Settings, row_of, strategy_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ def prepare(*, rounds: int, period: int, bands: int) -> dict[str, object]:
     """Step 1: the strategy of prefix sums.
 
     Raises:
-        ValueError: more than 200 rounds.
+        ValueError: more than 10,000 rounds.
 
     >>> made = prepare(rounds=20, period=0, bands=0)["strategy"]
     >>> tuple(made.shape), round(float(made[0, 0]), 4), round(float(made[1, 1]), 4)
@@ -93,7 +93,7 @@ def step(
     """One round; the numbers are the steps above."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
     share = round.noise(sums, std=noise_std / round.agents**0.5)
-    noise, past = round.remembered(share, state.past, row=strategy[round.index - 1])  # 2
+    noise, past = round.remembered(share, state.past, row=row_of(strategy, round))  # 2
     mean = round.average(sums + noise)  # 3
     gradient = round.download(mean / batch_size, kind="gradient")
     return State(state.x - learning_rate * gradient, past)  # 4

@@ -26,7 +26,8 @@ record what an eavesdropper does. All rounds are one release. State [privacy] pa
 { cycle = b } with the same b: a record that may be in every round would cost far more, and
 independent noise would be better for it.
 
-Where we differ from the paper: the optimum is found on the dual, with a certificate. By default 8
+Where we differ from the paper: the optimum is found on the dual, with a certificate. Above 200
+rounds the strategy is the same in every round, with 32 coefficients or fewer. By default 8
 bands are kept of it, which cost less memory and next to no noise; the paper keeps all (bands = 0).
 With at most as many bands as the cycle is long a turn of a record is over before its next one, and
 its secret coin amplifies. Published and repaired form are the same.
@@ -36,10 +37,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ....privacy.errors import InputError
 from ...graphs.graph import Topology
 from ..algorithm import Algorithm
-from .strategy import Settings, strategy_table
+from .strategy import Settings, graph_of, row_of, strategy_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,22 +62,19 @@ def prepare(*, graph: Topology, rounds: int, period: int, bands: int) -> dict[st
 
     Raises:
         ValueError: a graph that changes or has no links, weights that are not symmetric, or more
-            than 200 rounds.
+            than 10,000 rounds.
 
     >>> from overhear.training import build_graph
     >>> made = prepare(graph=build_graph("ring", 10), rounds=50, period=10, bands=0)
     >>> made["strategy"].shape, round(float(made["strategy"][1, 1]), 5)
     (torch.Size([50, 50]), 0.17398)
     """
-    static = graph.lasting
-    if static is None or not static.has_links:
-        what = "changes from round to round" if static is None else "has no links between agents"
-        raise InputError(
-            f"graph {graph.name!r} {what}, and the noise of 'mafalda' is made for one way to mix; "
-            "use a static graph with links"
-        )
     table = strategy_table(
-        static.weights, rounds=rounds, period=period, bands=bands, algorithm="mafalda"
+        graph_of(graph, algorithm="mafalda").weights,
+        rounds=rounds,
+        period=period,
+        bands=bands,
+        algorithm="mafalda",
     )
     return {"strategy": table}
 
@@ -101,7 +98,7 @@ def step(
     """One round: step, then mix; the numbers are the steps above."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
     fresh = round.noise(sums, std=noise_std)
-    noise, past = round.remembered(fresh, state.past, row=strategy[round.index - 1])  # 2
+    noise, past = round.remembered(fresh, state.past, row=row_of(strategy, round))  # 2
     x = state.x - learning_rate * (sums + noise) / batch_size
     return State(round.mix(x, kind="model"), past)  # 3
 
