@@ -29,7 +29,8 @@ def test_a_run_is_trained_and_resumed_on_a_device_and_told_without_it(
     name: str, tmp_path: Path
 ) -> None:
     # Where all rounds are one release, a run goes on from its last round alone.
-    every = ["training.checkpoint_every=1"] if name in ("mafalda", "dp-ftrl") else []
+    remembering = ("mafalda", "dp-ftrl", "joint-dsgd", "decor-over-time")
+    every = ["training.checkpoint_every=1"] if name in remembering else []
     config, out = config_of(name, tmp_path, "training.device=cuda", *every), tmp_path / "out"
     with StandIn(PLACES) as device:
         interrupted(config, out)

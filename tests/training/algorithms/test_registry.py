@@ -39,6 +39,8 @@ OTHER_MEANINGS = {
     ("commands/run/demo.py", "dpdl"),  # the text of a run file
     ("runs/attack/sweep.py", "dpdl"),  # a paper's names of scenarios
     ("runs/design/trainable.py", "decor"),  # which algorithm makes the noise of a design
+    ("runs/design/trainable.py", "decor-over-time"),
+    ("runs/design/trainable.py", "joint-dsgd"),
     ("runs/design/trainable.py", "ldp-dsgd"),
     ("runs/design/trainable.py", "mafalda"),
     ("runs/design/trainable.py", "whisper"),

@@ -1,7 +1,11 @@
 """DECOR over time: own noise and secrets of pairs, part of which is taken back in later rounds.
 
-It has no paper. It joins DECOR (arXiv 2405.01031), whose pairs of agents add and subtract one
-secret, and the memory of MAFALDA-SGD (arXiv 2510.17480).
+It has no paper of its own, and joins the noise of two:
+
+Y. Allouah, A. Koloskova, A. El Firdoussi, M. Jaggi, R. Guerraoui, "The Privacy Power of Correlated
+Noise in Decentralized Learning", ICML 2024, arXiv 2405.01031: secrets that pairs add and subtract.
+A. Bellet, E. Cyffers, D. Frey, R. Gaudel, D. Lerévérend, F. Taïani, "Unified Privacy Guarantees for
+Decentralized Learning via Matrix Factorization", 2025, arXiv 2510.17480: memory.
 
     1  C minimises the noise in the models at equal mu of a record that is used in rounds j, j + b,
        ..., for noise of the covariance that step 2 has across agents

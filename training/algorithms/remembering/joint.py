@@ -1,7 +1,11 @@
 """Joint D-SGD: the least noise over agents and rounds together, made from one common seed.
 
-It has no paper. It joins two: correlation across agents as in Whisper D-SGD (arXiv 2501.14644), and
-memory as in MAFALDA-SGD (arXiv 2510.17480), and is the optimum over both at once.
+It has no paper of its own, and joins the noise of two, as the optimum over both at once:
+
+A. Rodio, Z. Chen, E. G. Larsson, "Whisper D-SGD: Correlated Noise Across Agents for Differentially
+Private Decentralized Learning", 2025, arXiv 2501.14644: one common seed.
+A. Bellet, E. Cyffers, D. Frey, R. Gaudel, D. Lerévérend, F. Taïani, "Unified Privacy Guarantees for
+Decentralized Learning via Matrix Factorization", 2025, arXiv 2510.17480: memory.
 
     1  W = sum_k lambda_k U_k U_k',  U_k orthonormal: its eigenspaces
     2  C_k, one an eigenspace, minimise the noise in the models, sum over rounds and agents, at
