@@ -6,8 +6,8 @@ memory makes one release of all rounds. Two figures of it are proven, and the be
     whole run   a record is taken to be in every one of its turns, and nothing amplifies
     bands       a strategy of p coefficients, records in b >= p groups that take turns, each drawn
                 in its turn by a secret coin: a round's noise meets what is used again b rounds
-                later in no row, so these are ceil(T / b) rounds of Poisson batches. A plan shows
-                this for who hears every message alone, so it counts against no other target
+                later in no row, so these are ceil(T / b) rounds of Poisson batches. A plan need
+                not find this for who hears a part of the messages, so there it does not count
 
 Where a record may be in every round memory gains nothing (`privacy.noise.design.dual`: M may be
 raised to its diagonal), so under plain Poisson batches it is shown with the groups that it needs.
@@ -121,7 +121,7 @@ class _Comparison:
             )
         self.adversary = _target_adversary(config)
         self.known = _known_to(self.adversary, graph.agents)
-        self.hears_all = self.adversary == "eavesdropper" and config.graph.links == "clear"
+        self.hears = self.adversary == "eavesdropper" and config.graph.links == "clear"
         self.epsilon = self._target()
 
     def compared(self) -> Compared:
@@ -205,12 +205,12 @@ class _Comparison:
     def _ways(self, kind: Kind, sampling: _Sampling) -> list[_Way]:
         b, found = sampling.groups, list[_Way]()
         of = functools.partial(design, kind, self.weights, rounds=self.rounds, knowing=self.known)
-        if sampling.own or not self.hears_all:
+        if sampling.own or not self.hears:
             multiplier = self._multiplier(1, 1.0)
             few = None if sampling.own else b  # of groups that are only proposed
             made = of(period=b, bands=few, certified=sampling.own)
             found.append(self._way(made, sampling, multiplier, amplified=False, rounds=1))
-        if self.hears_all and (sampling.rate < 1.0 or not sampling.own):
+        if self.hears and (sampling.rate < 1.0 or not sampling.own):
             turns = -(-self.rounds // b)
             multiplier = self._multiplier(turns, sampling.rate)
             for bands in _bands(b, own=sampling.own):

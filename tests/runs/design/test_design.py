@@ -147,7 +147,7 @@ def test_noise_over_agents_and_rounds_is_planned_as_the_design_says(kind, rate, 
     assert plan.noise_multiplier == pytest.approx(row.noise_multiplier, rel=1e-5)
     assert plan.guarantee("eavesdropper").epsilon == pytest.approx(1.0, abs=1e-3)
     neighbour = plan.guarantee("neighbour").epsilon
-    if row.amplified:  # the plan counts the turns together for who does not hear all messages
+    if row.amplified:  # the design's agent hears all links; the plan's may count turns together
         assert neighbour >= row.one_agent * (1 - 1e-3)
     else:
         assert neighbour == pytest.approx(row.one_agent, rel=1e-3)

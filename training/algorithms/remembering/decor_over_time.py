@@ -44,22 +44,25 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from ....privacy.errors import InputError
 from ....privacy.noise.correlated import decor_factor
 from ....privacy.noise.design.design import design
 from ....privacy.noise.design.kinds import Kind
 from ...graphs.graph import Topology
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Algorithm
 from ..correlated.shared_step import shared_noise, unsteered
 from . import strategy as of_strategy
 from .strategy import graph_of, row_of, strategy_table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
 

@@ -41,18 +41,19 @@ An agent that stays away leaves noise of others that no longer cancels, as in Wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from ....privacy.noise.design.workload import modes_of
 from ...graphs.graph import Topology
-from ...step.handles import Agents
-from ...step.round import Round
 from ..algorithm import Algorithm
 from ..correlated.shared_step import unsteered
 from .strategy import Settings, graph_of, joint_tables, row_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...step.handles import Agents
+    from ...step.round import Round
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
 
@@ -76,6 +77,8 @@ def prepare(*, graph: Topology, rounds: int, period: int, bands: int) -> dict[st
     >>> made["strategies"].shape, [tuple(one.shape) for one in made["bases"]][:2]
     (torch.Size([6, 50, 50]), [(10, 1), (10, 2)])
     """
+    import torch
+
     weights = graph_of(graph, algorithm="joint-dsgd").weights
     tables = joint_tables(
         weights, rounds=rounds, period=period, bands=bands, algorithm="joint-dsgd"
