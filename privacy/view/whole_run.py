@@ -151,9 +151,8 @@ class StreamedView:
         names = [messages[i] if messages else f"message {i}" for i in shown.tolist()]
         made = self._factor(A[shown], size[shown], B[shown], names)
         whitened, added, directions, hidden, made_of = made
-        # What is carried loses the part of its noise that was told, and takes over its response.
+        # What is carried loses what the seen rows tell of its noise, and takes over its response.
         K, size, L = self._over_columns(carried)
-        # (carried, rank): what the seen rows tell of the noise of those that are carried
         determined = _without_rounding(L @ directions.T, np.linalg.norm(L, axis=1, keepdims=True))
         if determined[:, hidden:].any():
             raise UnsupportedView(
@@ -360,8 +359,7 @@ class StreamedView:
     def _note_leaks(self, clean: Array, size: Array, weight: Array, names: Sequence[str]) -> None:
         sure = abs(clean) > size * CUT
         # What was carried was rounded in every round, and `size` is that of this one.
-        rounding = min(CUT, ROUNDING * math.sqrt(1 + self.round))
-        doubtful = (abs(clean) > size * rounding) & ~sure
+        doubtful = (abs(clean) > size * min(CUT, ROUNDING * math.sqrt(1 + self.round))) & ~sure
         self._doubtful |= set(np.flatnonzero(doubtful.any(axis=0)).tolist())
         for row in np.flatnonzero(sure.any(axis=1)):
             shown = frozenset(np.flatnonzero(sure[row]).tolist())
