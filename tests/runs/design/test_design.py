@@ -238,3 +238,48 @@ def test_the_noise_of_pair_secrets_is_that_of_the_plan_against_who_knows_some(ad
         planned.guarantee(adversary).joint_sensitivity, rel=1e-4
     )
     assert row.joint_sensitivity > 1.001
+
+
+_GRAPHS = [
+    {"name": "ring"},
+    {"name": "star"},
+    {"name": "erdos-renyi", "edge_probability": 0.6},
+    {"name": "grid"},
+]
+
+
+@pytest.mark.parametrize(
+    ("graph", "agents", "rounds"),
+    [
+        (_GRAPHS[0], 2, 4),
+        *(
+            pytest.param(graph, agents, rounds, marks=pytest.mark.slow)
+            for graph, agents, rounds in (
+                (_GRAPHS[0], 5, 16),
+                (_GRAPHS[1], 4, 16),
+                (_GRAPHS[2], 6, 16),
+                (_GRAPHS[3], 6, 16),
+                (_GRAPHS[0], 5, 1),
+            )
+        ),
+    ],
+    ids=lambda one: one["name"] if isinstance(one, dict) else str(one),
+)
+def test_the_table_and_the_plan_of_what_it_writes_agree_for_every_adversary(graph, agents, rounds):
+    """A neighbour of banded noise over time on a ring of 5 was planned at three times the word."""
+    turns = {"participation": {"cycle": 4}} if rounds > 1 else {}
+    names = ["eavesdropper", "neighbour", "all-others"]
+    said = KEYS | {
+        "data": {"name": "digits", "agents": agents},
+        "graph": graph,
+        "privacy": {"epsilon": 4.0, "delta": 1e-5, "adversaries": names, **turns},
+        "training": {"rounds": rounds, "sampling_rate": 0.1, "learning_rate": 0.5},
+    }
+    found = compare(read_tables(said, []))
+    made = [row for row in found.rows if row.algorithm is not None]
+    assert {row.kind for row in made} >= {"independent", "over time", "across agents"}
+    for row in made:
+        plan = make_plan(run_file_with(read_tables(said, []), row, epsilon=found.epsilon))
+        planned = {one.adversary: one.epsilon for one in plan.guarantees}
+        table = dict(zip(names, (row.outsider, row.one_agent, row.all_others), strict=True))
+        assert table == pytest.approx({name: planned[name] for name in names}, rel=1e-3)
