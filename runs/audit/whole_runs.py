@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from ...attacks.audit.audit import hosts_of
 from ...attacks.audit.game import CanaryGame
@@ -73,13 +74,15 @@ def whole_run_game(
     if clips_batches:
         return None, _MEANS
     encrypted = config.graph.links == "encrypted"
-    how: dict[str, Any] = {
-        "sampling_rate": plan.sampling_rate,
-        "encrypted": encrypted,
-        "pattern": config.pattern,
-    }
+    by_victim_of = functools.partial(
+        whole_run_by_victim,
+        traces,
+        sampling_rate=plan.sampling_rate,
+        encrypted=encrypted,
+        pattern=config.pattern,
+    )
     try:
-        by_victim = {name: whole_run_by_victim(traces, name, **how) for name in names}
+        by_victim = {name: by_victim_of(name) for name in names}
         exposed = {
             name: [e for v, e in of.items() if p.victim is None or v == p.victim]
             for name, of in by_victim.items()
@@ -90,9 +93,8 @@ def whole_run_game(
         if not found:
             return None, "no agent has anything that a canary could be held by"
         if WORST_NEIGHBOUR in found:
-            nearest = _nearest(
-                found[WORST_NEIGHBOUR], by_victim[WORST_NEIGHBOUR], traces, built, how
-            )
+            worst = by_victim[WORST_NEIGHBOUR]
+            nearest = _nearest(found[WORST_NEIGHBOUR], worst, built, by_victim_of)
             found = found | {WORST_NEIGHBOUR: nearest}
         canaries = CanaryGame(
             setting=setting,
@@ -113,9 +115,8 @@ def whole_run_game(
 def _nearest(
     hosts: dict[int, Adversary],
     worst: dict[int, JointSensitivity],
-    traces: AlgorithmTrace,
     built: Built,
-    how: dict[str, Any],
+    by_victim_of: Callable[[str], Mapping[int, JointSensitivity]],
 ) -> dict[int, Adversary]:
     """In place of an agent that fares no better one that shares a link with the host.
 
@@ -126,7 +127,7 @@ def _nearest(
         for agent in built.setting.graph.neighbours(host):
             if agent == host:
                 continue
-            same = whole_run_by_victim(traces, neighbour(agent).name, **how)[host]
+            same = by_victim_of(neighbour(agent).name)[host]
             if same.sum_of_squares >= worst[host].sum_of_squares * (1 - 1e-9):
                 nearer[host] = same.adversary
                 break

@@ -22,8 +22,8 @@ ATTRIBUTES = sorted(
 
 
 def entries() -> dict[str, str]:
-    """What the page's list says in parentheses behind each operation."""
-    return dict(re.findall(r"^- `round\.(\w+)\((.*?)\) -> ", PAGE.read_text("utf-8"), re.M))
+    """What the page's signatures say in parentheses behind each operation."""
+    return dict(re.findall(r"^`round\.(\w+)\((.*?)\) -> ", PAGE.read_text("utf-8"), re.M))
 
 
 def test_every_operation_has_an_entry_and_nothing_else_has():
@@ -56,7 +56,7 @@ def shown(parameter: inspect.Parameter) -> str:
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_every_attribute_is_on_the_page(name):
-    assert re.search(rf"^- `round\.{name}`", PAGE.read_text("utf-8"), re.M)
+    assert re.search(rf"^`round\.{name}`", PAGE.read_text("utf-8"), re.M)
 
 
 def test_the_page_names_nothing_that_a_round_does_not_have():
