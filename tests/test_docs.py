@@ -394,12 +394,13 @@ def test_a_block_of_a_page_is_of_a_kind_that_is_run():
 def test_the_results_name_run_files_that_exist():
     """Their commands take minutes or need data, so only their files are checked."""
     from overhear.runs.run_file.run_file import load_run_file
+    from overhear.runs.sweep.sweep_file import read_sweep_file
 
     text = "".join(b.text for page in PAGES if page.stem == "results" for b in blocks(page))
-    named = set(re.findall(r"examples/[\w-]+\.toml", text))
+    named = set(re.findall(r"(sweep )?(examples/[\w-]+\.toml)", text))
     assert named
-    for name in named:
-        load_run_file(ROOT / name)
+    for is_sweep, name in named:
+        (read_sweep_file if is_sweep else load_run_file)(ROOT / name)
 
 
 def test_a_wrong_figure_on_a_page_is_found(tmp_path, monkeypatch):
