@@ -359,7 +359,7 @@ class StreamedView:
     def _note_leaks(self, clean: Array, size: Array, weight: Array, names: Sequence[str]) -> None:
         sure = abs(clean) > size * CUT
         # What was carried was rounded in every round, and `size` is that of this one.
-        doubtful = (abs(clean) > size * min(CUT, ROUNDING * math.sqrt(1 + self.round))) & ~sure
+        doubtful = (abs(clean) > size * ROUNDING * min(_SEVERAL, 1 + self.round)) & ~sure
         self._doubtful |= set(np.flatnonzero(doubtful.any(axis=0)).tolist())
         for row in np.flatnonzero(sure.any(axis=1)):
             shown = frozenset(np.flatnonzero(sure[row]).tolist())
