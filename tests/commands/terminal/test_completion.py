@@ -82,12 +82,12 @@ def test_presets_are_those_of_attacks() -> None:
 
 def test_fish_is_offered_what_stands_behind_the_key() -> None:
     said = completed("fish", "plan", "run.toml", "--set", "algorithm.name=dec")
-    assert said.split() == ["algorithm.name=decor"]
+    assert said.split() == ["algorithm.name=decor", "algorithm.name=decor-over-time"]
 
 
 def test_bash_takes_words_apart_at_the_equals_sign() -> None:
     said = completed("bash", "plan", "run.toml", "--set", "algorithm.name", "=", "dec")
-    assert said.split() == ["decor"]
+    assert said.split() == ["decor", "decor-over-time"]
 
 
 def test_commands_are_offered() -> None:

@@ -108,18 +108,19 @@ def step(
     batch_size: float,
 ) -> State:
     """One round: step, then mix; the numbers are the steps above."""
-    noisy = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+    together = 0.0 * sums
     everybody = frozenset(range(round.agents))
     kept = strategies.shape[2] - 1
     past: tuple[Agents, ...] = ()
     for k, basis in enumerate(bases):
         seed = [everybody] * basis.shape[1]
-        fresh = round.noise(noisy, std=noise_std, factor=basis, known_to=seed)
+        fresh = round.noise(sums, std=noise_std, factor=basis, known_to=seed)
         before = state.past[k * kept : (k + 1) * kept]
         noise, after = round.remembered(fresh, before, row=row_of(strategies[k], round))  # 3
-        noisy = noisy + noise
+        together = together + noise  # added to data at once: an agent has little of some modes
         past += after
-    x = state.x - learning_rate * noisy / batch_size
+    x = state.x - learning_rate * (sums + together) / batch_size
     return State(round.mix(x, kind="model"), past)  # 4
 
 
