@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-slow test-all test-flower lint bench gpu wheel test-wheel docs docs-links pictures clean
+.PHONY: help install demo page-checkers test test-slow test-all test-flower lint bench gpu wheel test-wheel docs docs-links pictures clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
@@ -41,7 +41,16 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow" $(PYTEST_ARGS)
 
+# What looks at pages beside the browser: optional, so that tests run without npm.
+page-checkers: build/page-checkers/.installed
+
+build/page-checkers/.installed: tests/site/package.json
+	mkdir -p build/page-checkers && cp tests/site/package.json build/page-checkers/
+	npm install --prefix build/page-checkers --silent --no-audit --no-fund
+	@touch $@
+
 test-slow: $(READY)
+	@$(MAKE) --silent page-checkers >/dev/null 2>&1 || echo "no npm here: pages are not held to axe-core and the validator"
 	$(BIN)/python -m pytest -n 2 --dist loadscope -q -m slow $(PYTEST_ARGS)
 
 test-all: test test-slow

@@ -30,6 +30,7 @@ from ..runs.folder.records import Environment, Stopped
 from ..runs.plan.schema import Planned, SecondOpinion
 
 __all__ = [
+    "About",
     "Hits",
     "Odds",
     "PersonTotal",
@@ -57,6 +58,17 @@ class Tool(Described):
 
     name: Literal["overhear"]
     version: str
+
+
+class About(Described):
+    """What the run file says about people, in [report]."""
+
+    responsible: str | None = None
+    contact: str | None = None
+    data: str | None = None
+    purpose: str | None = None
+    records_per_person: Count | None = None
+    """How many records one person has at most, as far as is known."""
 
 
 class Run(Described):
@@ -325,6 +337,8 @@ class Report(Described):
     reproduce: Reproduce
     trail: Trail | None = None
     """Audits of the run file that this run was trained from, where their list is beside it."""
+    about: About | None = None
+    """Where the run file has [report]."""
     total: Total | None = None
     """With other runs on the same records, where these were named."""
 

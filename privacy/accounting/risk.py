@@ -45,7 +45,14 @@ from .request import Adjacency, check_count, check_rounds, orders_of
 from .search import smallest_safe
 from .trade_off import GaussianCurve, TradeOff, trade_off
 
-__all__ = ["Risk", "composed_risk", "risk", "risk_of_mu", "scale_for_risk"]
+__all__ = [
+    "Risk",
+    "composed_risk",
+    "risk",
+    "risk_of_mu",
+    "scale_for_risk",
+    "true_positive_rate_of_pair",
+]
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 _TOLERANCE = 2e-6  # relative, on a scale
@@ -203,6 +210,40 @@ def risk_of_mu(
     """
     check_real("mu", mu)
     return _risk_of(GaussianCurve(mu=float(mu)), prior, prior_hit_rate, false_positive_rates)
+
+
+def true_positive_rate_of_pair(
+    epsilon: float, delta: float, *, false_positive_rate: float
+) -> float:
+    """Return the largest TPR that (epsilon, delta) alone allows, whatever the mechanism is.
+
+    A run of known noise is bounded better by its own curve: `risk`.
+
+    Args:
+        epsilon: at least 0; may be infinite.
+        delta: in [0, 1].
+        false_positive_rate: in [0, 1].
+
+    Returns:
+        1 - f(a) of Kairouz, Oh, Viswanath 2015 (arXiv:1311.0776), a probability.
+
+    Raises:
+        ValueError: a value is outside its range.
+        TypeError: a value is no number.
+
+    >>> [round(true_positive_rate_of_pair(e, 1e-5, false_positive_rate=0.01), 3) for e in (1, 3, 8)]
+    [0.027, 0.201, 1.0]
+    """
+    bounds = {"epsilon": math.inf, "delta": 1.0, "false_positive_rate": 1.0}
+    given = (epsilon, delta, false_positive_rate)
+    for (name, most), value in zip(bounds.items(), given, strict=True):
+        check_real(name, value)
+        if not 0.0 <= value <= most:
+            raise InputError(f"{name}={value} must lie in [0, {most:g}]")
+    if epsilon > 700.0:  # e^epsilon is no number
+        return 1.0
+    factor, alarms = math.exp(epsilon), false_positive_rate
+    return min(1.0, factor * alarms + delta, 1.0 - (1.0 - min(1.0, delta + alarms)) / factor)
 
 
 def scale_for_risk(

@@ -34,7 +34,7 @@ from ...training.exposure.events import accounted
 from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
 from ..judgement.remedies import fixes_of_run, rounds_within
-from ..schema import Released, Report, Reproduce, Run, Tool
+from ..schema import About, Released, Report, Reproduce, Run, Tool
 from ..total.total import total_of_runs
 from .html import render
 from .risk import risk_by_adversary
@@ -137,6 +137,9 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
         report = report.model_copy(update={"last_model": last_model})
     if (trail := trail_of_folder(folder, config)) is not None:
         report = report.model_copy(update={"trail": trail})
+    if config.report is not None:
+        about = About.model_validate(config.report.entries())
+        report = report.model_copy(update={"about": about})
     if not others:
         return report
     return report.model_copy(update={"total": total_of_runs([folder, *others])})

@@ -17,23 +17,27 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Unit
 from ...runs.described import as_text
 from ...runs.numbers import is_infinite
 from ..cited import Cited
 from ..figures.by_round import epsilon_figure, epsilon_series, utility_figure
-from ..figures.chart import key
+from ..figures.chart import NARROW, both, key
 from ..figures.graph import graph_figure, network, network_key
 from ..figures.measured import measured_figure
 from ..figures.odds import odds_figure
 from ..figures.roc import roc_figure
+from ..figures.scale import scale_figure
 from ..judgement.facts import facts_of_report
+from ..judgement.phrases import HOW_PAPERS_COUNT
 from ..judgement.sentence import Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import sign_of, who
 from ..schema import Report
 from ..standing import HEURISTIC, standing
 from ..total.words import notes
+from .officer import officer
 
 __all__ = ["render"]
 
@@ -42,7 +46,7 @@ _SEES = {
     "neighbour": "the single agent that learns most: what is sent to it or by it",
     "all-others": "everybody but the victim, pooling what they see and the noise they know",
     "final-models": "holds the models that the agents end with, and nothing else",
-    "single-message": "one message alone, as papers often account; nobody sees so little",
+    "single-message": "one message alone, as papers often count; every onlooker sees more",
     "agent": "one agent: what is sent to it or by it, and its own noise",
     "coalition": "agents that pool what they see and the noise they know",
 }
@@ -54,6 +58,7 @@ _ROWS = {
     "clipping only": "clipped, no noise",
     "defended": "the run as it was",
 }
+_GUESS = "prior"  # the stage of a record of which nothing in the messages told
 _MOST_COLUMNS = 40  # of a table
 _MOST_SHOWN = 4  # records of a scenario
 _MOST_BYTES = 150_000  # of pictures, before they are written as text
@@ -84,7 +89,13 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         head=held["plan"]["adversaries"][head.row],
         subject=facts.whose or f"one {Unit(head.unit).name_with(head.records)}",
         named=lambda row: Unit(row["unit"]).name_with(row.get("records_per_person")),
+        parts=_parts(report),
         verdict=found,
+        officer=officer(report, facts, found),
+        scale=both(
+            scale_figure(report, cited, name=head.name),
+            scale_figure(report, cited, name=head.name, narrow=True),
+        ),
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,
         markup=functools.partial(_markup, cited=cited),
@@ -102,6 +113,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
             standing(row["status"], float(report.ledger.epsilon[row["name"]]))
         ),
         rows_words=_ROWS,
+        stage=_stage,
         shown=_MOST_SHOWN,
         most_columns=_MOST_COLUMNS,
         unused=_unused(report),
@@ -109,7 +121,11 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         network=network(report),
         network_key=network_key,
         odds=odds_figure(report, cited, name=head.name),
-        epsilon_figure=epsilon_figure(report, cited) if series else None,
+        epsilon_figure=(
+            both(epsilon_figure(report, cited), epsilon_figure(report, cited, frame=NARROW))
+            if series
+            else None
+        ),
         series=series,
         undrawn=[
             name
@@ -119,9 +135,15 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         key=key,
         partial=_partial(report),
         estimators=_estimators(report),
-        measured_figure=measured_figure(report, cited),
-        roc_figure=roc_figure(report.membership),
-        utility_figure=utility_figure(report, cited) if report.utility.consensus_accuracy else None,
+        measured_figure=_both(
+            measured_figure(report, cited), measured_figure(report, cited, narrow=True)
+        ),
+        roc_figure=_both(roc_figure(report.membership), roc_figure(report.membership, narrow=True)),
+        utility_figure=(
+            both(utility_figure(report, cited), utility_figure(report, cited, frame=NARROW))
+            if report.utility.consensus_accuracy
+            else None
+        ),
         total_notes=[] if report.total is None else list(notes(report.total)),
         environment=_flat(report.reproduce.environment.dump()),
         data=text,
@@ -145,6 +167,23 @@ def _source(name: str) -> str:
     """A template, which lies beside this file."""
     beside = resources.files(__package__ or "overhear.reports")
     return beside.joinpath(name).read_text(encoding="utf-8")
+
+
+def _parts(report: Report) -> list[dict[str, Any]]:
+    """The rows of real adversaries, and apart from them how papers count; by their places."""
+    single = SINGLE_MESSAGE.name
+    names = [row.name for row in report.plan.adversaries]
+    return [
+        {"title": "", "rows": [at for at, name in enumerate(names) if name != single]},
+        {
+            "title": HOW_PAPERS_COUNT,
+            "rows": [at for at, name in enumerate(names) if name == single],
+        },
+    ]
+
+
+def _both(wide: Markup | None, narrow: Markup | None) -> Markup | None:
+    return None if wide is None or narrow is None else both(wide, narrow)
 
 
 def _sees(name: str, *, links: str) -> str:
@@ -211,6 +250,17 @@ def _estimators(report: Report) -> dict[str, str]:
         for row in (report.audit.adversaries if report.audit else ())
         for one in row.estimators
     }
+
+
+def _stage(name: str) -> str:
+    """What made a picture: the messages, or nothing but what is public.
+
+    >>> _stage("exact"), _stage("prior, approximate")
+    ('rebuilt: exact', 'blind guess, approximate')
+    """
+    if name.startswith(_GUESS):
+        return f"blind guess{name.removeprefix(_GUESS)}"
+    return f"rebuilt: {name}"
 
 
 class _Pictures:

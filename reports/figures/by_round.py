@@ -16,12 +16,10 @@ from ...privacy.guarantee import Unit
 from ..cited import Cited
 from ..schema import Report
 from .chart import (
-    HEIGHT,
-    LEFT,
     MARKS,
-    RIGHT,
-    WIDTH,
+    WIDE,
     Area,
+    Frame,
     Line,
     axes,
     draw_line,
@@ -64,14 +62,14 @@ def epsilon_series(report: Report) -> list[Series]:
     ]
 
 
-def epsilon_figure(report: Report, cited: Cited) -> Markup:
+def epsilon_figure(report: Report, cited: Cited, *, frame: Frame = WIDE) -> Markup:
     """Epsilon spent by round for each adversary, against the limit of the run file."""
     lines, target = epsilon_series(report), report.plan.target
     limit = None if target.epsilon is None else float(target.epsilon)
     top = max([y for line in lines for _, y in line.points] + ([limit] if limit else [0.0]))
     last_round = max([x for line in lines for x, _ in line.points], default=1.0)
     x_max = max(float(report.run.rounds), last_round)  # rounds may have been repeated
-    area = Area(x_max=x_max, y_max=ticks(top * 1.04)[-1])
+    area = Area(x_max=x_max, y_max=ticks(top * 1.04)[-1], frame=frame)
     rows = report.plan.adversaries
     about = Unit(rows[0].unit).words_with(rows[0].records_per_person) if rows else "one record"
     parts = [axes(area, x_label="training round", y_label=f"ε spent so far, {about}")]
@@ -80,7 +78,7 @@ def epsilon_figure(report: Report, cited: Cited) -> Markup:
         y = area.y(limit)
         parts.append(
             Markup('<line class="limit" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
-                LEFT, WIDTH - RIGHT, y, y
+                frame.left, frame.edge, y, y
             )
         )
         parts.append(_crossing(report, cited, area, limit))
@@ -94,18 +92,18 @@ def epsilon_figure(report: Report, cited: Cited) -> Markup:
         more = f" +{len(line.names) - 1}" if len(line.names) > 1 else ""
         words = Markup("{}{}: {}{}").format(_short(name), more, "" if line.proven else "≥ ", figure)
         labels.append((area.y(line.points[-1][1]), words))
-    parts.append(_end_labels(labels))
+    parts.append(_end_labels(labels, frame))
     drawn = f"Lines for {', '.join(name for line in lines for name in line.names)}"
     if limit is not None:
         drawn += "; a dashed horizontal line for the limit"
-    return drawing(f"0 0 {WIDTH} {HEIGHT}", "Epsilon by round", drawn, Markup("").join(parts))
+    return drawing(frame.box, "Epsilon by round", drawn, Markup("").join(parts))
 
 
-def utility_figure(report: Report, cited: Cited) -> Markup:
+def utility_figure(report: Report, cited: Cited, *, frame: Frame = WIDE) -> Markup:
     """Test accuracy of the mean model by round, with the range of the agents' own models."""
     utility = report.utility
     rounds = [float(r) for r in utility.rounds]
-    area = Area(x_max=max(*rounds, 1.0), y_max=1.0)
+    area = Area(x_max=max(*rounds, 1.0), y_max=1.0, frame=frame)
     parts = [
         axes(
             area,
@@ -138,12 +136,12 @@ def utility_figure(report: Report, cited: Cited) -> Markup:
             ),
         ),
     ]
-    parts.append(_end_labels(labels))
+    parts.append(_end_labels(labels, frame))
     about = (
         "Line: mean model. Band: from the worst to the best agent's own model. Ticks at the right: "
         "every agent's own model at the end."
     )
-    return drawing(f"0 0 {WIDTH} {HEIGHT}", "Test accuracy by round", about, Markup("").join(parts))
+    return drawing(frame.box, "Test accuracy by round", about, Markup("").join(parts))
 
 
 def _crossing(report: Report, cited: Cited, area: Area, limit: float) -> Markup:
@@ -153,12 +151,12 @@ def _crossing(report: Report, cited: Cited, area: Area, limit: float) -> Markup:
     if name is None:
         return Markup("")
     x = area.x(float(within[name].rounds))
-    right = x > (LEFT + WIDTH - RIGHT) / 2
+    right = x > (area.frame.left + area.frame.edge) / 2
     return Markup(
         '<line class="drop" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{floor}"/>'
         '<path class="stop" d="M{x:.1f} {top:.1f}m-5 -5l10 10m0 -10l-10 10"/>'
         '<text class="{side}" x="{beside:.1f}" y="{low}">'
-        "within the limit up to round {round}</text>"
+        "{words} up to round {round}</text>"
     ).format(
         x=x,
         top=area.y(limit),
@@ -166,15 +164,19 @@ def _crossing(report: Report, cited: Cited, area: Area, limit: float) -> Markup:
         side="end" if right else "start",
         beside=x - 8 if right else x + 8,
         low=area.y(0) - 8,
+        words="within it" if area.frame.is_narrow else "within the limit",
         round=cited.svg("whole", "within_limit", name, "rounds"),
     )
 
 
-def _end_labels(labels: Sequence[tuple[float, Markup]]) -> Markup:
-    places = spread([y for y, _ in labels], gap=19)
+def _end_labels(labels: Sequence[tuple[float, Markup]], frame: Frame) -> Markup:
+    """What lines are called, beside their ends; in a narrow drawing above them."""
+    inside = frame.is_narrow
+    up = 10 if inside else 0
+    places = spread([y - up for y, _ in labels], gap=19, limit=float(frame.floor - 4))
     return Markup("").join(
-        Markup('<text class="label" x="{}" y="{:.1f}">{}</text>').format(
-            WIDTH - RIGHT + 10, y + 4, words
+        Markup('<text class="label{}" x="{}" y="{:.1f}">{}</text>').format(
+            " end over" if inside else "", frame.edge + (-4 if inside else 10), y + 4, words
         )
         for y, (_, words) in zip(places, labels, strict=True)
     )

@@ -1,4 +1,8 @@
-"""A line chart as inline SVG: axes, lines told apart without colour, labels that do not collide."""
+"""A line chart as inline SVG: axes, lines told apart without colour, labels that do not collide.
+
+Each chart is drawn for two widths, since letters that shrink with a drawing cannot be read on a
+phone; the style of the page shows one of them.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,13 @@ from markupsafe import Markup
 
 __all__ = [
     "MARKS",
+    "NARROW",
+    "WIDE",
     "Area",
+    "Frame",
     "Line",
     "axes",
+    "both",
     "draw_line",
     "draw_places",
     "drawing",
@@ -22,10 +30,46 @@ __all__ = [
     "ticks",
 ]
 
-WIDTH, HEIGHT = 900, 320
-LEFT, RIGHT, TOP, BOTTOM = 74, 230, 16, 48
 MARKS = 4
 _MOST_MARKS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    """A drawing and its margins, in pixels of its full size.
+
+    Attributes:
+        width, height: of the whole drawing.
+        left, right, top, bottom: margins around what is plotted.
+        is_narrow: whether it is for a phone: labels then stand inside of what is plotted.
+    """
+
+    width: int
+    height: int
+    left: int
+    right: int
+    top: int = 16
+    bottom: int = 48
+    is_narrow: bool = False
+
+    @property
+    def edge(self) -> int:
+        """Where what is plotted ends at the right."""
+        return self.width - self.right
+
+    @property
+    def floor(self) -> int:
+        """Where it ends below."""
+        return self.height - self.bottom
+
+    @property
+    def box(self) -> str:
+        """The viewBox."""
+        return f"0 0 {self.width} {self.height}"
+
+
+WIDE = Frame(width=900, height=320, left=74, right=230)
+NARROW = Frame(width=360, height=320, left=62, right=12, is_narrow=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,14 +78,17 @@ class Area:
 
     x_max: float
     y_max: float
+    frame: Frame = WIDE
 
     def x(self, value: float) -> float:
         """Horizontal place of a value."""
-        return LEFT + (WIDTH - LEFT - RIGHT) * value / self.x_max
+        left = self.frame.left
+        return left + (self.frame.edge - left) * value / self.x_max
 
     def y(self, value: float) -> float:
         """Vertical place of a value."""
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / self.y_max
+        floor = self.frame.floor
+        return floor - (floor - self.frame.top) * value / self.y_max
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +120,8 @@ def axes(
     y_text: Callable[[float], str] = lambda value: f"{value:g}",
 ) -> Markup:
     """Grid, axes, tick labels and titles."""
-    right, floor = WIDTH - RIGHT, HEIGHT - BOTTOM
+    frame = area.frame
+    left, top, right, floor = frame.left, frame.top, frame.edge, frame.floor
     parts = []
     for value in ticks(area.y_max):
         if value <= area.y_max * (1 + 1e-9):
@@ -82,7 +130,7 @@ def axes(
                     '<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
                     '<text class="end" x="{}" y="{:.1f}">{}</text>'
                 ).format(
-                    LEFT, right, area.y(value), area.y(value), LEFT - 8, area.y(value) + 4,
+                    left, right, area.y(value), area.y(value), left - 8, area.y(value) + 4,
                     y_text(value),
                 )
             )  # fmt: skip
@@ -102,8 +150,8 @@ def axes(
             '<text class="mid" x="{middle}" y="{below}">{x_label}</text>'
             '<text class="mid" transform="translate(13 {half}) rotate(-90)">{y_label}</text>'
         ).format(
-            left=LEFT, top=TOP, floor=floor, right=right, middle=(LEFT + right) / 2,
-            below=HEIGHT - 8, half=(TOP + floor) / 2, x_label=x_label, y_label=y_label,
+            left=left, top=top, floor=floor, right=right, middle=(left + right) / 2,
+            below=frame.height - 8, half=(top + floor) / 2, x_label=x_label, y_label=y_label,
         )
     )  # fmt: skip
     return Markup("").join(parts)
@@ -141,6 +189,13 @@ def drawing(box: str, title: str, about: str, content: Markup) -> Markup:
     ).format(box, title, about, title, about, content)
 
 
+def both(wide: Markup, narrow: Markup) -> Markup:
+    """Two drawings of the same, of which the style of the page shows the one that fits."""
+    return Markup('<div class="on-wide">{}</div><div class="on-narrow">{}</div>').format(
+        wide, narrow
+    )
+
+
 def key(style: int) -> Markup:
     """A small sample of a line style, for a legend."""
     return Markup(
@@ -149,17 +204,16 @@ def key(style: int) -> Markup:
     ).format(style, _mark(22, 7, style))
 
 
-def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
-    """Vertical places near the wanted ones, at least `gap` apart, inside the chart.
+def spread(wanted: Sequence[float], *, gap: float, limit: float) -> list[float]:
+    """Vertical places near the wanted ones, at least `gap` apart, none below `limit`.
 
-    >>> spread([100.0, 102.0, 40.0], gap=16)
+    >>> spread([100.0, 102.0, 40.0], gap=16, limit=272)
     [100.0, 116.0, 40.0]
     """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     found = list(wanted)
     for before, after in itertools.pairwise(order):
         found[after] = max(found[after], found[before] + gap)
-    limit = float(HEIGHT - BOTTOM)
     for index in reversed(order):
         found[index] = min(found[index], limit)
         limit = found[index] - gap

@@ -14,18 +14,28 @@ from ...runs.evidence.schema import AuditedAdversary
 from ...runs.numbers import is_infinite
 from ..cited import Cited
 from ..schema import Report
-from .chart import drawing, ticks
+from .chart import Frame, drawing, ticks
 
 __all__ = ["measured_figure"]
 
-_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 190, 40, 56, 12
+_WIDE = Frame(width=900, height=0, left=190, right=40, top=12)
+_NARROW = Frame(width=360, height=0, left=14, right=18, top=12, is_narrow=True)
+_ROW, _NAME = 56, 24  # of an adversary; a line of its own for its name where that is narrow
 _LONGEST = 24  # name of an adversary
 
 Scale = Callable[[float], float]
 
 
-def measured_figure(report: Report, cited: Cited) -> Markup | None:
-    """The drawing; None where nothing finite was measured or proven."""
+def measured_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Markup | None:
+    """The drawing; None where nothing finite was measured or proven.
+
+    Args:
+        report: whose audit.
+        cited: cites its figures.
+        narrow: whether it is for a phone.
+    """
+    frame = _NARROW if narrow else _WIDE
+    row_height = _ROW + (_NAME if narrow else 0)
     audit = report.audit
     found = [
         (number, row, *_figures(report, row))
@@ -36,28 +46,29 @@ def measured_figure(report: Report, cited: Cited) -> Markup | None:
         return None
     every = [value for entry in drawn for value in entry[2:] if value is not None]
     scale = ticks(max(every) * 1.04)
-    bottom = _TOP + _ROW * len(drawn)
+    bottom = frame.top + row_height * len(drawn)
 
     def x(value: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * min(value / scale[-1], 1.0)
+        return frame.left + (frame.edge - frame.left) * min(value / scale[-1], 1.0)
 
     parts = [
         Markup(
             '<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{b}"/>'
             '<text class="mid" x="{x:.1f}" y="{t}">{v:g}</text>'
-        ).format(x=x(value), y=_TOP, b=bottom, t=bottom + 18, v=value)
+        ).format(x=x(value), y=frame.top, b=bottom, t=bottom + 18, v=value)
         for value in scale
     ]
     for place, (number, row, proven, low, ideal) in enumerate(drawn):
-        y = _TOP + _ROW * place + 29
+        y = frame.top + row_height * place + (row_height - _ROW) + 29
         name = row.name
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+        kind, left, above = ("label over", frame.left, y - 33) if narrow else ("end", 178, y + 4)
         parts.append(
-            Markup('<text class="end" x="{}" y="{}">{}</text>').format(_LEFT - 12, y + 4, short)
+            Markup('<text class="{}" x="{}" y="{}">{}</text>').format(kind, left, above, short)
         )
         if proven is not None:
             at = cited.svg("bound", "audit", "adversaries", number, "proven_epsilon")
-            parts.append(_proven(x, proven, low or 0.0, y=y, words=at))
+            parts.append(_proven(x, proven, low or 0.0, y=y, frame=frame, words=at))
         if ideal is not None:
             parts.append(
                 Markup('<path class="mark s3" d="M{:.1f} {}l5 5-5 5-5-5z"/>').format(
@@ -66,12 +77,12 @@ def measured_figure(report: Report, cited: Cited) -> Markup | None:
             )
         if low is not None:
             at = cited.svg("given", "measured", name, "epsilon")
-            parts.append(_measured(x, low, y=y, words=at))
+            parts.append(_measured(x, low, y=y, frame=frame, words=at))
     about = (
         "For each adversary a bar for the proven upper bound, a circle for the measured lower "
         "bound, and a diamond for the most that such an audit could find"
     )
-    box = f"0 0 {_WIDTH} {bottom + 26}"
+    box = f"0 0 {frame.width} {bottom + 26}"
     return drawing(box, "Proven against measured epsilon", about, Markup("").join(parts))
 
 
@@ -88,7 +99,9 @@ def _figures(
     )
 
 
-def _proven(x: Scale, proven: float, low: float, *, y: float, words: Markup) -> Markup:
+def _proven(
+    x: Scale, proven: float, low: float, *, y: float, frame: Frame, words: Markup
+) -> Markup:
     at = x(proven)
     return Markup(
         '<path class="span" d="M{a:.1f} {y}H{b:.1f}"/><path class="wall" d="M{b:.1f} {u}V{d}"/>'
@@ -100,14 +113,14 @@ def _proven(x: Scale, proven: float, low: float, *, y: float, words: Markup) -> 
         u=y - 9,
         d=y + 9,
         v=y - 13,
-        side="end" if at > _WIDTH / 2 else "start",
+        side="end" if at > frame.width / 2 else "start",
         words=words,
     )
 
 
-def _measured(x: Scale, low: float, *, y: float, words: Markup) -> Markup:
+def _measured(x: Scale, low: float, *, y: float, frame: Frame, words: Markup) -> Markup:
     at = x(low)
     return Markup(
         '<circle class="seen" cx="{a:.1f}" cy="{y}" r="5"/>'
         '<text class="{side}" x="{a:.1f}" y="{v}">measured ≥ {words}</text>'
-    ).format(a=at, y=y, v=y + 18, side="start" if at < _WIDTH / 2 else "end", words=words)
+    ).format(a=at, y=y, v=y + 18, side="start" if at < frame.width / 2 else "end", words=words)

@@ -8,51 +8,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from markupsafe import Markup
 
 from ...runs.evidence.membership import Membership
-from .chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, draw_places, drawing
+from .chart import NARROW, WIDE, Frame, Line, draw_places, drawing
 
 __all__ = ["roc_figure"]
 
 _DECADES = 4
 _TICKS = ("1 in 10,000", "1 in 1,000", "1 in 100", "1 in 10", "all")
-_LEFT = LEFT + 30  # labels in words
+_SHORT_TICKS = ("0.01 %", "0.1 %", "1 %", "10 %", "all")
+_WIDE = replace(WIDE, left=WIDE.left + 30)  # labels in words
+_LEGEND = 22  # a line of it
 
 
-def roc_figure(found: Membership | None) -> Markup | None:
-    """The drawing: of the games, or of the run itself where none were played; None without one."""
+def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | None:
+    """The drawing: of the games, or of the run itself where none were played; None without one.
+
+    Args:
+        found: what was inferred.
+        narrow: whether it is for a phone; the legend then stands below.
+    """
     if found is None:
         return None
     part = found.played or found.run
-    parts = [_axes(), _line([(1e-4, 1e-4), (1.0, 1.0)], "grid")]
+    frame = NARROW if narrow else _WIDE
+    parts = [_axes(frame), _line(frame, [(1e-4, 1e-4), (1.0, 1.0)], "grid")]
     # All curves end in one corner, so they are told apart by samples beside their names.
     samples = [(Markup('<path class="grid" d="M{} {}h30"/>'), "chance")]
     if found.limit:
-        parts.append(_line(found.limit, "limit"))
+        parts.append(_line(frame, found.limit, "limit"))
         samples.append((Markup('<path class="limit" d="M{} {}h30"/>'), "most that is proven"))
     for style, curve in enumerate(part.curves):
-        points = [(_x(a), _y(t)) for a, t in curve.points if a > 0 and t > 0]
+        points = [(_x(frame, a), _y(frame, t)) for a, t in curve.points if a > 0 and t > 0]
         if points:
             parts.append(draw_places(Line(points=points, style=style)))
             sample = Markup('<path class="line s{}" d="M{{}} {{}}h30"/>').format(style)
             samples.append((sample, f"{curve.model}, {curve.attack}"))
+    left, top = (12, frame.height + 8) if narrow else (frame.edge + 16, frame.top + 20)
     for number, (sample, words) in enumerate(samples):
-        x, y = WIDTH - RIGHT + 16, TOP + 20 + 22 * number
-        parts.append(sample.format(x, y))
-        parts.append(Markup('<text x="{}" y="{}">{}</text>').format(x + 38, y + 4, words))
+        y = top + _LEGEND * number
+        parts.append(sample.format(left, y))
+        parts.append(Markup('<text x="{}" y="{}">{}</text>').format(left + 38, y + 4, words))
     names = ", ".join(words for _, words in samples)
     about = f"False positives from left to right and members found upwards, in tens: {names}"
-    return drawing(f"0 0 {WIDTH} {HEIGHT}", "Members found", about, Markup("").join(parts))
+    height = frame.height + (_LEGEND * len(samples) if narrow else 0)
+    return drawing(f"0 0 {frame.width} {height}", "Members found", about, Markup("").join(parts))
 
 
-def _x(rate: float) -> float:
-    return _LEFT + (WIDTH - _LEFT - RIGHT) * _share(rate)
+def _x(frame: Frame, rate: float) -> float:
+    return frame.left + (frame.edge - frame.left) * _share(rate)
 
 
-def _y(rate: float) -> float:
-    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * _share(rate)
+def _y(frame: Frame, rate: float) -> float:
+    return frame.floor - (frame.floor - frame.top) * _share(rate)
 
 
 def _share(rate: float) -> float:
@@ -60,14 +71,14 @@ def _share(rate: float) -> float:
     return max(0.0, 1.0 + math.log10(max(rate, 1e-300)) / _DECADES)
 
 
-def _line(points: Sequence[tuple[float, float]], kind: str) -> Markup:
-    path = " ".join(f"{_x(a):.1f},{_y(t):.1f}" for a, t in points)
+def _line(frame: Frame, points: Sequence[tuple[float, float]], kind: str) -> Markup:
+    path = " ".join(f"{_x(frame, a):.1f},{_y(frame, t):.1f}" for a, t in points)
     return Markup('<polyline class="{}" fill="none" points="{}"/>').format(kind, path)
 
 
-def _axes() -> Markup:
-    floor, parts = HEIGHT - BOTTOM, []
-    for number, words in enumerate(_TICKS):
+def _axes(frame: Frame) -> Markup:
+    floor, parts = frame.floor, []
+    for number, words in enumerate(_SHORT_TICKS if frame.is_narrow else _TICKS):
         rate = 10.0 ** (number - _DECADES)
         parts.append(
             Markup(
@@ -76,8 +87,8 @@ def _axes() -> Markup:
                 '<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{}" y2="{}"/>'
                 '<text class="mid" x="{x:.1f}" y="{}">{words}</text>'
             ).format(
-                _LEFT, WIDTH - RIGHT, _LEFT - 8, _y(rate) + 4, floor, floor + 5, floor + 18,
-                x=_x(rate), y=_y(rate), words=words,
+                frame.left, frame.edge, frame.left - 8, _y(frame, rate) + 4, floor, floor + 5,
+                floor + 18, x=_x(frame, rate), y=_y(frame, rate), words=words,
             )
         )  # fmt: skip
     parts.append(
@@ -86,8 +97,8 @@ def _axes() -> Markup:
             '<text class="mid" x="{}" y="{}">others taken for members</text>'
             '<text class="mid" transform="translate(13 {}) rotate(-90)">members found</text>'
         ).format(
-            _LEFT, TOP, floor, WIDTH - RIGHT, (_LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8,
-            (TOP + floor) / 2,
+            frame.left, frame.top, floor, frame.edge, (frame.left + frame.edge) / 2,
+            frame.height - 8, (frame.top + floor) / 2,
         )
     )  # fmt: skip
     return Markup("").join(parts)

@@ -338,6 +338,7 @@ MOST = (
     "{figure} at delta {delta}. No other adversary that was asked about learns more."
 )
 SAME = "The same goes for {others}."
+HOW_PAPERS_COUNT = "How papers often count: one message at a time, to be compared with"
 NAMES = {
     EAVESDROPPER.name: "the eavesdropper",
     WORST_NEIGHBOUR: "the worst single neighbour",

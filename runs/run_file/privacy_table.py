@@ -1,4 +1,4 @@
-"""The table [privacy]: what is met, for whom, and what the statement speaks of."""
+"""The tables [privacy], what is met and for whom, and [report], who answers for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...privacy.participation import MOST_RECORDS
 from .refusals import PRIVACY
 from .tables import Count, Index, Indices, Names, Positive, Table
 
-__all__ = ["PrivacyTable"]
+__all__ = ["PrivacyTable", "ReportTable"]
 
 _Share = Annotated[float, Field(gt=0, lt=1)]
 ParticipationPattern = Annotated[
@@ -40,6 +40,7 @@ ParticipationPattern = Annotated[
         }
     ),
 ]
+_Words = Annotated[str, Field(min_length=1, max_length=300)]
 _TARGETS = ("epsilon", "advantage", "tpr", "fpr")
 
 
@@ -186,3 +187,18 @@ class PrivacyTable(Table):
         """The same at a noise multiplier in place of its target, and with other keys replaced."""
         update = dict.fromkeys(_TARGETS) | {"noise_multiplier": noise_multiplier} | others
         return self.model_copy(update=update)
+
+
+class ReportTable(Table):
+    """[report]: what the first page of the report tells its reader about people; no figure."""
+
+    responsible: _Words | None = None
+    """Who answers for the run: a person or an office."""
+    contact: _Words | None = None
+    """Where questions about it go."""
+    data: _Words | None = None
+    """Which data they are, in words for a reader who does not know the name of the data set."""
+    purpose: _Words | None = None
+    """What the models are for."""
+    records_per_person: Count | None = None
+    """Most records of one person, as far as is known; the report says if figures cover fewer."""

@@ -10,6 +10,7 @@
     [intercept] what of the traffic is kept
     [attack]    what is tried on it
     [audit]     how epsilon is measured
+    [report]    who answers for the run, and whom to ask
 
 Loading resolves every default, so that `RunFile.to_toml` is the whole story of a run. Paths are
 relative to the working directory, as on the command line.
@@ -41,7 +42,7 @@ from .cross_checks import (
 from .data_table import DataTable
 from .hyper_parameters import settings_schema
 from .participation_table import ParticipationTable
-from .privacy_table import PrivacyTable
+from .privacy_table import PrivacyTable, ReportTable
 from .problems import sentences
 from .tables import (
     AlgorithmTable,
@@ -86,6 +87,7 @@ class RunFile(Table):
     intercept: InterceptTable = InterceptTable()
     attack: AttackTable = AttackTable()
     audit: AuditTable = AuditTable()
+    report: ReportTable | None = None
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:

@@ -29,7 +29,14 @@ function isCut(el, width) {
         && up.getBoundingClientRect().right <= width + 1) return false;
   return true;
 }
-async function look(page, width) {
+async function break_rules(shown, axe) {
+  const script = shown.createElement("script");
+  script.textContent = axe;
+  shown.head.append(script);
+  const { violations } = await shown.defaultView.axe.run();
+  return violations.map(of => `${of.id}: ${of.help}: ${of.nodes[0].html.slice(0, 100)}`);
+}
+async function look(page, width, axe) {
   const frame = document.createElement("iframe");
   frame.style = `width: ${width}px; height: 800px; border: 0`;
   const loaded = new Promise(done => { frame.onload = done; });
@@ -43,15 +50,16 @@ async function look(page, width) {
   if (root.scrollWidth > width) faults.push(`${root.scrollWidth} px wide`);
   const cut = [...shown.querySelectorAll("article *, main *")].find(el => isCut(el, width));
   if (cut) faults.push(`<${cut.localName}> is cut: ${cut.textContent.trim().slice(0, 60)}`);
+  if (axe) faults.push(...await break_rules(shown, axe));
   frame.remove();
   return faults.map(fault => `${page} at ${width} px: ${fault}`);
 }
 onload = async () => {
-  const { pages, widths } = await (await fetch("/asked.json")).json();
+  const { pages, widths, axe } = await (await fetch("/asked.json")).json();
   const found = [];
   let seen = 0;
   for (const page of pages) for (const width of widths) {
-    found.push(...await look(page, width));
+    found.push(...await look(page, width, axe));
     seen += 1;
   }
   await fetch("/found.json", { method: "POST", body: JSON.stringify({ seen, found }) });
@@ -90,19 +98,37 @@ class _Pages(SimpleHTTPRequestHandler):
         """Nothing is logged."""
 
 
-def faults_of(folder: Path, pages: Sequence[str], *, widths: Sequence[int], own: Path) -> list[str]:
-    """What is wrong with pages of a folder on screens of these widths; `own` is the browser's.
+def faults_of(
+    folder: Path,
+    pages: Sequence[str],
+    *,
+    widths: Sequence[int],
+    own: Path,
+    axe: str = "",
+    dark: bool = False,
+) -> list[str]:
+    """What is wrong with pages of a folder on screens of these widths.
+
+    Args:
+        folder: it is served.
+        pages: paths in it.
+        widths: in pixels.
+        own: a folder for the browser itself.
+        axe: the text of axe.min.js, whose rules for accessibility are then held to, too.
+        dark: whether the reader prefers dark pages.
 
     Raises:
         TimeoutError: the browser has not answered in time.
     """
     found: list[Any] = []
     done = threading.Event()
-    asked = json.dumps({"pages": [f"/{page}" for page in pages], "widths": list(widths)})
+    paths = [f"/{page}" for page in pages]
+    asked = json.dumps({"pages": paths, "widths": list(widths), "axe": axe})
     handler = partial(_Pages, directory=str(folder), asked=asked, found=found, done=done)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
+        options += ["--blink-settings=preferredColorScheme=0"] if dark else []
         url = f"http://127.0.0.1:{server.server_address[1]}/look.html"
         running = subprocess.Popen(
             [BROWSER, *options, "--window-size=1400,900", f"--user-data-dir={own}", url],

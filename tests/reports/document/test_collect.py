@@ -190,7 +190,9 @@ def test_a_report_holds_a_second_opinion_and_ends_where_it_contradicts(
     for name, one in report["second_opinion"].items():
         assert one["epsilon"] == report["ledger"]["epsilon"][name]
         assert one["verdict"] == "confirmed"
-    assert "Second opinion." in (folder / "report.html").read_text(encoding="utf-8")
+    assert "What another library says of ε for the same releases" in (
+        folder / "report.html"
+    ).read_text(encoding="utf-8")
     # A figure that is too small: written all the same, so that the page says so too.
     from overhear.runs.folder import accounted_run as module
 

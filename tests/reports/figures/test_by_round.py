@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from overhear.reports.cited import Cited
 from overhear.reports.figures import by_round
 from overhear.reports.figures.by_round import Series
-from overhear.reports.figures.chart import HEIGHT, RIGHT, WIDTH, key, spread, ticks
+from overhear.reports.figures.chart import WIDE, key, spread, ticks
 from tests.conftest import typed
 
 Report = dict[str, Any]
@@ -54,7 +54,7 @@ def test_a_heuristic_line_is_not_shared_with_a_proven_one(report: Report) -> Non
 def test_rounds_beyond_the_planned_ones_stay_in_the_chart(report: Report) -> None:
     report["run"]["rounds"] = 100  # the lines go to 200
     [first, *_] = re.findall(r'<polyline class="line s0" points="([^"]*)"', epsilon_figure(report))
-    assert max(float(point.split(",")[0]) for point in first.split()) <= WIDTH - RIGHT
+    assert max(float(point.split(",")[0]) for point in first.split()) <= WIDE.edge
 
 
 def test_an_infinite_epsilon_is_not_drawn(report: Report) -> None:
@@ -94,11 +94,11 @@ def test_lines_differ_in_more_than_colour() -> None:
     assert len(marks) == 4
 
 
-@given(st.lists(st.floats(0, HEIGHT - 48), min_size=1, max_size=6))
+@given(st.lists(st.floats(0, WIDE.floor), min_size=1, max_size=6))
 def test_labels_do_not_collide_and_stay_in_the_chart(wanted: list[float]) -> None:
-    places = spread(wanted, gap=17)
+    places = spread(wanted, gap=17, limit=WIDE.floor)
     assert all(b - a >= 17 - 1e-6 for a, b in itertools.pairwise(sorted(places)))
-    assert max(places) <= HEIGHT - 48
+    assert max(places) <= WIDE.floor
 
 
 @given(st.floats(1e-6, 1e6))

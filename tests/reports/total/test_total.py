@@ -376,4 +376,4 @@ def test_a_report_gives_the_total_with_the_runs_that_are_named(
     assert "## Together with other runs on the same records" in capsys.readouterr().out
     assert cli.main(["report", str(out), "--total", str(out)]) == 2
     assert cli.main(["report", str(out)]) == 0
-    assert "Together with other runs" not in (out / "report.html").read_text(encoding="utf-8")
+    assert "No other run is counted here" in (out / "report.html").read_text(encoding="utf-8")
