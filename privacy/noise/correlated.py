@@ -61,6 +61,7 @@ from .covariance import Matrix, cost_factor, factor, noise_floor, square_matrix,
 
 __all__ = [
     "WhisperNoise",
+    "check_pair_ratio",
     "decor_covariance",
     "decor_factor",
     "factor",
@@ -73,6 +74,7 @@ __all__ = [
 _RIDGE = 1e-9  # of M's largest eigenvalue; costs full averaging of A agents 3e-5 A of its optimum
 _SINGULAR = 1e-6  # of F's largest singular value; below it R's condition makes the bound inexact
 _GAP = 1e-11
+_MOST_RATIO = 1e8  # of variances; a 32-bit message then rounds by 1e-3 of own noise
 _STEPS = 200  # 6 to 12 are usual
 _BOUNDS = (1e-100, 1e100)  # of a bound or a ridge, which the covariance is scaled by
 _LONGEST = 4.0  # of a Newton step, in log lam
@@ -355,6 +357,26 @@ def _incidence(weights: ArrayLike) -> Matrix:
     incidence[first, np.arange(len(first))] = 1.0
     incidence[second, np.arange(len(first))] = -1.0
     return incidence
+
+
+def check_pair_ratio(correlation: float, *, best: str) -> None:
+    """Refuse a ratio of noise at which floats absorb what an agent adds of its own.
+
+    Args:
+        correlation: variance of a pair's noise over that of own noise.
+        best: what leaving it out gives.
+
+    Raises:
+        InputError: below 0, or above 1e8: own noise then hides little of what rounding leaves
+            from who knows the noise of the pairs.
+
+    >>> check_pair_ratio(4.0, best="the best one")
+    """
+    if not 0 <= correlation <= _MOST_RATIO:
+        raise InputError(
+            f"correlation={correlation} must lie in [0, {_MOST_RATIO:g}], since floats absorb an "
+            f"agent's own noise beside larger noise of a pair; leave it out to have {best}"
+        )
 
 
 def _check_variances(local_variance: float, pair_variance: float) -> None:

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,9 @@ from ..errors import InputError, UnsupportedView
 from .elimination import CUT, ROUNDING
 from .joint_sensitivity import squared_joint_sensitivity
 from .leak import in_round
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 __all__ = ["Rows", "StreamedView", "Whitened"]
 
@@ -56,9 +59,12 @@ _MOST_ROWS = 6_000  # of one round, that a dense factorisation is asked to hold
 
 
 class Rows(NamedTuple):
-    """Rows of one round over what was carried, its contributions and its noise sources."""
+    """Rows of one round over what was carried, its contributions and its noise sources.
 
-    carried: Array
+    What was carried may be a sparse array: a row is carried from few.
+    """
+
+    carried: Array | csr_array
     contributions: Array
     noise: Array
 
@@ -257,7 +263,7 @@ class StreamedView:
         self, seen: Rows, carried: Rows, owners: Sequence[int], vectors: Sequence[int]
     ) -> None:
         for name, rows in (("seen", seen), ("carried", carried)):
-            count = len(rows.carried)
+            count = rows.carried.shape[0]
             if rows.carried.shape != (count, len(self._response)):
                 raise InputError(
                     f"{name}: carried has shape {rows.carried.shape}, but {len(self._response)} "
@@ -269,7 +275,8 @@ class StreamedView:
                     f"{rows.noise.shape} need {count} rows and one owner per contribution, not "
                     f"{len(owners)}"
                 )
-            if not all(np.isfinite(matrix).all() for matrix in rows):
+            entries = getattr(rows.carried, "data", rows.carried)  # of a sparse array, or all
+            if not all(np.isfinite(matrix).all() for matrix in (entries, *rows[1:])):
                 raise InputError(f"{name} holds a value that is not finite; rows must be numbers")
         if len(vectors) not in (0, len(owners)):
             raise InputError(f"{len(vectors)} vectors for {len(owners)} contributions; give each")
@@ -287,7 +294,6 @@ class StreamedView:
         Sizes are of this round alone: bounds that run through all rounds grow without need, and
         what is taken for rounding must not.
         """
-        # A row is carried from few: a history moves on by one place.
         from scipy.sparse import csr_array
 
         of = csr_array(rows.carried)

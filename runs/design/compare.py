@@ -251,11 +251,16 @@ class _Comparison:
     def _row(self, way: _Way) -> Row:
         made, sampling, how = way.made, way.sampling, way.how
         rate = sampling.rate if way.amplified else 1.0
+        factors = self._insiders(made)
+        # A secret that an agent knows in part shows to it for longer, unless it hears all links.
+        hears_all = self.graph.degrees.min() == self.graph.agents
+        longer = made.kind is Kind.PAIRS and made.bands > 1 and not hears_all
+        rates = (rate, 1.0 if longer else rate, rate)
         outsider, one, rest = (
             math.inf
             if math.isinf(factor)
-            else self._epsilon(way.multiplier / how.joint / factor, rounds=way.rounds, rate=rate)
-            for factor in self._insiders(made)
+            else self._epsilon(way.multiplier / how.joint / factor, rounds=way.rounds, rate=drawn)
+            for factor, drawn in zip(factors, rates, strict=True)
         )
         energy = made.energy if how.energy is None else how.energy
         known = made.lower_bound > 0 and (made.kind is not Kind.PAIRS or made.bands > 1)

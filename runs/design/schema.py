@@ -48,8 +48,8 @@ class Row(Described):
     outsider: NotNegative
     """Epsilon against who knows no noise."""
     one_agent: NotNegative
-    """Epsilon against the single agent that knows most, and hears all links. A plan may state more
-    for an agent that hears its own alone, where memory is amplified."""
+    """Epsilon against the single agent that knows most. Memory made of pair secrets is not
+    amplified for one that does not hear all links, so this can exceed that of all others."""
     all_others: NotNegative
     """Epsilon against all agents but the victim together."""
     undone_by: str

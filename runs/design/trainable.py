@@ -22,6 +22,7 @@ from ...training.algorithms.remembering.strategy import (
     pair_variances,
     strategy_table,
 )
+from ...training.exposure.infinite import MOST_WORK, work_of
 from ...training.graphs.graph import Graph
 from ..run_file.run_file import RunFile, read_tables
 from ..run_file.toml import read_toml
@@ -29,7 +30,7 @@ from .schema import Row
 
 __all__ = ["Trained", "run_file_with", "trained"]
 
-_MOST_REMEMBERED = 320  # vectors that an agent keeps; more make a run's account slow
+_MOST_REMEMBERED = 320  # vectors that an agent keeps; more make a run's trace slow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +79,7 @@ def trained(
     run: _Run = {"rounds": made.rounds, "period": groups, "bands": 0 if whole else made.bands}
     modes = modes_of(graph.weights)
     if made.kind is Kind.JOINT:
-        most = 1 + _MOST_REMEMBERED // len(modes.eigenvalues)
+        most = _most_bands(len(graph.weights), len(modes.eigenvalues), rounds=made.rounds)
         if made.bands > most:
             run["bands"] = most
         tables = joint_tables(graph.weights, **run, algorithm="joint-dsgd").numpy()
@@ -101,6 +102,17 @@ def trained(
         energy=found.energy * outsider,
         joint=found.joint * math.sqrt(worst / outsider),
     )
+
+
+def _most_bands(agents: int, modes: int, *, rounds: int) -> int:
+    """Coefficients of each mode with which the run's own plan can still view all of its rounds."""
+    most = 1 + _MOST_REMEMBERED // modes
+    for bands in range(most, 1, -1):
+        carried = agents * (1 + modes * (bands - 1))
+        work = work_of(carried, columns=agents * rounds, sources=agents, rounds=rounds)
+        if work <= MOST_WORK:
+            return bands
+    return 1
 
 
 class _Run(TypedDict):

@@ -140,15 +140,17 @@ class DenseRound(NamedTuple):
 
     def after(self) -> DenseRound:
         """What the end of a run releases: its models and dual variables as they are."""
-        size = len(self.carried.carried)
-        kept, none = np.eye(size), np.zeros((size, 0))
-        models = kept[self.released]
+        from scipy.sparse import csr_array, eye_array
+
+        size = self.carried.carried.shape[0]
+        kept, none = csr_array(eye_array(size)), np.zeros((size, 0))
+        models, many = kept[self.released], len(self.released)
         return DenseRound(
-            Rows(models, none[: len(models)], none[: len(models)]),
+            Rows(models, none[:many], none[:many]),
             Rows(kept, none, none),
             [],
             [],
-            [f"final model, row {i}" for i in range(len(models))],
+            [f"final model, row {i}" for i in range(many)],
             self.released,
         )
 
@@ -192,8 +194,8 @@ class RoundRows(NamedTuple):
 
     def over(self, rows: csr_array, contributions: np.ndarray) -> Rows:
         """Some rows over the state, some columns of contributions, and unknown noise."""
-        columns = (self.held, contributions, self.unknown)
-        return Rows(*(rows[:, chosen].toarray() for chosen in columns))
+        added, noise = (rows[:, at].toarray() for at in (contributions, self.unknown))
+        return Rows(rows[:, self.held], added, noise)
 
 
 def _carried_columns(part: RoundTrace) -> np.ndarray:
@@ -254,7 +256,7 @@ def witness(
 
 def _across(rounds: Sequence[DenseRound]) -> tuple[str, ...]:
     """What leaks from rounds written out as one matrix; nothing where that would be too large."""
-    rows = sum(len(one.seen.carried) for one in rounds)
+    rows = sum(one.seen.carried.shape[0] for one in rounds)
     widths = [(one.seen.contributions.shape[1], one.seen.noise.shape[1]) for one in rounds]
     columns, sources = sum(c for c, _ in widths), sum(n for _, n in widths)
     if rows * (columns + sources) > _MOST_ENTRIES:

@@ -25,9 +25,10 @@ from .dense_rounds import witness
 from .sensitivity import JointSensitivity, Release
 from .whole_run import effective_of, whole_run_joint_sensitivities
 
-__all__ = ["replace_infinite_by_whole_run"]
+__all__ = ["MOST_WORK", "replace_infinite_by_whole_run", "work_of"]
 
-_MOST_WORK = 2e10  # multiplications; half a minute or so
+MOST_WORK = 1.5e11  # multiplications; half a minute or so
+_TOO_LARGE = "the run is too large for a view of all its rounds together"
 _FIRST = 4  # rounds in which a leak is looked for where the whole run is too large
 
 
@@ -106,9 +107,8 @@ def _together(
     amplified: bool,
 ) -> JointSensitivity:
     """That of all rounds together if it is finite, or else as it was, with what shows it."""
-    if _work(traces, candidates(traces, name, victim)) > _MOST_WORK:
-        said = "the run is too large for a view of all its rounds together"
-        return _open(traces, sensitivity, said, encrypted=encrypted)
+    if _work(traces, candidates(traces, name, victim)) > MOST_WORK:
+        return _open(traces, sensitivity, _TOO_LARGE, encrypted=encrypted)
     try:
         ((_, whole),) = whole_run_joint_sensitivities(
             traces,
@@ -150,9 +150,13 @@ def _open(
     shown = _shown_first(traces, sensitivity, encrypted=encrypted)
     if shown:
         return sensitivity._replace(because=leak_sentence(shown))
-    return sensitivity._replace(
-        status=Status.CANNOT_BE_EXPRESSED, because=f"{sensitivity.because}; {said}"
-    )
+    because = f"{sensitivity.because}; {said}"
+    if said == _TOO_LARGE:  # that is why; what one round shows is no leak of the run
+        because = (
+            f"{said} (take fewer rounds or agents, or noise that is remembered for less long); "
+            f"round by round, {sensitivity.because}"
+        )
+    return sensitivity._replace(status=Status.CANNOT_BE_EXPRESSED, because=because)
 
 
 def _with_message(
@@ -171,7 +175,7 @@ def _shown_first(
     """What the first rounds show of the victim without noise; nothing where that is not known."""
     who, victim = sensitivity.adversary, sensitivity.victim
     first = _first_rounds(traces, _FIRST)
-    if _work(first, [(who, [victim])]) > _MOST_WORK:
+    if _work(first, [(who, [victim])]) > MOST_WORK:
         return ()
     ended = sum(n for _, n in first.rounds) == sum(n for _, n in traces.rounds)
     try:
@@ -205,6 +209,21 @@ def _work(traces: AlgorithmTrace, asked: Sequence[tuple[Adversary, Sequence[int]
         rounds, columns = rounds + count, columns + count * width
         sources = max(sources, sum(g.size for g in part.groups if isinstance(g, NoiseSources)))
     victims = sum(len(of) for _, of in asked) / traces.start.record.agents
+    return work_of(carried, columns=columns, sources=sources, rounds=rounds) * victims
+
+
+def work_of(carried: int, *, columns: int, sources: int, rounds: int) -> float:
+    """About how many multiplications a view of all rounds takes.
+
+    Args:
+        carried: rows that outlive a round.
+        columns: contributions of all rounds.
+        sources: of noise, in a round.
+        rounds: of the run.
+
+    >>> f"{work_of(2950, columns=500, sources=10, rounds=50):.3g}"
+    '2.18e+10'
+    """
     # What is carried is carried by dense products, or of a history by single entries.
     dense, sparse = 0.5 * carried**2 * columns, carried * (60.0 * columns + 4.0 * carried * sources)
-    return min(dense, sparse) * rounds * victims
+    return min(dense, sparse) * rounds

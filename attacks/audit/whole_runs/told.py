@@ -236,7 +236,7 @@ class Told:
         told = self._view.advance(seen, carried, owners=owners)
         n = self._scores.shape[1]
         if left is None:
-            left = np.zeros((len(seen.carried), n))
+            left = np.zeros((seen.carried.shape[0], n))
         if not len(self._noise):
             self._noise = np.zeros((seen.carried.shape[1], n))
         e = told.weights @ (left - seen.carried @ self._noise)

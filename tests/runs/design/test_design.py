@@ -259,6 +259,7 @@ _GRAPHS = [
                 (_GRAPHS[1], 4, 16),
                 (_GRAPHS[2], 6, 16),
                 (_GRAPHS[3], 6, 16),
+                ({"name": "full"}, 4, 16),
                 (_GRAPHS[0], 5, 1),
             )
         ),
@@ -283,3 +284,18 @@ def test_the_table_and_the_plan_of_what_it_writes_agree_for_every_adversary(grap
         planned = {one.adversary: one.epsilon for one in plan.guarantees}
         table = dict(zip(names, (row.outsider, row.one_agent, row.all_others), strict=True))
         assert table == pytest.approx({name: planned[name] for name in names}, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_joint_noise_is_written_with_as_much_memory_as_its_plan_can_view():
+    """Ten agents and 50 rounds were written with all memory, which no plan took."""
+    said = KEYS | {
+        "training": {"rounds": 50, "sampling_rate": 0.01, "learning_rate": 0.5},
+        "privacy": {"epsilon": 4.0, "delta": 1e-5, "adversaries": ["eavesdropper"]},
+    }
+    found = compare(read_tables(said, []), groups=10)
+    plan = make_plan(
+        run_file_with(read_tables(said, []), by_kind(found)["joint"], epsilon=found.epsilon)
+    )
+    assert plan.guarantees[0].epsilon == pytest.approx(4.0, rel=1e-4)
+    assert str(plan.guarantees[0].status) == "proven"

@@ -101,7 +101,7 @@ def test_noise_that_is_used_again_is_shown_by_an_earlier_message() -> None:
 
 
 def test_reuse_is_found_however_long_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(infinite, "_MOST_WORK", 3e3)  # enough for four rounds of one pair
+    monkeypatch.setattr(infinite, "MOST_WORK", 3e3)  # enough for four rounds of one pair
     found = settled(traced(reused, start, rounds=400))
     assert found.status is Status.NO_PROTECTION
     assert "masked of agent 0 to 1, 4 in round 1, which showed it" in found.because
@@ -159,7 +159,7 @@ def test_a_leak_beside_batches_that_share_noise_leaves_no_protection() -> None:
 def test_a_run_too_large_for_a_view_of_all_rounds_cannot_be_expressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(infinite, "_MOST_WORK", 0.0)
+    monkeypatch.setattr(infinite, "MOST_WORK", 0.0)
     found = settled(traced(reused, start))
     assert found.status is Status.CANNOT_BE_EXPRESSED
     assert "too large for a view of all its rounds" in found.because

@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....privacy.errors import InputError
-from ....privacy.noise.correlated import decor_covariance, decor_factor
+from ....privacy.noise.correlated import check_pair_ratio, decor_covariance, decor_factor
 from ....privacy.noise.covariance import cost_factor
 from ...graphs.graph import Graph, Topology
 from ..algorithm import Algorithm, Clip
@@ -78,11 +78,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.correlation is not None:
-            if not 0 <= self.correlation < math.inf:
-                raise InputError(
-                    f"correlation={self.correlation} must lie in [0, inf); leave it out to have "
-                    "the best one for the horizon"
-                )
+            check_pair_ratio(self.correlation, best="the best one for the horizon")
             if self.horizon is not None:
                 raise InputError(
                     f"horizon={self.horizon} has no effect beside correlation="

@@ -41,15 +41,13 @@ r is that of `overhear.privacy.noise.design` unless it is given: the best agains
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ....privacy.errors import InputError
-from ....privacy.noise.correlated import decor_factor
+from ....privacy.noise.correlated import check_pair_ratio, decor_factor
 from ....privacy.noise.design.design import design
 from ....privacy.noise.design.kinds import Kind
 from ...graphs.graph import Topology
@@ -85,11 +83,8 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         of_strategy.Settings(period=self.period, bands=self.bands)
-        if self.correlation is not None and not 0 <= self.correlation < math.inf:
-            raise InputError(
-                f"correlation={self.correlation} must lie in [0, inf); leave it out to have the "
-                "best one"
-            )
+        if self.correlation is not None:
+            check_pair_ratio(self.correlation, best="the best one")
 
 
 class State(NamedTuple):

@@ -1,5 +1,6 @@
 """Noise with memory: what is added, what that costs, and that a run does as it was traced."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,12 @@ from overhear.attacks.checks.messages import message_check
 from overhear.attacks.watching.watched_run import watch
 from overhear.privacy import Event, composed_epsilon, poisson
 from overhear.privacy.batches.patterns import pattern_of
+from overhear.privacy.errors import InputError
 from overhear.privacy.noise.design.pairs import pair_exposure
 from overhear.privacy.noise.design.workload import grams, modes_of
 from overhear.privacy.view.whole_run import StreamedView
 from overhear.training import account
+from overhear.training.algorithms.correlated import decor
 from overhear.training.algorithms.remembering import decor_over_time, dp_ftrl, joint, mafalda
 from overhear.training.algorithms.remembering.strategy import matrix_of, strategy_table
 from overhear.training.batches.turns import turns_of
@@ -332,3 +335,10 @@ def test_the_papers_strategy_on_a_ring_of_ten_costs_what_was_computed_apart_from
         )
     ]
     assert found == pytest.approx([1.0, 1.1116, 1.9405, 7.9625], abs=5e-5)
+
+
+@pytest.mark.parametrize("algorithm", [decor, decor_over_time])
+@pytest.mark.parametrize("ratio", [1e300, 1e9, math.nan, -1.0])
+def test_noise_of_pairs_that_floats_would_absorb_own_noise_in_is_refused(algorithm, ratio):
+    with pytest.raises(InputError, match=r"correlation=\S+ must lie in \[0, 1e\+08\]"):
+        algorithm.Settings(correlation=ratio)
