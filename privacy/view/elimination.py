@@ -32,11 +32,12 @@ from ..errors import UnsupportedView
 if TYPE_CHECKING:
     from scipy.sparse import csc_array, csr_array
 
-__all__ = ["CUT", "ROUNDING", "Factors", "factor"]
+__all__ = ["CUT", "ROUNDING", "Factors", "compressed", "factor", "without_rounding"]
 
 CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
 ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave
 _CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
+_SOURCES_A_ROW = 1.5  # beyond these they are made fewer
 _NAMED = 8  # messages of one combination: enough to name what cancels
 
 
@@ -212,3 +213,23 @@ def _largest(matrix: csr_array) -> np.ndarray:
     if 0 in matrix.shape:
         return np.zeros(matrix.shape[0])
     return np.asarray(abs(matrix).max(axis=1).toarray(), dtype=float).ravel()
+
+
+def without_rounding(response: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Entries, zero where they are no more than rounding of what was added up for them."""
+    return np.where(abs(response) > size * ROUNDING, response, 0.0)
+
+
+def compressed(noise: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """The same covariance over as few sources as there are rows; a remnant of rounding is none.
+
+    Args:
+        noise: (rows, sources) what is left of the noise of each row.
+        before: (rows,) its norm before something was taken away.
+    """
+    left = np.where(abs(noise) > before[:, None] * ROUNDING, noise, 0.0)
+    left = left[:, np.any(left != 0.0, axis=0)]
+    if left.shape[1] <= _SOURCES_A_ROW * len(left):
+        return left
+    triangle: np.ndarray = np.linalg.qr(left.T).R  # (rows, rows)
+    return triangle.T

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, UnsupportedView
-from .elimination import CUT, ROUNDING
+from .elimination import CUT, ROUNDING, compressed, without_rounding
 from .joint_sensitivity import squared_joint_sensitivity
 from .leak import in_round
 
@@ -54,7 +54,6 @@ _CANCELS = 8.0  # terms this often as large as their sum cancel
 _FLOATS = 2.0**-14  # noise below this share of data that cancelled does not hide its rounding
 _ABSORBED = 2.0**-20  # noise below this share of noise that cancelled was rounded away
 _SEVERAL = CUT / ROUNDING  # by how much rounding of many rows may exceed that of one
-_SOURCES_A_ROW = 1.5  # beyond these they are made fewer
 _MOST_ROWS = 6_000  # of one round, that a dense factorisation is asked to hold
 
 
@@ -159,7 +158,7 @@ class StreamedView:
         whitened, added, directions, hidden, made_of = made
         # What is carried loses what the seen rows tell of its noise, and takes over its response.
         K, size, L = self._over_columns(carried)
-        determined = _without_rounding(L @ directions.T, np.linalg.norm(L, axis=1, keepdims=True))
+        determined = without_rounding(L @ directions.T, np.linalg.norm(L, axis=1, keepdims=True))
         if determined[:, hidden:].any():
             raise UnsupportedView(
                 f"round {self.round} shows noise below {CUT:g} of its message, so weakly that what "
@@ -168,8 +167,8 @@ class StreamedView:
             )
         size += abs(determined) @ added
         size *= min(_SEVERAL, max(1, len(shown)))  # more rows leave more rounding
-        self._response = _without_rounding(K - determined @ whitened, size)
-        self._noise = _compressed(L - determined @ directions, np.linalg.norm(L, axis=1))
+        self._response = without_rounding(K - determined @ whitened, size)
+        self._noise = compressed(L - determined @ directions, np.linalg.norm(L, axis=1))
         self._add(whitened)
         return Whitened(whitened, made_of @ np.eye(len(A))[shown], determined)
 
@@ -304,7 +303,7 @@ class StreamedView:
         noise[:, : self._noise.shape[1]][
             abs(noise[:, : self._noise.shape[1]]) < carried_noise[:, None] * ROUNDING
         ] = 0.0
-        return _without_rounding(response, size), size, noise
+        return without_rounding(response, size), size, noise
 
     def _check_cancelled(
         self, seen: Rows, A: Array, size: Array, B: Array, messages: Sequence[str]
@@ -358,7 +357,7 @@ class StreamedView:
         reach = size.sum(axis=0)
         self._note_leaks(rotated[hidden:], reach, u[:, hidden:], names)
         least = np.clip(len(A) * s[:rank, None], 1.0, _SEVERAL)  # more rows, more rounding
-        whitened = _without_rounding(rotated[:rank], reach * least) / s[:rank, None]
+        whitened = without_rounding(rotated[:rank], reach * least) / s[:rank, None]
         made_of = u[:, :rank].T / s[:rank, None] / norm
         return whitened, reach / s[:rank, None], vh[:rank], hidden, made_of
 
@@ -390,17 +389,3 @@ class StreamedView:
                 held = grown
             held += rows.T @ rows
             self._information[owner] = held
-
-
-def _without_rounding(response: Array, size: Array) -> Array:
-    return np.where(abs(response) > size * ROUNDING, response, 0.0)
-
-
-def _compressed(noise: Array, before: Array) -> Array:
-    """The same covariance over as few sources as there are rows; a remnant of rounding is none."""
-    left = np.where(abs(noise) > before[:, None] * ROUNDING, noise, 0.0)
-    left = left[:, np.any(left != 0.0, axis=0)]
-    if left.shape[1] <= _SOURCES_A_ROW * len(left):
-        return left
-    triangle: Array = np.linalg.qr(left.T).R  # (rows, rows)
-    return triangle.T
