@@ -60,9 +60,11 @@ _EXIT_CODES = (
     "141 nobody reads the output."
 )
 
+_ABOUT = "Say what each adversary can learn about a record from what a decentralized run sends."
+
 app = typer.Typer(
     name="overhear",
-    help="What each adversary can learn about one record from what a decentralized run sends.",
+    help=_ABOUT,
     epilog=_EXIT_CODES,
     no_args_is_help=True,
     rich_markup_mode=None,  # "[privacy]" in a help text is a table, not markup
@@ -70,19 +72,21 @@ app = typer.Typer(
 )
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, help=_ABOUT)
 def overhear(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Show no progress, only results and sentences.")
+        bool,
+        typer.Option("--quiet", help="Show no progress; results and errors are still printed."),
     ] = False,
     log_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Add lines of progress to FILE, with time stamps."),
+        typer.Option(
+            metavar="FILE", help="Write lines of progress with time stamps at the end of FILE."
+        ),
     ] = None,
 ) -> None:
-    """What each adversary can learn about one record from what a decentralized run sends."""
     if version:
         from importlib.metadata import version as version_of
 
@@ -125,7 +129,8 @@ for command in (
     *(table, plot, reproduce),
     demo,
 ):
-    app.command()(_without_exits(command))
+    summary = (command.__doc__ or "").partition("\n")[0].rstrip(".")
+    app.command(short_help=summary)(_without_exits(command))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

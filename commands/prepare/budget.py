@@ -42,23 +42,23 @@ class AdjacencyName(enum.StrEnum):
 
 def budget(
     *,
-    delta: Annotated[float, typer.Option(help="Of the statement, in (0, 1).")],
-    epsilon: Annotated[float | None, typer.Option(help="Privacy loss, in nats.")] = None,
+    delta: Annotated[float, typer.Option(help="Delta of the statement, in (0, 1).")],
+    epsilon: Annotated[float | None, typer.Option(help="Largest privacy loss, in nats.")] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise on the sum / clip norm.")
+        float | None, typer.Option(help="Standard deviation of the noise on the sum / clip norm.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     sampling_rate: Annotated[
-        float | None, typer.Option(help="Of a record into a batch, in [0, 1].")
+        float | None, typer.Option(help="Probability of a record to be in a batch.")
     ] = None,
     target_advantage: Annotated[
         float | None,
-        typer.Option(help="In place of epsilon: largest TPR - FPR of membership inference."),
+        typer.Option(help="Instead of epsilon: largest TPR - FPR of membership inference."),
     ] = None,
     target_tpr: Annotated[
         str | None,
         typer.Option(
-            metavar="TPR@FPR", help="In place of epsilon: largest TPR at an FPR, such as .2@.01."
+            metavar="TPR@FPR", help="Instead of epsilon: largest TPR at an FPR, such as .2@.01."
         ),
     ] = None,
     participation: Annotated[
@@ -72,14 +72,15 @@ def budget(
     ] = BatchesName.POISSON,
     records: Annotated[
         int | None,
-        typer.Option(help="How many there are, a public number; of batches that are not Poisson."),
+        typer.Option(help="Number of records, which is public; for batches that are not Poisson."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Of batches that are not Poisson, for --sampling-rate.")
+        int | None,
+        typer.Option(help="Size of batches that are not Poisson; replaces --sampling-rate."),
     ] = None,
     largest_batch: Annotated[
         str | None,
-        typer.Option(metavar="N|auto", help="Size at which Poisson batches are cut."),
+        typer.Option(metavar="N|auto", help="Size at which a Poisson batch is cut."),
     ] = None,
     accountant: Annotated[
         AccountantName, typer.Option(help="How rounds are added up.")
@@ -95,11 +96,11 @@ def budget(
     ] = False,
     json: Json = False,
 ) -> None:
-    """The plain question: of epsilon, noise, rounds and sampling rate, the one that is left out.
+    """Compute epsilon, noise, rounds or a sampling rate.
 
-    Give three of the four: the least epsilon, the least noise, the most rounds or the largest
-    sampling rate is the answer. One Gaussian release a round, of a sum of gradients clipped to the
-    clip norm. For what the agents of a run really send, see `overhear plan`.
+    Give three of the four. The answer is the least epsilon, the least noise, the most rounds or
+    the largest sampling rate. Each round is taken to be one Gaussian release of a sum of clipped
+    gradients (DP-SGD). `overhear plan` accounts for what the agents of a run really send.
     """
     from ...interface.budget import budget as found_budget
     from ...privacy.errors import InputError

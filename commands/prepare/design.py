@@ -9,7 +9,7 @@ import typer
 
 from ..terminal import completion
 from ..terminal.options import TrustCode, trust
-from ..terminal.terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, make_table, print_json, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,32 +27,34 @@ def design(
         typer.Option(
             "--set",
             metavar="table.key=value",
-            help="Override a key; may be repeated.",
+            help="Override a key of the run file; may be repeated.",
             autocompletion=completion.overrides,
         ),
     ] = None,
     groups: Annotated[
         int | None,
-        typer.Option(
-            metavar="B", help="Compare for B groups of records that take turns, a group a round."
-        ),
+        typer.Option(metavar="B", help="Let B groups of records take turns, one group a round."),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help="With --out, the kind of noise; else the least noise."),
+        typer.Option(
+            metavar="KIND",
+            help="With --out: the kind of noise; by default the one with least noise.",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a run file that trains with it."),
+        typer.Option(metavar="FILE", help="Write a run file that trains with this noise."),
     ] = None,
     trust_code: TrustCode = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """The best noise for a run's graph and rounds, of five kinds, at equal epsilon.
+    """Find the best noise for a run's graph and rounds.
 
-    Exit code 0; 2: bad input, or with --out a kind that cannot meet the target.
+    Five kinds of noise are compared at equal epsilon. The exit code is 2 on bad input, or if with
+    --out the kind cannot meet the target.
     """
     from ...privacy.errors import InputError
     from ...runs.run_file.run_file import load_run_file
@@ -150,15 +152,12 @@ def _share(gap: float) -> str:
 
 
 def _table(found: Compared) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from ...runs.numbers import bound, figure
 
-    table = Table(
-        title="Noise in the models", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    table = make_table("Noise in the models")
+    table.pad_edge = False  # it is as wide as a terminal
     table.add_column("kind", style="bold", no_wrap=True)
     for head in (
         "groups",

@@ -35,13 +35,15 @@ _FILES = {
 def new(
     what: Annotated[What, typer.Argument(metavar="what", help="What to start from.")],
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Where to write it; else printed.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Where to write it; without FILE it is printed."),
     ] = None,
 ) -> None:
-    """Print or write a commented file to start from; never over one that is there.
+    """Write a commented file to start from: run, algorithm, policy.
 
-    A run file, a module with an algorithm, a policy, a log of what a system elsewhere releases, or
-    a workflow of GitHub that plans a run at every change.
+    It is a run file, a module with an algorithm, a policy, a log of what a system elsewhere
+    releases, or a workflow of GitHub that plans a run at every change. Without FILE it is printed.
+    A file that exists is never written over.
     """
     text = template(what, module=None if file is None else file.stem)
     if file is None:

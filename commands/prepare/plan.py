@@ -34,7 +34,7 @@ def plan(
         typer.Option(
             "--set",
             metavar="table.key=value",
-            help="Override a key; may be repeated.",
+            help="Override a key of the run file; may be repeated.",
             autocompletion=completion.overrides,
         ),
     ] = None,
@@ -43,7 +43,7 @@ def plan(
         typer.Option(
             "--sweep",
             metavar="table.key=a,b,c",
-            help="Plan every combination, as one table; may be repeated.",
+            help="Plan every combination of these values, as one table; may be repeated.",
             autocompletion=completion.sweeps,
         ),
     ] = None,
@@ -51,26 +51,33 @@ def plan(
         bool, typer.Option("--markdown", help="With --sweep, print a Markdown table.")
     ] = False,
     every_agent: Annotated[
-        bool, typer.Option("--every-agent", help="With --json, epsilon of every agent's records.")
+        bool,
+        typer.Option(
+            "--every-agent", help="With --json: give epsilon for the records of every agent."
+        ),
     ] = False,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Exit with 3 unless every figure is proven, the target met."),
+        typer.Option(
+            "--strict", help="Exit with 3 unless every figure is proven and the target is met."
+        ),
     ] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Build data and model, and refuse what train refuses."),
+        typer.Option(
+            "--check", help="Build data and model too, and refuse what train would refuse."
+        ),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --check, the folder that train would write."),
+        typer.Option(metavar="DIR", help="With --check: the folder that train would write."),
     ] = None,
     trust_code: TrustCode = False,
     recipients: Annotated[
         int | None,
         typer.Option(
             metavar="AGENT",
-            help="What each agent could learn about a record of AGENT, by distance.",
+            help="Say what each agent could learn about a record of AGENT, by distance.",
         ),
     ] = None,
     statement: Annotated[
@@ -80,10 +87,10 @@ def plan(
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """Before training: the noise for the target, and epsilon for every adversary.
+    """Plan a run: its noise, and epsilon for every adversary.
 
-    Exit code 0; with --strict 3 if a figure that is asked for is not proven or a target is missed;
-    2: bad input, or with --check what train would refuse.
+    Nothing is trained. The exit code is 2 on bad input, or with --check if train would refuse the
+    run. With --strict it is 3 if a figure that is asked for is not proven, or a target is missed.
     """
     from ...privacy.errors import InputError
     from ...runs.run_file.run_file import load_run_file
@@ -106,13 +113,16 @@ def plan(
     if markdown:
         raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
     config, ready = load_run_file(run, overrides or (), notice=tell), None
-    from ...reports.judgement.advice import advise  # after: a bad run file is told without torch
-    from ...runs.errors import ContradictedProof
-    from ...runs.plan.plan import make_plan
-    from ...runs.plan.second_opinions import contradiction, with_opinions
-    from ..terminal.tables import second_opinions
+    from ..terminal.progress import waiting
 
     told, begun = make_console(stderr=True), process_time()
+    with waiting(told, "plan", "loading what traces the algorithm"):
+        # Only now: a bad run file is told without torch, and its import takes a while.
+        from ...reports.judgement.advice import advise
+        from ...runs.errors import ContradictedProof
+        from ...runs.plan.plan import make_plan
+        from ...runs.plan.second_opinions import contradiction, with_opinions
+        from ..terminal.tables import second_opinions
 
     def notice(text: str) -> None:
         say(told, text)
@@ -121,9 +131,12 @@ def plan(
         from ...runs.readiness.readiness import check_ready
 
         ready = check_ready(config, out=out, notice=notice)
-    planned = (
-        make_plan(config, every_agent=every_agent, notice=notice) if ready is None else ready.plan
-    )
+    with waiting(told, "plan", "tracing the algorithm, and adding up its rounds"):
+        planned = (
+            make_plan(config, every_agent=every_agent, notice=notice)
+            if ready is None
+            else ready.plan
+        )
     if ready is not None and every_agent:
         planned = make_plan(config, every_agent=True)
     slow = process_time() - begun > _LONG

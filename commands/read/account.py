@@ -33,7 +33,7 @@ def account(
         typer.Argument(metavar="LOG", help="Logs of releases, or the folder of one system's."),
     ],
     *,
-    delta: Annotated[float, typer.Option(help="Of every epsilon, in (0, 1).")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="Delta of every epsilon, in (0, 1).")] = 1e-5,
     adversary: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,7 +43,10 @@ def account(
         ),
     ] = None,
     victim: Annotated[
-        int | None, typer.Option(metavar="AGENT", help="Whose record is at risk; else the worst.")
+        int | None,
+        typer.Option(
+            metavar="AGENT", help="Agent whose record is at risk; by default the worst off."
+        ),
     ] = None,
     adjacency: Annotated[
         AdjacencyName, typer.Option(help="How neighbouring data sets differ.")
@@ -55,20 +58,21 @@ def account(
         list[str] | None,
         typer.Option(
             metavar="AGENT:ROUNDS",
-            help="Rounds in which an agent released nothing, as is publicly known: 3:7,9-12.",
+            help="Rounds in which an agent publicly released nothing: 3:7,9-12.",
         ),
     ] = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="POLICY.toml", help="What must hold of the figures.")
     ] = None,
     format: Annotated[
-        AccountFormat, typer.Option("--format", help="Of what is printed.")
+        AccountFormat, typer.Option("--format", help="Format of what is printed.")
     ] = AccountFormat.TABLE,
 ) -> None:
-    """What a system that runs elsewhere costs each adversary, as somebody declared its releases.
+    """Account for a system that runs elsewhere, by its log.
 
-    The status of every figure is "declared": it holds if the list is true. Exit codes with
-    --policy: 0 within it, 3 over a limit, 5 evidence is missing.
+    The log is a list of releases that somebody declared. The status of every figure is "declared":
+    it holds if the list is true. With --policy the exit code is 0 within it, 3 over a limit, and 5
+    if evidence is missing.
     """
     from ...privacy.accounting.request import Accountant, Adjacency
     from ...reports.declared.declared import declared_report

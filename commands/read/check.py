@@ -21,17 +21,20 @@ def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
     *,
     policy: Annotated[Path, typer.Option(metavar="POLICY.toml", help="What the run must satisfy.")],
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML too.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the outcome as JUnit XML too.")
+    ] = None,
     trust_code: TrustCode = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """Hold a run against a policy: limits for adversaries, and the evidence that is asked for.
+    """Check a run against a policy; the exit code is the gate.
 
-    Exit code 0: within the policy; 3: over a limit; 4: a measurement contradicts a proof; 5:
-    evidence is missing; 2: bad input, such as a run that was changed. The worst of 4, 3, 5 counts.
-    The figures are computed anew from the run, and only proven ones pass.
+    A policy limits epsilon for adversaries and asks for evidence. The figures are computed anew
+    from the run, and only proven ones pass. The exit code is 0 within the policy, 3 over a limit, 4
+    if a measurement contradicts a proof, 5 if evidence is missing, and 2 on bad input, such as a
+    run that was changed. The worst of 4, 3 and 5 counts.
     """
     from ...privacy.errors import InputError
     from ...reports.judgement.policy import load_policy
@@ -68,17 +71,20 @@ def _decided(folder: Path, wanted: Policy) -> Decision:
         from ...reports.declared.declared import check_declared
 
         return check_declared(folder, wanted)
-    from ...reports.document.checked_run import read_checked_run
-    from ...reports.judgement.gate import decide
-    from ...reports.judgement.remedies import limit_fixes, limit_risks
+    from ..terminal.progress import waiting
 
-    run = read_checked_run(folder)
-    return decide(
-        wanted,
-        run.facts,
-        fixes=limit_fixes(run.config, run.spent),
-        risks=limit_risks(run.config, run.spent),
-    )
+    with waiting(make_console(stderr=True), "check", "computing the figures anew from the run"):
+        from ...reports.document.checked_run import read_checked_run
+        from ...reports.judgement.gate import decide
+        from ...reports.judgement.remedies import limit_fixes, limit_risks
+
+        run = read_checked_run(folder)
+        return decide(
+            wanted,
+            run.facts,
+            fixes=limit_fixes(run.config, run.spent),
+            risks=limit_risks(run.config, run.spent),
+        )
 
 
 def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, object]:

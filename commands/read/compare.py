@@ -26,14 +26,14 @@ def compare(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.")],
     *,
     format: Annotated[
-        ComparisonFormat, typer.Option("--format", help="Of the table.")
+        ComparisonFormat, typer.Option("--format", help="Format of the table.")
     ] = ComparisonFormat.MD,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")
     ] = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Runs side by side: epsilon by adversary, accuracy, attack scores, measured bounds.
+    """Compare runs: epsilon, accuracy, attacks and audits.
 
     Every figure is computed anew from its run. Epsilons at different deltas, units or adjacencies
     stand in one table, and a line below says that they cannot be compared.
@@ -48,10 +48,14 @@ def compare(
                     f"--out {plain(out)} lies in the folder of a run, which a comparison leaves as "
                     "it is; choose another folder"
                 )
-    from ...reports.compare.compare import compare_runs
+    from ..terminal.progress import waiting
+    from ..terminal.terminal import make_console
 
     trust(trust_code)
-    found = compare_runs(folders)
+    with waiting(make_console(stderr=True), "compare", "computing the figures anew from the runs"):
+        from ...reports.compare.compare import compare_runs
+
+        found = compare_runs(folders)
     if format is ComparisonFormat.JSON:
         text = found.to_json()
     elif format is ComparisonFormat.HTML:

@@ -19,26 +19,30 @@ def person(
     add: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="DIR", help="First append the run of a folder to the ledger; may be repeated."
+            metavar="DIR", help="First add the run in this folder to the ledger; may be repeated."
         ),
     ] = None,
     adversary: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Who holds all views; by default whom every run file targets."
+            metavar="NAME",
+            help="Adversary who sees all runs; by default the one that run files name.",
         ),
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(metavar="DELTA", help="Of the total; by default the smallest of the runs'."),
+        typer.Option(
+            metavar="DELTA", help="Delta of the total; by default the smallest of the runs'."
+        ),
     ] = None,
     trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
-    """What several runs cost one person, by the lines of the person's ledger.
+    """Add up what several runs cost one person.
 
-    A line holds the rounds of a run as every adversary saw them, so the run folders are not needed
-    again. All rounds are composed by privacy loss distribution; epsilons are not added up.
+    Each person has a ledger, with a line for each run. A line holds the rounds of the run as every
+    adversary saw them, so the run folders are not needed again. All rounds are composed by privacy
+    loss distribution; epsilons are not added up.
     """
     from ...privacy.errors import InputError
     from ...reports.plain_text import plain

@@ -10,7 +10,7 @@ import typer
 
 from ..terminal.options import Folder, TrustCode, trust
 from ..terminal.signals import stop_of_command
-from ..terminal.terminal import print_json
+from ..terminal.terminal import make_console, print_json
 
 __all__ = ["report"]
 
@@ -31,21 +31,21 @@ def report(
     ] = False,
     format: Annotated[
         FormatName,
-        typer.Option("--format", help="html writes files; the others print, and write nothing."),
+        typer.Option("--format", help="html writes files; the others print and write nothing."),
     ] = FormatName.HTML,
     total: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="DIR", help="Another run on the same records, to be counted too; repeatable."
+            metavar="DIR", help="Another run on the same records, to be added; may be repeated."
         ),
     ] = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Write privacy.json and report.html into the folder of a run, or print the same figures.
+    """Write the report of a run: report.html and privacy.json.
 
-    Of a folder with logs of releases it writes declared.json and a page of what was declared.
-
-    Exit code 4: another library puts an epsilon above the one that is stated.
+    Other formats print the same figures. In a folder with logs of releases it writes declared.json
+    and a page of what was declared. The exit code is 4 if another library puts an epsilon above the
+    one that is stated.
     """
     from ...privacy.errors import InputError
     from ...privacy.releases.log import holds_logs
@@ -62,10 +62,13 @@ def report(
         return
     trust(trust_code)
     if format is FormatName.HTML:
-        from ...reports.document.collect import report_run
+        from ..terminal.progress import waiting
 
         stop = stop_of_command()
-        with stop.held():
+        words = "computing the figures anew from the files of the run"
+        with stop.held(), waiting(make_console(stderr=True), "report", words):
+            from ...reports.document.collect import report_run
+
             stop.note(f"what is in {folder} may be of two reports; make the report again")
             page = report_run(folder, show_records=show_records, others=total or ())
             stop.note(f"the report is {page}")

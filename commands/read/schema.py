@@ -26,7 +26,7 @@ class SchemaName(enum.StrEnum):
 
 
 def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
-    """Print the JSON schema of a run file, a policy, or a JSON file that a command writes."""
+    """Print the JSON schema of a run file, a policy or an output."""
     if what is SchemaName.RUN:
         from ...runs.run_file.run_file import run_file_schema
 

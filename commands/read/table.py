@@ -30,7 +30,8 @@ def table(
         str | None, typer.Option(metavar="KEY,KEY", help="Swept keys that name a line.")
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(metavar="KEY,KEY", help="Swept keys that are compared apart.")
+        str | None,
+        typer.Option(metavar="KEY,KEY", help="Swept keys whose values are compared apart."),
     ] = None,
     value: Annotated[
         str, typer.Option(metavar="NAME", help="accuracy, loss, auroc, rmse, psnr, ...")
@@ -40,9 +41,10 @@ def table(
         Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")
     ] = None,
 ) -> None:
-    """Means over seeds with standard errors, paired differences, and epsilon beside them.
+    """Print the table of a sweep: means over its seeds.
 
-    As HTML a page with the tables of every figure, their plots, and what failed.
+    Standard errors, paired differences and epsilon stand beside the means. As HTML it is a page
+    with the tables of every figure, their plots, and what failed.
     """
     from ...privacy.errors import InputError
     from ...reports.sweep.page import sweep_html
@@ -76,16 +78,20 @@ def plot(
         str, typer.Option(metavar="NAME", help="accuracy, loss, auroc, rmse, psnr, ...")
     ] = "accuracy",
     line: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Swept key with a line for each value.")
+        str | None, typer.Option(metavar="KEY", help="Swept key of which each value has a line.")
     ] = None,
     panel: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Swept key with a panel for each value.")
+        str | None, typer.Option(metavar="KEY", help="Swept key of which each value has a panel.")
     ] = None,
     adversary: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of --x epsilon; else the first.")
+        str | None,
+        typer.Option(metavar="NAME", help="With --x epsilon: the adversary; by default the first."),
     ] = None,
 ) -> None:
-    """Curves with bands over seeds, accuracy against epsilon, or bars over a swept key."""
+    """Draw the curves of a sweep, with bands over its seeds.
+
+    It can also draw accuracy against epsilon, or bars over a swept key.
+    """
     from ...reports.sweep.plot import plot_sweep
 
     plot_sweep(folder, out, x=x, y=y, line=line, panel=panel, adversary=adversary)

@@ -18,7 +18,9 @@ def total(
     *,
     delta: Annotated[
         float | None,
-        typer.Option(metavar="DELTA", help="Of the total; by default the smallest of the runs'."),
+        typer.Option(
+            metavar="DELTA", help="Delta of the total; by default the smallest of the runs'."
+        ),
     ] = None,
     assume_same_records: Annotated[
         bool,
@@ -29,7 +31,7 @@ def total(
     trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
-    """What several runs on the same records cost together, for every adversary.
+    """Add up what several runs on the same records cost.
 
     An adversary is taken to look on at all of the runs. What their ledgers name is composed by
     privacy loss distribution, as the rounds of one run are; epsilons are not added up.

@@ -19,30 +19,39 @@ __all__ = ["reproduce"]
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Of a table or figure, as --list says.")
+        str | None,
+        typer.Argument(metavar="NAME", help="Name of a table or figure, as --list prints it."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Its folder; goes on where it stopped.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of its runs, which goes on where it stopped."),
     ] = None,
     scale: Annotated[
-        str, typer.Option(metavar="smoke|small|paper", help="How much of the paper's setting.")
+        str,
+        typer.Option(metavar="smoke|small|paper", help="How much of the paper's setting is run."),
     ] = "small",
     list_: Annotated[
-        bool, typer.Option("--list", help="Print what there is, or price NAME by timed rounds.")
+        bool,
+        typer.Option(
+            "--list", help="Print what there is, or the time that NAME takes, by timed rounds."
+        ),
     ] = False,
     figures: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV with the paper's figures.")
+        Path | None, typer.Option(metavar="FILE", help="CSV file with the paper's figures.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes at once; else by the cores.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Number of processes at once; by default one for each core."
+        ),
     ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Try again what failed.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
     json: Json = False,
 ) -> None:
-    """Run a table or figure of a paper again, and say what of it is reproduced.
+    """Run a table or figure of a paper again, and judge it.
 
-    Ours stands beside the paper's, with a verdict and its reason. Nothing is downloaded. Its runs
-    are a sweep in DIR, which table and plot read.
+    Our figures stand beside the paper's, with a verdict and its reason. Nothing is downloaded. The
+    runs are a sweep in DIR, which `overhear table` and `overhear plot` read.
     """
     from ...privacy.errors import InputError
     from ...reports.reproduced.prices import stored_price

@@ -35,57 +35,60 @@ def attack(
         typer.Option(
             "--set",
             metavar="table.key=value",
-            help="Override a key; of DIR one of [attack].",
+            help="Override a key; for DIR a key of [attack].",
             autocompletion=completion.overrides,
         ),
     ] = None,
     presets: Annotated[
         list[str] | None,
-        typer.Option("--preset", metavar="NAME", help="Of DIR: [attack] presets; repeatable."),
+        typer.Option(
+            "--preset", metavar="NAME", help="For DIR: the attack to run; may be repeated."
+        ),
     ] = None,
     images: Annotated[
-        int | None, typer.Option(metavar="N", help="Of DIR: [attack] images, planted records.")
+        int | None, typer.Option(metavar="N", help="For DIR: how many records are planted.")
     ] = None,
     adversary: Annotated[
-        str | None, typer.Option(metavar="WHO", help="Of DIR: [attack] adversary.")
+        str | None, typer.Option(metavar="WHO", help="For DIR: whose messages are used.")
     ] = None,
     prior: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Of DIR: [attack] prior, records that the attacker knows."
-        ),
+        typer.Option(metavar="FILE", help="For DIR: records that the attacker is taken to know."),
     ] = None,
     prior_only: Annotated[
-        bool, typer.Option("--prior-only", help="Of DIR: these in place of public test records.")
+        bool,
+        typer.Option("--prior-only", help="For DIR: it knows them instead of public test records."),
     ] = False,
     denoiser: Annotated[
         str | None,
         typer.Option(
-            metavar="module:NAME", help="Of DIR: [attack] denoiser, a function of your own."
+            metavar="module:NAME", help="For DIR: a function of your own that removes noise."
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of DIR: the attack's folder below DIR/attacks."),
+        typer.Option(
+            metavar="NAME", help="For DIR: name of the attack's folder below DIR/attacks."
+        ),
     ] = None,
     sweeps: Annotated[
         list[str] | None,
         typer.Option(
             "--sweep",
             metavar="table.key=a,b,c",
-            help="Of RUN.toml: train and attack all of them.",
+            help="For RUN.toml: train and attack every combination.",
             autocompletion=completion.sweeps,
         ),
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Of RUN.toml: print a Markdown table.")
+        bool, typer.Option("--markdown", help="For RUN.toml: print a Markdown table.")
     ] = False,
     convention: Annotated[
         ConventionName | None,
-        typer.Option(help="Scores as that paper scales images: in [-1, 1], data range 2."),
+        typer.Option(help="Give scores in that paper's scale: pixels in [-1, 1], data range 2."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Of RUN.toml: folder for its runs.")
+        Path | None, typer.Option(metavar="DIR", help="For RUN.toml: the folder for its runs.")
     ] = None,
     training: Annotated[
         str | None,
@@ -96,26 +99,29 @@ def attack(
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(metavar="module:NAME", help="Of --train: the data set.")
+        str | None, typer.Option(metavar="module:NAME", help="With --train: the data set.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of --train: lira, rmia or loss.")
+        str | None, typer.Option(metavar="NAME", help="With --train: lira, rmia or loss.")
     ] = None,
     references: Annotated[
-        int | None, typer.Option(metavar="K", help="Of --train: reference models, 8.")
+        int | None,
+        typer.Option(metavar="K", help="With --train: number of reference models, 8 by default."),
     ] = None,
     records: Annotated[
-        int | None, typer.Option(metavar="N", help="Of --train: records at stake, 400.")
+        int | None,
+        typer.Option(metavar="N", help="With --train: number of records at stake, 400 by default."),
     ] = None,
     device: Device = None,
     trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
-    """Try to rebuild records from what was intercepted, beside three references.
+    """Try to rebuild records from what was intercepted.
 
-    On a folder of `overhear train`, as often as you like; or on a run file, which is trained
-    before, with every combination that --sweep gives. For gradients from elsewhere see `overhear
-    invert`.
+    Give a folder of `overhear train`, as often as you like. Or give a run file: it is trained
+    first, once for every combination of --sweep. The result stands beside a blind guess and beside
+    what no defence, and clipping alone, would have given away. For gradients from elsewhere there
+    is `overhear invert`.
     """
     from ...privacy.errors import InputError
 
@@ -228,10 +234,11 @@ def _attack_folder(
     convention: str | None,
     json: bool,
 ) -> None:
-    from ...runs.attack.attack import attack_run
     from ..terminal.progress import attack_progress
 
     with attack_progress(make_console(stderr=True)) as progress:
+        from ...runs.attack.attack import attack_run  # torch takes a while
+
         result = attack_run(
             folder,
             overrides=overrides,

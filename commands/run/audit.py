@@ -25,7 +25,7 @@ def audit(
         Path | None,
         typer.Argument(
             metavar="[DIR|RUN.toml]",
-            help="Folder of a run, or a run file; of --oracle a log.",
+            help="Folder of a run, or a run file; with --oracle a log.",
         ),
     ] = None,
     *,
@@ -34,41 +34,49 @@ def audit(
         typer.Option(
             "--set",
             metavar="table.key=value",
-            help="Override a key; of DIR, of [audit].",
+            help="Override a key; for DIR a key of [audit].",
             autocompletion=completion.overrides,
         ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Of DIR: audit once more, and add to what was found.")
+        bool, typer.Option("--again", help="For DIR: audit once more, and add to what was found.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Of RUN.toml: where to write the JSON, besides."),
+        typer.Option(metavar="FILE", help="For RUN.toml: a file to write the JSON into as well."),
     ] = None,
     membership: Annotated[
         bool,
-        typer.Option("--membership", help="Of DIR: infer who was trained on, instead of canaries."),
+        typer.Option(
+            "--membership", help="For DIR: infer who was trained on, instead of planting canaries."
+        ),
     ] = False,
     references: Annotated[
-        int | None, typer.Option(metavar="K", help="Of --membership: reference runs, 16.")
+        int | None,
+        typer.Option(metavar="K", help="With --membership: number of reference runs, 16."),
     ] = None,
     games: Annotated[
-        int | None, typer.Option(metavar="G", help="Of --membership: runs that coins decide, 4.")
+        int | None,
+        typer.Option(metavar="G", help="With --membership: number of runs that coins decide, 4."),
     ] = None,
     records: Annotated[
-        int | None, typer.Option(metavar="N", help="Of --membership: most of either kind, 2000.")
+        int | None,
+        typer.Option(metavar="N", help="With --membership: most members and non-members, 2000."),
     ] = None,
     last_model: Annotated[
         bool, typer.Option("--last-model", help="Plant a canary that only last models can show.")
     ] = False,
     runs: Annotated[
-        int | None, typer.Option(metavar="R", help="Of --last-model: trainings, 400.")
+        int | None, typer.Option(metavar="R", help="With --last-model: number of trainings, 400.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(metavar="M", help="Of these two: most to train, 30.")
+        float | None, typer.Option(metavar="M", help="With these two: most minutes to train, 30.")
     ] = None,
     show_records: Annotated[
-        bool, typer.Option("--show-records", help="Of --membership: list those worst off.")
+        bool,
+        typer.Option(
+            "--show-records", help="With --membership: list the records that are worst off."
+        ),
     ] = False,
     oracle: Annotated[
         str | None,
@@ -81,39 +89,47 @@ def audit(
     points: Annotated[
         str | None,
         typer.Option(
-            metavar="module:NAME", help="Of --oracle: (round, agent, released) to a point."
+            metavar="module:NAME",
+            help="With --oracle: a function from (round, agent, released) to a point.",
         ),
     ] = None,
     public: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="module:NAME", help="Of --oracle: a vector that all know; repeatable."
+            metavar="module:NAME", help="With --oracle: a vector that all know; may be repeated."
         ),
     ] = None,
     draw: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of --oracle: look at N of the kept rounds, by chance."),
+        typer.Option(
+            metavar="N", help="With --oracle: look at N of the kept rounds, drawn by chance."
+        ),
     ] = None,
     scores: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.csv", help="Instead of a run: score,included of each canary."),
+        typer.Option(
+            metavar="FILE.csv", help="Instead of a run: a file with score,included of each canary."
+        ),
     ] = None,
     claim: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="Of --scores: epsilon=3,delta=1e-5; noise=1.0,rate=0.0769,rounds=104.",
+            help="With --scores: epsilon=3,delta=1e-5; noise=1.0,rate=.0769,rounds=104.",
         ),
     ] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(metavar="LOG", help="Of --scores: log of releases, for the mechanism."),
+        typer.Option(
+            metavar="LOG", help="With --scores: a log of releases, which gives the mechanism."
+        ),
     ] = None,
     confidence: Annotated[
-        float | None, typer.Option(metavar="C", help="Of --scores: of the bound, 0.95.")
+        float | None,
+        typer.Option(metavar="C", help="With --scores: confidence of the bound, 0.95."),
     ] = None,
     ratios: Annotated[
-        bool, typer.Option("--ratios", help="Of --scores: they are log-likelihood ratios.")
+        bool, typer.Option("--ratios", help="With --scores: the scores are log-likelihood ratios.")
     ] = False,
     device: Device = None,
     trust_code: TrustCode = False,
@@ -121,15 +137,16 @@ def audit(
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """Measure what is proven: plant records, run the real engine, and bound epsilon from below.
+    """Measure epsilon with planted records, and check the program.
 
-    With --scores, hold scores of canaries in any other training against a claim.
+    The planted records (canaries) give a lower bound on epsilon, which is compared with the proof.
+    With --scores, scores of canaries in any other training are compared with a claim.
 
-    Of a run's folder the result is kept as audit.json, that of --membership as membership.json,
-    that of --last-model as last-model.json; of a run file's canaries a line is left in audits.jsonl
-    beside it. Exit code 4 if what is measured contradicts a proven epsilon, a check of the engine
-    fails, more guesses of members are right than the proof allows, or what was kept of a recorded
-    system is not what its log says.
+    In a run's folder the result is kept as audit.json, that of --membership as membership.json, and
+    that of --last-model as last-model.json. An audit of a run file leaves a line in audits.jsonl
+    beside it. The exit code is 4 if what is measured contradicts a proven epsilon, a check of the
+    engine fails, more guesses of members are right than the proof allows, or what was kept of a
+    recorded system is not what its log says.
     """
     from ...privacy.errors import InputError
 
@@ -193,11 +210,12 @@ def audit(
     untraced, stop = "", stop_of_command()
     stop.note(NOTHING_KEPT)
     config = load_run_file(target, overrides or (), notice=tell) if _is_run_file(target) else None
-    # After: a bad run file is told without torch.
-    from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
     from ..terminal.progress import audit_progress
 
     with audit_progress(make_console(stderr=True)) as progress:
+        # Only now: a bad run file is told without torch, and its import takes a while.
+        from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
+
         if config is not None:
             found = audit_config(config, device=device, progress=progress)
             stop.finish()

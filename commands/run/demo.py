@@ -83,7 +83,7 @@ def demo(
         str, typer.Option(metavar="DEVICE", help="Where to compute: auto, cpu, cuda or cuda:N.")
     ] = "auto",
 ) -> None:
-    """Train, attack, audit and report on bundled digits, in under a minute."""
+    """Train, attack, audit and report on bundled digits, in a minute."""
     _run_demo(out, make_console(), device=device)
 
 

@@ -24,11 +24,16 @@ def invert(
     *,
     model: Annotated[str, typer.Option(help="A ready network, or module:function.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the result.")],
-    input_shape: Annotated[str | None, typer.Option(metavar="C,H,W", help="Of one record.")] = None,
+    input_shape: Annotated[
+        str | None, typer.Option(metavar="C,H,W", help="Shape of one record.")
+    ] = None,
     classes: Annotated[int | None, typer.Option(help="Number of logits.")] = None,
-    records: Annotated[int | None, typer.Option(help="Size of the batch; else 1.")] = None,
+    records: Annotated[
+        int | None, typer.Option(help="Number of records in the batch; 1 by default.")
+    ] = None,
     labels: Annotated[
-        str | None, typer.Option(metavar="Y,...", help="Of the records, where known.")
+        str | None,
+        typer.Option(metavar="Y,...", help="Labels of the records, where they are known."),
     ] = None,
     clip_norm: Annotated[
         float | None, typer.Option(help="L2 bound on each record's gradient.")
@@ -41,58 +46,66 @@ def invert(
         float | None, typer.Option(help="Noise on each coordinate of the mean, as it was sent.")
     ] = None,
     local_steps: Annotated[
-        int | None, typer.Option(help="Gradient steps of which FILE holds the mean; else 1.")
+        int | None, typer.Option(help="Gradient steps of which FILE holds the mean; 1 by default.")
     ] = None,
     local_rate: Annotated[float | None, typer.Option(help="Size of such a step.")] = None,
     mean: Annotated[
-        str | None, typer.Option(metavar="M,...", help="Taken from pixels in [0, 1].")
+        str | None,
+        typer.Option(metavar="M,...", help="Means that are subtracted from pixels in [0, 1]."),
     ] = None,
     std: Annotated[
-        str | None, typer.Option(metavar="S,...", help="Divides the pixels then.")
+        str | None,
+        typer.Option(metavar="S,...", help="Standard deviations that pixels are divided by then."),
     ] = None,
     low: Annotated[
-        str | None, typer.Option(metavar="L,...", help="What a pixel of 0 is fed as.")
+        str | None, typer.Option(metavar="L,...", help="The number that stands for a pixel of 0.")
     ] = None,
     high: Annotated[
-        str | None, typer.Option(metavar="H,...", help="What a pixel of 1 is fed as.")
+        str | None, typer.Option(metavar="H,...", help="The number that stands for a pixel of 1.")
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Safetensors state dict, if FILE has no parameters."),
+        typer.Option(
+            metavar="FILE", help="Parameters as a safetensors state dict, if FILE has none."
+        ),
     ] = None,
     prior: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Public records: one to guess, several to weigh."),
+        typer.Option(
+            metavar="FILE", help="Public records: one as the blind guess, several to weigh."
+        ),
     ] = None,
     denoiser: Annotated[
         str | None,
-        typer.Option(metavar="module:NAME", help="A function of your own: pictures less noise."),
+        typer.Option(
+            metavar="module:NAME", help="A function of your own that removes noise from pictures."
+        ),
     ] = None,
     truth: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="To score against: likewise.")
+        Path | None, typer.Option(metavar="FILE", help="The true records, to score against.")
     ] = None,
     vocabulary: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of tokens: one word a line, or JSON.")
+        Path | None, typer.Option(metavar="FILE", help="Words of the tokens: one a line, or JSON.")
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="The attack; else matched.", autocompletion=completion.presets),
+        typer.Option(help="The attack; matched by default.", autocompletion=completion.presets),
     ] = None,
-    restarts: Annotated[int | None, typer.Option(help="Number of starts.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the starts; else 0.")] = None,
+    restarts: Annotated[int | None, typer.Option(help="Number of starts of the search.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the starts; 0 by default.")] = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; else auto."),
+        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; auto by default."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Try to rebuild the records behind gradients from any framework.
+    """Try to rebuild the records behind gradients from elsewhere.
 
-    The file holds one gradient for each parameter of the network, and the parameters themselves
-    unless --weights has them; what describes the batch may stand in its metadata.
+    The gradients may come from any framework. The file holds one gradient for each parameter of
+    the network, and the parameters themselves unless --weights has them. What describes the batch
+    may stand in its metadata.
     """
     from ...runs.attack.gradients.batch import counts, numbers
-    from ...runs.attack.gradients.invert import attack_gradients
     from ...runs.attack.gradients.words import summary_lines
     from ..terminal.progress import attack_progress
 
@@ -126,6 +139,8 @@ def invert(
             if name in given:
                 given[name] = read(given[name], name=name)
     with attack_progress(make_console(stderr=True)) as show:
+        from ...runs.attack.gradients.invert import attack_gradients  # torch takes a while
+
         result = attack_gradients(
             gradients,
             model=model,

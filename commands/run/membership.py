@@ -26,13 +26,14 @@ def run_membership(folder: Path, wanted: Wanted, *, json: bool) -> None:
     Raises:
         ContradictedProof: right guesses that the proof does not allow.
     """
-    from ...runs.audit.membership import audit_membership
     from ...runs.errors import ContradictedProof
     from ...runs.evidence.membership import read_membership
     from ..terminal.progress import audit_progress
 
     contradicted: ContradictedProof | None = None
     with audit_progress(make_console(stderr=True)) as progress:
+        from ...runs.audit.membership import audit_membership  # torch takes a while
+
         try:
             found = audit_membership(folder, wanted, progress=progress, stop=stop_of_command())
         except ContradictedProof as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..terminal.terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, make_table, print_json, say
 
 if TYPE_CHECKING:
     from ...attacks.foreign.claimed import Claimed
@@ -105,16 +105,12 @@ def _claim(wanted: ScoresWanted) -> Claimed:
 
 
 def _show(found: ScoresAudit) -> None:
-    from rich.table import Table
-
     from ...attacks.foreign.scores_audit import ideal_words
     from ...runs.numbers import lower_bound
 
     console = make_console()
     say(console, ideal_words(found))
-    table = Table(
-        title=f"Bounds that hold together, at {100 * found.confidence:g} %", title_justify="left"
-    )
+    table = make_table(f"Bounds that hold together, at {100 * found.confidence:g} %")
     table.add_column("threshold", no_wrap=True)
     for name in ("at", "guessed", "errors", "epsilon at least"):
         table.add_column(name, justify="right")

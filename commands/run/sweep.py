@@ -26,27 +26,33 @@ class BackendName(enum.StrEnum):
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="The sweep file.")],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the sweep; goes on where it stopped.")
+        Path,
+        typer.Option(metavar="DIR", help="Folder of the sweep, which goes on where it stopped."),
     ],
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes at once; else by the cores.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Number of processes at once; by default one for each core."
+        ),
     ] = None,
     backend: Annotated[
-        BackendName, typer.Option(help="On this machine, or on a cluster.")
+        BackendName, typer.Option(help="Whether it runs on this machine or on a cluster.")
     ] = BackendName.LOKY,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Of a dask scheduler or a ray cluster.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address of a dask scheduler or a ray cluster."),
     ] = None,
     devices: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Devices that the runs share, such as cuda:0,cuda:1."),
     ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Try again what failed.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
     json: Json = False,
 ) -> None:
-    """Train every combination of a grid with several seeds, and tune on validation records.
+    """Train every combination of a grid, each with several seeds.
 
-    Runs that ended are never run again; one that was cut off goes on from its checkpoint.
+    Settings may be tuned on validation records. Runs that ended are never run again; one that was
+    cut off goes on from its checkpoint.
     """
     from ...privacy.errors import InputError
     from ...runs.errors import ContradictedProof
@@ -59,10 +65,11 @@ def sweep(
             raise InputError(f"--devices {devices!r} names an empty device; such as cuda:0,cuda:1")
         check_rounds_device(name)
     found, base = read_sweep_file(file)
-    from ...runs.sweep.sweep import run_sweep
     from ..terminal.progress import sweep_progress
 
     with sweep_progress(make_console(stderr=True)) as progress:
+        from ...runs.sweep.sweep import run_sweep  # torch takes a while
+
         swept = run_sweep(
             found,
             base,

@@ -23,7 +23,10 @@ __all__ = ["train"]
 def train(
     run: RunPath,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the run; new, but with --resume.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Folder for the run; it must be new, except with --resume."
+        ),
     ],
     overrides: Overrides = None,
     resume: Annotated[
@@ -36,7 +39,10 @@ def train(
     rank_timeout: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", min=1, max=86400, help="That a process may keep the others waiting."
+            metavar="SECONDS",
+            min=1,
+            max=86400,
+            help="Longest time that a process may keep the others waiting.",
         ),
     ] = 60.0,
     trust_code: TrustCode = False,
@@ -48,10 +54,10 @@ def train(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Train, keep the ledger, and record the intercepted rounds.
+    """Train, write the ledger, and record intercepted rounds.
 
     As a rank of torchrun it trains its share of the agents. A first SIGINT, SIGTERM or SIGHUP
-    ends it after the round that runs, with a checkpoint; a second at once.
+    ends it after the round that is running, with a checkpoint; a second one ends it at once.
     """
     from ...runs.folder.launch import hold_on, launch
     from ...runs.hosts.place import Place
@@ -104,8 +110,6 @@ def _train(
 
     first = group is None or group.place.rank == 0
     config = load_run_file(run, overrides, notice=tell if first else None)
-    from ...runs.audit.trail import keep_trail  # after: a bad run file is told without torch
-    from ...runs.folder.run import train_run
     from ..terminal.progress import train_progress
 
     if group is not None:
@@ -120,6 +124,10 @@ def _train(
     limit = None if privacy is None else privacy.epsilon
     delta = None if privacy is None else privacy.delta
     with train_progress(make_console(stderr=True), limit=limit, delta=delta) as progress:
+        # Only now: a bad run file is told without torch, and its import takes a while.
+        from ...runs.audit.trail import keep_trail
+        from ...runs.folder.run import train_run
+
         if resume:
             from ...runs.folder.resume import resume_run
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ...runs.evidence.schema import Audit, AuditCheck
 from ...runs.numbers import bound, lower_bound, small
+from .terminal import make_table
 
 __all__ = ["checks_table", "measured_table", "trail_lines"]
 
@@ -25,7 +26,7 @@ def measured_table(found: Audit) -> Table:
         f"Epsilon at delta {small(found.delta)}, unit {found.unit}, {found.adjacency}: "
         f"{found.canaries} canaries, {runs} of {found.rounds} rounds"
     )
-    table = Table(title=title, title_justify="left")
+    table = make_table(title)
     for name in ("adversary", "epsilon", "at least", "ideal", "errors"):
         table.add_column(
             name,
@@ -56,7 +57,7 @@ def measured_table(found: Audit) -> Table:
 
 def checks_table(checks: Sequence[AuditCheck]) -> Table:
     """A row for each check, with its words where it failed or had nothing to look at."""
-    table = Table(title="Checks of the engine", title_justify="left")
+    table = make_table("Checks of the engine")
     for name in ("check", "result", "tests", "found"):
         table.add_column(name, justify="right" if name == "tests" else "left")
     for one in checks:

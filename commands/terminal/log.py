@@ -79,11 +79,16 @@ class Log:
 
 
 class Remaining:
-    """How long work goes on, told from the steps since the first one that was heard of."""
+    """How long work goes on, told from the steps since the first one that was heard of.
+
+    Attributes:
+        seconds: as the last words said it.
+    """
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
         self._last = 0
+        self.seconds = 0.0
 
     def words(self, done: int, total: int) -> str:
         """As " (about 2 min left)"; empty before two steps were heard of and at the end."""
@@ -94,7 +99,8 @@ class Remaining:
         first, begun = self._first
         if done <= first or done >= total:
             return ""
-        return f" (about {_span((total - done) * (now - begun) / (done - first))} left)"
+        self.seconds = (total - done) * (now - begun) / (done - first)
+        return f" (about {_span(self.seconds)} left)"
 
 
 def _span(seconds: float) -> str:

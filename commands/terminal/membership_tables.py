@@ -6,6 +6,7 @@ from rich.table import Table
 
 from ...runs.evidence.membership import MembershipPart, MembershipRate
 from ...runs.numbers import bound, figure, lower_bound
+from .terminal import make_table
 
 __all__ = ["membership_table", "rate_words"]
 
@@ -17,9 +18,7 @@ def membership_table(part: MembershipPart, *, title: str) -> Table:
         part: of the run itself, or of games.
         title: what was attacked.
     """
-    table = Table(
-        title=f"{title}: {part.members} members, {part.others} others", title_justify="left"
-    )
+    table = make_table(f"{title}: {part.members} members, {part.others} others")
     for name in ("model", "attack"):
         table.add_column(name, no_wrap=True)
     table.add_column("AUC", justify="right", no_wrap=True)

@@ -17,20 +17,24 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Device = Annotated[
     str | None,
-    typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; else as the run says."),
+    typer.Option(
+        metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; by default what the run says."
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="table.key=value",
-        help="Override a key; may be repeated.",
+        help="Override a key of the run file; may be repeated.",
         autocompletion=overrides,
     ),
 ]
 TrustCode = Annotated[
     bool,
-    typer.Option("--trust-code", help="Run the code that DIR names; read DIR/sources first."),
+    typer.Option(
+        "--trust-code", help="Run the code that DIR names; read DIR/sources before you do."
+    ),
 ]
 
 

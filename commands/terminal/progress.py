@@ -5,12 +5,21 @@ A terminal or a pipe that is gone ends no run: how far it is then is told to nob
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from ...runs.numbers import bound, small
 from .log import Remaining, current_log
@@ -22,7 +31,11 @@ __all__ = [
     "audit_progress",
     "sweep_progress",
     "train_progress",
+    "waiting",
 ]
+
+_SURE_S = 1.0  # from when on the time of a step is known well enough
+_LONG_S = 30.0  # work that takes longer is told of when it begins
 
 
 class TrainProgress(Protocol):
@@ -50,7 +63,7 @@ def train_progress(
         limit: target epsilon, None without one.
         delta: of every epsilon.
     """
-    with _steps(console, "training") as show:
+    with _steps(console, "training", begins="reading the run file and its data") as show:
 
         def step(at: int, rounds: int, epsilon: float | None, metrics: Any | None, /) -> None:
             words = []
@@ -70,31 +83,44 @@ def train_progress(
 @contextmanager
 def attack_progress(console: Console) -> Iterator[AttackProgress]:
     """Reconstructions done, and which one comes next."""
-    with _steps(console, "attack") as show:
+    with _steps(console, "attack", begins="reading what was intercepted") as show:
         yield show
 
 
 @contextmanager
 def audit_progress(console: Console) -> Iterator[AttackProgress]:
     """Rounds done, of the checks and then of the canaries' runs; ten lines of each elsewhere."""
-    with _steps(console, "audit", tenths=True) as show:
+    with _steps(console, "audit", begins="reading the run", tenths=True) as show:
         yield show
 
 
 @contextmanager
 def sweep_progress(console: Console) -> Iterator[AttackProgress]:
     """Runs that have ended, and which one did last."""
-    with _steps(console, "sweep") as show:
+    with _steps(console, "sweep", begins="reading what has ended") as show:
         yield show
 
 
 @contextmanager
-def _steps(console: Console, what: str, *, tenths: bool = False) -> Iterator[AttackProgress]:
+def waiting(console: Console, what: str, words: str) -> Iterator[None]:
+    """Say on a terminal what is done, of work that has no steps; the line goes when it ends."""
+    log = current_log()
+    log.line(f"{what}: {words}")
+    shown = console.is_terminal and not log.quiet
+    with console.status(f"{what}: {words}") if shown else nullcontext():
+        yield
+
+
+@contextmanager
+def _steps(
+    console: Console, what: str, *, begins: str, tenths: bool = False
+) -> Iterator[AttackProgress]:
     """Steps on the console, unless it is to be quiet, and in the log.
 
     Args:
         console: of standard error.
         what: the name of the work.
+        begins: what is done before the first step.
         tenths: whether lines are ten of each text and total, and not one of each step.
     """
     log, remaining = current_log(), dict[int, Remaining]()
@@ -108,10 +134,18 @@ def _steps(console: Console, what: str, *, tenths: bool = False) -> Iterator[Att
         told[text, total] = tenth
         return due
 
-    with _shown(console, what) if not log.quiet else nullcontext() as show:
+    log.line(f"{what}: {begins}")
+    begun, priced = time.monotonic(), False
+    with _shown(console, what, begins) if not log.quiet else nullcontext() as show:
 
         def step(done: int, total: int, text: str, /) -> None:
-            left = remaining.setdefault(total, Remaining()).words(done, total)
+            nonlocal priced
+            of_total = remaining.setdefault(total, Remaining())
+            left = of_total.words(done, total)
+            if left and not priced and time.monotonic() - begun > _SURE_S:
+                priced = True
+                if of_total.seconds > _LONG_S and not (log.quiet or console.is_terminal):
+                    _say(console, f"{what}: {total} steps, {left.strip(' ()')}")
             due = is_due(done, total, text)
             if due:
                 log.line(f"{what} {done}/{total}: {text}{left}")
@@ -121,25 +155,37 @@ def _steps(console: Console, what: str, *, tenths: bool = False) -> Iterator[Att
         yield step
 
 
+def _say(console: Console, text: str) -> None:
+    with suppress(OSError):
+        console.print(text, markup=False, highlight=False)
+
+
+class _Count(MofNCompleteColumn):
+    """So many of so many, once it is known how many there are."""
+
+    def render(self, task: Task) -> Text:
+        return Text("") if task.total is None else super().render(task)
+
+
 @contextmanager
-def _shown(console: Console, what: str) -> Iterator[AttackProgress]:
+def _shown(console: Console, what: str, begins: str) -> Iterator[AttackProgress]:
     if not console.is_terminal:
+        _say(console, f"{what}: {begins}")
 
         def line(done: int, total: int, text: str, /) -> None:
-            with suppress(OSError):
-                console.print(f"{what} {done}/{total}: {text}", markup=False, highlight=False)
+            _say(console, f"{what} {done}/{total}: {text}")
 
         yield line
         return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        _Count(),
         TextColumn("{task.fields[words]}", markup=False),
         TimeRemainingColumn(),
     )
-    bar = Progress(*columns, console=console)
-    task = bar.add_task(what, total=None, words="")
+    bar = Progress(*columns, console=console, transient=False)
+    task = bar.add_task(what, total=None, words=begins)
 
     def step(done: int, total: int, text: str, /) -> None:
         with suppress(OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .terminal import say
+from .terminal import make_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,18 +22,12 @@ _ESTIMATE = (
 
 def show_recipients(found: Recipients, console: Console) -> None:
     """Print epsilon of every recipient: closed, an estimate, and where it is proven steered."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from ...runs.numbers import bound
 
     console.print()
-    table = Table(
-        title=f"What each recipient could learn about a record of agent {found.victim}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
+    table = make_table(f"What each recipient could learn about a record of agent {found.victim}")
     table.add_column("recipient", style="bold")
     for head in ("hops", "closed", "estimate", "steered", "and final\nmodels"):
         table.add_column(head, justify="right")

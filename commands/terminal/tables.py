@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Status, Unit
 from ...reports.judgement.phrases import adversary_words
 from ...reports.schema import PersonTotal, Total
@@ -19,6 +19,7 @@ from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, score, small
 from ...runs.plan.schema import SecondOpinion
 from ...runs.plan.second_opinions import bracket_words
+from .terminal import make_table
 
 __all__ = [
     "adversary_table",
@@ -58,9 +59,7 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
     unit = Unit(adversaries[0]["unit"]) if adversaries else Unit.RECORD
     cap = adversaries[0].get("records_per_person") if adversaries else None
     about = "the records of one person" if several else unit.words_with(cap)
-    table = Table(
-        title=f"Who could learn what about {about}", title_justify="left", box=box.SIMPLE_HEAD
-    )
+    table = make_table(f"Who could learn what about {about}")
     table.add_column("adversary", style="bold")
     for head in ("victim", "joint\nsens.", "effective\nmultipl.", "epsilon", "delta"):
         table.add_column(head, justify="right")
@@ -68,7 +67,11 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
     for one in group:
         table.add_column(f"epsilon of\n{one['records']} records", justify="right")
     table.add_column("status", no_wrap=True)
-    for row in adversaries:
+    apart = SINGLE_MESSAGE.name
+    ordered = sorted(adversaries, key=lambda row: row["name"] == apart)
+    for row in ordered:
+        if row["name"] == apart and len(adversaries) > 1:
+            table.add_row(Text("\nhow papers count:"))
         cells = (
             adversary_words(row["name"], row.get("worst_adversary")),
             _victims(row),
@@ -127,7 +130,7 @@ def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
     for title, part in ((_sweep_title(planned), planned), ("Refused", refused)):
         if not part:
             continue
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        table = make_table(title)
         heads, rows = _sweep_cells(part)
         for head in ("combination", *heads):  # a narrow terminal breaks names at their joints
             table.add_column(Text(re.sub(r"([- ])(?=.)", r"\1\n", head)), overflow="fold")
@@ -168,7 +171,7 @@ def person_rows(total: PersonTotal) -> list[dict[str, str]]:
 
 def rows_table(rows: Sequence[Mapping[str, str]], *, title: str) -> Table:
     """Rows of head -> text as a table; a head that a row lacks is left empty."""
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    table = make_table(Text(title))
     heads = list(dict.fromkeys(head for row in rows for head in row))
     for head in heads:
         table.add_column(Text(head))
@@ -255,7 +258,7 @@ def columns_table(rows: Sequence[AttackRow], *, most: int = 20) -> Table:
         rows: of a scenario of an attack.
         most: how many columns are shown; the others are in attack.json.
     """
-    table = Table(title=Text("By column"), title_justify="left", box=box.SIMPLE_HEAD)
+    table = make_table(Text("By column"))
     table.add_column("column", style="bold")
     told = [row for row in rows if row.name != "blind guess"]
     for head in ("usual value", *(row.name for row in told)):
@@ -288,7 +291,7 @@ def attack_table(
         title: what stands above.
         convention: of the scores; ours if None.
     """
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    table = make_table(Text(title))
     table.add_column("what is attacked", style="bold")
     rows_of_table = any(row.columns for row in rows)
     heads = ("error", "certified", "whole") if rows_of_table else ("MSE", "PSNR (dB)", "SSIM")

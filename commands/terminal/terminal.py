@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-__all__ = ["make_console", "print_json", "say"]
+__all__ = ["make_console", "make_table", "print_json", "say"]
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console on standard output, or on standard error."""
+    """A console on standard output, or on standard error.
+
+    What is read by a program, or kept in a file, has no blanks at the ends of its lines.
+    """
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    stream = sys.stderr if stderr else sys.stdout
+    if stream.isatty():
+        return Console(stderr=stderr, highlight=False)
+    return Console(file=_Trimmed(stream), stderr=stderr, highlight=False)
+
+
+def make_table(title: object = "", *, caption: str = "") -> Table:
+    """An empty table in the one style of all commands: a rule below its heads, and no others.
+
+    Args:
+        title: above it; a text of rich is taken as it is, and brackets of a string are markup.
+        caption: below it.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(
+        title=title if isinstance(title, Text) else str(title) or None,
+        title_justify="left",
+        caption=Text(caption) if caption else None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+
+
+class _Trimmed:
+    """A stream whose lines end where their last letter does."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text without blanks before its ends of lines."""
+        *whole, last = text.split("\n")
+        self._stream.write("".join(f"{line.rstrip(' ')}\n" for line in whole) + last)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def say(console: Console, text: str) -> None:

@@ -37,6 +37,7 @@ def lines_of(
 
 def as_rich(summary: Summary) -> Table:
     """The same rows for a console of rich."""
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
@@ -46,6 +47,7 @@ def as_rich(summary: Summary) -> Table:
         caption=escape("\n".join((summary.noise, summary.said_of, *summary.warnings))),
         title_justify="left",
         caption_justify="left",
+        box=box.SIMPLE_HEAD,
     )
     for head in heads_of(summary.guarantees):
         table.add_column(head)
