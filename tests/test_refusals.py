@@ -262,7 +262,7 @@ def test_a_single_message_has_no_closed_view_and_proves_nothing() -> None:
         "single-message"
     ]
     assert found.status is Status.HEURISTIC
-    assert "no adversary sees so little" in found.because
+    assert "every adversary sees more" in found.because
 
 
 def test_every_view_of_a_trace_holds_the_points_of_its_gradients() -> None:

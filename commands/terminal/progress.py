@@ -170,7 +170,6 @@ class _Count(MofNCompleteColumn):
 @contextmanager
 def _shown(console: Console, what: str, begins: str) -> Iterator[AttackProgress]:
     if not console.is_terminal:
-        _say(console, f"{what}: {begins}")
 
         def line(done: int, total: int, text: str, /) -> None:
             _say(console, f"{what} {done}/{total}: {text}")

@@ -268,7 +268,7 @@ ACTIONS: Mapping[Action, str] = {
         "privacy.accountant=pld`."
     ),
     Action.EAVESDROPPER: (
-        "No adversary sees as little as a single message: name the eavesdropper instead, "
+        "A single message is how papers count, and no adversary: name the eavesdropper instead, "
         '`adversary = "eavesdropper"`.'
     ),
     Action.NOBODY_ELSE: (

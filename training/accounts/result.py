@@ -189,8 +189,8 @@ class Account:
             if stated.adversary != SINGLE_MESSAGE.name:
                 return stated
         raise InputError(
-            "single-message alone is accounted for, and no adversary sees so little; name others "
-            "as adversaries=[...]"
+            "single-message alone is accounted for, which is how papers count and no adversary; "
+            "name others as adversaries=[...]"
         )
 
     def explain(self, adversary: str) -> Explanation:

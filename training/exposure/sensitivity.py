@@ -342,7 +342,7 @@ def single_message(
         releases.append(one.in_cohort(likely, part.base, who))
         kinds.append((mu, kind))
     most, kind = max(kinds, default=(0.0, "none"))
-    because = f"one message alone ({kind}); no adversary sees so little"
+    because = f"one message alone ({kind}); every adversary sees more"
     status = Status.NO_PROTECTION if math.isinf(most) else Status.HEURISTIC
     return JointSensitivity(
         who, victim, tuple(releases), status, because, noise_multiplier=traces.noise_multiplier

@@ -102,7 +102,7 @@ def _candidates(name: str, holders: Holders, agents: int) -> list[Adversary]:
 
     Raises:
         ValueError: an unknown adversary.
-        UnsupportedView: everybody who is meant holds one, or nobody sees so little.
+        UnsupportedView: everybody who is meant holds one, or a single message is meant.
     """
     held = {agent for agent, _ in holders}
     outside = [k for k in range(agents) if k not in held]

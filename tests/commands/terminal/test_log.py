@@ -36,8 +36,9 @@ def test_a_log_has_the_progress_with_time_stamps_and_time_left(
     run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(run_file, "--log-file", "log.txt")
-    begin, *steps, end = lines()
+    begin, reading, *steps, end = lines()
     assert (begin, end) == ("overhear train", "ended with exit code 0")
+    assert reading == "training: reading the run file and its data"  # before there are rounds
     assert [step.split(":")[0] for step in steps] == [f"training {n}/4" for n in range(5)] or [
         step.split(":")[0] for step in steps
     ] == [f"training {n}/4" for n in range(1, 5)]

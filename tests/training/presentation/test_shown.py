@@ -49,7 +49,7 @@ def test_the_worst_is_never_a_single_message() -> None:
     assert next(iter(several)) == "single-message"
     assert several.worst.adversary == "eavesdropper"
     alone = account("dp-dpsgd", noise_multiplier=2.0, adversaries=["single-message"], **RUN)
-    with pytest.raises(InputError, match="no adversary sees so little"):
+    with pytest.raises(InputError, match="how papers count and no adversary"):
         _ = alone.worst
 
 
