@@ -23,7 +23,7 @@ from .losses import NetworkLoss, predictions
 from .parameters import unflatten
 from .tasks import Task
 
-__all__ = ["Metrics", "auroc", "evaluate"]
+__all__ = ["Metrics", "auroc", "auroc_of_classes", "evaluate"]
 
 
 class Metrics(NamedTuple):
@@ -34,7 +34,8 @@ class Metrics(NamedTuple):
         accuracy, loss: (A,) of each agent's model; no accuracy of a regression.
         consensus_accuracy, consensus_loss: of the mean model; no accuracy of a regression.
         consensus_distance: root mean squared distance of the models from their mean.
-        auroc, consensus_auroc: of two classes, class 1 being the positive one; None of more.
+        auroc, consensus_auroc: of two classes, class 1 being the positive one; of up to 20 the
+            mean over classes, each against the rest (`auroc_of_classes`); None of more.
         rmse, consensus_rmse: of a regression the root of the mean squared error, in units of the
             target.
         r2, consensus_r2: of a regression how much of the targets' variance is explained; None
@@ -72,7 +73,7 @@ def evaluate(
     optimum: Tensor | None = None,
     gradient_of: Store | None = None,
 ) -> Metrics:
-    """Loss, accuracy and, of two classes, AUROC of every agent's model and of their mean.
+    """Loss, accuracy and AUROC of every agent's model and of their mean.
 
     Of a regression loss, RMSE and R2.
 
@@ -132,6 +133,7 @@ class _Score(NamedTuple):
 
 # Of a device: elements that one example's inputs stand for in all layers, and most models at once.
 _PER_INPUT, _MOST_MODELS = 64, 64
+_MOST_CLASSES = 20  # whose AUROC is averaged; more take C^2 numbers an example
 
 
 @torch.no_grad()
@@ -159,7 +161,7 @@ def _scores(
         ]
         loss = torch.stack([one.loss.double() for one in sums]).sum(0)
         right = torch.stack([one.right for one in sums]).sum(0)
-        found.append(_Sums(loss, right, torch.cat([one.margins for one in sums], dim=1)))
+        found.append(_Sums(loss, right, torch.cat([one.odds for one in sums], dim=1)))
     losses = torch.cat([one.loss for one in found]).tolist()
     rights = torch.cat([one.right for one in found]).tolist()
     count = len(targets)
@@ -168,11 +170,10 @@ def _scores(
             _regression(loss / count, squares=squares, targets=examples.targets)
             for squares, loss in zip(rights, losses, strict=True)
         ]
-    margins = torch.cat([one.margins for one in found]).cpu()
-    positive = examples.targets == 1
+    odds = (row for one in found for row in one.odds.cpu())
     return [
-        _Score(loss / count, right / count, auroc(row, positive) if len(row) else None)
-        for right, loss, row in zip(rights, losses, margins, strict=True)
+        _Score(loss / count, right / count, auroc_of_classes(of, examples.targets.cpu()))
+        for right, loss, of in zip(rights, losses, odds, strict=True)
     ]
 
 
@@ -184,14 +185,14 @@ def _regression(loss: float, *, squares: float, targets: Tensor) -> _Score:
 
 
 class _Sums(NamedTuple):
-    """Of G models over b examples: summed losses (G,), hits (G,), margins (G, b) of two classes.
+    """Of G models over b examples: summed losses (G,), hits (G,), log odds (G, b, C) of classes.
 
-    Of a regression squared errors (G,) stand in the place of hits.
+    Of a regression squared errors (G,) stand in the place of hits. Of too many classes C is 0.
     """
 
     loss: Tensor
     right: Tensor
-    margins: Tensor
+    odds: Tensor
 
 
 def _takes_many(device: torch.device) -> bool:
@@ -214,13 +215,13 @@ def _together(
         if own is not None and own.regression:
             found, wanted = predictions(logits), y.to(logits.dtype)
             squares = (found - wanted).double().square().sum()
-            return own.per_example(found, wanted).sum(), squares, logits[0, :0]
-        margin = logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits[0, :0]
+            return own.per_example(found, wanted).sum(), squares, logits[:, :0]
+        odds = log_odds(logits) if 2 <= logits.shape[1] <= _MOST_CLASSES else logits[:, :0]
         if own is None:
             loss = nn.functional.cross_entropy(logits, y, reduction="sum")
         else:
             loss = own.per_example(logits, y).sum()
-        return loss, (logits.argmax(dim=1) == y).sum(), margin
+        return loss, (logits.argmax(dim=1) == y).sum(), odds
 
     if len(models) > 1:
         # What vmap cannot do, or has no memory for, is done model by model. Torch says either by a
@@ -258,3 +259,52 @@ def auroc(scores: Tensor, positive: Tensor) -> float:
     # Scores by their order: scikit-learn refuses infinite ones, which a model that diverged has.
     order = torch.unique(scores.detach().cpu(), return_inverse=True)[1]
     return float(roc_auc_score(of_class.numpy(), order.numpy()))
+
+
+def log_odds(logits: Tensor) -> Tensor:
+    """(B, C) log of each class's probability over that of all others, of logits (B, C >= 2).
+
+    It orders examples as the probability does, and where that rounds to 1, too.
+
+    >>> log_odds(torch.tensor([[0.0, 2.0], [40.0, 0.0]])).tolist()
+    [[-2.0, 2.0], [40.0, -40.0]]
+    """
+    own = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
+    rest = logits[:, None, :].masked_fill(own, -math.inf).logsumexp(dim=2)
+    return logits - rest
+
+
+def auroc_of_classes(odds: Tensor, targets: Tensor) -> float | None:
+    """AUROC of each class against the rest, averaged over the classes; of two classes `auroc`.
+
+    Args:
+        odds: (B, C) of every example, larger for a likelier class, as `log_odds`.
+        targets: (B,) classes.
+
+    Returns:
+        A number in [0, 1]; NaN where no class has both examples and counter-examples, or where one
+        of the odds is NaN; None of no classes. Classes without examples do not count.
+
+    Source: P. Domingos, F. Provost, "Well-trained PETs", 2000, with equal weights; scikit-learn's
+    `roc_auc_score(multi_class="ovr", average="macro")` is the second method of the tests.
+
+    >>> odds = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.5, 0.1, 0.4], [0.4, 0.3, 0.3]])
+    >>> round(auroc_of_classes(odds, torch.tensor([0, 1, 2, 0])), 4)
+    0.9167
+    """
+    from scipy.stats import rankdata
+
+    if not odds.shape[1]:
+        return None
+    if bool(odds.isnan().any()) or not len(odds):
+        return math.nan
+    columns = range(1, 2) if odds.shape[1] == 2 else range(odds.shape[1])
+    held = torch.stack([targets == c for c in columns]).double().numpy()  # (C, B)
+    of = held.sum(axis=1)
+    others = held.shape[1] - of
+    ranks = rankdata(odds[:, list(columns)].T.double().numpy(), axis=1)
+    counted = (of > 0) & (others > 0)
+    if not counted.any():
+        return math.nan
+    above = (ranks * held).sum(axis=1) - of * (of + 1) / 2
+    return float((above[counted] / (of * others)[counted]).mean())

@@ -4,11 +4,17 @@ import math
 
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from overhear.training.data.dataset import Examples
 from overhear.training.models import evaluation
-from overhear.training.models.evaluation import auroc, evaluate
+from overhear.training.models.evaluation import (
+    auroc,
+    auroc_of_classes,
+    evaluate,
+    log_odds,
+)
 from overhear.training.models.parameters import flatten
 
 
@@ -54,11 +60,37 @@ def test_two_classes_are_ranked_by_the_difference_of_their_logits(batch):
     assert found.consensus_auroc == 0.5  # the mean model scores all alike
 
 
-def test_three_classes_have_none():
-    net = nn.Linear(1, 3)
+def test_more_classes_have_the_mean_of_each_against_the_rest_as_scikit_learn_has_it():
+    rng = torch.Generator().manual_seed(0)
+    targets = torch.randint(4, (80,), generator=rng)
+    logits = torch.randn(80, 4, generator=rng) + nn.functional.one_hot(targets, 4)
+    net = nn.Linear(4, 4, bias=False)
+    net.weight.data = torch.eye(4)
+    found = evaluate(net, flatten(net)[None], Examples(logits, targets), round=0)
+    shares = logits.double().softmax(dim=1).numpy()
+    expected = roc_auc_score(targets.numpy(), shares, multi_class="ovr", average="macro")
+    assert found.auroc == pytest.approx([expected], abs=1e-9)
+    assert found.consensus_auroc == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_class_without_examples_does_not_count_and_one_class_alone_has_none():
+    odds = torch.tensor([[0.2, 0.1, 9.0], [0.1, 0.3, 8.0]])
+    assert auroc_of_classes(odds, torch.tensor([0, 1])) == 1.0
+    assert math.isnan(auroc_of_classes(odds, torch.tensor([1, 1])))
+    assert math.isnan(auroc_of_classes(odds * math.nan, torch.tensor([0, 1])))
+    assert math.isnan(auroc_of_classes(odds[:0], torch.tensor([])))
+    assert auroc_of_classes(odds[:, :0], torch.tensor([0, 1])) is None
+
+
+def test_more_than_twenty_classes_have_none():
+    net = nn.Linear(1, 21)
     examples = Examples(torch.zeros(2, 1), torch.tensor([0, 1]))
     found = evaluate(net, flatten(net)[None], examples, round=0)
     assert found.auroc is found.consensus_auroc is None
+
+
+def test_odds_that_probabilities_round_away_still_rank():
+    assert log_odds(torch.tensor([[90.0, 0.0, 0.0], [80.0, 0.0, 0.0]]))[:, 0].diff().item() < -9
 
 
 class Branches(nn.Module):
