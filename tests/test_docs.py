@@ -227,7 +227,8 @@ def make_keys(name: str) -> str:
     for key, entry in table["properties"].items():
         needed = key in table.get("required", ())
         default = "required" if needed else _default(entry.get("default"))
-        lines.append(f"| `{key}` | {_values(entry)} | {default} | {entry['description']} |")
+        meaning = " ".join(entry["description"].split())  # a row is one line
+        lines.append(f"| `{key}` | {_values(entry)} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 

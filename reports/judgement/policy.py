@@ -45,7 +45,7 @@ class RateLimit(Table):
     tpr: Annotated[float, Field(gt=0, lt=1)]
     """Largest true-positive rate that passes."""
     fpr: Annotated[float, Field(gt=0, lt=1)]
-    """At this false-positive rate, below it."""
+    """False-positive rate at which it holds; it is smaller than that."""
 
 
 class Limit(Table):
@@ -67,7 +67,7 @@ class Limit(Table):
     unit: UnitName = "record"
     """Whose presence is hidden."""
     records_per_person: Annotated[int, Field(ge=1, le=MOST_RECORDS)] | None = None
-    """Of unit "user": how many records of one user the figure has to be about, or more."""
+    """For unit "user": how many records of one user the figure has to be about, or more."""
     adjacency: AdjacencyName = "add-or-remove-one"
     """How two neighbouring data sets differ."""
 
@@ -192,7 +192,7 @@ class Policy(Table):
     """
 
     version: Annotated[Literal[1], Field(alias="schema")]
-    """Of this format."""
+    """Version of this format."""
     limits: Annotated[tuple[Limit, ...], Field(strict=False, min_length=1)]
     """What must hold of the figures; a policy without a limit would pass everything."""
     evidence: Evidence = Evidence()

@@ -68,7 +68,7 @@ class DataTable(Table):
     partition: Literal["iid", "dirichlet", "shards"] = "iid"
     """How the records are dealt to the agents."""
     concentration: Positive = 0.5
-    """Of the Dirichlet distribution; small means that few agents hold most of a class."""
+    """Concentration of the Dirichlet draw; small: few agents hold most of a class."""
     shards: Count = 2
     """Shards for each agent."""
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -80,15 +80,15 @@ class DataTable(Table):
     features: Count | None = None
     """Public number of features of a libsvm file."""
     test: str | None = None
-    """Test file; of a libsvm file by default its name with `.t`, of a table of the same columns."""
+    """File of test records; for libsvm by default the file's name with `.t`."""
     columns: Columns | None = None
     """Public ranges and categories of a table's columns, such as {age = [0, 120]}."""
     target: str | None = None
-    """The column that is predicted; of npy the file of the labels."""
+    """The column that is predicted; for npy the file with the labels."""
     outside: Literal["refuse", "clamp"] = "refuse"
     """What happens to a value outside of its column's range."""
     separator: Annotated[str, Field(pattern=r"^[^\n\r\"]$")] = ","
-    """Between the cells of a csv file."""
+    """What stands between the cells of a csv file."""
     cache: str | None = None
     """Folder of converted tables; by default one beside a table of more than 32 MiB."""
     user: str | None = None
@@ -96,21 +96,21 @@ class DataTable(Table):
     classes: Annotated[int, Field(ge=2)] | None = None
     """Public number of classes; without it the labels tell it, and it counts as public."""
     outputs: Count | None = None
-    """Numbers to predict of a record, in place of classes."""
+    """How many numbers are predicted of a record, in place of a class."""
     dimension: Annotated[int, Field(ge=2)] = 2
-    """Inputs of a record of `quadratic`."""
+    """How many inputs a record of `quadratic` has."""
     rotation: Annotated[float, Field(allow_inf_nan=False)] = 15.0
     """Degrees by which an agent's quadratic is turned from the one before."""
     condition: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
     """Largest curvature of the quadratics over the smallest."""
     records: Count = 100
-    """Of each agent, at least dimension + 2."""
+    """How many records each agent has, at least dimension + 2."""
     spread: NotNegative = 0.1
     """Deviation of the targets from the quadratic's line."""
     seed: Index = 0
-    """Public, of the records that are made; the quadratics do not depend on it."""
+    """Public seed of the records that are made; the quadratics do not depend on it."""
     options: dict[str, Any] = Field(default_factory=dict)  # by name, for the user's function
-    """Of your own function: every other key of the table is one of these."""
+    """Arguments of your own function; every other key of the table is one of them."""
 
     @model_validator(mode="before")
     @classmethod

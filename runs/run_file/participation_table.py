@@ -21,7 +21,7 @@ class ParticipationTable(Table):
     """
 
     probability: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Of each agent to take part in each round, drawn from the seed."""
+    """Probability of each agent to take part in each round, drawn from the seed."""
     agents_per_round: Count | None = None
     """Instead of probability: how many agents take part in each round, drawn from the seed."""
     path: str | None = None
@@ -29,7 +29,7 @@ class ParticipationTable(Table):
     missing: Count | None = None
     """Instead of a list: how many agents, any, may be missing from any round unforeseen."""
     seed: Seed = 0
-    """Of the drawn list; public."""
+    """Public seed of a list that is drawn."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:

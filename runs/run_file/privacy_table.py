@@ -57,15 +57,15 @@ class PrivacyTable(Table):
     tpr: _Share | None = None
     """Instead of epsilon: largest true-positive rate of any such test at `fpr`."""
     fpr: _Share | None = None
-    """False-positive rate of `tpr`, below it."""
+    """False-positive rate at which `tpr` holds; it is smaller than that."""
     delta: Annotated[float, Field(gt=0, lt=1)]
-    """Of every epsilon of the run."""
+    """Delta of every epsilon of the run; keep it well below 1 / number of records."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     """Bound on the L2 norm of one example's gradient; inf does not clip."""
     adversary: str = "eavesdropper"
     """Whose figure must meet the target."""
     adversaries: Names = ()
-    """Those that plan and report name; by default outsiders and the worst one or coalition."""
+    """Adversaries that plan and report name; by default outsiders and the worst insider."""
     victim: Index | None = None
     """Agent whose record is meant; by default the worst one."""
     unit: Literal["record", "user", "agent"] = "record"

@@ -146,23 +146,23 @@ class GraphTable(Table):
         "columns": ("name", "grid"),
     }
     name: GraphName = "ring"
-    """Topology."""
+    """Topology: who is joined to whom."""
     weights: Literal["metropolis", "uniform"] = "metropolis"
     """How much an agent trusts each neighbour."""
     links: Literal["clear", "encrypted"] = "clear"
     """Whether somebody on a link can read what crosses it."""
     edge_probability: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Of every pair of agents to be joined; of `random-digraph` in each direction and graph."""
+    """Probability that a pair is joined; in `random-digraph` each direction of each graph."""
     seed: Index = 0
-    """Of the drawn graph."""
+    """Seed of a graph that is drawn."""
     path: str | None = None
     """File with weights or links."""
     columns: Count | None = None
     """Agents in a row of the grid; by default nearly square."""
     graphs: Count = 16
-    """Of `random-digraph`: how many take turns, one a round."""
+    """How many graphs of a `random-digraph` take turns, one a round."""
     window: Count | None = None
-    """Of `random-digraph`: rounds in a row whose links must join everybody, both ways."""
+    """Rounds in a row whose links must join everybody both ways, in a `random-digraph`."""
 
     @model_validator(mode="after")
     def _check_needs(self) -> Self:
@@ -188,7 +188,7 @@ class ModelTable(Table):
     loss: str | None = None
     """cross-entropy, squared, absolute or your own as "module:NAME"; by default as data need."""
     strength: NotNegative = 1.0
-    """Of the pull of the classes' weights towards equal ones."""
+    """Strength that pulls the weights of the classes towards equal ones."""
     penalty: NotNegative = 0.0
     """Most that a parameter's penalty can be; the penalty is not convex."""
     penalty_steepness: NotNegative = 10.0
@@ -265,19 +265,19 @@ class TrainingTable(Table):
     """How they are drawn: each record on its own, or batch_size records by chance, by shuffled
     epochs or by one order; all but the first count each agent's number of records as public."""
     largest_batch: LargestBatch | None = None
-    """At which Poisson batches are cut; auto is where next to none is."""
+    """Size at which a Poisson batch is cut; auto is a size that next to none reaches."""
     learning_rate: Positive = 0.01
     """Step size."""
     seed: Seed = 0
-    """Of data and model only; noise and batches come from the system's entropy."""
+    """Seed of data and model; noise and batches come from the system's entropy."""
     device: DeviceName = "auto"
-    """Where the gradients are computed; of several GPUs `cuda:1` is the second."""
+    """Where gradients are computed; `cuda:1` is the second of several GPUs."""
     noise: Literal["standard", "hardened"] = "standard"
     """Hardened noise is a sum of four draws, which nobody can list; it takes 5 times as long."""
     layout: Literal["auto", "book-keeping", "grouped", "vmap", "loop"] = "auto"
     """How gradients are computed; layouts differ in speed and in rounding, not in privacy."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    """Of products; only float32, since no proof bounds a record in the two others."""
+    """Precision of products; only float32 bounds a record provably."""
     evaluation_noise_seed: Index | None = None
     """Makes noise and batches repeatable, for evaluations; who knows it can subtract the noise."""
     evaluate_every: Count = 0
@@ -388,10 +388,10 @@ class AuditTable(Table):
     canaries: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Planted records, or agents of unit = "agent", over all runs of the audit."""
     confidence: Annotated[float, Field(gt=0.5, le=1 - 1e-9)] = 0.95
-    """Of the first look, of all that is tested; what exceeds is looked at again, more surely."""
+    """Confidence of the first look at everything; what exceeds a proof is looked at again."""
     rounds: Count | None = None
-    """Rounds that are run, by default all; fewer are held against the epsilon of so many."""
+    """Rounds that are run, by default all; fewer are compared with epsilon of so many."""
     checked_rounds: Count = 12
     """Rounds of the checks that need no canaries."""
     seed: Index | None = None
-    """Of coins, directions and signs of the canaries; by default from the system's entropy."""
+    """Seed of the canaries' coins and directions; by default from the system's entropy."""

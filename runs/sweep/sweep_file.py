@@ -67,7 +67,7 @@ class TuneTable(_Part):
     """[tune]: what is chosen for each row, on records that are kept from training."""
 
     keys: dict[str, list[Any]]
-    """Values by key."""
+    """Values that each key takes."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of the training records that is kept from training while tuning."""
     seeds: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -78,9 +78,9 @@ class AlsoTable(_Part):
     """[also]: what is done with a finished run."""
 
     attack: Chosen = False
-    """Of all runs, or of those whose keys have these values, such as {seed = [1]}."""
+    """Whether all runs are attacked, or those with these values, such as {seed = [1]}."""
     audit: Chosen = False
-    """Likewise."""
+    """Whether all runs are audited, or those with these values."""
 
 
 class SweepFile(_Part):
@@ -89,7 +89,7 @@ class SweepFile(_Part):
     base: str | dict[str, object]
     """A run file, or its tables."""
     seeds: Annotated[int, Field(ge=1, le=1000)] | list[Annotated[int, Field(ge=0)]] = 1
-    """How many, counted from 1, or which."""
+    """How many seeds, counted from 1, or which ones."""
     grid: dict[str, list[Any]]
     """Values by key."""
     tune: TuneTable | None = None
