@@ -43,11 +43,11 @@ from ..bounds.evidence import (
     second_risk_of_links,
 )
 from ..bounds.guesses import Guesses, best_threshold
-from ..bounds.held_out import headline
+from ..bounds.held_out import SHARE, headline
 from ..bounds.lower_bounds import LowerBound, ideal, two_sided
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
-from ..bounds.power import LEAST_SHARE, canaries_for
+from ..bounds.power import LEAST_SHARE, canaries_for, seen_from
 from ..watching.result import Check
 from .audited import AGAIN, Audited, Proven, Verdict, exceeds, not_measured
 from .game import MOST, Game, Played, Progress
@@ -100,12 +100,11 @@ def audit(
     if checks is not None:
         checks += game.checks(played)
     of_links = LINKS * (1.0 - confidence) if game.linked is not None else 0.0
-    looks = [
-        _first_look(game, one, played, before or {}, confidence=confidence, of_links=of_links)
-        for one in against
-        if one.name in played.guesses
-    ]
-    tested = sum(one.proven.is_tested for one in looks)
+    played_against = [one for one in against if one.name in played.guesses]
+    tested = sum(one.is_tested for one in played_against)
+    surely = 1.0 - (1.0 - SHARE) * (1.0 - confidence - of_links) / max(tested, 1)
+    how: dict[str, Any] = {"confidence": confidence, "of_links": of_links, "surely": surely}
+    looks = [_first_look(game, one, played, before or {}, **how) for one in played_against]
     looks = _among_all(looks, played, risk=1.0 - confidence - of_links)
     rules = _Rules(tested=max(tested, 1), risk=1.0 - confidence, of_links=of_links)
     found = []
@@ -155,6 +154,7 @@ def _first_look(
     *,
     confidence: float,
     of_links: float,
+    surely: float,
 ) -> Audited:
     """The figures of one adversary; suspicious if a message of it exceeds, else consistent."""
     guesses = played.guesses[one.name]
@@ -162,18 +162,20 @@ def _first_look(
     links: list[LinkBound] = []
     if one.name == game.linked:
         links = link_bounds(played.links, statement=one.statement, confidence=1.0 - of_links)
-    best, evidence = None, None
+    best, evidence, seen = None, None, None
     if math.isfinite(one.epsilon):
         best = ideal(one.claim, canaries=count, delta=one.delta, confidence=confidence)
     if one.is_tested:
         known = before.get(one.name, Evidence())
         evidence = after_first_look(known, guesses, claim=one.claim)
+        seen = seen_from(one.claim, canaries=count, delta=one.delta, confidence=surely)
     over = one.status is not Status.HEURISTIC and any(link.exceeded for link in links)
     verdict = Verdict.CONSISTENT if one.is_tested else Verdict.NOTHING_PROVEN
     return Audited(
         proven=one,
         bounds=_bounds(guesses, one, confidence=confidence),
         ideal=best,
+        seen=seen,
         canaries=count,
         links=links,
         evidence=evidence,

@@ -13,6 +13,7 @@ from ...privacy.guarantee import Statement, Status
 from ..bounds.evidence import Evidence
 from ..bounds.lower_bounds import LowerBound
 from ..bounds.mechanism import Claim
+from ..bounds.power import SEEN_IN
 from .message_bounds import LinkBound
 
 __all__ = ["AGAIN", "Audited", "Proven", "Verdict", "exceeds", "not_measured"]
@@ -70,6 +71,8 @@ class Audited:
         proven: what they are held against.
         bounds: lower bounds by every estimator, the headline first; empty if not measured.
         ideal: the headline that a perfect audit of as many canaries expects; None where infinite.
+        seen: the least true epsilon that 95 of 100 perfect first looks tell from what is proven;
+            None where nothing is tested, or nothing would be told.
         canaries: how many were scored.
         verdict: of all of it.
         together: the headline at the confidence that is left to it among several adversaries.
@@ -95,6 +98,7 @@ class Audited:
     evidence: Evidence | None = None
     decided: bool = False
     why: str = ""
+    seen: float | None = None
 
     @property
     def measured(self) -> float:
@@ -119,7 +123,7 @@ class Audited:
             over = "more" if self.measured > self.proven.epsilon else "no more"
             return f"{found}, {over} than the {self.proven.epsilon:.3g} that is claimed, unproven"
         if self.verdict is Verdict.CONSISTENT:
-            return f"{found}{self._within(proven)}"
+            return f"{found}{self._within(proven)}{self._seen()}"
         if self.verdict is Verdict.CONTRADICTED:
             return f"{found}; {self._against(proven)}"
         fresh = "" if self.fresh is None else f"{_least(self.fresh.epsilon)} at least"
@@ -156,6 +160,11 @@ class Audited:
             f", above {proven} by itself; among all that is tested it is at least "
             f"{_least(self.together.epsilon)} ({_share(self.together.confidence)}), within it"
         )
+
+    def _seen(self) -> str:
+        if self.seen is None:
+            return ""
+        return f"; a true one of {self.seen:.3g} would be seen in {_share(SEEN_IN)} of audits"
 
     def _against(self, proven: str) -> str:
         """What contradicts."""

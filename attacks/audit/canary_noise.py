@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-__all__ = ["CanaryNoise", "Residue", "gathered", "of_observed_size", "of_renewed_size"]
+__all__ = ["CanaryNoise", "Heard", "Residue", "gathered", "of_observed_size", "of_renewed_size"]
 
 _FEWEST_ABSENT = 20  # from which a size is told well enough to hold others to it
 
@@ -77,6 +77,22 @@ class CanaryNoise:
     run: NDArray[np.int64]
     rounds: NDArray[np.int64]
     rate: Array
+
+
+class Heard(NamedTuple):
+    """All that one adversary sees of one run, less what is known and what data add.
+
+    Attributes:
+        name: of the adversary.
+        rounds: by round of the run, (rows, n) independent standard normals, if the noise is as
+            declared over agents and rounds; the n directions are those of the canaries.
+        along: (m,) of every canary, standard normal too: the noise in its score of all rounds,
+            where it takes part in each of its turns. Its size alone decides what the score tells.
+    """
+
+    name: str
+    rounds: Sequence[Array]
+    along: Array
 
 
 def gathered(runs: Sequence[dict[str, list[Residue]]]) -> list[CanaryNoise]:

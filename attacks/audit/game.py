@@ -32,7 +32,7 @@ from .canaries import (
     rounds_with_canaries,
 )
 from .canary_checks import canary_checks
-from .canary_noise import CanaryNoise, Residue, gathered
+from .canary_noise import CanaryNoise, Heard, Residue, gathered
 from .coded import codes_of, with_codes_behind, with_codes_in_place
 from .layout_clipping import layout_check
 from .message_bounds import LinkGuesses
@@ -251,12 +251,13 @@ class CanaryGame:
 class Played(NamedTuple):
     """Scores and coins: by adversary of all canaries it looks at, and of single messages.
 
-    `noise` is what the noise alone did to the scores.
+    `noise` is what the noise alone did to the scores, `heard` all that was seen of a whole run.
     """
 
     guesses: dict[str, Guesses]
     links: list[LinkGuesses]
     noise: Sequence[CanaryNoise] = ()
+    heard: Sequence[Heard] = ()
 
 
 class Scores(Protocol):

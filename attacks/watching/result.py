@@ -23,6 +23,8 @@ class Check:
             chance, so that any difference fails.
         tests: how many comparisons were made.
         words: a sentence for a report.
+        power: the smallest faults that it sees in 95 of 100 runs, as a sentence; empty where nobody
+            counted.
         as_traced: whether the run did what its trace did, so that anything else can be said of it.
     """
 
@@ -31,6 +33,7 @@ class Check:
     p: float | None
     tests: int
     words: str
+    power: str = ""
     as_traced: bool = True
 
     @classmethod

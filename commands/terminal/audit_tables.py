@@ -27,7 +27,7 @@ def measured_table(found: Audit) -> Table:
         f"{found.canaries} canaries, {runs} of {found.rounds} rounds"
     )
     table = make_table(title)
-    for name in ("adversary", "epsilon", "at least", "ideal", "errors"):
+    for name in ("adversary", "epsilon", "at least", "ideal", "seen", "errors"):
         table.add_column(
             name,
             justify="left" if name == "adversary" else "right",
@@ -42,13 +42,15 @@ def measured_table(found: Audit) -> Table:
             one.status if math.isinf(one.proven_epsilon) else shown,
             "-" if one.measured_epsilon is None else lower_bound(one.measured_epsilon),
             _plain(one.ideal_epsilon, "{:.2f}"),
+            _plain(one.seen_epsilon, "{:.2f}"),
             "-" if alarms is None else f"{alarms} + {misses}",
             one.verdict,
         )
     table.caption = (
         f"* not proven; at least: a lower bound at {level} "
         "confidence; ideal: what a perfect audit of so many "
-        "canaries expects; errors: false positives + false negatives where the log-likelihood "
+        "canaries expects; seen: the least true epsilon that 95 of 100 of them would tell from the "
+        "proven one; errors: false positives + false negatives where the log-likelihood "
         "ratio is cut at 0, as fixed in advance, or where every fifth canary says for the others"
     )
     table.caption_justify = "left"
@@ -56,12 +58,12 @@ def measured_table(found: Audit) -> Table:
 
 
 def checks_table(checks: Sequence[AuditCheck]) -> Table:
-    """A row for each check, with its words where it failed or had nothing to look at."""
+    """A row for each check: its words where it failed or had nothing to look at, else its power."""
     table = make_table("Checks of the engine")
     for name in ("check", "result", "tests", "found"):
         table.add_column(name, justify="right" if name == "tests" else "left")
     for one in checks:
-        told = "" if one.passed and one.tests else one.words
+        told = one.power if one.passed and one.tests else one.words
         table.add_row(one.name, "passed" if one.passed else "FAILED", str(one.tests), told)
     table.caption = "what each compared, and how surely, stands in the JSON (--json) and the report"
     table.caption_justify = "left"

@@ -49,6 +49,7 @@ class AuditResult:
                 "status": one.status,
                 "measured_epsilon": one.measured_epsilon,
                 "ideal_epsilon": one.ideal_epsilon,
+                "seen_epsilon": one.seen_epsilon,
                 "canaries": one.canaries,
                 "verdict": one.verdict,
             }

@@ -123,6 +123,7 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
         status=status_word(one.proven.status),
         measured_epsilon=None if first is None else first.epsilon,
         ideal_epsilon=one.ideal,
+        seen_epsilon=one.seen,
         ratio=None if first is None or proven == 0 else first.epsilon / proven,
         canaries=one.canaries,
         threshold=None if first is None else first.threshold,
@@ -191,4 +192,5 @@ def _message(link: LinkBound) -> AuditedMessage:
 
 
 def _check(one: Check) -> AuditCheck:
-    return AuditCheck(name=one.name, passed=one.passed, p=one.p, tests=one.tests, words=one.words)
+    of = {"p": one.p, "tests": one.tests, "words": one.words, "power": one.power}
+    return AuditCheck(name=one.name, passed=one.passed, **of)

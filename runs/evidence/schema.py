@@ -254,6 +254,8 @@ class AuditedAdversary(Described):
     """Lower bound on the true epsilon, at the audit's confidence; null if not measured."""
     ideal_epsilon: NotNegative | None
     """What a perfect attack would measure with as many canaries."""
+    seen_epsilon: NotNegative | None = None
+    """The least true epsilon that 95 of 100 perfect audits of as many canaries tell from it."""
     ratio: NotNegative | None = None
     """Measured / proven."""
     canaries: Count
@@ -285,6 +287,8 @@ class AuditCheck(Described):
     p: Fraction | None
     tests: Count
     words: str
+    power: str = ""
+    """The smallest faults that it sees in 95 of 100 runs."""
 
 
 class EarlierAudit(Described):

@@ -27,10 +27,12 @@ from ....training.tracing.trace import AlgorithmTrace
 from ...watching.result import Check
 from ..canaries import rounds_with_canaries
 from ..canary_checks import canary_checks
+from ..canary_noise import Heard
 from ..coded import codes_of, with_codes_behind
 from ..game import CanaryGame, Game, Played, Progress, drawn_canaries, play
 from ..layout_clipping import layout_check
 from ..scores import Scorer
+from .heard import heard_check
 from .scores import Turn, WholeRunScorer
 from .told import Column, Told
 
@@ -104,15 +106,19 @@ class WholeRunGame:
     def checks(self, played: Played) -> list[Check]:
         """Checks of a game that was played, and of clipping in the run's own layout."""
         found = canary_checks(played.noise, replace=self.canaries.replace)
-        return [*found, layout_check(self.canaries.setting)]
+        return [*found, heard_check(played.heard), layout_check(self.canaries.setting)]
 
     def play(self, *, generator: np.random.Generator, progress: Progress | None = None) -> Played:
         """See `audit.game.play`."""
+        heard: list[Heard] = []
 
         def one_run(game: CanaryGame, coins: NDArray[np.bool_], **how: Any) -> WholeRunScorer:
-            return _one_run(game, coins, planned=self.planned, signs=self.signs, **how)
+            scorer = _one_run(game, coins, planned=self.planned, signs=self.signs, **how)
+            heard.extend(scorer.heard)
+            return scorer
 
-        return play(self.canaries, generator=generator, progress=progress, one_run=one_run)
+        how: dict[str, Any] = {"generator": generator, "progress": progress, "one_run": one_run}
+        return play(self.canaries, **how)._replace(heard=heard)
 
 
 def _signs(game: CanaryGame, *, planned: int) -> list[list[NDArray[np.int64]]]:

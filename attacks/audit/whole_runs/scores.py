@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ....privacy.adversary import Adversary
 from ..canaries import Directions, HappenedRound
-from ..canary_noise import Residue
+from ..canary_noise import Heard, Residue
 from ..observed_rows import Projected
 from ..scores import LinkScores, Planted, Scorer
 from ..strength import log_mixture
@@ -68,6 +68,7 @@ class WholeRunScorer:
         scores: by adversary and host, (n,) of all directions.
         links: none, as no message is a release by itself.
         residues: by adversary, what the noise alone did to the scores of turns.
+        heard: of each view, all that was seen, less what is known and what data add.
     """
 
     def __init__(
@@ -95,6 +96,8 @@ class WholeRunScorer:
         self.scores: dict[str, dict[int, Array]] = {}
         self.links: dict[tuple[str, int], LinkScores] = {}
         self.residues: dict[str, list[Residue]] = {name: [] for name in adversaries}
+        self.heard: list[Heard] = []
+        self._along: dict[str, list[Array]] = {name: [] for name in self._told}
 
     def add(self, happened: HappenedRound) -> None:
         """Take in a round; every one, in its order."""
@@ -119,6 +122,11 @@ class WholeRunScorer:
                 self.scores[name][host] = score
                 if told.lost <= _DROWNED:
                     self.residues[name] += residues
+        self.heard = [
+            Heard(name, told.heard, np.concatenate(self._along[name]))
+            for name, told in self._told.items()
+            if told.lost <= _DROWNED and self._along[name]
+        ]
 
     def _of_host(self, told: Told, host: int) -> tuple[Array, list[Residue]]:
         turn, columns = self._turns[host], told.columns[host]
@@ -133,6 +141,9 @@ class WholeRunScorer:
         rounds = np.unique(of_round)
         member = (of_round[None, :] == rounds[:, None]).astype(float)  # (turns, columns)
         scores, alone = member @ (c * seen), member @ (c * noise)
+        size = np.sqrt((c * (M @ c)).sum(axis=0))
+        told_of = size > 0
+        self._along[told.adversary.name].append(alone.sum(axis=0)[told_of] / size[told_of])
         if turn.coin >= 1.0:
             ratio = scores.sum(axis=0) - 0.5 * (c * (M @ c)).sum(axis=0)
             against = -scores.sum(axis=0) - 0.5 * (c * (M @ c)).sum(axis=0)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Column", "Told", "host_columns"]
 
 Array = NDArray[np.float64]
+_MOST_HEARD = 40_000  # values of a round that are kept, which tell of its noise to .7 %
 
 
 class Column(NamedTuple):
@@ -92,6 +93,7 @@ class Told:
     def __init__(self, adversary: Adversary, hosts: Sequence[int], *, count: int = 0) -> None:
         self.adversary, self.hosts = adversary, list(hosts)
         self.columns: dict[int, list[Column]] = {host: [] for host in hosts}
+        self.heard: list[Array] = []  # e of every round
         self.lost = 0.0  # share of a unit normal that rounding of what is sent amounts to
         self._view, self._round = StreamedView(), -1
         self._owners: list[int] = []
@@ -241,6 +243,8 @@ class Told:
             self._noise = np.zeros((seen.carried.shape[1], n))
         e = told.weights @ (left - seen.carried @ self._noise)
         self._noise = carried.carried @ self._noise + told.gain @ e
+        if n:
+            self.heard.append(_some(e))
         self._scores = np.pad(self._scores, ((0, len(owners)), (0, 0))) + told.response.T @ e
         lost = [
             torch.finfo(one.dtype).eps
@@ -266,6 +270,11 @@ class Told:
             sent = [after[field] for field in part.released]
             left = np.concatenate([project(one) for one in sent]) - self._known[at]
         self._turn(seen, Rows(kept, none, none), [], left=left, sent=sent)
+
+
+def _some(e: Array) -> Array:
+    """At most so many values of a round as all rounds together have room for."""
+    return e[:, : max(1, _MOST_HEARD // max(1, len(e)))].astype(np.float32)
 
 
 def _block(part: RoundTrace, matrix: csr_array) -> int:
