@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["design"]
 
 
+_WIDE = 0.01  # epsilon whose columns are wide
+
+
 def design(
     run: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")],
     overrides: Annotated[
@@ -158,6 +161,7 @@ def _table(found: Compared) -> Table:
 
     table = make_table("Noise in the models")
     table.pad_edge = False  # it is as wide as a terminal
+    table.collapse_padding = found.epsilon < _WIDE
     table.add_column("kind", style="bold", no_wrap=True)
     for head in (
         "groups",
@@ -187,6 +191,7 @@ def _table(found: Compared) -> Table:
         "noise: root mean square, in clip norms of a sum\n"
         "less energy: times less squared noise than independent noise\n"
         "above bound: squared noise over a proven lower bound, less 1\n"
-        "last three: epsilon against an outsider, the worst agent, all agents but the victim"
+        "last three: epsilon against an outsider, the worst agent, all agents but the\n"
+        "victim; each is taken to hear all links"
     )
     return table

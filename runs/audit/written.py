@@ -192,5 +192,11 @@ def _message(link: LinkBound) -> AuditedMessage:
 
 
 def _check(one: Check) -> AuditCheck:
-    of = {"p": one.p, "tests": one.tests, "words": one.words, "power": one.power}
-    return AuditCheck(name=one.name, passed=one.passed, **of)
+    return AuditCheck(
+        name=one.name,
+        passed=one.passed,
+        p=one.p,
+        tests=one.tests,
+        words=one.words,
+        power=one.power,
+    )

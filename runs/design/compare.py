@@ -127,15 +127,16 @@ class _Comparison:
     def compared(self) -> Compared:
         rows = [self._without_memory(kind) for kind in (Kind.INDEPENDENT, Kind.ACROSS, Kind.PAIRS)]
         if not self.replaced:  # turns of a record and of its replacement are not the same
-            rows += [self._with_memory(kind) for kind in (Kind.TIME, Kind.PAIRS, Kind.JOINT)]
+            found = [self._with_memory(kind) for kind in (Kind.TIME, Kind.PAIRS, Kind.JOINT)]
+            rows += [row for row in found if row.memory]  # the others are those above again
         base = rows[0].noise
-        found = [
+        ordered = [
             row.model_copy(update={"less_energy": (base / row.noise) ** 2})
             for row in rows
             if math.isfinite(row.noise)
         ]
-        found += [row for row in rows if not math.isfinite(row.noise)]
-        ordered = sorted(found, key=lambda row: row.noise)
+        ordered = sorted(ordered, key=lambda row: row.noise)
+        ordered += [row for row in rows if not math.isfinite(row.noise)]
         return Compared(
             version=1,
             epsilon=self.epsilon,

@@ -11,6 +11,8 @@ from .schema import Row
 
 __all__ = ["advice", "undone_by"]
 
+_ALIKE = 5e-3  # relative difference of noise that nobody trains differently for
+
 
 def undone_by(kind: Kind) -> str:
     """Who can subtract noise of a kind, or a part of it.
@@ -43,16 +45,17 @@ def advice(rows: Sequence[Row], *, groups: int, epsilon: float) -> list[str]:
         said.append(f"Least noise under the run's own batches: {_named(own[0])}.")
     if best not in own:
         said.append(f"Least noise of all: {_named(best)}.")
-    if groups == 1 and memory:
+    if groups == 1 and memory and not any(row.own_sampling for row in memory):
         said.append(
             "Poisson batches may draw a record in every round, and then noise that is independent "
             "in time is best: memory needs records that take turns."
         )
     if memory and fresh:
-        ahead = fresh[0].noise <= memory[0].noise
+        alike = math.isclose(fresh[0].noise, memory[0].noise, rel_tol=_ALIKE)
+        ahead = fresh[0].noise <= memory[0].noise and not alike
         said.append(
             f"At epsilon {figure(epsilon)} memory "
-            + ("loses: " if ahead else "pays: ")
+            + ("changes little: " if alike else "loses: " if ahead else "pays: ")
             + f"{figure(memory[0].noise, 4)} with it, {figure(fresh[0].noise, 4)} without"
             + (", since it gives up most of what sampling adds." if ahead else ".")
         )

@@ -222,6 +222,14 @@ def test_what_has_no_design_is_refused(overrides, named):
         compare(config(**overrides))
 
 
+@pytest.mark.parametrize(("rounds", "rate"), [(1, 0.1), (8, 0.6)])
+def test_where_memory_has_nothing_to_take_back_no_kind_is_shown_twice(rounds, rate):
+    found = compare(config(training__rounds=rounds, training__sampling_rate=rate))
+    assert sorted(by_kind(found)) == ["across agents", "independent", "pair secrets"]
+    assert len(found.rows) == 3
+    assert "memory" not in " ".join(found.advice)
+
+
 @pytest.mark.parametrize(("groups", "named"), [(0, "groups=0"), (101, "groups=101"), (30, "30")])
 def test_groups_that_cannot_take_turns_are_refused(groups, named):
     with pytest.raises(InputError, match=named):
