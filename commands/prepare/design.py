@@ -192,6 +192,7 @@ def _table(found: Compared) -> Table:
         "less energy: times less squared noise than independent noise\n"
         "above bound: squared noise over a proven lower bound, less 1\n"
         "last three: epsilon against an outsider, the worst agent, all agents but the\n"
-        "victim; each is taken to hear all links"
+        "victim; sampling does not amplify pair secrets over time against an agent\n"
+        "that hears some links only"
     )
     return table
