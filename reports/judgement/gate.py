@@ -295,7 +295,7 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
     for asked in dict.fromkeys(wanted.attack_presets):
         missing = Kind.NO_ATTACK if ran.attack is None else Kind.NOT_TRIED
         by = [one for one, weighed in tried.items() if satisfies(one, asked, weighed=weighed)]
-        words = {"preset": asked if asked in by or not by else by[0]}
+        words = {"preset": asked if asked in by or not by else f"{by[0]}, which covers {asked},"}
         yield f"attack by {asked}", Finding(kind=Kind.TRIED if by else missing, words=words)
 
 
