@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,9 @@ def make_console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
         return Console(stderr=stderr, highlight=False)
-    return Console(file=_Trimmed(stream), stderr=stderr, highlight=False)
+    # It hands on whatever it does not write itself.
+    trimmed = cast("IO[str]", _Trimmed(stream))
+    return Console(file=trimmed, stderr=stderr, highlight=False)
 
 
 def make_table(title: object = "", *, caption: str = "") -> Table:
