@@ -27,7 +27,7 @@ from ..runs.evidence.last_model import LastModel
 from ..runs.evidence.membership import Membership
 from ..runs.evidence.schema import Assumption, Attack, Audit, Measured, Trail
 from ..runs.folder.records import Environment, Stopped
-from ..runs.plan.schema import Planned, SecondOpinion
+from ..runs.plan.schema import Planned, Recipients, SecondOpinion
 
 __all__ = [
     "About",
@@ -339,6 +339,8 @@ class Report(Described):
     """Audits of the run file that this run was trained from, where their list is beside it."""
     about: About | None = None
     """Where the run file has [report]."""
+    recipients: Recipients | None = None
+    """By distance, as planned, where an agent was named; not a figure that a policy reads."""
     total: Total | None = None
     """With other runs on the same records, where these were named."""
 

@@ -39,6 +39,13 @@ def report(
             metavar="DIR", help="Another run on the same records, to be added; may be repeated."
         ),
     ] = None,
+    recipients: Annotated[
+        int | None,
+        typer.Option(
+            metavar="AGENT",
+            help="Add what final models and agents far away tell of a record of this agent.",
+        ),
+    ] = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Write the report of a run: report.html and privacy.json.
@@ -53,10 +60,10 @@ def report(
     from ...runs.plan.second_opinions import contradiction
 
     if holds_logs(folder):
-        if show_records or total:
+        if show_records or total or recipients is not None:
             raise InputError(
-                f"{folder} holds logs of releases and no run: --show-records and --total have no "
-                "effect on it; leave them out"
+                f"{folder} holds logs of releases and no run: --show-records, --total and "
+                "--recipients have no effect on it; leave them out"
             )
         _report_declared(folder, format)
         return
@@ -70,7 +77,9 @@ def report(
             from ...reports.document.collect import report_run
 
             stop.note(f"what is in {folder} may be of two reports; make the report again")
-            page = report_run(folder, show_records=show_records, others=total or ())
+            page = report_run(
+                folder, show_records=show_records, others=total or (), recipients=recipients
+            )
             stop.note(f"the report is {page}")
         print(page)
         return
@@ -80,7 +89,7 @@ def report(
         )
     from ...reports.document.collect import collect
 
-    found = collect(folder, others=total or ())
+    found = collect(folder, others=total or (), recipients=recipients)
     if format is FormatName.JSON:
         print_json(found.dump())
     else:

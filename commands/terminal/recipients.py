@@ -13,12 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["show_recipients"]
 
-_ESTIMATE = (
-    "estimate (heuristic, never a guarantee): what the recipient sees, as if nobody else's "
-    "gradients depended on the record; other agents' data can be such that it learns up to the "
-    "closed figure"
-)
-
 
 def show_recipients(found: Recipients, console: Console) -> None:
     """Print epsilon of every recipient: closed, an estimate, and where it is proven steered."""
@@ -40,14 +34,8 @@ def show_recipients(found: Recipients, console: Console) -> None:
         figures = (row.closed, row.estimate, row.steered, row.with_final_models)
         table.add_row(Text(names), hops, *map(shown, figures))
     console.print(table)
-    say(console, _ESTIMATE)
-    if found.rests_on is not None:
-        say(console, f"steered: {found.rests_on}")
-    if found.refused is not None:
-        say(console, f"no steered figure: {found.refused}")
-    say(
-        console, "The worst agent for a record is its own neighbour, who gains nothing by distance."
-    )
+    for sentence in found.sentences():
+        say(console, sentence)
 
 
 def _grouped(rows: list[Recipient]) -> list[tuple[str, Recipient]]:

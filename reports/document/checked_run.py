@@ -95,8 +95,8 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     read_evidence(folder / run_folder.AUDIT, Audit)
     read_evidence(folder / run_folder.MEMBERSHIP, Membership)
     read_evidence(folder / run_folder.LAST_MODEL, LastModel)
-    report = collect(folder)
     reported = (folder / run_folder.PRIVACY).exists()
+    report = collect(folder, recipients=_told_of(folder) if reported and hold_report else None)
     if reported and hold_report:
         _check_report(folder, report.dump())
     return CheckedRun(
@@ -157,6 +157,16 @@ def _differences(held: object, fresh: object, place: str) -> Iterator[str]:
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _told_of(folder: Path) -> int | None:
+    """The agent of whose records the report says what recipients could learn; None of none."""
+    try:
+        held = json.loads(read_bounded(folder / run_folder.PRIVACY, LARGEST_OBJECT))
+        agent = held["recipients"]["victim"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None  # another check says so where there should be one
+    return agent if isinstance(agent, int) and not isinstance(agent, bool) else None
 
 
 def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:

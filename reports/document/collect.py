@@ -11,6 +11,7 @@ from typing import Literal
 
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...privacy.ledgers.ledger import Spent
 from ...runs.attack.entry import PLANTED
@@ -27,6 +28,8 @@ from ...runs.folder.accounted_run import epsilon_of_ledger, read_run, released_s
 from ...runs.folder.records import header_of, read_environment, read_metrics
 from ...runs.folder.sums import write_sums
 from ...runs.plan.plan import Plan
+from ...runs.plan.recipients import recipients as recipients_of
+from ...runs.plan.schema import Recipients
 from ...runs.plan.second_opinions import contradiction, opinions
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
@@ -45,7 +48,13 @@ _POINTS = 12  # of epsilon by round
 _LARGEST_PICTURE, _LONG = 64 << 20, 8 << 30  # bytes of a picture, and of any other file
 
 
-def report_run(folder: Path, *, show_records: bool = False, others: Sequence[Path] = ()) -> Path:
+def report_run(
+    folder: Path,
+    *,
+    show_records: bool = False,
+    others: Sequence[Path] = (),
+    recipients: int | None = None,
+) -> Path:
     """Write privacy.json and report.html for a run folder, from its files alone.
 
     Args:
@@ -53,6 +62,7 @@ def report_run(folder: Path, *, show_records: bool = False, others: Sequence[Pat
         show_records: show pictures of attacks on records that were not planted, too. An attack
             plants public records, so today there are none to hide.
         others: runs on the same records, with which the total is given.
+        recipients: the agent of whose record final models and distant agents are told.
 
     Returns:
         The path of report.html.
@@ -63,7 +73,7 @@ def report_run(folder: Path, *, show_records: bool = False, others: Sequence[Pat
         ContradictedProof: another library puts an epsilon above the one that is stated; the files
             are written, and say so.
     """
-    report = collect(folder, others=others)
+    report = collect(folder, others=others, recipients=recipients)
     pictures = _pictures(folder, report.attack, show_records=show_records)
     page = render(report, images=pictures)
     report.write(folder / run_folder.PRIVACY)
@@ -88,12 +98,13 @@ def _pictures(folder: Path, attack: Attack | None, *, show_records: bool) -> dic
     }
 
 
-def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
+def collect(folder: Path, *, others: Sequence[Path] = (), recipients: int | None = None) -> Report:
     """The report of a run that is finished or not, from the files of its folder alone.
 
     Args:
         folder: of the run.
         others: folders of runs on the same records, with which the total is given.
+        recipients: the agent of whose record final models and distant agents are told.
 
     Raises:
         FileNotFoundError: no run is in the folder, or one that released nothing.
@@ -140,9 +151,23 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
     if config.report is not None:
         about = About.model_validate(config.report.entries())
         report = report.model_copy(update={"about": about})
+    if recipients is not None:
+        told = _recipients(config, plan, ledger, recipients)
+        report = report.model_copy(update={"recipients": told})
     if not others:
         return report
     return report.model_copy(update={"total": total_of_runs([folder, *others])})
+
+
+def _recipients(config: RunFile, plan: Plan, ledger: Released, victim: int) -> Recipients:
+    """As planned, where the ledger has no more than what was planned."""
+    if ledger.repeated or ledger.torn or ledger.rounds > plan.rounds:
+        raise InputError(
+            f"the ledger has {ledger.rounds} releases of {plan.rounds} planned rounds, some of "
+            "them more than once; figures by distance are of every round once: leave --recipients "
+            "out"
+        )
+    return recipients_of(config, plan, victim)
 
 
 def _facts(built: Built, run: Run, spent: Spent, plan: Plan) -> Facts:

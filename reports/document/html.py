@@ -144,6 +144,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
             if report.utility.consensus_accuracy
             else None
         ),
+        recipient_notes=report.recipients.sentences() if report.recipients else [],
         total_notes=[] if report.total is None else list(notes(report.total)),
         environment=_flat(report.reproduce.environment.dump()),
         data=text,

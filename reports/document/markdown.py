@@ -32,6 +32,7 @@ def report_markdown(report: Report) -> str:
             *_verdict(report),
             *_adversaries(report),
             *_total(report),
+            *_recipients(report),
             *_utility(report),
             *_attack(report),
             *_audit(report),
@@ -99,6 +100,21 @@ def _total(report: Report) -> Iterator[str]:
     yield "## Together with other runs on the same records\n"
     yield _table(rows)
     yield "".join(f"- {markdown_text(one)}\n" for one in sentences(report.total))
+
+
+def _recipients(report: Report) -> Iterator[str]:
+    """What final models and distant agents tell, where an agent was named."""
+    found = report.recipients
+    if found is None:
+        return
+    rows = [["recipient", "hops", "closed", "estimate (heuristic)", "steered", "and final models"]]
+    for row in found.rows:
+        figures = (row.closed, row.estimate, row.steered, row.with_final_models)
+        hops = "-" if row.hops is None else str(row.hops)
+        rows.append([row.name, hops, *("-" if f is None else bound(f) for f in figures)])
+    yield f"## What each recipient could learn about a record of agent {found.victim}\n"
+    yield _table(rows)
+    yield "".join(f"- {markdown_text(one)}\n" for one in found.sentences())
 
 
 def _odds(report: Report, name: str) -> str:

@@ -24,6 +24,13 @@ __all__ = [
 ]
 
 
+_ESTIMATE = (
+    "estimate (heuristic, never a guarantee): what the recipient sees, as if nobody else's "
+    "gradients depended on the record; other agents' data can be such that it learns up to the "
+    "closed figure"
+)
+
+
 class Target(Described):
     """What the run file asks for."""
 
@@ -79,6 +86,16 @@ class Recipients(Described):
     """What steered figures rest on; null where there are none."""
     refused: str | None
     """Why there are none; null where there are."""
+
+    def sentences(self) -> list[str]:
+        """What the figures mean, and on what they rest."""
+        said = [_ESTIMATE]
+        if self.rests_on is not None:
+            said.append(f"steered: {self.rests_on}")
+        if self.refused is not None:
+            said.append(f"no steered figure: {self.refused}")
+        worst = "The worst agent for a record is its own neighbour, who gains nothing by distance."
+        return [*said, worst]
 
 
 class GroupEpsilon(Described):

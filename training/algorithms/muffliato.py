@@ -213,6 +213,11 @@ def published_bound(run: PlannedRun) -> PublishedClaim | None:
     )
 
 
+def unsteered(_settings: Settings) -> str | None:
+    """See `Algorithm`: neighbours hear every mixture, which the bound would have to follow."""
+    return "a round has gossip steps, each of which is heard, and the bound follows one message"
+
+
 ALGORITHM = Algorithm(
     name="muffliato",
     init=init,
@@ -220,4 +225,5 @@ ALGORITHM = Algorithm(
     settings=Settings,
     prepare=prepare,
     published_bound=published_bound,
+    unsteered=unsteered,
 )

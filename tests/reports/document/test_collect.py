@@ -7,13 +7,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from overhear.reports.document.collect import collect, report_run
+from overhear.privacy.errors import InputError
+from overhear.reports.document.checked_run import read_checked_run
+from overhear.reports.document.collect import _recipients, collect, report_run
+from overhear.reports.document.markdown import report_markdown
+from overhear.reports.judgement.gate import decide
+from overhear.reports.judgement.policy import Policy
 from overhear.runs.attack.entry import PLANTED
 from overhear.runs.errors import ContradictedProof
+from overhear.runs.folder.accounted_run import read_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.folder.sums import write_sums
+from overhear.runs.numbers import bound
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS, Form
 from tests.conftest import sample_audit, sample_images, sample_report
@@ -47,8 +55,8 @@ def trained(tmp_path: Path, *changes: str, text: str = RUN) -> Path:
     return tmp_path / "out"
 
 
-def reported(folder: Path) -> tuple[dict[str, Any], Page]:
-    page = Page(report_run(folder).read_text(encoding="utf-8"))
+def reported(folder: Path, *, recipients: int | None = None) -> tuple[dict[str, Any], Page]:
+    page = Page(report_run(folder, recipients=recipients).read_text(encoding="utf-8"))
     report = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
     for attributes, text in page.figures:
         value = pointer(report, str(attributes["data-path"]))
@@ -202,3 +210,67 @@ def test_a_report_holds_a_second_opinion_and_ends_where_it_contradicts(
     held = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
     assert held["second_opinion"]["eavesdropper"]["verdict"] == "contradicted"
     assert "Contradicted: another library" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two classes on a ring of five, of which agent 2 is two hops from agent 0."""
+    place = tmp_path_factory.mktemp("far")
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(120, 4)).astype("float32")
+    labels = (inputs[:, 0] > 0).astype("int64")
+    tests = {"X_test": inputs[:20], "y_test": labels[:20]}
+    np.savez(place / "two.npz", X=inputs, y=labels, **tests)
+    changes = [
+        "data.name=npz",
+        f'data.root="{place / "two.npz"}"',
+        "data.classes=2",
+        "data.agents=5",
+        "data.feature_norm=1.0",
+        "data.most_records=24",
+        "algorithm.name=ldp-dsgd",
+        'privacy.adversaries=["eavesdropper", "agent:2"]',
+        "privacy.victim=0",
+    ]
+    return trained(place, *changes)
+
+
+@pytest.mark.slow
+def test_recipients_stand_in_the_report_by_what_is_known_of_their_figures(far: Path) -> None:
+    report, _page = reported(far, recipients=0)
+    agent = {row["name"]: row for row in report["recipients"]["rows"]}["agent:2"]
+    assert 0 < agent["estimate"] < agent["steered"] < agent["closed"]
+    assert agent["closed"] == report["ledger"]["epsilon"]["agent:2"]
+    text = (far / "report.html").read_text(encoding="utf-8")
+    assert "Estimate, heuristic" in text
+    assert "other agents&#39; data can be such that it learns up to the closed figure" in text
+    said = report_markdown(collect(far, recipients=0))
+    assert f"| agent:2 | 2 | {bound(agent['closed'])} |" in said
+    assert report["recipients"] == read_checked_run(far).report.dump()["recipients"]
+    with pytest.raises(InputError, match=r"agent 5 must lie in 0\.\.4"):
+        collect(far, recipients=5)
+
+
+@pytest.mark.slow
+def test_no_policy_passes_on_what_stands_by_distance(far: Path) -> None:
+    """A limit above the estimate and the steered figure, and below the closed one, is exceeded."""
+    report_run(far, recipients=0)
+    run = read_checked_run(far)
+    rows = run.report.recipients.rows
+    for row in rows:
+        low = max(v for v in (row.estimate, row.steered) if v is not None)
+        if row.name.startswith("agent") and row.hops >= 2:
+            limit = {"adversary": row.name, "epsilon": 0.5 * (low + row.closed), "delta": 1e-5}
+            decision = decide(Policy.model_validate({"schema": 1, "limits": [limit]}), run.facts)
+            assert decision.exit_code == (3 if row.name == "agent:2" else 5)
+
+
+@pytest.mark.slow
+def test_recipients_of_a_run_that_repeated_a_round_are_refused(far: Path) -> None:
+    found = collect(far)
+    again = found.ledger.model_copy(
+        update={"repeated": [(2, 2)], "rounds": found.ledger.rounds + 1}
+    )
+    run = read_run(far)
+    with pytest.raises(InputError, match="some of them more than once"):
+        _recipients(run.config, run.plan, again, 0)
