@@ -33,7 +33,7 @@ def test_what_is_said_of_dpdl_at_equal_epsilon_is_what_was_printed(other):
 def test_what_is_said_of_verdicts_is_how_many_were_printed():
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     printed = re.findall(r"Of (\d+) lines: ([^.]*)\.", text)
-    assert len(printed) == 7
+    assert len(printed) == 8
     said = [{w: int(n) for n, w in re.findall(r"(\d+) ([a-z ]+)", line)} for _, line in printed]
     assert [sum(one.values()) for one in said] == [int(lines) for lines, _ in printed]
     words = [
@@ -65,3 +65,13 @@ def test_what_is_said_of_bounds_that_shrink_is_what_was_printed(epsilon):
     said = re.findall(r"([\d.]+ ± [\d.]+) against ([\d.]+ ± [\d.]+)", text)
     assert len(alone) == 1
     assert any((alone[0], other) in said for other in constant)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [("DPMixSGD", "0.530 ± 0.0057"), ("DM-HSGD", "0.541 ± 0.0098"), ("SGDA", "0.753 ± 0.0028"),
+     ("DP-SGDA", "0.702 ± 0.0015")],
+)  # fmt: skip
+def test_what_is_said_of_min_max_on_images_is_what_was_printed(algorithm, said):
+    assert rows(algorithm, said)
+    assert said in " ".join(PAGE.read_text(encoding="utf-8").split())
