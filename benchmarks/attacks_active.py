@@ -2,10 +2,12 @@
 
     OMP_NUM_THREADS=1 python benchmarks/attacks_active.py                    # digits, minutes
     OMP_NUM_THREADS=1 python benchmarks/attacks_active.py --data DIR         # MNIST
-    OMP_NUM_THREADS=1 python benchmarks/attacks_active.py --only imprint,noise,hops
+    OMP_NUM_THREADS=1 python benchmarks/attacks_active.py --only imprint,pieces,noise,hops
 
 imprint  batches of planted records, one gradient a round without noise: how many come back at 60 dB
          or more with their label, from crafted models and, by the exact stages, from an honest one
+pieces   one record behind pooling, as many rounds as it takes, clipped: at 60 dB or more with its
+         label, its worst PSNR, and what the search reaches from one honest gradient
 noise    one record, mu of what comes back: how often it is the likeliest of 10 and of 100, on a
          crafted and on an honest model, beside what the proof allows any ranking
 hops     path of 5, D-PSGD, 5 rounds, agent 0 attacks agent 2; the peer (Mrini, Cyffers, Bellet
@@ -23,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.active.crafted import craft
+from overhear.attacks.active.crafted import craft, least_rounds
 from overhear.attacks.interception.replay import Trial
 from overhear.attacks.interception.scenarios import Scenario
 from overhear.attacks.inversion.inversion import reconstruct
@@ -110,6 +112,41 @@ def imprint_rows(data: Dataset, trials: int) -> None:
                 f"{honest} of {every} |",
                 flush=True,
             )
+
+
+def piece_rows(data: Dataset, count: int) -> None:
+    print("\n| network | records | rounds | 60 dB and label | least | seconds each |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    shape = tuple(data.test_inputs.shape[1:])
+    for name in ("cnn", "lenet", "sigmoid-lenet"):
+        if name == "lenet" and min(shape[1:]) < 12:
+            continue
+        model, rounds = network(name, data), least_rounds(network(name, data), shape)
+        exact, least, spent = 0, float("inf"), time.process_time()
+        xs, ys, _ = drawn(data, count, seed=0)
+        for x, y in zip(xs.split(1), ys.split(1), strict=True):
+            made = torch.Generator().manual_seed(SEED)
+            sent = craft(
+                model, input_shape=shape, classes=data.classes, bounds=data.bounds, records=1,
+                generator=made, rounds=rounds,
+            )  # fmt: skip
+            sent = [one.to(dtype=torch.float32) for one in sent]
+            seen = observe(
+                model, torch.stack([one.parameters for one in sent]), inputs=x, targets=y,
+                clip_norm=1.0, noise_std=0.0, generator=made,
+            )  # fmt: skip
+            found = reconstruct(
+                seen, model, preset=QUICK, input_shape=shape, classes=data.classes,
+                bounds=data.bounds, generator=made, imprints=sent,
+            )  # fmt: skip
+            pixels = [data.pixels(of.float()).clamp(0, 1) for of in (x, found.inputs)]
+            db = match(*pixels).psnr[0]
+            least = min(least, db)
+            exact += db >= REBUILT_DB and bool(found.labels == y)
+        spent = (time.process_time() - spent) / count
+        print(
+            f"| {name} | {count} | {rounds} | {exact} | {least:.0f} dB | {spent:.1f} |", flush=True
+        )
 
 
 def noise_rows(data: Dataset, victims: int) -> None:
@@ -215,7 +252,7 @@ def hop_rows(data: Dataset, images: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--only", default="imprint,noise,hops")
+    parser.add_argument("--only", default="imprint,pieces,noise,hops")
     parser.add_argument("--data", type=Path, help="folder that holds MNIST; else digits")
     parser.add_argument("--trials", type=int, default=4)
     parser.add_argument("--victims", type=int, default=200)
@@ -224,6 +261,8 @@ def main() -> None:
     asked = given.only.split(",")
     if "imprint" in asked:
         imprint_rows(data, given.trials)
+    if "pieces" in asked:
+        piece_rows(data, 8)
     if "noise" in asked:
         noise_rows(data, given.victims)
     if "hops" in asked:

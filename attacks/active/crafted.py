@@ -35,9 +35,10 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError
 from ..problem.imprint import Imprint
 from ..problem.prior import build_box
+from .tiles import Tiling, tiling_of
 from .trunk import Trunk, trunk_of
 
-__all__ = ["craft", "why_not_crafted"]
+__all__ = ["craft", "least_rounds", "why_not_crafted"]
 
 _DIRECTIONS = 3  # side by side; a record that shares its bin in all of them stays hidden
 _SMALL = 1e-2  # scale of what the read layer gives on; the last layer undoes it
@@ -54,14 +55,40 @@ class _Head(NamedTuple):
     layers: list[nn.Linear]
 
 
-def why_not_crafted(model: nn.Module, input_shape: Sequence[int]) -> str:
+def why_not_crafted(model: nn.Module, input_shape: Sequence[int], *, records: int = 1) -> str:
     """Why no crafted model is known for a network, in words; empty where one is.
+
+    Args:
+        model: the network.
+        input_shape: shape of one record.
+        records: how many are expected in a batch.
 
     >>> why_not_crafted(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
     ''
     """
-    found = _parts(model, tuple(input_shape), low=torch.tensor(0.0))
-    return found if isinstance(found, str) else ""
+    shape = tuple(input_shape)
+    found = _parts(model, shape, low=torch.tensor(0.0))
+    if not isinstance(found, str):
+        return ""
+    pieces = _tiling(model, shape)
+    if isinstance(pieces, str):
+        return found
+    many = "; only the pieces of a batch of one record could be read, by [attack] batch = 1"
+    return f"{found}{many}" if records > 1 else ""
+
+
+def least_rounds(model: nn.Module, input_shape: Sequence[int]) -> int:
+    """In how many rounds a record has to take part, so that crafted models show all of it.
+
+    >>> layers = [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)]
+    >>> least_rounds(nn.Sequential(*layers), (1, 6, 6))
+    2
+    """
+    shape = tuple(input_shape)
+    if not isinstance(_parts(model, shape, low=torch.tensor(0.0)), str):
+        return 1
+    pieces = _tiling(model, shape)
+    return 1 if isinstance(pieces, str) else pieces.rounds
 
 
 def craft(
@@ -88,7 +115,7 @@ def craft(
         rounds: in how many rounds the same batch takes part.
 
     Raises:
-        ValueError: no crafted model is known for the network.
+        ValueError: no crafted model is known for the network, or it takes more rounds.
 
     Examples:
         >>> made = torch.Generator().manual_seed(0)
@@ -102,9 +129,12 @@ def craft(
     """
     box = build_box(bounds, input_shape, dtype=torch.float64)
     # A pixel at its least value is above 0 behind the trunk, where ReLUs have a slope.
-    found = _parts(model, tuple(input_shape), low=(box.low - _MARGIN * box.span).cpu())
+    shape = tuple(input_shape)
+    found = _parts(model, shape, low=(box.low - _MARGIN * box.span).cpu())
     if isinstance(found, str):
-        raise InputError(f"no crafted model is known for this network: {found}")
+        return _pieces(
+            model, shape, classes=classes, records=records, rounds=rounds, generator=generator
+        )
     trunk, head = found
     known = _public(public, input_shape, bounds=bounds, generator=generator)
     features = trunk.features_of(known)  # (N, F) float64
@@ -125,6 +155,43 @@ def craft(
             follows = _relus(values, head, features, classes=classes, generator=generator)
         made.append(_imprint(values, trunk, head, follows=follows, reference=reference))
     return made
+
+
+def _pieces(
+    model: nn.Module,
+    shape: tuple[int, ...],
+    *,
+    classes: int,
+    records: int,
+    rounds: int,
+    generator: torch.Generator,
+) -> list[Imprint]:
+    """Models that show the pieces of one record, one model a round; the last rounds repeat some."""
+    if why := why_not_crafted(model, shape, records=records):
+        raise InputError(f"no crafted model is known for this network: {why}")
+    tiling = _tiling(model, shape)
+    assert isinstance(tiling, Tiling)  # noqa: S101 # or there was a reason
+    if rounds < tiling.rounds:
+        raise InputError(
+            f"rounds={rounds} must be at least {tiling.rounds}: crafted models show a record of "
+            "this network piece by piece"
+        )
+    made = tiling.models(model, classes=classes, generator=generator)
+    return [made[number % len(made)] for number in range(rounds)]
+
+
+def _tiling(model: nn.Module, shape: tuple[int, ...]) -> Tiling | str:
+    chain = _chain(model)
+    if chain is None:
+        return "its layers are not one chain (nn.Sequential)"
+    if _shares(model, chain):
+        return "layers share parameters"
+    return tiling_of(chain, shape)
+
+
+def _shares(model: nn.Module, chain: Sequence[tuple[str, nn.Module]]) -> bool:
+    every = sum(p.numel() for _, layer in chain for p in layer.parameters())
+    return sum(p.numel() for _, p in _named(model)) != every
 
 
 def _imprint(
@@ -271,9 +338,7 @@ def _parts(model: nn.Module, shape: tuple[int, ...], *, low: Tensor) -> tuple[Tr
             return "behind its first linear layer stand others than linear ones with ReLUs between"
     if len(chain[first:]) % 2 == 0:
         return "it ends in a ReLU"
-    if sum(p.numel() for _, p in _named(model)) != sum(
-        p.numel() for _, layer in chain for p in layer.parameters()
-    ):
+    if _shares(model, chain):
         return "layers share parameters"
     trunk = trunk_of(chain[:first], shape, low=low)
     if isinstance(trunk, str):

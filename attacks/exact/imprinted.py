@@ -26,12 +26,19 @@ from torch.func import vmap
 from ..problem.imprint import Imprint, slots_of
 from ..problem.observation import Observation, sent_gradients
 from ..problem.prior import Box
+from .first_layer import residual
 
 __all__ = ["Isolated", "isolate"]
 
 _EMPTY = 1e-4  # of the fullest slot; float32 leaves about 1e-6 of what was taken off
 _FILLS = 3e-4  # what a record may leave of the slot that it was read from
 _PASSES = 3  # over all labels
+_NEWTON_STEPS = 30
+_TRIES = 6
+_DAMPING = 1e-3
+_STEP = 1e-6  # of a pixel, for a slope in float64
+_ROUNDED = 1e-6  # what float32 leaves of what a layer was given
+_FAR = 1e6  # between channels, so that the nearest pixel is of the same one
 _OUTSIDE = 2e-3  # of the box, which rounding may leave
 
 
@@ -73,12 +80,120 @@ def isolate(
         return None
     chosen = observation.only(*read)
     crafted = list(read.values())
+    if any(one.places is not None for one in crafted):
+        if len(read) < len({id(one) for one in imprints}):  # a round of it was not seen
+            return None
+        return _pieced(chosen, model, crafted, box=box, classes=classes)
     peel = _Peel(replace(chosen, records=1), model, crafted, box=box, classes=classes)
     found = peel.run(chosen.gradient * chosen.records, most=chosen.records)
     if not found:
         return None
     labels = torch.tensor([one.label for one in found], device=chosen.gradient.device)
     return Isolated(inputs=torch.stack([one.inputs for one in found]), labels=labels)
+
+
+def _pieced(
+    seen: Observation,
+    model: nn.Module,
+    crafted: Sequence[Imprint],
+    *,
+    box: Box,
+    classes: int,
+) -> Isolated | None:
+    """The one record whose pieces slots hold, under the label that explains the gradient best."""
+    if seen.records != 1:
+        return None
+    places = {k: one.places for k, one in enumerate(crafted) if one.places is not None}
+    others = [k for k in range(len(crafted)) if k not in places]
+    shown, every = list(places), [of.to(seen.gradient.device) for of in places.values()]
+    pixels = seen.gradient.new_full((1 + int(torch.stack(every).max()),), math.nan)
+    for k, of in zip(shown, every, strict=True):
+        slots = crafted[k].slots(seen.gradient[k])
+        at = (of >= 0) & (slots[:, -1:] != 0)
+        pixels[of[at]] = (slots[:, :-1] / slots[:, -1:])[at]
+    record = box.pixels(crafted[shown[0]].inputs_of(pixels)).clamp(0, 1)
+    hidden = record.isnan().flatten().nonzero().flatten()
+    x = box.inputs(record.nan_to_num(0.0))[None]
+    labels = torch.arange(classes, device=x.device)[:, None]  # (C, 1)
+    told = seen.only(*shown)
+    left = [residual(told, model, inputs=x, targets=label) for label in labels]
+    label = labels[left.index(min(left))]
+    if len(hidden):
+        read = [crafted[k] for k in others]
+        x = _filled_in(seen.only(*others), model, read, x, label, hidden=hidden, box=box)
+    return Isolated(inputs=x, labels=label)
+
+
+def _filled_in(
+    seen: Observation,
+    model: nn.Module,
+    read: Sequence[Imprint],
+    x: Tensor,
+    label: Tensor,
+    *,
+    hidden: Tensor,
+    box: Box,
+) -> Tensor:
+    """The record with the pixels that no patch shows, by Levenberg-Marquardt.
+
+    The features of the models that were drawn at random are piecewise linear in them. Slopes are
+    differences, in float64.
+    """
+    base = box.pixels(x)
+
+    def record(values: Tensor) -> Tensor:
+        flat = base.flatten().clone()
+        flat[hidden] = values
+        return box.inputs(flat.reshape(base.shape))
+
+    def features(values: Tensor) -> Tensor:
+        sent = sent_gradients(seen, model, inputs=record(values), targets=label)
+        return _features(read, sent.detach())
+
+    values, damping, goal = _nearest(base[0], hidden), _DAMPING, _features(read, seen.gradient)
+    one = torch.eye(len(hidden)).to(values)
+    at = features(values)
+    for _ in range(_NEWTON_STEPS):
+        slopes = torch.stack([(features(values + _STEP * e) - at) / _STEP for e in one])
+        normal = slopes @ slopes.T  # (U, U)
+        scale = normal.diagonal().mean().clamp_min(1e-300)
+        for _ in range(_TRIES):
+            step = torch.linalg.solve(normal + damping * scale * one, slopes @ (goal - at))
+            moved = (values + step).clamp(0, 1)
+            reached = features(moved)
+            if float((goal - reached).norm()) < float((goal - at).norm()):
+                values, at, damping = moved, reached, damping / 10
+                break
+            damping *= 10
+        else:
+            break
+        if float((goal - at).norm()) < _ROUNDED * float(goal.norm()):
+            break
+    return record(values)
+
+
+def _features(read: Sequence[Imprint], gradients: Tensor) -> Tensor:
+    """(K F,) what the first linear layer was given, from gradients (K, D) of one record."""
+    found = list[Tensor]()
+    for imprint, gradient in zip(read, gradients, strict=True):
+        slots = imprint.slots(gradient)
+        row = slots[slots[:, -1].abs().argmax()]
+        found.append(row[:-1] / row[-1])
+    return torch.cat(found)
+
+
+def _nearest(pixels: Tensor, hidden: Tensor) -> Tensor:
+    """(U,) the nearest known pixel of the same channel of (channels, height, width)."""
+    known = torch.ones(pixels.numel(), dtype=torch.bool, device=pixels.device)
+    known[hidden] = False
+    at = known.nonzero().flatten()
+    area, width = pixels[0].numel(), pixels.shape[2]
+
+    def places(of: Tensor) -> Tensor:
+        parts = (_FAR * (of // area), of % area // width, of % width)
+        return torch.stack(parts, dim=1).double()
+
+    return pixels.flatten()[at[torch.cdist(places(hidden), places(at)).argmin(dim=1)]]
 
 
 class _One(NamedTuple):

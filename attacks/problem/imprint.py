@@ -29,6 +29,9 @@ class Imprint:
         follows: for each row of the layer the one that is subtracted from it; -1 for none.
         inputs_of: (F,) features to the record (*shape), in normalised units.
         reference: whether its slots are subtracted from those of the other models of a batch.
+        places: of a model that shows pieces of one record, for each slot and feature (S, F) the
+            pixel that it holds, counted over the record; -1 for none. None where slots hold whole
+            records.
     """
 
     parameters: Tensor
@@ -37,6 +40,7 @@ class Imprint:
     follows: tuple[int, ...]
     inputs_of: Callable[[Tensor], Tensor]
     reference: bool = False
+    places: Tensor | None = None
 
     def slots(self, gradient: Tensor) -> Tensor:
         """(S, F + 1) what every bin holds of a gradient (D,): weights, then the bias.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from ...attacks.active.crafted import why_not_crafted
+from ...attacks.active.crafted import least_rounds, why_not_crafted
 from ...attacks.interception.replay import Trial, check_deviation
 from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.problem.presets import PRESETS, Preset
@@ -147,12 +147,20 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
     who = _deviating(config, built=built)
     if who is not None:
         check_deviation(config.algorithm.name)
-        why = why_not_crafted(built.setting.model, tuple(data.test_inputs.shape[1:]))
+        model, shape = built.setting.model, tuple(data.test_inputs.shape[1:])
+        why = why_not_crafted(model, shape, records=config.attack.batch)
         if why:
             raise InputError(
                 f"[attack] adversary={config.attack.adversary!r}: no crafted model is known for "
                 f"this network, because {why}; attack as neighbour:{who}, or use a network such as "
                 "linear, mlp or conv4"
+            )
+        least = least_rounds(model, shape)
+        if config.attack.together < least:
+            raise InputError(
+                f"[attack] together={config.attack.together} must be at least {least}: of this "
+                f"network crafted models show a record piece by piece, in as many rounds; set "
+                f"together = {least}, or attack as neighbour:{who}"
             )
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.active.crafted import craft, why_not_crafted
+from overhear.attacks.active.crafted import craft, least_rounds, why_not_crafted
 from overhear.attacks.exact.first_layer import residual
 from overhear.attacks.exact.imprinted import Isolated, isolate
 from overhear.attacks.problem.imprint import Imprint
@@ -101,13 +101,78 @@ def test_on_a_model_that_was_not_crafted_nothing_is_isolated():
 @pytest.mark.parametrize(
     ("name", "shape", "why"),
     [
-        ("lenet", (1, 28, 28), "MaxPool2d"),
         ("resnet18", (3, 32, 32), "one chain"),
-        ("sigmoid-lenet", (1, 8, 8), "Sigmoid"),
     ],
 )
 def test_a_network_for_which_no_model_is_known_is_named_with_the_reason(name, shape, why):
     assert why in why_not_crafted(NETWORKS[name](shape, 10), shape)
+
+
+def pieces(
+    model: nn.Module, shape: tuple[int, ...], *, clip_norm: float | None, seed: int = 0
+) -> tuple[Observation, list[Imprint], Tensor, Tensor]:
+    """What is seen of one smooth record, in float32 as a run computes it."""
+    made = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(1, shape[0], 3, 3, generator=made)
+    x = nn.functional.interpolate(coarse, shape[1:], mode="bilinear")
+    y = torch.randint(CLASSES, (1,), generator=made)
+    sent = craft(
+        model, input_shape=shape, classes=CLASSES, bounds=BOUNDS, records=1, generator=made,
+        rounds=least_rounds(model, shape),
+    )  # fmt: skip
+    sent = [one.to(dtype=torch.float32) for one in sent]
+    points = torch.stack([one.parameters for one in sent])
+    seen = observe(
+        model.float(), points, inputs=x, targets=y, clip_norm=clip_norm, noise_std=0.0,
+        generator=made,
+    )  # fmt: skip
+    return seen.to(dtype=torch.float64), sent, x, y
+
+
+OWN = nn.Sequential(
+    nn.Conv2d(2, 5, (3, 2), padding=1), nn.Tanh(), nn.MaxPool2d(2),
+    nn.Conv2d(5, 6, 3, dilation=2, padding=2), nn.GELU(), nn.Flatten(), nn.Linear(6 * 5 * 7, 9),
+    nn.Sigmoid(), nn.Linear(9, CLASSES),
+)  # fmt: skip
+
+
+@CLIPS
+@pytest.mark.parametrize(
+    ("name", "shape", "rounds"),
+    [("cnn", (1, 8, 8), 1), ("cnn", (3, 9, 8), 4), ("sigmoid-lenet", (1, 8, 8), 1),
+     ("lenet", (1, 12, 12), 5), ("own", (2, 11, 13), 10)],
+)  # fmt: skip
+def test_one_record_comes_back_piece_by_piece_behind_pooling(name, shape, rounds, clip_norm):
+    model = OWN if name == "own" else NETWORKS[name](shape, CLASSES)
+    assert least_rounds(model, shape) == rounds
+    seen, sent, x, y = pieces(model, shape, clip_norm=clip_norm)
+    box = build_box(BOUNDS, shape, dtype=torch.float64)
+    found = isolate(seen, model.double(), sent, box=box, classes=CLASSES)
+    assert found is not None
+    assert match(x, found.inputs.float()).psnr[0] > 70
+    assert found.labels.tolist() == y.tolist()
+    if rounds > 1:  # a round of which nothing was seen
+        first = seen.only(*range(rounds - 1))
+        assert isolate(first, model, sent, box=box, classes=CLASSES) is None
+
+
+def test_pieces_take_rounds_and_are_of_one_record():
+    model, how = NETWORKS["lenet"]((1, 28, 28), 10), {"classes": 10, "bounds": BOUNDS}
+    assert least_rounds(model, (1, 28, 28)) == 12
+    assert why_not_crafted(model, (1, 28, 28)) == ""
+    assert "batch = 1" in why_not_crafted(model, (1, 28, 28), records=2)
+    made = torch.Generator()
+    for records, rounds, why in ((1, 11, "at least 12"), (2, 12, "MaxPool2d")):
+        with pytest.raises(ValueError, match=why):
+            craft(
+                model, input_shape=(1, 28, 28), records=records, rounds=rounds, generator=made,
+                **how,
+            )  # fmt: skip
+
+
+def test_behind_an_average_no_piece_is_known():
+    layers = [nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(27, 2)]
+    assert "AvgPool2d" in why_not_crafted(nn.Sequential(*layers), (1, 8, 8))
 
 
 def test_a_forward_of_ones_own_has_no_crafted_model():

@@ -59,11 +59,34 @@ def test_a_batch_is_rebuilt_without_noise_and_not_with_it(algorithm, tmp_path):
     assert not scenario.bound.exceeded
 
 
+@pytest.mark.slow
+def test_behind_pooling_a_record_is_rebuilt_piece_by_piece(tmp_path):
+    own = ["model.name='cnn'", "attack.batch=1", "attack.images=3"]
+    train_run(read(tmp_path, *own), tmp_path / "out")
+    [scenario] = attack_run(tmp_path / "out").scenarios
+    rows = {row.name: row for row in scenario.rows}
+    for name in ("no defence", "clipping only"):
+        assert set(rows[name].stage) == {"imprint"}
+        assert min(rows[name].psnr) > 70
+        assert rows[name].right_labels == 3
+    assert "imprint" not in rows["defended"].stage
+    assert not scenario.bound.exceeded
+
+
+@pytest.mark.data
+def test_a_network_that_takes_more_rounds_says_how_many(tmp_path):
+    own = ["data.name='mnist'", "model.name='lenet'", "attack.batch=1", "attack.together=2"]
+    config = read(tmp_path, *own)
+    with pytest.raises(ValueError, match="together=2 must be at least 12"):
+        check_attackable(config, built=build(config, device=torch.device("cpu")))
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("attack.adversary='active-neighbour:2'", "is no neighbour of victim 0 in round 1"),
-        ("model.name='sigmoid-lenet'", "no crafted model is known for this network, because"),
+        ("model.name='resnet18'", "no crafted model is known for this network, because"),
+        ("model.name='cnn'", "because .* could be read, by .attack. batch = 1"),
     ],
 )
 def test_what_cannot_be_attacked_by_it_is_refused_before_any_work(override, message, tmp_path):
