@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...training.engine.recording import WholeCall
+from ...training.own.algorithms import algorithm_named
 from ...training.step.values import SERVER
 from ...training.tracing.linear_forms import Messages
 from .equations import Equations
@@ -14,6 +15,13 @@ _FUNCTIONS = (
     "messages hold functions of gradients, such as compressed differences, into which a linear "
     "estimate does not look"
 )
+_BEFORE = (
+    "messages hold an estimate that goes on from round to round, of which only what was sent from "
+    "round {} on was taken; attack one of the first {} rounds, which are re-enacted from the start"
+)
+FROM_START = 5
+"""The last round up to which a min-max run is re-enacted from its start."""
+
 _UNDETERMINED = "the messages that this adversary sees do not determine it"
 
 
@@ -24,7 +32,7 @@ def why_hidden(replay: Replay, system: Equations) -> str:
         replay: the re-enacted rounds.
         system: the equations of the adversary, which determine no contribution of the victim.
     """
-    rounds = replay.rounds.values()
+    rounds, trial = replay.rounds.values(), replay.trial
     sent = [of for played in rounds for of in played.trace.groups if isinstance(of, Messages)]
     crossing = [of for of in sent if of.crossing.any()]
     why = []
@@ -35,4 +43,6 @@ def why_hidden(replay: Replay, system: Equations) -> str:
         why.append(_LOCAL)
     if not why and system.enters_open:
         why.append(_FUNCTIONS)
+    if not why and trial.snapshot is not None and algorithm_named(trial.algorithm).blocks > 1:
+        why.append(_BEFORE.format(trial.snapshot_round + 1, FROM_START))
     return "; ".join(why) or _UNDETERMINED

@@ -13,6 +13,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ...attacks.active.crafted import least_rounds, why_not_crafted
+from ...attacks.interception.hidden import FROM_START
 from ...attacks.interception.replay import Trial, check_deviation
 from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.problem.presets import PRESETS, Preset
@@ -22,6 +23,7 @@ from ...privacy.bounded import check_safetensors
 from ...privacy.errors import InputError
 from ...training.engine.checkpoint import load_checkpoint
 from ...training.graphs.graph import ScheduledGraph, Topology
+from ...training.own.algorithms import algorithm_named
 from ..folder import folder as run_folder
 from ..folder.rounds_kept import snapshot_round
 from ..run_file.build import Built
@@ -213,7 +215,7 @@ def preset_of(config: RunFile, name: str) -> Preset:
 def trial_of(
     folder: Path, config: RunFile, *, built: Built, round: int, victim: int, multiplier: float
 ) -> Trial:
-    """The attacked rounds, from the snapshot before them.
+    """The attacked rounds, from the snapshot before them, or from the start.
 
     Args:
         folder: of the run.
@@ -229,6 +231,8 @@ def trial_of(
     """
     owner = _neighbour_of(victim, round, config, built=built)
     start = snapshot_round(round)
+    if algorithm_named(config.algorithm.name).blocks > 1 and round <= FROM_START:
+        start = 0  # its estimates go on from round to round, and hold what was sent before
     name = f"{run_folder.CHECKPOINTS}/round-{start:06d}.safetensors"
     adversary = config.attack.adversary
     if config.graph.links == "encrypted" and adversary == "eavesdropper":

@@ -13,7 +13,9 @@ from overhear.attacks.interception.scenarios import Scenario
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.scoring.conclusion import conclusion
 from overhear.attacks.scoring.evaluation import Row, attack_images
+from overhear.runs.attack.attack import attack_run
 from overhear.runs.attack.planted import plant
+from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import build
 from overhear.training.algorithms import ALGORITHMS, Form
 from tests.devices.small_runs import config_of
@@ -100,3 +102,21 @@ def test_where_nobody_is_linked_the_server_is_what_is_attacked(tmp_path):
     rows = rows_of("dp-fedavg", tmp_path, "graph.name=server", form=Form.REPAIRED)
     assert TRUSTED in rows[1].reason
     assert rows[-1].stages == ("not identified",)
+
+
+MIN_MAX = (
+    "data.agents=4", "training.sampling_rate=0.02", "algorithm.form=repaired",
+    "algorithm.learning_rate_y=0.001", "training.rounds=8", "intercept.rounds=[3,8]", "attack.rounds=[3,8]",
+    "attack.images=1", "attack.restarts=1",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_estimates_that_go_on_are_read_from_the_start_or_a_sentence_says_why_not(tmp_path):
+    train_run(config_of("dpmixsgd", tmp_path, *MIN_MAX, seeded=False), tmp_path / "out")
+    early, late = attack_run(tmp_path / "out").scenarios
+    rows = {row.name: row for row in early.rows}
+    assert rows["clipping only"].stage == ["exact"]
+    assert rows["clipping only"].psnr[0] > 60
+    assert {row.stage[0] for row in late.rows[1:]} == {"not identified"}
+    assert "sent from round 7 on was taken" in late.conclusion
