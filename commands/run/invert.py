@@ -87,6 +87,10 @@ def invert(
     vocabulary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Words of the tokens: one a line, or JSON.")
     ] = None,
+    columns: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a table: a run file whose [data] declares them."),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(help="The attack; matched by default.", autocompletion=completion.presets),
@@ -127,6 +131,7 @@ def invert(
         "prior": prior,
         "truth": truth,
         "vocabulary": vocabulary,
+        "columns": columns,
         "denoiser": denoiser,
         "preset": preset,
         "restarts": restarts,

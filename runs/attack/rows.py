@@ -110,7 +110,7 @@ def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> _Fields:
     return {
         "columns": scores,
         "certified": _certified(row.stages),
-        "whole": _whole(data.columns, truth, row.images),
+        "whole": whole_rows(data.columns, truth, row.images),
         "values": values_of(data, row.images),
     }
 
@@ -136,7 +136,8 @@ def _certified(stages: Sequence[str]) -> int:
     return count
 
 
-def _whole(columns: Sequence[TableColumn], truth: Tensor, guess: Tensor) -> int:
+def whole_rows(columns: Sequence[TableColumn], truth: Tensor, guess: Tensor) -> int:
+    """How many of (N, D) records are right in every column, numbers to a thousandth or so."""
     right = torch.ones(len(truth), dtype=torch.bool)
     for column in columns:
         at = slice(column.start, column.start + column.width)

@@ -32,6 +32,7 @@ from .batch import BatchFacts, facts_of
 from .known import Known, known_of, pixels_of
 from .model import Posed, doubts, pose
 from .schema import GradientAttack, TruthScores
+from .table import read_columns
 from .tokens import check_token_facts, read_records, read_vocabulary, rebuild, told
 from .words import conclusion
 
@@ -65,6 +66,7 @@ def attack_gradients(
     prior: Path | None = None,
     truth: Path | None = None,
     vocabulary: Path | None = None,
+    columns: Path | None = None,
     denoiser: str | None = None,
     seed: int = 0,
     device: str = "auto",
@@ -103,6 +105,8 @@ def attack_gradients(
         truth: the true batch, to score against; likewise. Of a model of tokens `tokens` or
             `inputs`, whole numbers; so is `prior`, of public records.
         vocabulary: the word of each token: a text file of one a line, or JSON.
+        columns: a run file whose [data] declares the columns of a table: records are its rows,
+            `prior` and `truth` may be csv or parquet, and what is found is told by column.
         denoiser: "module:NAME" of a function f(pixels (B, *shape) in [0, 1], noise_std), what
             pictures are without noise; of one record under noise.
         seed: of the starts.
@@ -128,6 +132,9 @@ def attack_gradients(
     if not interrupted:
         run_folder.check_unused(out)
     file = read_tensors(gradients)
+    table = None if columns is None else read_columns(columns)
+    if table is not None and input_shape is None:
+        input_shape = (table.declaration.width,)
     facts, unread = facts_of(
         file.metadata,
         {
@@ -146,7 +153,11 @@ def attack_gradients(
             "high": high,
         },
     )
+    if table is not None:
+        table.check(facts.input_shape)
     posed = pose(file, facts, model=model, weights=weights)
+    if table is not None and posed.table is not None:
+        raise InputError(f"{columns} names columns, but the model looks tokens up; leave it out")
     if vocabulary is not None and posed.table is None:
         raise InputError(f"{vocabulary} names tokens, but the model looks none up; leave it out")
     notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
@@ -171,10 +182,11 @@ def attack_gradients(
     classes = posed.classes
     true_pixels = None
     if truth is not None:
-        true_pixels = _whole(pixels_of(truth, facts, classes=classes), truth, facts)
+        true_pixels = _whole(pixels_of(truth, facts, classes=classes, table=table), truth, facts)
     known = known_of(
-        prior, denoiser, facts, settings=settings, truth=true_pixels, classes=classes, seed=seed
-    )
+        prior, denoiser, facts,
+        settings=settings, truth=true_pixels, classes=classes, seed=seed, table=table,
+    )  # fmt: skip
     if facts.local_steps > 1:
         notes.append(
             f"the gradients are taken for the mean of {facts.local_steps} local steps of size "
@@ -203,6 +215,8 @@ def attack_gradients(
             else _save_pictures(out, "original", true_pixels),
         }
     )
+    if table is not None:
+        result = result.model_copy(update=table.told(pixels, true_pixels, guess=known.guess))
     tensors = {"inputs": found.inputs, "pixels": pixels, "labels": found.labels}
     return _finished(out, result, tensors)
 

@@ -17,6 +17,7 @@ from ..prior.denoiser import own_denoiser
 from ..prior.known import candidates_of, check_unplanted
 from ..prior.record_file import RecordForm, read_records
 from .batch import BatchFacts
+from .table import GradientTable
 
 __all__ = ["Known", "known_of", "pixels_of"]
 
@@ -36,14 +37,16 @@ class Known:
     denoiser: Denoiser | None
 
 
-def pixels_of(path: Path, facts: BatchFacts, *, classes: int) -> Tensor:
+def pixels_of(
+    path: Path, facts: BatchFacts, *, classes: int, table: GradientTable | None = None
+) -> Tensor:
     """(N, *input_shape) pixels in [0, 1] of the records of a file.
 
     Raises:
         FileNotFoundError: nothing is there.
         ValueError: `read_records` refuses it.
     """
-    return read_records(path, _form(facts, classes=classes)).pixels
+    return read_records(path, _form(facts, classes=classes, table=table)).pixels
 
 
 def known_of(
@@ -55,6 +58,7 @@ def known_of(
     truth: Tensor | None,
     classes: int,
     seed: int,
+    table: GradientTable | None = None,
 ) -> Known:
     """What the options say, mid-grey where they say nothing.
 
@@ -66,13 +70,14 @@ def known_of(
         truth: (records, *input_shape) pixels to score against, none of which may be in the file.
         classes: number of classes.
         seed: decides which of many records are weighed.
+        table: the columns of a record, if it is a row of a table.
 
     Raises:
         ValueError: something cannot be read, holds the truth, has no effect, or is missing.
     """
     guess, candidates = torch.full(facts.input_shape, 0.5, dtype=torch.float64), None
     if prior is not None:
-        known = read_records(prior, _form(facts, classes=classes))
+        known = read_records(prior, _form(facts, classes=classes, table=table))
         guess = known.pixels.mean(dim=0)
         if len(known.pixels) > 1 and facts.records == 1:
             if truth is not None:
@@ -99,7 +104,7 @@ def known_of(
     return Known(guess=guess, candidates=candidates, denoiser=own)
 
 
-def _form(facts: BatchFacts, *, classes: int) -> RecordForm:
+def _form(facts: BatchFacts, *, classes: int, table: GradientTable | None) -> RecordForm:
     """What a record of a file has to be."""
     low, high = facts.bounds()
     return RecordForm(
@@ -107,4 +112,6 @@ def _form(facts: BatchFacts, *, classes: int) -> RecordForm:
         classes=classes,
         to_unit=lambda inputs: (inputs - low) / (high - low),
         said="mean and std (or low and high)",
+        table=None if table is None else table.declaration,
+        separator="," if table is None else table.separator,
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...described import Count, Described, Fraction, NotNegative, Score
-from ...evidence.schema import Means
+from ...evidence.schema import ColumnScore, Means
 
 __all__ = ["BlindTokens", "GradientAttack", "ScoredTokens", "TokensFound", "TruthScores"]
 
@@ -114,6 +114,12 @@ class GradientAttack(Described):
     """Null without the truth."""
     tokens: TokensFound | None = None
     """Where the model looks tokens up; null for pictures and numbers."""
+    values: list[list[str]] = Field(default_factory=list)
+    """Of rows of a table with declared columns: the text of every column, record by record."""
+    columns: list[ColumnScore] = Field(default_factory=list)
+    """Their scores by column; empty without the truth."""
+    whole: Count | None = None
+    """Records that are right in every column; null without the truth or columns."""
     images: list[str]
     originals: list[str]
     reconstruction: str

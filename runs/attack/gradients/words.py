@@ -166,6 +166,8 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     for index, (label, stage) in enumerate(pictures):
         how = "the public guess, nothing better is supported" if stage == "prior" else stage
         lines.append(f"record {index}: label {label}{known}, {how}{of.get(index, '')}")
+        if found.values:
+            lines.append(f"  {', '.join(found.values[index])}")
     noise = found.residual_of_noise
     beside = f"; the noise alone makes {figure(noise, 2)}" if noise else ""
     if found.tokens is not None and found.tokens.runner_up is not None:
@@ -176,12 +178,29 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     )
     if found.tokens is not None:
         lines += _token_scores(found, found.tokens)
+    lines += _column_lines(found)
     if scores is not None:
         lines.append(
             f"mean PSNR {_decibel(scores.mean.psnr)}, blind guess {_decibel(scores.blind.psnr)}"
         )
     lines += [f"Note: {note}." for note in found.notes]
     return [*lines, found.conclusion, f"Written to {out}."]
+
+
+def _column_lines(found: GradientAttack) -> list[str]:
+    """How well each column was rebuilt, beside the public guess."""
+    if found.whole is None:
+        return []
+    each = [
+        f"{one.name} off by {figure(one.mae, 2)} (guess {figure(one.baseline, 2)})"
+        if one.mae is not None
+        else f"{one.name} {one.accuracy or 0:.0%} (guess {one.baseline:.0%})"
+        for one in found.columns
+    ]
+    return [
+        f"right in every column: {found.whole} of {_counted(found.records, 'record')}",
+        f"by column: {', '.join(each)}",
+    ]
 
 
 def _counted(number: int, noun: str) -> str:

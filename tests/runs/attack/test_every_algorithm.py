@@ -106,8 +106,8 @@ def test_where_nobody_is_linked_the_server_is_what_is_attacked(tmp_path):
 
 MIN_MAX = (
     "data.agents=4", "training.sampling_rate=0.02", "algorithm.form=repaired",
-    "algorithm.learning_rate_y=0.001", "training.rounds=8", "intercept.rounds=[3,8]", "attack.rounds=[3,8]",
-    "attack.images=1", "attack.restarts=1",
+    "algorithm.learning_rate_y=0.001", "training.rounds=8", "intercept.rounds=[3,8]",
+    "attack.rounds=[3,8]",    "attack.images=1", "attack.restarts=1",
 )  # fmt: skip
 
 

@@ -53,10 +53,10 @@ def table_dataset(
         outputs=1 if declaration.target.regression else 0,
         users=None if user is None else read_users(path, user, form=form, separator=separator),
     )
-    return replace(found, columns=_columns(declaration))
+    return replace(found, columns=columns_of(declaration))
 
 
-def _columns(declaration: Declared) -> tuple[TableColumn, ...]:
+def columns_of(declaration: Declared) -> tuple[TableColumn, ...]:
     """What the numbers of a record stand for."""
     found, start = [], 0
     for name, column in declaration.columns.items():

@@ -1,0 +1,119 @@
+"""Rows of a table among gradients: their columns, from a run file, and what was rebuilt of each."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ....attacks.scoring.columns import column_scores, decoded
+from ....attacks.scoring.metrics import match
+from ....privacy.errors import InputError
+from ....training.data.dataset import TableColumn
+from ....training.data.tables.columns import Declared, declared
+from ....training.data.tables.load import columns_of
+from ...evidence.schema import ColumnScore
+from ..rows import whole_rows
+
+__all__ = ["GradientTable", "read_columns"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientTable:
+    """The columns of the records behind gradients.
+
+    Attributes:
+        declaration: as a run file has it.
+        columns: what the numbers of a record stand for.
+        separator: of csv files.
+    """
+
+    declaration: Declared
+    columns: tuple[TableColumn, ...]
+    separator: str
+
+    def check(self, input_shape: tuple[int, ...]) -> None:
+        """Refuse records of another number of numbers.
+
+        Raises:
+            ValueError: the shape is not that of the columns.
+        """
+        width = self.declaration.width
+        if input_shape != (width,):
+            raise InputError(
+                f"input_shape={input_shape} must be ({width},), as many numbers as the declared "
+                "columns have; leave it out"
+            )
+
+    def told(self, found: Tensor, truth: Tensor | None, *, guess: Tensor) -> dict[str, Any]:
+        """What a `GradientAttack` says of rows: values, and with the truth scores by column.
+
+        Args:
+            found: (N, D) on the unit box.
+            truth: (N, D), each beside its match; None where it is not known.
+            guess: (D,) what is public.
+        """
+        rows = found.tolist()
+        said: dict[str, Any] = {
+            "values": [
+                [c.text(row[c.start : c.start + c.width]) for c in self.columns] for row in rows
+            ]
+        }
+        if truth is None:
+            return said
+        matched = found[list(match(truth, found).order)]
+        blind = column_scores(self.columns, truth, guess.expand_as(truth))
+        scores = column_scores(self.columns, truth, matched)
+        said["whole"] = whole_rows(self.columns, truth, decoded(matched, self.columns))
+        said["columns"] = [
+            ColumnScore(
+                name=one.name,
+                kind=column.kind,
+                accuracy=one.accuracy,
+                auc=one.auc,
+                mae=one.mae,
+                baseline=(of.mae if one.mae is not None else of.accuracy) or 0.0,
+            )
+            for one, of, column in zip(scores, blind, self.columns, strict=True)
+        ]
+        return said
+
+
+def read_columns(path: Path) -> GradientTable:
+    """The columns that a run file declares.
+
+    Args:
+        path: a TOML file whose [data] has columns and target.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: it is no TOML, or declares no columns.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"no file of columns at {path}")
+    try:
+        held = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{path} is no TOML file: {error}") from error
+    data = held.get("data")
+    known = data.get("columns") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(known, dict) or not _are_lists(known):
+        raise InputError(
+            f'{path} must declare [data.columns], by name [low, high] or ["f", "m"], as the run '
+            "file of a table does"
+        )
+    target, separator = data.get("target", ""), data.get("separator", ",")
+    if not isinstance(target, str) or not isinstance(separator, str):
+        raise InputError(f"{path}: [data] target and separator must be text")
+    declaration = declared(known, target=target, outputs=0, clamp=data.get("outside") == "clamp")
+    return GradientTable(
+        declaration=declaration, columns=columns_of(declaration), separator=separator
+    )
+
+
+def _are_lists(columns: dict[str, Any]) -> bool:
+    return all(isinstance(of, Sequence) and not isinstance(of, str) for of in columns.values())
