@@ -9,9 +9,6 @@ the picture goes half the way to the public image's brightness, or a quarter, if
 gradient about as well there, with the contrast that explains it best. Where the gradient shows the
 brightness nothing is moved.
 
-Where it normalises over places and the levels of public pictures are known, black and white go
-there in its place (`levels`).
-
 Where a normalisation is over places, as of GroupNorm behind a first convolution, the contrast of a
 whole picture is next to free in the search, too: one whose prior fades away ends at far too much of
 it, and L-BFGS goes on in that direction. So the prior is heavier there and stays (`steadied`).
@@ -28,7 +25,6 @@ import torch
 from torch import Tensor, nn
 
 from ..problem.problem import Found, Problem, gradients_of
-from .levels import Levels, levelled
 
 PICTURE = 3  # dimensions: channels, height, width
 _WORTH = 2.0  # times the distance that the search reached may be left
@@ -75,13 +71,12 @@ def _over_places(module: nn.Module) -> bool:
     return isinstance(module, _NORMALISING)
 
 
-def anchored(problem: Problem, found: Found, *, levels: Levels | None = None) -> Found:
+def anchored(problem: Problem, found: Found) -> Found:
     """What was found, with the brightness of the public image as far as the gradient allows.
 
     Args:
         problem: what was to be explained.
         found: the search's picture.
-        levels: black and white of public pictures.
 
     Returns:
         The same where the network does not normalise, no public image is known, there is noise,
@@ -91,9 +86,6 @@ def anchored(problem: Problem, found: Found, *, levels: Levels | None = None) ->
     alone = seen.records == 1 and len(problem.shape) == PICTURE and problem.preset.colour
     if prior is None or seen.is_noisy or not alone or not normalises(problem.model):
         return found
-    if levels is not None and any(map(_over_places, problem.model.modules())):
-        at = levelled(found.pixels, levels, left=lambda x: _left(problem, x, found.labels))
-        return found if at is found.pixels else replace(found, pixels=at)
     mean, goal = found.pixels.mean(), prior.mean()
     reached = _left(problem, found.pixels, found.labels)
     for way in _WAYS:

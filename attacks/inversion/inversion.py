@@ -44,7 +44,6 @@ from ..tokens.lookup import token_table
 from .anchor import anchored, steadied
 from .checkpoint import Checkpoint
 from .fallback import Search, best_of, distance_left, fall_back
-from .levels import levels_of
 from .optimisation import optimise
 from .pose import asks_likelihood, likeliest, name_of, pose, read_labels
 from .power import is_hopeless
@@ -202,9 +201,7 @@ def reconstruct(
             else:
                 held = steadied(problem)
                 found = solved or anchored(
-                    held,
-                    optimise(held, generator, progress=progress, checkpoint=kept),
-                    levels=levels_of(candidates, problem.box, problem.shape),
+                    held, optimise(held, generator, progress=progress, checkpoint=kept)
                 )
             search = functools.partial(
                 _searched, generator=generator, exact=found.stage == FIRST_LAYER

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.inversion.anchor import anchored, steadied
-from overhear.attacks.inversion.levels import levelled, levels_of
-from overhear.attacks.posterior.candidates import Candidates
 from overhear.attacks.problem.observation import observe
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import build_box
@@ -58,36 +56,6 @@ def test_brightness_that_the_gradient_does_not_show_moves_half_way_to_the_public
         gradients_of(problem, f.pixels[None], soft[None], together=False) for f in (found, moved)
     )
     assert float((one - other).norm()) < 0.05 * float(one.norm())
-
-
-def test_where_contrast_is_free_black_and_white_go_to_those_of_public_pictures():
-    problem, x = posed(normalised=True)
-    noise = 0.01 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).double()
-    found, levels = shifted(x + noise, 0.1), (0.1, 0.9)
-    moved = anchored(problem, found, levels=levels)
-    ends = moved.pixels.flatten().quantile(torch.tensor([0.01, 0.99]).double())
-    assert (ends - torch.tensor(levels)).abs().max() < 1e-6
-    shown, x = posed(normalised=False)
-    kept = shifted(x, 0.0)
-    assert anchored(shown, kept, levels=levels) is kept
-
-
-def test_levels_stay_where_the_gradient_shows_them():
-    grey, levels = torch.tensor([[[[0.4, 0.5, 0.6]]]]), (0.1, 0.9)
-    spread = levelled(grey, levels, left=lambda x: 1.0 + float((x - grey).abs().max()) * 10)
-    assert 0.24 < float(spread.min()) < 0.26  # half the way
-    assert levelled(grey, levels, left=lambda x: float((x - grey).abs().max())) is grey
-    flat = torch.full((1, 3, 4, 4), 0.5)
-    assert levelled(flat, levels, left=lambda x: 0.0) is flat
-
-
-def test_levels_are_those_of_the_public_records_that_are_known():
-    box = build_box(BOUNDS, (1, 10, 10), dtype=torch.float64)
-    ramp = torch.linspace(0.2, 0.7, 100).reshape(1, 1, 10, 10)
-    black, white = levels_of(Candidates(inputs=ramp, labels=torch.tensor([0])), box, (1, 10, 10))
-    assert abs(black - 0.205) < 1e-3
-    assert abs(white - 0.695) < 1e-3
-    assert levels_of(None, box, (1, 10, 10)) is None
 
 
 def test_a_network_that_shows_the_brightness_keeps_it():
