@@ -21,6 +21,8 @@ from ..rows import whole_rows
 
 __all__ = ["GradientTable", "read_columns"]
 
+_MOST_BYTES = 10_000_000
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientTable:
@@ -95,6 +97,8 @@ def read_columns(path: Path) -> GradientTable:
     """
     if not path.exists():
         raise FileNotFoundError(f"no file of columns at {path}")
+    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        raise InputError(f"{path} must be a file of at most {_MOST_BYTES:,} bytes; give a run file")
     try:
         held = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:

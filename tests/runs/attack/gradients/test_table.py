@@ -78,6 +78,13 @@ def test_rows_of_a_table_are_told_column_by_column():
     assert "30, m, b" in said
 
 
+def test_what_is_no_file_is_not_read_for_columns(tmp_path):
+    with pytest.raises(ValueError, match="must be a file of at most"):
+        read_columns(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no file of columns"):
+        read_columns(tmp_path / "none.toml")
+
+
 @pytest.mark.parametrize(
     ("text", "shape", "message"),
     [
