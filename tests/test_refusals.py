@@ -243,6 +243,15 @@ def test_a_number_of_rounds_that_the_data_decide_is_refused(refused: Any, key: s
     assert "fix rounds" in said
 
 
+@pytest.mark.parametrize(
+    "key", ["learning_rate=[0.1,0.2]", 'learning_rate="cosine"', 'schedule="linear"', "decay=0.9"]
+)
+def test_a_schedule_of_learning_rates_is_refused(refused: Any, key: str) -> None:
+    said = refused(f"training.{key}")
+    assert "is a schedule of learning rates, which no run file has" in said
+    assert "give learning_rate one number" in said
+
+
 def test_rounds_are_one_fixed_integer(refused: Any) -> None:
     assert "rounds=2.5 must be an integer" in refused("training.rounds=2.5")
     assert "rounds=True must be an integer" in refused("training.rounds=true")

@@ -92,7 +92,23 @@ _UNKNOWN_BATCHES = Unprovable(
         "(batches='poisson'), or use 'fixed', 'shuffled' or 'cyclic'"
     ),
 )
+_OWN_SCHEDULE = Unprovable(
+    asks=_always,
+    reason=(
+        "is a schedule of learning rates, which no run file has: every round takes the one "
+        "learning_rate, and designs of noise weigh rounds alike; give learning_rate one number. "
+        "From Python overhear.privacy.noise.design takes step_sizes"
+    ),
+)
 TRAINING: Mapping[str, Unprovable] = {
+    "learning_rate": Unprovable(
+        asks=lambda value: isinstance(value, str | list | tuple | dict),
+        reason=_OWN_SCHEDULE.reason,
+    ),
+    "learning_rates": _OWN_SCHEDULE,
+    "learning_rate_schedule": _OWN_SCHEDULE,
+    "schedule": _OWN_SCHEDULE,
+    "decay": _OWN_SCHEDULE,
     "batches": _UNKNOWN_BATCHES,
     "sampling": _OWN_BATCHES,
     "shuffle": _OWN_BATCHES,
