@@ -119,6 +119,28 @@ def test_an_engine_stops_a_round_that_draws_a_record_out_of_its_turn(pattern, mo
     assert max(sent, default=0) <= engine.round
 
 
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        ({"cycle": 4}, [1, 5, 9], [1, 6]),
+        ({"apart": 4}, [1, 5, 10], [1, 4]),
+        ({"most": 2}, [1, 2], [1, 2, 3]),
+        ([2, 5], [2, 5], [2, 4]),
+    ],
+    ids=str,
+)
+def test_a_record_that_comes_one_round_too_early_is_found(pattern, good, bad):
+    one = {0: np.array([0])}
+    kept = Kept(pattern_of(pattern), records=[2])
+    for number in good:
+        kept.note(one, round=number)
+    kept = Kept(pattern_of(pattern), records=[2])
+    for number in bad[:-1]:
+        kept.note(one, round=number)
+    with pytest.raises(ValueError, match=f"round {bad[-1]} was stopped"):
+        kept.note(one, round=bad[-1])
+
+
 def test_an_engine_is_held_to_the_turns_of_its_account():
     bound = bound_to("dp-dpsgd", ring(3))
     plain = setting(ring(3), records=40, rate=0.125)
