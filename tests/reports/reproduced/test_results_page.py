@@ -33,7 +33,7 @@ def test_what_is_said_of_dpdl_at_equal_epsilon_is_what_was_printed(other):
 def test_what_is_said_of_verdicts_is_how_many_were_printed():
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     printed = re.findall(r"Of (\d+) lines: ([^.]*)\.", text)
-    assert len(printed) == 8
+    assert len(printed) == 9
     said = [{w: int(n) for n, w in re.findall(r"(\d+) ([a-z ]+)", line)} for _, line in printed]
     assert [sum(one.values()) for one in said] == [int(lines) for lines, _ in printed]
     words = [
@@ -74,4 +74,18 @@ def test_what_is_said_of_bounds_that_shrink_is_what_was_printed(epsilon):
 )  # fmt: skip
 def test_what_is_said_of_min_max_on_images_is_what_was_printed(algorithm, said):
     assert rows(algorithm, said)
+    assert said in " ".join(PAGE.read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize(
+    ("claim", "where", "said"),
+    [
+        ("Whisper is better than LDP", "0.6", "+7.83 ± 1.43"),
+        ("DECOR is better than LDP", "0.6", "+7.64 ± 1.32"),
+        ("Whisper is better than LDP", "0.2", "+4.45 ± 1.93"),
+        ("Whisper is better than DECOR", "0.2", "+3.17 ± 1.37"),
+    ],
+)
+def test_what_is_said_of_correlated_noise_on_a9a_is_what_was_printed(claim, where, said):
+    assert rows(claim, rf"graph.edge\_probability={where}", said)
     assert said in " ".join(PAGE.read_text(encoding="utf-8").split())
