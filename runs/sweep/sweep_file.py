@@ -200,8 +200,9 @@ def read_sweep_file(path: str | Path) -> tuple[SweepFile, dict[str, object]]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no sweep file at {path}")
+    text = read_text(path)  # whose refusal names the file itself
     try:
-        values = read_toml(read_text(path))
+        values = read_toml(text)
     except InputError as error:
         raise InputError(f"{path} {error}") from error
     found = checked(values, where=str(path))
@@ -220,8 +221,9 @@ def kept_sweep(out: Path) -> SweepFile:
         raise FileNotFoundError(
             f"{out} holds no sweep; `overhear sweep SWEEP.toml --out {out}` makes one"
         )
+    text = read_text(path)  # whose refusal names the file itself
     try:
-        values = read_toml(read_text(path))
+        values = read_toml(text)
     except InputError as error:
         raise InputError(f"{path} {error}") from error
     return checked(values, where=str(path))

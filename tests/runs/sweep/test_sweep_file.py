@@ -123,6 +123,14 @@ def test_what_is_no_sweep_is_refused_in_a_sentence(values, words):
         swept(**values)
 
 
+def test_a_file_of_another_encoding_is_named_once(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_bytes(b'base = "\xff"')
+    with pytest.raises(InputError) as refusal:
+        read_sweep_file(path)
+    assert str(refusal.value).count(str(path)) == 1
+
+
 def test_a_missing_or_broken_file_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no sweep file at"):
         read_sweep_file(tmp_path / "s.toml")
