@@ -52,7 +52,7 @@ def sweep(
     """Train every combination of a grid, each with several seeds.
 
     Settings may be tuned on validation records. Runs that ended are never run again; one that was
-    cut off goes on from its checkpoint.
+    cut off goes on from its checkpoint. Exit code 0; 2: bad input, or no run could be trained.
     """
     from ...privacy.errors import InputError
     from ...runs.errors import ContradictedProof
@@ -93,5 +93,10 @@ def sweep(
             say(console, f"Failed: {words}, seed {one.seed}: {one.error}")
         if swept.failed:
             say(console, "Add --retry to try these again.")
+    if swept.failed and len(swept.failed) == len(swept.results):
+        raise InputError(
+            f"none of the {len(swept.failed)} runs could be trained; the first of them says: "
+            f"{swept.failed[0].error}"
+        )
     if told := [f"{one.name}: {text}" for one in swept.results for text in one.contradictions]:
         raise ContradictedProof("; ".join(told))

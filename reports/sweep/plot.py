@@ -186,7 +186,11 @@ def _by_round(folder: Path, results: Sequence[PointResult], y: str) -> dict[int,
     curves = [list({line.round: line for line in one.curve(folder)}.values()) for one in results]
     rounds = set.intersection(*({line.round for line in curve} for curve in curves))
     if not rounds:
-        raise InputError(f"the runs of a line in {folder} have no round in common; plot each apart")
+        short = min(zip(results, curves, strict=True), key=lambda pair: len(pair[1]))[0].name
+        raise InputError(
+            f"the runs of a line in {folder} have no round in common: of {short} "
+            f"{min(map(len, curves))} evaluations can be read; plot the runs of other rounds apart"
+        )
     found = {}
     for at in rounds:
         held = [_figure_of(line, y) for curve in curves for line in curve if line.round == at]

@@ -3,7 +3,8 @@
 DIR/sweep.toml            the sweep file, its run file in it
 DIR/points/NAME/          the folder of a run, as `overhear train` leaves it
 DIR/results/NAME.json     how it ended: the truth; written whole, or not there
-DIR/sweep.jsonl           the index: a line for each run that ended, for other programs
+DIR/sweep.jsonl           the index: a line for each run that ended, for other programs; of a run
+                          that is tried again two, until the sweep ends
 DIR/tuned.jsonl           what was chosen for each row
 """
 
@@ -25,7 +26,7 @@ from ..folder.records import MetricsLine, read_metrics
 from ..plan.schema import PlannedAdversary
 from .points import Point
 
-__all__ = ["PointResult", "read_result", "read_results", "write_index"]
+__all__ = ["PointResult", "append_to_index", "read_result", "read_results", "write_index"]
 
 INDEX, TUNED = "sweep.jsonl", "tuned.jsonl"
 POINTS, RESULTS, LOCKS = "points", "results", "locks"
@@ -112,6 +113,12 @@ def write_index(out: Path, results: Sequence[PointResult]) -> None:
     """One line for each run that ended."""
     lines = "".join(f"{json.dumps(_line(one), ensure_ascii=False)}\n" for one in results)
     write_durably(out / INDEX, lines.encode())
+
+
+def append_to_index(out: Path, result: PointResult) -> None:
+    """Add the line of a run that ended just now."""
+    with (out / INDEX).open("a", encoding="utf-8") as file:
+        file.write(f"{json.dumps(_line(result), ensure_ascii=False)}\n")
 
 
 def _line(one: PointResult) -> dict[str, object]:

@@ -21,6 +21,7 @@ from .results import (
     POINTS,
     RESULTS,
     PointResult,
+    append_to_index,
     read_result,
     read_results,
     read_tuned,
@@ -138,6 +139,7 @@ def run_sweep(
         before = points_of(sweep, _kept_choices(sweep, base, out, tried))
         _check_same(out, base, [*tuning, *before])
         write_durably(out / SWEEP, file_text(sweep, base).encode())
+        write_index(out, read_results(out))
         stop.note("the same command goes on with the runs that have not ended")
         _run(work, tuning)
         tuned = _tuned(sweep, base, out, tried)
@@ -216,6 +218,7 @@ def _note(work: _Work, result: PointResult) -> None:
 def _ended(work: _Work, result: PointResult) -> None:
     work.done += 1
     work.ran += 1
+    append_to_index(work.out, result)
     if work.progress is not None:
         words = ", ".join(f"{key}={value}" for key, value in result.settings.items())
         state = "" if result.state == "done" else " failed"

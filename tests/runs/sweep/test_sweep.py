@@ -262,6 +262,31 @@ def test_the_command_says_what_failed(tmp_path, capsys, run_file):
     assert "empty device" in capsys.readouterr().err
 
 
+def test_a_sweep_of_which_nothing_could_be_trained_ends_with_exit_code_2(
+    tmp_path, capsys, run_file
+):
+    (tmp_path / "s.toml").write_text(
+        f'base = "{run_file}"\n[grid]\n"graph.name" = ["ring"]\n[tune]\nvalidation = 1e-9\n'
+        '"training.learning_rate" = [1.0]\n',
+        encoding="utf-8",
+    )
+    assert cli.main(["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "d")]) == 2
+    assert (
+        "none of the 2 runs could be trained; the first of them says: " in capsys.readouterr().err
+    )
+
+
+def test_each_run_is_in_the_index_as_soon_as_it_ended(tmp_path):
+    found = []
+
+    def look(done, total, what):
+        found.append(len((tmp_path / "d" / "sweep.jsonl").read_text("utf-8").splitlines()))
+
+    grid = {"graph.name": ["ring", "full"]}
+    run_sweep(swept(grid=grid), RUN, tmp_path / "d", jobs=1, progress=look)
+    assert found == [1, 2]
+
+
 def test_devices_are_shared_one_process_on_each(tmp_path):
     """With as many runs as devices held, another one waits; the first free one is taken."""
     from overhear.runs.sweep.one_run import _device
