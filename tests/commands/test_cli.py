@@ -290,7 +290,9 @@ def test_what_our_code_does_not_state_is_a_crash(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stub(
-        "reports.document.collect", "report_run", lambda _, *, show_records: show_records or fault()
+        "reports.document.collect",
+        "report_run",
+        lambda _, *, show_records, **__: show_records or fault(),
     )
     assert cli.main(["report", "DIR"]) == 1
     assert "Traceback" in capsys.readouterr().err
@@ -426,7 +428,7 @@ def test_report_prints_the_path_of_the_page(
 ) -> None:
     asked: list[tuple[bool, list[Path]]] = []
 
-    def report_run(folder: Path, *, show_records: bool, others: Sequence[Path]) -> Path:
+    def report_run(folder: Path, *, show_records: bool, others: Sequence[Path], **_: Any) -> Path:
         asked.append((show_records, list(others)))
         return folder / "report.html"
 
@@ -445,7 +447,7 @@ def test_report_prints_the_same_figures_and_writes_nothing(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stub("reports.document.collect", "collect", lambda _, *, others: typed(report))
+    stub("reports.document.collect", "collect", lambda _, **__: typed(report))
     assert cli.main(["report", str(tmp_path), "--format", form]) == 0
     shown = capsys.readouterr().out
     if form == "json":

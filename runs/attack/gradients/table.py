@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -51,7 +50,7 @@ class GradientTable:
                 "columns have; leave it out"
             )
 
-    def told(self, found: Tensor, truth: Tensor | None, *, guess: Tensor) -> dict[str, Any]:
+    def told(self, found: Tensor, truth: Tensor | None, *, guess: Tensor) -> dict[str, object]:
         """What a `GradientAttack` says of rows: values, and with the truth scores by column.
 
         Args:
@@ -60,7 +59,7 @@ class GradientTable:
             guess: (D,) what is public.
         """
         rows = found.tolist()
-        said: dict[str, Any] = {
+        said: dict[str, object] = {
             "values": [
                 [c.text(row[c.start : c.start + c.width]) for c in self.columns] for row in rows
             ]
@@ -119,5 +118,5 @@ def read_columns(path: Path) -> GradientTable:
     )
 
 
-def _are_lists(columns: dict[str, Any]) -> bool:
+def _are_lists(columns: dict[str, object]) -> bool:
     return all(isinstance(of, Sequence) and not isinstance(of, str) for of in columns.values())
