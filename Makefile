@@ -46,7 +46,7 @@ page-checkers: build/page-checkers/.installed
 
 build/page-checkers/.installed: tests/site/package.json
 	mkdir -p build/page-checkers && cp tests/site/package.json build/page-checkers/
-	npm install --prefix build/page-checkers --silent --no-audit --no-fund
+	npm install --prefix build/page-checkers --silent --no-audit --no-fund --fetch-timeout=20000 --fetch-retries=1
 	@touch $@
 
 test-slow: $(READY)
