@@ -192,7 +192,7 @@ def tiling_of(chain: Chain, shape: tuple[int, ...]) -> Tiling | str:
     if not chain or not isinstance(chain[0][1], nn.Conv2d):
         return "its first layer is no convolution"
     trunk, head = list[tuple[str, nn.Module]](), list[tuple[str, nn.Linear]]()
-    sizes = [shape]
+    sizes: list[tuple[int, ...]] = [shape]
     for name, layer in chain:
         if isinstance(layer, _ACTIVATIONS):
             continue

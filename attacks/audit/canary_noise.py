@@ -91,7 +91,7 @@ class Heard(NamedTuple):
     """
 
     name: str
-    rounds: Sequence[Array]
+    rounds: Sequence[NDArray[np.floating]]
     along: Array
 
 

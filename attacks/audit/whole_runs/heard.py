@@ -54,7 +54,7 @@ def heard_check(heard: Sequence[Heard]) -> Check:
     found, values, along, lagged = Finding(), 0, 0, (0, 0)
     for of in _joined(heard):
         what = f"what the {of.name} hears"
-        rounds = of.rounds
+        rounds = [np.asarray(one, dtype=np.float64) for one in of.rounds]
         degrees = 0
         _note_sizes(found, rounds, what)
         _note_along(found, of.along, f"the noise along what canaries add, to the {of.name}")

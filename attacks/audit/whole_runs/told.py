@@ -93,7 +93,7 @@ class Told:
     def __init__(self, adversary: Adversary, hosts: Sequence[int], *, count: int = 0) -> None:
         self.adversary, self.hosts = adversary, list(hosts)
         self.columns: dict[int, list[Column]] = {host: [] for host in hosts}
-        self.heard: list[Array] = []  # e of every round
+        self.heard: list[NDArray[np.float32]] = []  # e of every round
         self.lost = 0.0  # share of a unit normal that rounding of what is sent amounts to
         self._view, self._round = StreamedView(), -1
         self._owners: list[int] = []
@@ -272,7 +272,7 @@ class Told:
         self._turn(seen, Rows(kept, none, none), [], left=left, sent=sent)
 
 
-def _some(e: Array) -> Array:
+def _some(e: Array) -> NDArray[np.float32]:
     """At most so many values of a round as all rounds together have room for."""
     return e[:, : max(1, _MOST_HEARD // max(1, len(e)))].astype(np.float32)
 
