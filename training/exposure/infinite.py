@@ -27,7 +27,7 @@ from .whole_run import effective_of, whole_run_joint_sensitivities
 
 __all__ = ["MOST_WORK", "replace_infinite_by_whole_run", "work_of"]
 
-MOST_WORK = 1.5e11  # multiplications; half a minute or so
+MOST_WORK = 3e10  # multiplications; half a minute or so
 _TOO_LARGE = "the run is too large for a view of all its rounds together"
 _FIRST = 4  # rounds in which a leak is looked for where the whole run is too large
 
