@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +19,8 @@ from overhear.privacy.noise.correlated import (
     victim_information,
     whisper_covariance,
 )
+from tests.real_data import reference_values
 
-GOLDEN = Path(__file__).parents[3] / "../shared/golden/whisper.json"
 PAPER_LINKS = 0x3DFE301CABD2FF6527FAB276BBF47CF95F7A24FEBAE35287  # rows i, columns j < i
 PAPER_BOUND = {3: 0.0017348321192510023, 10: 0.015503552285754198, 40: 0.1432002083288661}
 
@@ -94,10 +92,7 @@ def test_horizon_costs_of_the_paper_graph(paper, last_round_shares):
 
 @pytest.mark.data
 def test_whisper_reproduces_the_reference_file(last_round_shares):
-    root = Path(os.environ["OVERHEAR_DATA"]).parent if "OVERHEAR_DATA" in os.environ else None
-    path = root / "golden/whisper.json" if root else GOLDEN
-    if not path.is_file():
-        pytest.skip(f"no reference values at {path}")
+    path = reference_values("whisper.json")
     golden = json.loads(path.read_text())
     for case in golden["cases"]:
         weights, bound = np.array(case["W"]), case["privacy_bound_b"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +16,8 @@ from overhear.reports.reproductions.registry import ENTRIES, entry_named
 from overhear.reports.sweep.table import VALUES
 from overhear.runs.sweep.points import check_points, points_of
 from overhear.training.graphs.graph import Graph
+from tests.real_data import reference_values
 
-GOLDEN = Path(__file__).parents[3] / "../shared/golden/whisper.json"
 WANTED = (
     *(f"dpdl-table-{number}" for number in (1, 2, 3, 4, 5, 6)),
     *(f"dpdl-figure-{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9)),
@@ -99,10 +97,7 @@ def test_noise_on_a_full_graph_is_that_of_a_server_for_all_but_independent_agent
 
 @pytest.mark.data
 def test_noise_energies_are_those_of_the_reference_file():
-    root = Path(os.environ["OVERHEAR_DATA"]).parent if "OVERHEAR_DATA" in os.environ else None
-    path = root / "golden/whisper.json" if root else GOLDEN
-    if not path.is_file():
-        pytest.skip(f"no reference values at {path}")
+    path = reference_values("whisper.json")
     for case in json.loads(path.read_text())["cases"]:
         graph = Graph(name="golden", weights=np.array(case["W"]))
         found = energies_of(graph, bound=case["privacy_bound_b"])

@@ -10,6 +10,7 @@ from overhear.runs.attack.points import check_attackable
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import RunFile, load_run_file
+from tests.real_data import root_with
 
 RUN = """
 [data]
@@ -75,7 +76,9 @@ def test_behind_pooling_a_record_is_rebuilt_piece_by_piece(tmp_path):
 
 @pytest.mark.data
 def test_a_network_that_takes_more_rounds_says_how_many(tmp_path):
-    own = ["data.name='mnist'", "model.name='lenet'", "attack.batch=1", "attack.together=2"]
+    root = root_with("MNIST/raw")
+    own = ["data.name='mnist'", f'data.root="{root}"', "model.name='lenet'", "attack.batch=1"]
+    own += ["attack.together=2"]
     config = read(tmp_path, *own)
     with pytest.raises(ValueError, match="together=2 must be at least 12"):
         check_attackable(config, built=build(config, device=torch.device("cpu")))

@@ -1,6 +1,5 @@
 """Rows of a table under attack: mixed columns through train, attack, report and check."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from overhear.runs.evidence.evidence import read_attack
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import data_of
 from overhear.runs.run_file.run_file import RunFile, load_run_file
+from tests.real_data import root_with
 
 RUN = """
 [data]
@@ -163,9 +163,7 @@ def test_what_a_table_does_not_take_is_refused(
 def test_rows_of_a9a_are_rebuilt_whole_without_noise(
     network: str, batch: int, tmp_path: Path
 ) -> None:
-    root = Path(os.environ.get("OVERHEAR_DATA", ""))
-    if not (root / "libsvm" / "a9a").is_file():
-        pytest.skip(f"no libsvm/a9a under {root}; set OVERHEAR_DATA to a folder that holds it")
+    root = root_with("libsvm/a9a")
     _, tail = RUN.split("[data.columns]")
     lines = f'[data]\nname = "libsvm"\nroot = "{root}/libsvm/a9a"\nfeatures = 123\nagents = 4\n'
     text = lines + tail[tail.index("[model]") :]

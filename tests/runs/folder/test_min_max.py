@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.models.tasks import ClassWeights
+from tests.real_data import root_with
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NAMES = ("dpmixsgd", "dm-hsgd", "sgda", "dp-sgda")
@@ -160,10 +160,7 @@ def test_an_example_can_be_planned(name):
 @pytest.mark.slow
 def test_the_references_rank_a9a_better_with_every_report(tmp_path):
     """AUROC of the mean model at rounds 0, 30 and 60; the start ranks at .40 to .60."""
-    root = Path(os.environ.get("OVERHEAR_DATA") or Path(__file__).parents[4] / "shared" / "data")
-    file = root / "libsvm" / "a9a"
-    if not file.is_file():
-        pytest.skip(f"no libsvm/a9a under {root}; set OVERHEAR_DATA to a folder that holds it")
+    file = root_with("libsvm/a9a") / "libsvm/a9a"
     text = (EXAMPLES / "dpmixsgd-a9a.toml").read_text(encoding="utf-8")
     head, _, tail = text.replace('"dpmixsgd"', '"sgda"').partition("\n[privacy]")
     text = head + "\n[training]" + tail.partition("[training]")[2]

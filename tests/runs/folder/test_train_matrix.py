@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import os
 import tomllib
 from pathlib import Path
 
@@ -20,11 +19,11 @@ from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.exposure.guarantees import run_epsilon
+from tests.real_data import root_with
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples"
 RUN_FILES = sorted(set(EXAMPLES.glob("*.toml")) - {EXAMPLES / "policy.toml"})
-DATA = Path(os.environ.get("OVERHEAR_DATA") or ROOT.parent / "shared" / "data")
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples/ is not beside the tests")
 
 ROUNDS = 20
@@ -159,11 +158,10 @@ def data_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return []
     bundled = {"mnist": "MNIST", "cifar10": "cifar-10-batches-py"}
     wanted = f"libsvm/{Path(data['root']).name}" if "root" in data else bundled[data["name"]]
-    if not (DATA / wanted).exists():
-        pytest.skip(f"no {wanted} under {DATA}; set OVERHEAR_DATA to a folder that holds it")
+    root = root_with(wanted)
     if "root" in data:
-        return ["--set", f'data.root="{DATA / wanted}"']
-    monkeypatch.setenv("OVERHEAR_DATA", str(DATA))
+        return ["--set", f'data.root="{root / wanted}"']
+    monkeypatch.setenv("OVERHEAR_DATA", str(root))
     return []
 
 

@@ -1,9 +1,7 @@
 """Facts about data sets; those about real files are marked `data`."""
 
 import gzip
-import os
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +9,7 @@ import torch
 from PIL import Image
 
 from overhear.training.data.load import DATASET_NAMES, load_dataset
-
-
-def _share(pattern):
-    root = Path(os.environ.get("OVERHEAR_DATA") or Path(__file__).parents[4] / "shared" / "data")
-    if not (root / pattern).exists():
-        pytest.skip(f"no {pattern} under {root}; set OVERHEAR_DATA to a folder that holds it")
-    return root
+from tests.real_data import root_with
 
 
 def _fits(dataset):
@@ -145,7 +137,7 @@ def test_too_few_records_to_hold_out_are_refused(tmp_path):
 
 @pytest.mark.data
 def test_mnist_has_its_published_size_mean_and_deviation():
-    mnist = load_dataset("mnist", root=_share("MNIST/raw"))
+    mnist = load_dataset("mnist", root=root_with("MNIST/raw"))
     _fits(mnist)
     assert tuple(mnist.inputs.shape) == (60_000, 1, 28, 28)
     assert len(mnist.test_inputs) == 10_000
@@ -158,7 +150,7 @@ def test_mnist_has_its_published_size_mean_and_deviation():
 
 @pytest.mark.data
 def test_cifar10_has_ten_unbalanced_classes_and_channels_in_order():
-    cifar = load_dataset("cifar10", root=_share("cifar-10-batches-py/data_batch_1"))
+    cifar = load_dataset("cifar10", root=root_with("cifar-10-batches-py/data_batch_1"))
     _fits(cifar)
     assert cifar.input_shape == (3, 32, 32)
     # Each channel has its own constants; a wrong order of axes would show here.
@@ -175,7 +167,7 @@ def test_cifar10_has_ten_unbalanced_classes_and_channels_in_order():
     [("a9a", (32_561, 16_281), (7_841, 3_846)), ("a8a", (22_696, 9_865), (5_506, 2_335))],
 )
 def test_adult_has_its_published_rows_and_positives(name, sizes, positives):
-    adult = load_dataset("libsvm", root=_share(f"libsvm/{name}") / "libsvm" / name, features=123)
+    adult = load_dataset("libsvm", root=root_with(f"libsvm/{name}") / "libsvm" / name, features=123)
     _fits(adult)
     assert adult.input_shape == (123,)
     assert (len(adult.inputs), len(adult.test_inputs)) == sizes

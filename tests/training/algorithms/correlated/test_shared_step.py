@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,12 +27,12 @@ from overhear.training.graphs.topologies import (
 )
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import AlgorithmTrace, trace
+from tests.real_data import reference_values
 
 NAMES = ("whisper", "decor", "ldp-dsgd", "cdp-dsgd")
 ETA, B, ROUNDS = 0.3, 4.5, 30
 GRAPHS = [ring(10), ring(9), star(6), grid(6), full(5), ring(1), erdos_renyi(12, 0.4, seed=1)]
 GRAPH_IDS = [f"{graph.name}-{graph.agents}" for graph in GRAPHS]
-GOLDEN = Path(__file__).parents[4] / "../shared/golden/whisper.json"
 
 
 def factor_of(name: str, graph: Graph, *, rounds: int = ROUNDS, **given) -> np.ndarray:
@@ -205,10 +203,7 @@ def test_on_a_full_graph_pairs_reach_the_server():
 
 @pytest.mark.data
 def test_prepared_factors_reproduce_the_reference_file():
-    root = Path(os.environ["OVERHEAR_DATA"]).parent if "OVERHEAR_DATA" in os.environ else None
-    path = root / "golden/whisper.json" if root else GOLDEN
-    if not path.is_file():
-        pytest.skip(f"no reference values at {path}")
+    path = reference_values("whisper.json")
     for case in json.loads(path.read_text())["cases"]:
         graph, bound = Graph(name="paper", weights=np.array(case["W"])), case["privacy_bound_b"]
         for name in NAMES[:3]:
