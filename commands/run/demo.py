@@ -80,7 +80,10 @@ def demo(
         "overhear-demo"
     ),
     device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Where to compute: auto, cpu, cuda or cuda:N.")
+        str,
+        typer.Option(
+            "--device", metavar="DEVICE", help="Where to compute: auto, cpu, cuda or cuda:N."
+        ),
     ] = "auto",
 ) -> None:
     """Train, attack, audit and report on bundled digits, in a minute."""

@@ -99,7 +99,9 @@ def invert(
     seed: Annotated[int | None, typer.Option(help="Seed of the starts; 0 by default.")] = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; auto by default."),
+        typer.Option(
+            "--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; auto by default."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

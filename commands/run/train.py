@@ -49,7 +49,9 @@ def train(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="DEVICE", help="auto, cpu, cuda or cuda:N, in place of [training] device."
+            "--device",
+            metavar="DEVICE",
+            help="auto, cpu, cuda or cuda:N, in place of [training] device.",
         ),
     ] = None,
     json: Json = False,

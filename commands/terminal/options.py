@@ -18,7 +18,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Device = Annotated[
     str | None,
     typer.Option(
-        metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; by default what the run says."
+        "--device",
+        metavar="DEVICE",
+        help="auto, cpu, cuda, cuda:N or mps; by default what the run says.",
     ),
 ]
 Overrides = Annotated[

@@ -237,14 +237,15 @@ class Links:
         if rows.device.type != "cpu":
             return self._sums_on_a_device(rows, weights, pick)
         edges = torch.arange(len(self.receivers)) if pick is None else pick
-        matrix = torch.sparse_coo_tensor(
-            torch.stack([self.receivers_here, edges]),
-            weights[:, 0],
-            (len(self.mine), rows.shape[0]),
-            check_invariants=False,
-            is_coalesced=True,  # in the order of receivers, which is all that the product asks for
-        )
-        return torch.sparse.mm(matrix, rows)
+        # Some releases of torch warn of checks that are left out, unless they are left out by name.
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):
+            matrix = torch.sparse_coo_tensor(
+                torch.stack([self.receivers_here, edges]),
+                weights[:, 0],
+                (len(self.mine), rows.shape[0]),
+                is_coalesced=True,  # in the order of receivers: all that the product asks for
+            )
+            return torch.sparse.mm(matrix, rows)
 
     def _sums_on_a_device(self, rows: Tensor, weights: Tensor, pick: Tensor | None) -> Tensor:
         """The same without a sparse product, which reads back how many entries there are.

@@ -20,6 +20,7 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.participation import scheduled
 from overhear.training.graphs.topologies import ring
 from tests.devices.stand_in import StandIn
+from tests.devices.waiting import no_waiting
 from tests.training.contract import bound_to, setting
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -55,15 +56,6 @@ class Device:
 
     def watched(self) -> AbstractContextManager[object]:
         return no_waiting() if self._stand_in is None else self._stand_in.rounds()
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @contextmanager
