@@ -243,13 +243,25 @@ def test_a_number_of_rounds_that_the_data_decide_is_refused(refused: Any, key: s
     assert "fix rounds" in said
 
 
-@pytest.mark.parametrize(
-    "key", ["learning_rate=[0.1,0.2]", 'learning_rate="cosine"', 'schedule="linear"', "decay=0.9"]
-)
-def test_a_schedule_of_learning_rates_is_refused(refused: Any, key: str) -> None:
+@pytest.mark.parametrize("key", ['schedule="linear"', "decay=0.9", "learning_rates=[0.1,0.2]"])
+def test_a_schedule_of_learning_rates_has_no_key_of_its_own(refused: Any, key: str) -> None:
     said = refused(f"training.{key}")
-    assert "is a schedule of learning rates, which no run file has" in said
-    assert "give learning_rate one number" in said
+    assert "a schedule of learning rates is the value of learning_rate" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ("[0.1,0.2,0.3]", "give one for each round, or a schedule"),
+        ('"cosine"', '{ schedule = "cosine", start = 0.1 }'),
+        ("0", "must be a finite number above 0"),
+        ('{schedule="cosine",start=0.1,every=2}', "it belongs to 'step', leave it out"),
+    ],
+)
+def test_a_learning_rate_that_is_none_is_refused(refused: Any, value: str, remedy: str) -> None:
+    said = refused(f"training.learning_rate={value}")
+    assert "[training] learning_rate" in said
+    assert remedy in said
 
 
 def test_rounds_are_one_fixed_integer(refused: Any) -> None:

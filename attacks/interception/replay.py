@@ -17,6 +17,7 @@ from torch import Tensor
 from ...privacy.adversary import Adversary, parse_adversary
 from ...privacy.errors import InputError
 from ...training.algorithms import Form, bind
+from ...training.algorithms.learning_rates import LearningRates
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
 from ...training.engine.randomness import SecretRandomness
@@ -64,7 +65,7 @@ class Trial:
     algorithm: str
     form: Form
     settings: Any
-    learning_rate: float
+    learning_rate: LearningRates
     clip_norm: float | None
     noise_std: float
     batch_size: float

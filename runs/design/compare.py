@@ -31,6 +31,7 @@ from ...privacy.guarantee import Statement, Unit
 from ...privacy.noise.design.design import design
 from ...privacy.noise.design.kinds import Design, Kind
 from ...privacy.noise.design.pairs import pair_exposure
+from ...training.algorithms.learning_rates import rates_of, read_rates
 from ...training.graphs.graph import Graph
 from ..run_file.build import data_of, draws_otherwise, graph_of, sampling_rate_of, statement_of
 from ..run_file.run_file import RunFile
@@ -339,6 +340,13 @@ def _checked(config: RunFile) -> Statement:
         raise InputError(
             f"batches={config.training.batches!r} have no design of noise; use batches='poisson' "
             "without largest_batch"
+        )
+    if isinstance(
+        rates_of(read_rates(config.training.learning_rate), config.training.rounds), tuple
+    ):
+        raise InputError(
+            "learning_rate changes from round to round, and kinds of noise are compared for equal "
+            "ones; give it one number"
         )
     if config.participation is not None:
         raise InputError(

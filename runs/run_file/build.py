@@ -19,6 +19,7 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ...training.algorithms import Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
+from ...training.algorithms.learning_rates import LearningRates, read_rates
 from ...training.batches.sampler import Sampler
 from ...training.batches.turns import turns_of
 from ...training.data.dataset import Dataset
@@ -235,7 +236,7 @@ class Built:
     settings: Any
     batch_size: float
     clip_norm: float | None
-    learning_rate: float
+    learning_rate: LearningRates
     rounds: int
     gradient_norm: bool = False
 
@@ -338,9 +339,8 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         device: where rounds compute, in place of what [training] device says.
     """
     device = device or find_device(config.training.device, rounds=True)
-    data = data_of(config)
+    data, rounds = data_of(config), config.training.rounds
     rate = sampling_rate_of(config, data)
-    rounds = config.training.rounds
     seed, parts, drawn = config.training.seed, parts_of(config, data), drawn_of(config, data)
     graph = graph_of(config)  # only now: a graph of more agents than there are records takes long
     model = build_model(
@@ -394,7 +394,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         settings=config.algorithm.settings(),
         batch_size=max(rate * records_of(config, data), math.ulp(1.0)),
         clip_norm=clip_norm_of(config),
-        learning_rate=config.training.learning_rate,
+        learning_rate=read_rates(config.training.learning_rate),
         rounds=rounds,
         gradient_norm=config.training.gradient_norm,
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator, WithJsonSchema
 
 from ...privacy.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["check_rounds_device", "find_device", "gpu_number", "is_same_device"]
+__all__ = ["DeviceName", "check_rounds_device", "find_device", "gpu_number", "is_same_device"]
 
 _KNOWN = re.compile(r"auto|cpu|mps|cuda(:(?P<number>0|[1-9][0-9]{0,8}))?")
 _LONGEST = 40  # characters of a name that is told
@@ -51,6 +53,20 @@ def check_rounds_device(name: str) -> str:
             "device='mps' has no float64, in which the noise of rounds is made; use device='cpu'"
         )
     return name
+
+
+DeviceName = Annotated[
+    str,
+    AfterValidator(check_rounds_device),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["auto", "cpu", "cuda"]},
+                {"type": "string", "pattern": "^cuda:(0|[1-9][0-9]{0,8})$"},
+            ]
+        }
+    ),
+]
 
 
 def is_same_device(one: str, other: str) -> bool:

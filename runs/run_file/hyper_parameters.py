@@ -5,16 +5,51 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PlainValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.errors import InputError
+from ...training.algorithms.learning_rates import Course, RateSchedule, read_rates
 from .problems import did_you_mean, stated
 
-__all__ = ["read_settings", "settings_entries", "settings_schema"]
+__all__ = ["LearningRate", "read_settings", "settings_entries", "settings_schema"]
+
+
+def _rate_entry(value: object) -> object:
+    """A learning rate as a run file has it."""
+    given = read_rates(value)
+    return given.entry if isinstance(given, RateSchedule) else given
+
+
+_NUMBER = {"type": "number", "exclusiveMinimum": 0}
+LearningRate = Annotated[
+    Any,
+    PlainValidator(_rate_entry),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _NUMBER,
+                {"type": "array", "items": _NUMBER, "minItems": 1},
+                {
+                    "type": "object",
+                    "properties": {
+                        "schedule": {"enum": list(map(str, Course))},
+                        "start": _NUMBER,
+                        "factor": _NUMBER,
+                        "every": {"type": "integer", "minimum": 1},
+                        "end": {"type": "number", "minimum": 0},
+                        "warmup": {"type": "integer", "minimum": 0},
+                    },
+                    "required": ["schedule", "start"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
 
 
 def read_settings(name: str, values: Mapping[str, object]) -> Any:

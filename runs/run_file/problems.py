@@ -66,7 +66,7 @@ def _sentence(details: ErrorDetails, schema: JsonSchemaValue) -> str:
     if kind == "value_error":
         # Ours: already a sentence, which names the key inside its table.
         words = stated(details)
-        if len(loc) > 1 and words.startswith(f"{loc[1]}="):
+        if len(loc) > 1 and words.startswith((f"{loc[1]}=", f"{loc[1]} ")):
             return f"[{loc[0]}] {words}"
         return f"{_place(loc)} {words}" if loc else words
     if kind == "extra_forbidden":

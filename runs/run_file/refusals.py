@@ -95,16 +95,12 @@ _UNKNOWN_BATCHES = Unprovable(
 _OWN_SCHEDULE = Unprovable(
     asks=_always,
     reason=(
-        "is a schedule of learning rates, which no run file has: every round takes the one "
-        "learning_rate, and designs of noise weigh rounds alike; give learning_rate one number. "
-        "From Python overhear.privacy.noise.design takes step_sizes"
+        "is no key; a schedule of learning rates is the value of learning_rate: a list with one of "
+        'each round, or a table such as { schedule = "step", start = 0.1, factor = 0.5, every = '
+        "50 }"
     ),
 )
 TRAINING: Mapping[str, Unprovable] = {
-    "learning_rate": Unprovable(
-        asks=lambda value: isinstance(value, str | list | tuple | dict),
-        reason=_OWN_SCHEDULE.reason,
-    ),
     "learning_rates": _OWN_SCHEDULE,
     "learning_rate_schedule": _OWN_SCHEDULE,
     "schedule": _OWN_SCHEDULE,

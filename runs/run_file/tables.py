@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -21,7 +20,9 @@ from pydantic import (
 )
 
 from ...privacy.errors import InputError
-from .device import check_rounds_device
+from ...training.algorithms.learning_rates import rates_of, read_rates
+from .device import DeviceName
+from .hyper_parameters import LearningRate
 from .problems import did_you_mean
 from .refusals import (
     TRAINING,
@@ -58,18 +59,6 @@ GraphName = Literal[
 PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched", "posterior"]
 ScenarioName = Literal["cross-gradient", "momentum", "view"]
 LOSS_NAMES = ("cross-entropy", "squared", "absolute")
-DeviceName = Annotated[
-    str,
-    AfterValidator(check_rounds_device),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["auto", "cpu", "cuda"]},
-                {"type": "string", "pattern": "^cuda:(0|[1-9][0-9]{0,8})$"},
-            ]
-        }
-    ),
-]
 MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18")
 LargestBatch = Annotated[
     int | str,
@@ -266,8 +255,9 @@ class TrainingTable(Table):
     epochs or by one order; all but the first count each agent's number of records as public."""
     largest_batch: LargestBatch | None = None
     """Size at which a Poisson batch is cut; auto is a size that next to none reaches."""
-    learning_rate: Positive = 0.01
-    """Step size."""
+    learning_rate: LearningRate = 0.01
+    """Step size: of all rounds, a list with one of each, or { schedule = "step", start, factor,
+    every }, or "cosine", "linear", "inverse-sqrt", "constant", of which each may have a warmup."""
     seed: Seed = 0
     """Seed of data and model; noise and batches come from the system's entropy."""
     device: DeviceName = "auto"
@@ -307,6 +297,7 @@ class TrainingTable(Table):
                 f"give sampling_rate or batch_size, exactly one of them; {found} given"
             )
         check_batches(self.batches, self.batch_size, largest=self.largest_batch)
+        rates_of(read_rates(self.learning_rate), self.rounds)  # refuses what does not fit them
         often = max(1, self.rounds // 20)
         every = {k: getattr(self, k) or often for k in ("evaluate_every", "checkpoint_every")}
         return self.model_copy(update=every)

@@ -18,6 +18,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...privacy.goal import Goal
 from ...privacy.guarantee import NO_CAP, NOT_A_CLIENT, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Form
+from ..algorithms.learning_rates import RateSchedule, read_rates
 from ..exposure.guarantees import guarantee
 from ..graphs.graph import Topology
 from ..graphs.missing import check_missing
@@ -64,7 +65,7 @@ def account(  # every number that a figure depends on has a name here
     active: object = None,
     missing: int = 0,
     clip_norm: float | None = 1.0,
-    learning_rate: float = 0.01,
+    learning_rate: float | Sequence[float] | Mapping[str, object] | RateSchedule = 0.01,
     batch_size: float | None = None,
     records: float | None = None,
     sampling: str = "poisson",
@@ -107,7 +108,8 @@ def account(  # every number that a figure depends on has a name here
         missing: how many agents may be missing from any round although nobody knew it when noise
             was made. The figure is that of the worst set of so many, in every round.
         clip_norm: bound on the L2 norm of one example's gradient; None or infinite does not clip.
-        learning_rate: step size.
+        learning_rate: step size: of all rounds, a list with one of each, or a schedule such as
+            {"schedule": "cosine", "start": 0.1}; a round is traced with its own.
         batch_size: public normaliser of a batch's sum: the expected size of a batch. What a round
             costs does not depend on it, but `Account.bound` needs it.
         records: public number of records of an average agent, where the start draws a batch; of
@@ -202,7 +204,7 @@ def account(  # every number that a figure depends on has a name here
         rounds=rounds,
         sampling_rate=sampling_rate,
         clip_norm=None if clip_norm is None or clip_norm == float("inf") else clip_norm,
-        learning_rate=learning_rate,
+        learning_rate=read_rates(learning_rate),
         batch_size=batch_size,
         records=records,
         drawn=drawn_of(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from ...privacy._validate import check_real
@@ -20,6 +21,7 @@ from ...privacy.batches.words import counts_words, drawn_words, turn_words
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ..algorithms.algorithm import Algorithm, Bound, Form, bind
+from ..algorithms.learning_rates import LearningRates, Rates, rates_of, read_rates
 from ..graphs.graph import ScheduledGraph, Topology
 from ..graphs.missing import check_missing, missing_words
 from ..tracing.trace import AlgorithmTrace, trace, with_missing
@@ -42,7 +44,7 @@ class Subject:
         rounds: T.
         sampling_rate: of batches that the step draws without a rate of its own.
         clip_norm: bound on one example's gradient; None does not clip.
-        learning_rate: step size.
+        learning_rate: step size of all rounds, or one of each.
         batch_size: public normaliser of a batch's sum; None where it is not known yet.
         records: public number of records of an average agent; None unless the start needs it.
         drawn: how each agent draws its batches; each record on its own where it is None.
@@ -63,7 +65,7 @@ class Subject:
     rounds: int
     sampling_rate: float
     clip_norm: float | None
-    learning_rate: float
+    learning_rate: LearningRates
     batch_size: float | None = None
     records: float | None = None
     drawn: tuple[Drawing, ...] | None = None
@@ -83,17 +85,12 @@ class Subject:
                 "batch_size?"
             )
         object.__setattr__(self, "sampling_rate", float(self.sampling_rate))
-        for name in ("clip_norm", "learning_rate", "batch_size", "records"):
-            value = getattr(self, name)
-            if value is None and name != "learning_rate":
-                continue
-            check_real(name, value)
-            if value is None or not _LEAST <= value <= _MOST:
-                raise InputError(
-                    f"{name}={value!r:.40} must be a number from {_LEAST:g} to {_MOST:g}: rounding "
-                    "would decide what a message shows"
-                )
-            object.__setattr__(self, name, float(value))
+        for name in ("clip_norm", "batch_size", "records"):
+            if (value := getattr(self, name)) is not None:
+                check_real(name, value)
+                _check_size(name, value)
+                object.__setattr__(self, name, float(value))
+        object.__setattr__(self, "learning_rate", self._read_rates())
         self.pattern.checked(self.rounds).coin(self.sampling_rate, self.rounds)
         if self.drawn is not None and len(self.drawn) != self.graph.agents:
             raise InputError(
@@ -104,6 +101,20 @@ class Subject:
                 f"algorithm {self.algorithm.name!r} needs records, the public number of records "
                 "of an average agent; give it"
             )
+
+    def _read_rates(self) -> Rates:
+        if isinstance(given := self.learning_rate, Real) and not isinstance(given, bool):
+            _check_size("learning_rate", given)
+        found = rates_of(read_rates(given), self.rounds)
+        for one in (min(found), max(found)) if isinstance(found, tuple) else ():
+            _check_size("learning_rate", one)
+        return found
+
+    @property
+    def largest_rate(self) -> float:
+        """The largest learning rate of any round."""
+        rates = self.learning_rate
+        return max(rates) if isinstance(rates, tuple) else float(rates)  # type: ignore[arg-type]
 
     @property
     def coin(self) -> float:
@@ -212,6 +223,14 @@ class Subject:
             missing=self.missing,
             victim=self.victim,
             same=self.same,
+        )
+
+
+def _check_size(name: str, value: Any) -> None:
+    if not _LEAST <= value <= _MOST:
+        raise InputError(
+            f"{name}={value!r:.40} must be a number from {_LEAST:g} to {_MOST:g}: rounding would "
+            "decide what a message shows"
         )
 
 

@@ -15,6 +15,7 @@ from ...privacy.published.claim import PublishedClaim
 from ...privacy.raised import line_of, told
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
+from .learning_rates import LearningRates, at_rates
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +109,8 @@ class Algorithm:
         private_counterpart: of one that is not private, the name of the one to use in its place.
         prepare: `prepare(*, graph, rounds, hyper-parameters) -> {name: public value}`, which takes
             what it names: what the step takes by name, like its hyper-parameters, but depends on
-            the run: schedules, factors of a covariance. Nothing here may depend on data.
+            the run: schedules, factors of a covariance. `step_sizes` has a learning rate of each
+            round, if they differ. Nothing here may depend on data.
         weights: which sums of the mixing weights must be 1; both keep the mean of the models.
         blocks: of a point: 1 for parameters alone, 2 where a task adds dual variables.
         published_bound: what its paper claims of a run; None where no bound of its own is known.
@@ -230,7 +232,7 @@ def bind(
     settings: Any,
     *,
     form: Form = Form.REPAIRED,
-    learning_rate: float,
+    learning_rate: LearningRates,
     clip_norm: float | None,
     noise_std: float,
     batch_size: float,
@@ -244,9 +246,9 @@ def bind(
         algorithm: one of the registry.
         settings: an instance of `algorithm.settings`.
         form: published or repaired.
-        learning_rate: step size.
+        learning_rate: step size of all rounds, or one of each.
         clip_norm: bound on one example's gradient; None does not clip.
-        noise_std: standard deviation of the noise on a sum of clipped gradients.
+        noise_std: of the noise on a sum of clipped gradients.
         batch_size: public normaliser of a batch's sum.
         graph: of the run; with `rounds` needed where the algorithm prepares something for them.
         rounds: of the run.
@@ -255,8 +257,7 @@ def bind(
 
     Raises:
         TypeError: settings of another algorithm.
-        ValueError: a number out of range, a hyper-parameter without effect, or a graph whose
-            weights do not fit the algorithm.
+        ValueError: a number out of range or without effect, or weights that do not fit.
     """
     if form not in tuple(Form):
         raise InputError(f"form={form!r} must be 'repaired' or 'published'")
@@ -266,9 +267,11 @@ def bind(
     if not noise_std >= 0:
         raise InputError(f"noise_std={noise_std} must be at least 0")
     own = hyper_parameters(algorithm, settings)
+    init, name = algorithm.init, algorithm.name
+    rated = at_rates(init, algorithm.step, learning_rate, name=name, rounds=rounds, own=own)
     numbers = {
         "form": form,
-        "learning_rate": learning_rate,
+        **rated.given,
         "clip_norm": clip_norm,
         "noise_std": noise_std,
         "batch_size": batch_size,
@@ -279,19 +282,20 @@ def bind(
     if algorithm.needs_records:
         if records is None:
             raise InputError(
-                f"algorithm {algorithm.name!r} needs records, the public number of records of an "
-                "average agent; give it"
+                f"algorithm {name!r} needs records, the public number of an agent's; give it"
             )
         numbers["records"] = records
-    first, given = _taken(algorithm.init, numbers), _taken(algorithm.step, numbers)
+    first, given = _taken(init, numbers), _taken(algorithm.step, numbers)
     if algorithm.prepare is not None:
         if graph is None or rounds is None:
             raise InputError(f"algorithm {algorithm.name!r} needs graph and rounds; give both")
-        made = prepared(algorithm, settings, graph=graph, rounds=rounds)
-        first, given = first | _taken(algorithm.init, made), given | made
+        made = prepared(
+            algorithm, settings, graph=graph, rounds=rounds, step_sizes=rated.step_sizes
+        )
+        first, given = first | _taken(init, made), given | made
     return Bound(
-        functools.partial(algorithm.init, **first) if first else algorithm.init,
-        functools.partial(algorithm.step, **given),
+        functools.partial(init, **first) if first else init,
+        functools.partial(rated.step, **given),
         algorithm.weights,
         algorithm.blocks,
         noise_std / (clip_norm or 1.0),
@@ -350,7 +354,12 @@ def hyper_parameters(algorithm: Algorithm, settings: Any) -> dict[str, Any]:
 
 
 def prepared(
-    algorithm: Algorithm, settings: Any, *, graph: Topology, rounds: int
+    algorithm: Algorithm,
+    settings: Any,
+    *,
+    graph: Topology,
+    rounds: int,
+    step_sizes: tuple[float, ...] = (),
 ) -> dict[str, object]:
     """What the step takes besides hyper-parameters, made for a run; nothing without `prepare`.
 
@@ -361,7 +370,7 @@ def prepared(
     own = hyper_parameters(algorithm, settings)
     if algorithm.prepare is None:
         return {}
-    run = {"graph": graph, "rounds": rounds, **own}
+    run = {"graph": graph, "rounds": rounds, "step_sizes": step_sizes, **own}
     try:
         made = algorithm.prepare(**_taken(algorithm.prepare, run))
     except InputError:

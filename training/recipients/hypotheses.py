@@ -163,10 +163,11 @@ def _of_size(subject: Subject, model: LinearModel) -> str | None:
     if model.most_records is None:
         return "no public number bounds the records of an agent; set [data] most_records"
     limit = step_limit(model)
-    if not subject.learning_rate <= limit:
+    if not subject.largest_rate <= limit:
+        largest = "the largest " if isinstance(subject.learning_rate, tuple) else ""
         return (
-            f"learning_rate={subject.learning_rate:g} is above {limit:.4g}, 2 B / (n beta) with "
-            f"B {model.batch_size:g}, n {model.most_records}, beta {model.curvature:g}"
+            f"{largest}learning_rate={subject.largest_rate:g} is above {limit:.4g}, 2 B / (n beta) "
+            f"with B {model.batch_size:g}, n {model.most_records}, beta {model.curvature:g}"
         )
     return None
 

@@ -1,19 +1,24 @@
 """Rounds that repeat an earlier one, exactly or but for how much noise there is.
 
-A schedule of clip bounds and noise makes every round a round of its own, and yet their views differ
-by two numbers alone:
+A schedule of clip bounds, noise or learning rates makes every round a round of its own, and yet
+their views differ by two numbers alone:
 
     other = base  with every bound times c, every noise coefficient times s,
-                  and each row that counts as seen times a public number of its own
+                  and each row that is seen or sent times a public number r of its own
 
 Scaling a seen row tells nobody more or less, and mu^2 = b^T G^T (N N^T)^+ G b is homogeneous in
 the bounds b and in the noise N, so that mu of `other` is c / s times mu of `base` for every
 adversary and every victim. Columns of known values enter no view; whether they agree is left open.
+What was sent is a column of its own: where it is r times that of the base, a row that refers to it
+has its coefficient times (the row's own number) / r, and where all that it holds is known, so is
+it. Rounds are taken so only where nothing cancelled in them, since what rounding leaves need not
+follow r.
 
 | symbol | name here    | shape  | meaning                                                |
 |--------|--------------|--------|--------------------------------------------------------|
 | c      | `_bounds_ratio` | scalar | bounds of the other round over those of the base       |
 | s      | `_noise_ratio`  | scalar | noise coefficients likewise, in rows of the same scale |
+| r      | `_Scales`    | (rows,) | rows of the other round over those of the base        |
 
 Coefficients that agree up to the rounding of a few products count as equal, as in the trace itself.
 """
@@ -66,9 +71,16 @@ def scale_between(base: RoundRecord, other: RoundRecord) -> float | None:
         return None
     # s from one row, and then every row has to agree with it.
     noise = _noise_ratio(pairs)
-    if not all(a.is_scaled_to(b, noise) for a, b in pairs):
+    if all(a.is_scaled_to(b, noise) for a, b in pairs):
+        return bounds / noise
+    # The same where what is sent has a scale, too.
+    if base.cancelled or other.cancelled:
         return None
-    return bounds / noise
+    scales = _Scales(sum(group.size for group in base.groups), noise=_noise_in_one_row(pairs))
+    if not all(scales.agree(a, b) for a, b in pairs):
+        return None
+    factor = bounds / scales.noise
+    return 1.0 if abs(factor - 1.0) <= _ROUNDING else factor
 
 
 class EarlierRounds:
@@ -99,7 +111,7 @@ class _PrivateRows(NamedTuple):
         row, column, value: (entries,) of each.
         is_noise: (entries,) whether the column is a noise source.
         rows: the number of rows.
-        fixed: whether the rows are messages, which later rows refer to as they are.
+        sent: of messages the first of their columns; None of other rows.
     """
 
     row: NDArray[np.int64]
@@ -107,7 +119,12 @@ class _PrivateRows(NamedTuple):
     value: NDArray[np.float64]
     is_noise: NDArray[np.bool_]
     rows: int
-    fixed: bool
+    sent: int | None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the rows are messages."""
+        return self.sent is not None
 
     def same_places(self, other: _PrivateRows) -> bool:
         """Whether both have their entries at the same places, zero in the same ones."""
@@ -138,6 +155,53 @@ class _PrivateRows(NamedTuple):
         expected = self.value * by
         close = np.abs(other.value - expected) <= _ROUNDING * np.abs(expected)
         return bool(close.all() and np.isfinite(scales).all() and (scales != 0).all())
+
+
+class _Scales:
+    """By what rows and columns of another round are those of the base.
+
+    Args:
+        width: the number of columns.
+        noise: s.
+    """
+
+    def __init__(self, width: int, *, noise: float) -> None:
+        self.noise = noise
+        self._columns = np.ones(width)  # of messages that were passed
+        self._known = np.zeros(width, dtype=bool)  # of messages whether all in them is known
+
+    def agree(self, one: _PrivateRows, two: _PrivateRows) -> bool:
+        """Whether `two` is `one` with its rows scaled; of messages notes by what."""
+        by_column = np.where(one.is_noise, self.noise, 1.0) / self._columns[one.column]
+        held = np.flatnonzero((one.value != 0) & ~self._known[one.column])
+        ratios = one.ratios(two)[held] / by_column[held]
+        rows, empty = np.ones(one.rows), np.ones(one.rows, dtype=bool)
+        rows[one.row[held[::-1]]] = ratios[::-1]  # the first entry of a row decides
+        empty[one.row[held]] = False
+        expected = (one.value * rows[one.row] * by_column)[held]
+        close = np.abs(two.value[held] - expected) <= _ROUNDING * np.abs(expected)
+        if not (close.all() and np.isfinite(rows).all() and (rows != 0).all()):
+            return False
+        if one.sent is not None:
+            self._columns[one.sent : one.sent + one.rows] = rows
+            self._known[one.sent : one.sent + one.rows] = empty
+        return True
+
+
+def _noise_in_one_row(pairs: list[tuple[_PrivateRows, _PrivateRows]]) -> float:
+    """s, from a row that holds noise beside a contribution or a message; 1 where none does.
+
+    A row that holds a message takes part only if that message is not scaled, which `_Scales` sees.
+    """
+    for one, two in pairs:
+        ratios, held = one.ratios(two), one.value != 0
+        scale = np.full(one.rows, math.nan)
+        plain = np.flatnonzero(held & ~one.is_noise)[::-1]
+        scale[one.row[plain]] = ratios[plain]
+        noisy = np.flatnonzero(held & one.is_noise & np.isfinite(scale[one.row]))
+        if len(noisy):
+            return abs(float(ratios[noisy[0]] / scale[one.row[noisy[0]]]))
+    return 1.0
 
 
 def _bounds_ratio(base: RoundRecord, other: RoundRecord) -> float | None:
@@ -194,15 +258,15 @@ def _column_layout(group: Group) -> tuple[Any, ...]:
     return (Messages, group.block, group.kind, group.senders.tobytes(), group.links.tobytes())
 
 
-def _matrices(record: RoundRecord) -> Iterator[tuple[bool, csr_array]]:
-    """Every matrix of a round, and whether it holds messages."""
+def _matrices(record: RoundRecord) -> Iterator[tuple[int | None, csr_array]]:
+    """Every matrix of a round; of messages with their first column."""
     for group in record.groups:
         if isinstance(group, Messages):
-            yield True, group.rows
+            yield group.start, group.rows
     for _, rows in record.closure:
-        yield False, rows
+        yield None, rows
     for rows in record.end_state.values():
-        yield False, rows
+        yield None, rows
 
 
 def _private_rows(record: RoundRecord) -> Iterator[_PrivateRows]:
@@ -214,13 +278,13 @@ def _private_rows(record: RoundRecord) -> Iterator[_PrivateRows]:
             mask = known if isinstance(group, Known) else noise
             mask[group.start : group.start + group.size] = True
     # Entries in the order of rows and columns, so that those of two rounds can be paired.
-    for fixed, matrix in _matrices(record):
+    for sent, matrix in _matrices(record):
         matrix.sort_indices()
         row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
         kept = ~known[matrix.indices]
         column = matrix.indices[kept]
         yield _PrivateRows(
-            row[kept], column, matrix.data[kept], noise[column], matrix.shape[0], fixed
+            row[kept], column, matrix.data[kept], noise[column], matrix.shape[0], sent
         )
 
 

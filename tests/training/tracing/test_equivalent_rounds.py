@@ -114,8 +114,8 @@ def _two_coefficients(state: _X, round: Round) -> _X:
     """The end state mixes message and noise in another proportion every round."""
     k = round.index
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-    mixed = round.mix(state.x, kind="model")
-    return _X(mixed - sums * float(k) - round.noise(sums, std=1.0))
+    mixed = round.mix(sums + round.noise(sums, std=1.0), kind="sum")
+    return _X(mixed - float(k) * sums - round.noise(sums, std=1.0))
 
 
 def _other_kind(state: _X, round: Round) -> _X:
@@ -142,6 +142,48 @@ def test_rounds_that_differ_by_more_than_a_scale_stand_for_themselves(step):
     every = rounds_of(step)
     assert len({id(one) for one in every}) == 5
     assert all(one.scale_of is None for one in every)
+
+
+def _known_message(state: _X, round: Round) -> _X:
+    """What is sent is known, and the end state adds to it gradients in another proportion."""
+    k = round.index
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+    mixed = round.mix(state.x, kind="model")
+    return _X(mixed - sums * float(k) - round.noise(sums, std=1.0))
+
+
+def _at_a_rate(state: _X, round: Round) -> _X:
+    """A step whose message, and what follows from it, has another learning rate every round."""
+    rate = 0.1 * SHRINK[round.index - 1]
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+    direction = round.mix(sums + round.noise(sums, std=1.0), kind="direction")
+    sent = round.mix(state.x - rate * direction, kind="model")
+    return _X(sent - rate**2 * direction)
+
+
+@pytest.mark.parametrize(("step", "factors"), [(_known_message, (2, 3, 4, 5)), (_at_a_rate, None)])
+def test_rounds_may_have_what_they_send_scaled(step, factors):
+    """Of the second the last row mixes two messages, each with a number of its own."""
+    first, *others = every = rounds_of(step)
+    if factors is not None:
+        assert [one.scale_of for one in others] == [(first, factor) for factor in factors]
+    for one in every:
+        assert scaled_sensitivities(one) == pytest.approx(own_sensitivities(one), rel=1e-9)
+
+
+def test_what_is_sent_twice_in_two_proportions_is_no_scale():
+    """The sum of two messages with one number each is not one row with one number."""
+
+    def step(state, round):
+        rate = 0.1 * SHRINK[round.index - 1]
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        one = round.mix(rate * (sums + round.noise(sums, std=1.0)), kind="one")
+        two = round.mix(sums + round.noise(sums, std=1.0), kind="two")
+        return _X(round.mix(one + two, kind="both"))
+
+    first, second, *_ = rounds_of(step)
+    assert second.scale_of is None
+    assert second is not first
 
 
 @pytest.mark.parametrize("step", [_two_noises, _two_bounds, _two_coefficients])
