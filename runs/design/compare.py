@@ -24,17 +24,15 @@ from dataclasses import dataclass
 from ...privacy.accounting.accountant import epsilon as epsilon_of
 from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
 from ...privacy.accounting.request import Adjacency
-from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
 from ...privacy.batches.patterns import PatternKind
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement, Unit
 from ...privacy.noise.design.design import design
 from ...privacy.noise.design.kinds import Design, Kind
 from ...privacy.noise.design.pairs import pair_exposure
-from ...training.algorithms.learning_rates import rates_of, read_rates
 from ...training.graphs.graph import Graph
-from ..run_file.build import data_of, draws_otherwise, graph_of, sampling_rate_of, statement_of
+from ..run_file.build import data_of, graph_of, sampling_rate_of
 from ..run_file.run_file import RunFile
+from .asked import checked, known_to, step_sizes_of, target_adversary
 from .schema import Compared, Row
 from .trainable import Trained, trained
 from .words import advice, undone_by
@@ -103,7 +101,7 @@ class _Comparison:
 
     def __init__(self, config: RunFile, groups: int | None) -> None:
         self.config, self.rounds = config, config.training.rounds
-        self.statement = _checked(config)
+        self.statement = checked(config)
         graph = graph_of(config)
         if not isinstance(graph, Graph) or not graph.has_links or graph.agents < 2:
             raise InputError(
@@ -111,6 +109,7 @@ class _Comparison:
                 "rounds; a design of noise is made for its weights"
             )
         self.graph, self.weights = graph, graph.weights
+        self.step_sizes = step_sizes_of(config)
         needs_data = config.training.sampling_rate is None
         self.sampling_rate = sampling_rate_of(config, data_of(config) if needs_data else None)
         self.own = _own_sampling(config, groups, self.sampling_rate)
@@ -120,8 +119,8 @@ class _Comparison:
                 "adjacency='replace-one' has no design for records that take turns, since a record "
                 "and its replacement have different ones; use 'add-or-remove-one'"
             )
-        self.adversary = _target_adversary(config)
-        self.known = _known_to(self.adversary, graph.agents)
+        self.adversary = target_adversary(config)
+        self.known = known_to(self.adversary, graph.agents)
         self.hears = self.adversary == "eavesdropper" and config.graph.links == "clear"
         self.epsilon = self._target()
 
@@ -186,7 +185,14 @@ class _Comparison:
         )
 
     def _without_memory(self, kind: Kind) -> Row:
-        made = design(kind, self.weights, rounds=self.rounds, bands=1, knowing=self.known)
+        made = design(
+            kind,
+            self.weights,
+            rounds=self.rounds,
+            bands=1,
+            step_sizes=self.step_sizes,
+            knowing=self.known,
+        )
         turns = -(-self.rounds // self.own.groups)
         multiplier = self._multiplier(turns, self.own.rate)
         return self._row(self._way(made, self.own, multiplier, amplified=True, rounds=turns))
@@ -206,7 +212,14 @@ class _Comparison:
 
     def _ways(self, kind: Kind, sampling: _Sampling) -> list[_Way]:
         b, found = sampling.groups, list[_Way]()
-        of = functools.partial(design, kind, self.weights, rounds=self.rounds, knowing=self.known)
+        of = functools.partial(
+            design,
+            kind,
+            self.weights,
+            rounds=self.rounds,
+            step_sizes=self.step_sizes,
+            knowing=self.known,
+        )
         if sampling.own or not self.hears:
             multiplier = self._multiplier(1, 1.0)
             few = None if sampling.own else b  # of groups that are only proposed
@@ -235,6 +248,7 @@ class _Comparison:
             groups=sampling.groups,
             amplified=amplified,
             knowing=self.known,
+            step_sizes=self.step_sizes,
         )
         energy = made.energy if how.energy is None else how.energy
         multiplier *= how.joint
@@ -328,34 +342,6 @@ def _bound_of(made: Design) -> str:
     return "its ratio" if made.kind is Kind.PAIRS else "its kind"
 
 
-def _checked(config: RunFile) -> Statement:
-    """What every epsilon is said of; refuses what designs are not known for."""
-    statement = statement_of(config)
-    if statement.unit is not Unit.RECORD or statement.holders:
-        raise InputError(
-            f"unit='{statement.unit}' with {statement.about} has no design of noise; give "
-            "unit='record' without holders"
-        )
-    if draws_otherwise(config):
-        raise InputError(
-            f"batches={config.training.batches!r} have no design of noise; use batches='poisson' "
-            "without largest_batch"
-        )
-    if isinstance(
-        rates_of(read_rates(config.training.learning_rate), config.training.rounds), tuple
-    ):
-        raise InputError(
-            "learning_rate changes from round to round, and kinds of noise are compared for equal "
-            "ones; give it one number"
-        )
-    if config.participation is not None:
-        raise InputError(
-            "[participation] leaves agents out, whose noise others' is made to cancel; leave the "
-            "table out for a design of noise"
-        )
-    return statement
-
-
 def _own_sampling(config: RunFile, groups: int | None, rate: float) -> _Sampling:
     pattern = config.pattern
     if groups is None and not (pattern.is_every or pattern.kind is PatternKind.CYCLE):
@@ -374,21 +360,3 @@ def _own_sampling(config: RunFile, groups: int | None, rate: float) -> _Sampling
             f"times; use at most {math.floor(1 / rate + 1e-9)} groups, or a smaller sampling_rate"
         )
     return _Sampling(groups=groups, rate=min(1.0, groups * rate), own=True)
-
-
-def _target_adversary(config: RunFile) -> str:
-    return "eavesdropper" if config.privacy is None else config.privacy.adversary
-
-
-def _known_to(name: str, agents: int) -> list[frozenset[int]]:
-    """The sets of agents that may be the adversary; none where it knows no noise."""
-    if name == WORST_NEIGHBOUR:
-        return [frozenset({k}) for k in range(agents)]
-    if name == ALL_OTHERS:
-        return [frozenset(range(agents)) - {k} for k in range(agents)]
-    found = parse_adversary(name, agents)
-    if found.sees is Sees.ONE_MESSAGE:
-        raise InputError(
-            f"adversary={name!r} sees too little to be one; name the eavesdropper, or agents"
-        )
-    return [found.agents] if found.agents else []

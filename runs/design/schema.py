@@ -35,7 +35,8 @@ class Row(Described):
     """Of a turn, or of the run where it is one release, at noise multiplier 1."""
     noise: NotNegative
     """Root mean square of the noise in the models, in clip norms of a sum, over agents, rounds and
-    coordinates; times learning rate and clip norm over batch size it is that of the run."""
+    coordinates; times the largest learning rate and clip norm over batch size it is that of the
+    run."""
     energy: NotNegative
     """Its square at noise multiplier 1, of a record that takes all of its turns where that is what
     is accounted for, and of one turn where rounds are composed."""

@@ -57,6 +57,7 @@ def trained(
     groups: int,
     amplified: bool,
     knowing: Sequence[frozenset[int]] = (),
+    step_sizes: tuple[float, ...] = (),
 ) -> Trained:
     """The algorithm that makes the noise of a design on a graph.
 
@@ -66,17 +67,23 @@ def trained(
         groups: of records that take turns.
         amplified: whether turns are counted one by one, with their coins.
         knowing: sets of agents that may be the adversary.
+        step_sizes: learning rate of each round; all equal when not given.
     """
     if made.kind is Kind.INDEPENDENT:
         return Trained(algorithm="ldp-dsgd")
     if made.kind is Kind.ACROSS:
-        horizon, energy = _best_horizon(graph.weights, rounds=made.rounds)
+        horizon, energy = _best_horizon(graph.weights, rounds=made.rounds, step_sizes=step_sizes)
         uses = -(-made.rounds // made.period)
         return Trained(algorithm="whisper", settings={"horizon": horizon}, energy=energy * uses)
     if made.kind is Kind.PAIRS and made.bands == 1:
         return _of_decor(made, graph.weights, knowing)
     whole = made.bands == made.rounds  # a strategy of every round
-    run: _Run = {"rounds": made.rounds, "period": groups, "bands": 0 if whole else made.bands}
+    run: _Run = {
+        "rounds": made.rounds,
+        "period": groups,
+        "bands": 0 if whole else made.bands,
+        "step_sizes": step_sizes,
+    }
     modes = modes_of(graph.weights)
     if made.kind is Kind.JOINT:
         most = _most_bands(len(graph.weights), len(modes.eigenvalues), rounds=made.rounds)
@@ -119,6 +126,7 @@ class _Run(TypedDict):
     rounds: int
     period: int
     bands: int
+    step_sizes: tuple[float, ...]
 
 
 class _Remembered(NamedTuple):
@@ -150,7 +158,7 @@ def _made_by(algorithm: str, noise: _Remembered, run: _Run, *, amplified: bool) 
             spent[k] = filter_cost(noise.tables[k, 0], float(value), rounds=rounds)
     else:
         M = np.empty((len(values), rounds, rounds))
-        for k, gram in enumerate(grams(values, rounds=rounds)):
+        for k, gram in enumerate(grams(values, rounds=rounds, step_sizes=run["step_sizes"])):
             C = matrix_of(noise.tables[k], rounds=rounds)
             M[k] = C.T @ C
             spent[k] = np.trace(np.linalg.solve(M[k], gram))
@@ -173,11 +181,17 @@ def _of_decor(made: Design, weights: Matrix, knowing: Sequence[frozenset[int]]) 
     return Trained(algorithm="decor", settings={"correlation": ratio}, energy=energy, joint=joint)
 
 
-def _best_horizon(weights: Matrix, *, rounds: int) -> tuple[int, float]:
+def _best_horizon(
+    weights: Matrix, *, rounds: int, step_sizes: tuple[float, ...]
+) -> tuple[int, float]:
     """The horizon whose covariance leaves least noise in the models of all rounds."""
     modes = modes_of(weights)
-    squares = np.square(modes.eigenvalues)[:, None] ** np.arange(1, rounds + 1)
-    spent = squares @ (rounds - np.arange(rounds)) / rounds  # per round, by eigenspace
+    if step_sizes:
+        of_modes = grams(modes.eigenvalues, rounds=rounds, step_sizes=step_sizes)
+        spent = np.einsum("kss->k", of_modes) / rounds  # per round, by eigenspace
+    else:
+        squares = np.square(modes.eigenvalues)[:, None] ** np.arange(1, rounds + 1)
+        spent = squares @ (rounds - np.arange(rounds)) / rounds
     found = []
     for share in (1.0, 0.5, 0.25, 0.1):
         horizon = max(1, round(share * rounds))

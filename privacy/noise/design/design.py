@@ -27,7 +27,14 @@ from ..covariance import Matrix
 from .dual import Optimum, optimum
 from .kinds import Design, Kind
 from .pairs import pair_exposure
-from .toeplitz import Filter, best_filter, lower_bound, one_precision_bound, stretched
+from .toeplitz import (
+    Filter,
+    best_filter,
+    best_filter_of,
+    lower_bound,
+    one_precision_bound,
+    stretched,
+)
 from .workload import MOST_DENSE, MOST_ROUNDS, Modes, count, grams, modes_of, patterns
 
 __all__ = ["design"]
@@ -138,10 +145,6 @@ class _Maker:
             grams(modes.eigenvalues, rounds=rounds, step_sizes=step_sizes) if dense else None
         )
         self.equal_steps = not len(step_sizes)
-        if bands is not None and not self.equal_steps:
-            raise InputError(
-                f"bands={bands} is a filter for equal learning rates; leave step_sizes or bands out"
-            )
 
     def _spent(self) -> Matrix:
         """(modes,) what independent noise of an eigenspace costs in all rounds."""
@@ -174,17 +177,19 @@ class _Maker:
     def over_time(self) -> Design:
         weights = self.modes.weights
         if self.bands is None and self.grams is not None:
-            found = self._dense(np.einsum("k,kst->st", weights, self.grams)[None])
+            found = self._dense(self._summed(weights))
             return self._made(
                 Kind.TIME,
                 found.cost / self.rounds,
                 found.lower_bound / self.rounds,
                 precise=found.precisions,
             )
-        made = self._filter(self.modes.eigenvalues, weights)
+        made = self._filter(weights)
         energy = made.cost * self.uses / self.rounds
         low = 0.0
-        if self.certified:
+        if self.certified and not self.equal_steps:
+            low = self._dense(self._summed(weights)).lower_bound / self.rounds
+        elif self.certified:
             low = one_precision_bound(self.modes, rounds=self.rounds, period=self.period)
         return self._made(Kind.TIME, energy, low, filters=(self._scaled(made.coefficients, 1.0),))
 
@@ -199,7 +204,7 @@ class _Maker:
                 precise=found.precisions,
                 of_all=of_all,
             )
-        every = [self._filter(np.array([value]), np.ones(1)) for value in self.modes.eigenvalues]
+        every = [self._filter(alone) for alone in np.eye(len(self.modes.eigenvalues))]
         costs = np.array([one.cost for one in every])
         costs = np.maximum(costs, _FLOOR * costs.max())
         found = self._over_agents(costs)
@@ -208,7 +213,10 @@ class _Maker:
             for one, precise in zip(every, found.precisions[:, 0, 0], strict=True)
         )
         low, energy = 0.0, found.cost * self.uses / self.rounds
-        if self.certified:
+        if self.certified and not self.equal_steps and self.grams is not None:
+            turns = patterns(self.rounds, self.period)
+            low, _ = self._bound_over_all(optimum(self.grams, self.shares, turns))
+        elif self.certified:
             length = {"rounds": self.rounds, "period": self.period}
             multipliers = stretched(self.modes, self.shares, **length)
             low = lower_bound(self.modes, self.shares, multipliers, **length)
@@ -233,14 +241,16 @@ class _Maker:
         exposed = pair_exposure(weights, ratio=ratio, knowing=knowing)
         costs = self.modes.weights * (1.0 + ratio * of)
         if bands is None and self.grams is not None:
-            best = self._dense(np.einsum("k,kst->st", costs, self.grams)[None])
+            best = self._dense(self._summed(costs))
             precise: Matrix | None = best.precisions
             filters: tuple[Matrix, ...] = ()
             low, total = best.lower_bound, best.cost
         else:
-            made = self._filter(self.modes.eigenvalues, costs)
+            made = self._filter(costs)
             precise, filters = None, (self._scaled(made.coefficients, 1.0),)
-            low, total = made.cost * self.uses, made.cost * self.uses
+            low = total = made.cost * self.uses
+            if not self.equal_steps:
+                low = self._dense(self._summed(costs)).lower_bound if self.certified else 0.0
         return self._made(
             Kind.PAIRS,
             total * exposed / self.rounds,
@@ -255,15 +265,23 @@ class _Maker:
         """What the best strategy over time costs, for variances of each eigenspace."""
         costs = self.modes.weights * variances
         if self.bands is None and self.grams is not None:
-            return self._dense(np.einsum("k,kst->st", costs, self.grams)[None]).cost
-        return self._filter(self.modes.eigenvalues, costs).cost * self.uses
+            return self._dense(self._summed(costs)).cost
+        return self._filter(costs).cost * self.uses
+
+    def _summed(self, costs: Matrix) -> Matrix:
+        """(T, T), the Gram matrix of all eigenspaces together, by what noise in each costs."""
+        assert self.grams is not None  # noqa: S101 - so is every caller's
+        return np.asarray(np.einsum("k,kst->st", costs, self.grams))
 
     def _dense(self, gram: Matrix) -> Optimum:
-        return optimum(gram, np.ones((1, 1)), patterns(self.rounds, self.period))
+        return optimum(gram[None], np.ones((1, 1)), patterns(self.rounds, self.period))
 
-    def _filter(self, eigenvalues: Matrix, weights: Matrix) -> Filter:
-        bands = self.bands or 1
-        return best_filter(eigenvalues, weights=weights, rounds=self.rounds, bands=bands)
+    def _filter(self, weights: Matrix) -> Filter:
+        """For eigenspaces by their weights, (modes,)."""
+        bands, values = self.bands or 1, self.modes.eigenvalues
+        if not self.equal_steps:
+            return best_filter_of(self._summed(weights), bands=bands)
+        return best_filter(values, weights=weights, rounds=self.rounds, bands=bands)
 
     def _scaled(self, coefficients: Matrix, precision: float) -> Matrix:
         """With columns so long that a pattern of `uses` rounds costs the precision."""

@@ -25,6 +25,7 @@ from .workload import Modes, grams, patterns
 __all__ = [
     "Filter",
     "best_filter",
+    "best_filter_of",
     "diagonal_bound",
     "filter_cost",
     "lower_bound",
@@ -102,6 +103,54 @@ def best_filter(
         tail, value = found.x, float(found.fun)
     c = np.concatenate([[1.0], tail])
     return Filter(coefficients=c / np.linalg.norm(c), cost=max(float(np.exp(value)), floor))
+
+
+def best_filter_of(gram: Matrix, *, bands: int) -> Filter:
+    """The same for any Gram matrix, such as that of learning rates that differ.
+
+    With G = C^-1 the cost is tr(K G G'), and its derivative by c_j is -2 tr(G G' K G S_j), S_j the
+    shift by j rounds.
+
+    Args:
+        gram: K, (T, T), positive definite.
+        bands: p, at most T.
+
+    >>> from .workload import grams
+    >>> plain = grams([1.0], rounds=50)[0]
+    >>> best_filter_of(plain, bands=2).coefficients.round(4).tolist()
+    [0.8158, 0.5783]
+    """
+    from scipy.linalg import solve_triangular, toeplitz
+    from scipy.optimize import minimize
+
+    rounds = len(gram)
+
+    def cost(tail: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        column = np.zeros(rounds)
+        column[:bands] = [1.0, *tail]
+        C = toeplitz(column, np.zeros(rounds))
+        with np.errstate(over="ignore", invalid="ignore"):
+            G = solve_triangular(C, np.eye(rounds), lower=True, check_finite=False)
+            N = G.T @ gram @ G
+            energy = float(np.trace(N))
+        if not energy < 1e200:  # C^-1 grows without bound
+            return 1e3, np.zeros_like(tail)
+        P = G @ N
+        slope = np.array([-2.0 * np.trace(P, offset=j) for j in range(1, bands)])
+        size = float(column @ column)
+        return float(np.log(energy * size)), slope / energy + 2.0 * tail / size
+
+    start = np.ones(bands)
+    for j in range(1, bands):
+        start[j] = start[j - 1] * (j - 0.5) / j
+    if bands == 1:
+        tail, value = np.zeros(0), cost(np.zeros(0))[0]
+    else:
+        options = {"maxiter": 1000, "ftol": 1e-13, "gtol": 1e-10}
+        found = minimize(cost, start[1:], jac=True, method="L-BFGS-B", options=options)
+        tail, value = found.x, float(found.fun)
+    c = np.concatenate([[1.0], tail])
+    return Filter(coefficients=c / np.linalg.norm(c), cost=float(np.exp(value)))
 
 
 def filter_cost(coefficients: Matrix, eigenvalue: float, *, rounds: int) -> float:

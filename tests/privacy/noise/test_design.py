@@ -176,7 +176,6 @@ def test_pair_secrets_hide_nothing_from_all_others():
         ({"rounds": 20_000}, "rounds=20000"),
         ({"rounds": 20, "period": 4, "bands": 5}, "bands=5"),
         ({"rounds": 300, "step_sizes": [1.0] * 300}, "step_sizes"),
-        ({"rounds": 4, "bands": 2, "step_sizes": [1.0, 1.0, 0.5, 0.5]}, "bands=2"),
     ],
 )
 def test_numbers_that_make_no_design_are_refused(settings, named):

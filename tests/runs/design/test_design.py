@@ -309,3 +309,34 @@ def test_joint_noise_is_written_with_as_much_memory_as_its_plan_can_view():
     )
     assert plan.guarantees[0].epsilon == pytest.approx(4.0, rel=1e-4)
     assert str(plan.guarantees[0].status) == "proven"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", [{"cycle": 4}, "every"])
+@pytest.mark.parametrize("rate", [0.05, 0.25])
+def test_where_learning_rates_differ_every_row_is_planned_as_it_says(turns, rate):
+    """The file that a row writes keeps the schedule, and its plan is at the row's noise."""
+    schedule = {"schedule": "cosine", "start": 0.5, "warmup": 2}
+    tables = {
+        **KEYS,
+        "data": {"name": "digits", "agents": 5},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5, "participation": turns},
+        "training": {"rounds": 12, "sampling_rate": rate, "learning_rate": schedule},
+    }
+    base = read_tables(tables)
+    found = compare(base)
+    equal = compare(read_tables(tables, ["training.learning_rate=0.5"]))
+    assert [row.noise for row in found.rows] != [row.noise for row in equal.rows]
+    for row in found.rows:
+        written = run_file_with(base, row, epsilon=found.epsilon)
+        assert written.training.learning_rate == schedule
+        plan = make_plan(written)
+        assert plan.noise_multiplier == pytest.approx(row.noise_multiplier, rel=1e-4)
+        assert plan.guarantee("eavesdropper").epsilon == pytest.approx(2.0, abs=1e-3)
+
+
+def test_rates_that_differ_in_more_rounds_than_are_dense_are_refused():
+    schedule = {"schedule": "step", "start": 0.5, "factor": 0.5, "every": 9}
+    training = {"rounds": 201, "sampling_rate": 0.05, "learning_rate": schedule}
+    with pytest.raises(InputError, match="use at most 200 rounds"):
+        compare(read_tables({**KEYS, "training": training}))

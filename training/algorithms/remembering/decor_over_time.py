@@ -54,7 +54,7 @@ from ...graphs.graph import Topology
 from ..algorithm import Algorithm
 from ..correlated.shared_step import shared_noise, unsteered
 from . import strategy as of_strategy
-from .strategy import graph_of, row_of, strategy_table
+from .strategy import graph_of, row_of, strategy_table, weighed_steps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,15 +95,25 @@ class State(NamedTuple):
 
 
 @functools.lru_cache(64)
-def _best_ratio(weights: bytes, agents: int, rounds: int, period: int, bands: int) -> float:
+def _best_ratio(
+    weights: bytes, agents: int, rounds: int, period: int, bands: int, steps: tuple[float, ...]
+) -> float:
     W = np.frombuffer(weights).reshape(agents, agents)
     apart = min(period or rounds, rounds)
     few = min(bands, apart) if 0 < bands < rounds else None
-    return design(Kind.PAIRS, W, rounds=rounds, period=apart, bands=few, certified=False).ratio
+    return design(
+        Kind.PAIRS, W, rounds=rounds, period=apart, bands=few, step_sizes=steps, certified=False
+    ).ratio
 
 
 def prepare(
-    *, graph: Topology, rounds: int, correlation: float | None, period: int, bands: int
+    *,
+    graph: Topology,
+    rounds: int,
+    correlation: float | None,
+    period: int,
+    bands: int,
+    step_sizes: tuple[float, ...] = (),
 ) -> dict[str, object]:
     """Steps 1 and 2: the strategy, the factor, and who knows each of its sources.
 
@@ -119,13 +129,22 @@ def prepare(
     (torch.Size([4, 8]), torch.Size([9, 9]), [0, 1])
     """
     weights = graph_of(graph, algorithm="decor-over-time").weights
-    run = {"rounds": rounds, "period": period, "bands": bands}
-    table = strategy_table(weights, **run, algorithm="decor-over-time")  # refuses what has none
+    table_of = functools.partial(
+        strategy_table,
+        weights,
+        rounds=rounds,
+        period=period,
+        bands=bands,
+        algorithm="decor-over-time",
+        step_sizes=step_sizes,
+    )
+    table = table_of()  # refuses what has none
     if correlation is None:
         held = np.ascontiguousarray(weights, dtype=np.float64)
-        correlation = _best_ratio(held.tobytes(), len(held), rounds, period, bands)
+        steps = weighed_steps(step_sizes, rounds=rounds)
+        correlation = _best_ratio(held.tobytes(), len(held), rounds, period, bands, steps)
     if correlation > 0:
-        table = strategy_table(weights, **run, algorithm="decor-over-time", ratio=correlation)
+        table = table_of(ratio=correlation)
     sources = decor_factor(weights, local_variance=1.0, pair_variance=correlation)
     sources = sources[:, sources.any(axis=0)]  # no pairs where the ratio is 0
     known_to = [frozenset(np.flatnonzero(column).tolist()) for column in sources.T]

@@ -58,7 +58,9 @@ class State(NamedTuple):
     past: tuple[Agents, ...]
 
 
-def prepare(*, rounds: int, period: int, bands: int) -> dict[str, object]:
+def prepare(
+    *, rounds: int, period: int, bands: int, step_sizes: tuple[float, ...] = ()
+) -> dict[str, object]:
     """Step 1: the strategy of prefix sums.
 
     Raises:
@@ -69,7 +71,12 @@ def prepare(*, rounds: int, period: int, bands: int) -> dict[str, object]:
     ((20, 20), 0.6351, 0.3759)
     """
     table = strategy_table(
-        np.ones((1, 1)), rounds=rounds, period=period, bands=bands, algorithm="dp-ftrl"
+        np.ones((1, 1)),
+        rounds=rounds,
+        period=period,
+        bands=bands,
+        algorithm="dp-ftrl",
+        step_sizes=step_sizes,
     )
     return {"strategy": table}
 

@@ -65,7 +65,14 @@ class State(NamedTuple):
     past: tuple[Agents, ...]
 
 
-def prepare(*, graph: Topology, rounds: int, period: int, bands: int) -> dict[str, object]:
+def prepare(
+    *,
+    graph: Topology,
+    rounds: int,
+    period: int,
+    bands: int,
+    step_sizes: tuple[float, ...] = (),
+) -> dict[str, object]:
     """Steps 1 and 2, for the mixing weights of the run.
 
     Raises:
@@ -81,7 +88,12 @@ def prepare(*, graph: Topology, rounds: int, period: int, bands: int) -> dict[st
 
     weights = graph_of(graph, algorithm="joint-dsgd").weights
     tables = joint_tables(
-        weights, rounds=rounds, period=period, bands=bands, algorithm="joint-dsgd"
+        weights,
+        rounds=rounds,
+        period=period,
+        bands=bands,
+        algorithm="joint-dsgd",
+        step_sizes=step_sizes,
     )
     return {
         "strategies": tables,

@@ -57,7 +57,14 @@ class State(NamedTuple):
     past: tuple[Agents, ...]
 
 
-def prepare(*, graph: Topology, rounds: int, period: int, bands: int) -> dict[str, object]:
+def prepare(
+    *,
+    graph: Topology,
+    rounds: int,
+    period: int,
+    bands: int,
+    step_sizes: tuple[float, ...] = (),
+) -> dict[str, object]:
     """Step 1: the strategy, for the mixing weights of the run.
 
     Raises:
@@ -75,6 +82,7 @@ def prepare(*, graph: Topology, rounds: int, period: int, bands: int) -> dict[st
         period=period,
         bands=bands,
         algorithm="mafalda",
+        step_sizes=step_sizes,
     )
     return {"strategy": table}
 

@@ -4,6 +4,8 @@
     bands p      C[t, s] = 0 where t - s >= p: the optimum without what lies outside, or the best
                  strategy that is the same in every round, whichever leaves less noise
     long runs    above 200 rounds a strategy is the same in every round, a table of one row
+rates        where learning rates differ, it is best for noise that reaches the models by them; a
+             strategy of a long run is that of equal ones
     scale        the largest sum of M_ss over the rounds j, j + b, ... is 1
 
 | symbol | name here  | shape           | meaning                                                |
@@ -35,7 +37,7 @@ from ....privacy.noise.correlated import decor_covariance
 from ....privacy.noise.design.design import design
 from ....privacy.noise.design.kinds import Kind, toeplitz_strategy
 from ....privacy.noise.design.over_time import strategy_of
-from ....privacy.noise.design.toeplitz import best_filter
+from ....privacy.noise.design.toeplitz import best_filter, best_filter_of
 from ....privacy.noise.design.workload import MOST_DENSE, MOST_ROUNDS, Modes, grams, modes_of
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ __all__ = [
     "pair_variances",
     "row_of",
     "strategy_table",
+    "weighed_steps",
 ]
 
 _NOTHING = 1e-9  # of an entry, over the largest one
@@ -112,7 +115,14 @@ def row_of(table: Tensor, round: Round) -> Tensor:
 
 
 def strategy_table(
-    weights: Array, *, rounds: int, period: int, bands: int, algorithm: str, ratio: float = 0.0
+    weights: Array,
+    *,
+    rounds: int,
+    period: int,
+    bands: int,
+    algorithm: str,
+    ratio: float = 0.0,
+    step_sizes: tuple[float, ...] = (),
 ) -> Tensor:
     """The best strategy for mixing weights as a table, row t from its diagonal backwards.
 
@@ -123,6 +133,7 @@ def strategy_table(
         bands: p; 0 is T.
         algorithm: its name, for words.
         ratio: variance of pair secrets over that of own noise, which the strategy is best for.
+        step_sizes: learning rate of each round; equal ones by default, and above 200 rounds.
 
     Returns:
         (T, p) float64; (1, p) above 200 rounds.
@@ -139,11 +150,20 @@ def strategy_table(
     import torch
 
     held = _checked(weights, rounds=rounds, algorithm=algorithm)
-    table = _table(held.tobytes(), len(held), ratio, *_asked(rounds, period, bands))
+    steps = weighed_steps(step_sizes, rounds=rounds)
+    table = _table(held.tobytes(), len(held), ratio, *_asked(rounds, period, bands), steps)
     return torch.from_numpy(table.copy())
 
 
-def joint_tables(weights: Array, *, rounds: int, period: int, bands: int, algorithm: str) -> Tensor:
+def joint_tables(
+    weights: Array,
+    *,
+    rounds: int,
+    period: int,
+    bands: int,
+    algorithm: str,
+    step_sizes: tuple[float, ...] = (),
+) -> Tensor:
     """The best strategy for each eigenspace of mixing weights; the arguments are those above.
 
     Returns:
@@ -159,8 +179,18 @@ def joint_tables(weights: Array, *, rounds: int, period: int, bands: int, algori
     import torch
 
     held = _checked(weights, rounds=rounds, algorithm=algorithm)
-    tables = _joint(held.tobytes(), len(held), *_asked(rounds, period, bands))
+    steps = weighed_steps(step_sizes, rounds=rounds)
+    tables = _joint(held.tobytes(), len(held), *_asked(rounds, period, bands), steps)
     return torch.from_numpy(tables.copy())
+
+
+def weighed_steps(step_sizes: tuple[float, ...], *, rounds: int) -> tuple[float, ...]:
+    """The learning rates that a strategy is made for; () where it is that of equal ones.
+
+    >>> weighed_steps((0.2, 0.1), rounds=2), weighed_steps((0.1,) * 500, rounds=500)
+    ((0.2, 0.1), ())
+    """
+    return step_sizes if rounds <= MOST_DENSE else ()
 
 
 def matrix_of(table: Array, *, rounds: int) -> Array:
@@ -263,7 +293,13 @@ def _long(filters: Array, shares: Array, *, rounds: int, period: int) -> Array:
 
 @functools.lru_cache(64)
 def _table(
-    weights: bytes, agents: int, ratio: float, rounds: int, period: int, bands: int
+    weights: bytes,
+    agents: int,
+    ratio: float,
+    rounds: int,
+    period: int,
+    bands: int,
+    steps: tuple[float, ...],
 ) -> Array:
     W = np.frombuffer(weights).reshape(agents, agents)
     modes = modes_of(W)
@@ -276,25 +312,31 @@ def _table(
 
     if rounds > MOST_DENSE:
         return _long(filtered()[None], np.ones((1, 1)), rounds=rounds, period=period)[0]
-    gram = np.einsum("k,kst->st", costs, grams(modes.eigenvalues, rounds=rounds))
+    of_modes = grams(modes.eigenvalues, rounds=rounds, step_sizes=steps)
+    gram = np.einsum("k,kst->st", costs, of_modes)
     every = [strategy_of(gram, period=period).matrix[None]]
     if bands < rounds and bands <= period:  # turns are counted one by one
-        every.append(toeplitz_strategy(filtered(), rounds)[None])
+        found = best_filter_of(gram, bands=bands).coefficients if steps else filtered()
+        every.append(toeplitz_strategy(found, rounds)[None])
     one = _Strategies(gram[None], np.ones(1), np.ones((1, 1)), period=period)
     return one.tables(every, bands=bands)[0]
 
 
 @functools.lru_cache(64)
-def _joint(weights: bytes, agents: int, rounds: int, period: int, bands: int) -> Array:
+def _joint(
+    weights: bytes, agents: int, rounds: int, period: int, bands: int, steps: tuple[float, ...]
+) -> Array:
     W = np.frombuffer(weights).reshape(agents, agents)
     modes = modes_of(W)
     shares = modes.shares[:1] if modes.alike else modes.shares
-    asked = functools.partial(design, Kind.JOINT, W, rounds=rounds, certified=False)
+    asked = functools.partial(
+        design, Kind.JOINT, W, rounds=rounds, step_sizes=steps, certified=False
+    )
     if rounds > MOST_DENSE:
         filters = np.stack(asked(period=period, bands=bands).filters)
         return _long(filters, shares, rounds=rounds, period=period)
     every = [np.stack(asked(period=period).strategies())]
     if bands < rounds and bands <= period:
         every.append(np.stack(asked(bands=bands).strategies()))
-    of_modes = grams(modes.eigenvalues, rounds=rounds)
+    of_modes = grams(modes.eigenvalues, rounds=rounds, step_sizes=steps)
     return _Strategies(of_modes, modes.weights, shares, period=period).tables(every, bands=bands)
