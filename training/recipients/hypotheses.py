@@ -100,6 +100,7 @@ def refusal(
         or _of_step(subject)
         or _of_model(model)
         or _of_size(subject, model)
+        or _of_rates(subject)
         or _of_trace(subject, traces)
     )
 
@@ -168,6 +169,16 @@ def _of_size(subject: Subject, model: LinearModel) -> str | None:
         return (
             f"{largest}learning_rate={subject.largest_rate:g} is above {limit:.4g}, 2 B / (n beta) "
             f"with B {model.batch_size:g}, n {model.most_records}, beta {model.curvature:g}"
+        )
+    return None
+
+
+def _of_rates(subject: Subject) -> str | None:
+    """What was added at one rate would be moved away by the noise of a round with a smaller one."""
+    if isinstance(subject.learning_rate, tuple):
+        return (
+            "the learning rate changes from round to round, and with it the noise in the models, "
+            "which the bound takes to be equal; give learning_rate one number"
         )
     return None
 

@@ -49,8 +49,33 @@ def run_file(tmp_path: Path) -> Path:
     return write_run_file(tmp_path)
 
 
+SCHEDULE = 'training.learning_rate={schedule="step",start=0.5,factor=0.25,every=5}'
+
+
 def final(out: Path, round: int = 12) -> torch.Tensor:
     return load_checkpoint(out / f"checkpoints/round-{round:06d}.safetensors").state["x"]
+
+
+def test_a_run_goes_on_at_the_rate_of_its_round(run_file):
+    """Cut off after the rate fell for the first time; it falls again after round 10."""
+    config, out = cut_off(run_file, NO_TARGET, SEEDED, SCHEDULE)
+    resume_run(config, out)
+    train_run(config, out.with_name("whole"))
+    assert torch.equal(final(out), final(out.with_name("whole")))
+    rates = [0.5] * 5 + [0.125] * 5 + [0.03125] * 2
+    listed = load_run_file(run_file, [NO_TARGET, SEEDED, f"training.learning_rate={rates}"])
+    train_run(listed, out.with_name("listed"))
+    assert torch.equal(final(out), final(out.with_name("listed")))
+    plain = load_run_file(run_file, [NO_TARGET, SEEDED, "training.learning_rate=0.5"])
+    train_run(plain, out.with_name("plain"))
+    assert not torch.allclose(final(out), final(out.with_name("plain")), atol=1e-3)
+
+
+def test_a_run_goes_on_with_no_other_schedule(run_file):
+    _, out = cut_off(run_file, NO_TARGET, SEEDED, SCHEDULE)
+    other = load_run_file(run_file, [NO_TARGET, SEEDED, SCHEDULE.replace("0.25", "0.5")])
+    with pytest.raises(ValueError, match="a run is continued as it was begun"):
+        resume_run(other, out)
 
 
 def test_a_seeded_run_that_was_cut_off_ends_with_the_same_models_bit_for_bit(run_file):

@@ -85,6 +85,16 @@ def test_every_hypothesis_holds_of_logistic_regression_by_steps_that_are_mixed()
         (subject("whisper"), LOGISTIC, "noise is shared"),
         (subject("decor"), LOGISTIC, "noise is shared"),
         (subject(learning_rate=0.1001), LOGISTIC, "learning_rate=0.1001 is above 0.1"),
+        (
+            subject(learning_rate=(0.11, *(0.01,) * 19)),
+            LOGISTIC,
+            "the largest learning_rate=0.11 is above 0.1",
+        ),
+        (
+            subject(learning_rate=(0.1, *(0.01,) * 19)),
+            LOGISTIC,
+            "the learning rate changes from round to round, and with it the noise in the models",
+        ),
         (subject(), with_(outputs=10), "softmax of 10 classes"),
         (subject(), with_(network="mlp"), "not linear"),
         (subject(), with_(network="mine:Net"), "not linear"),

@@ -161,12 +161,24 @@ def _at_a_rate(state: _X, round: Round) -> _X:
     return _X(sent - rate**2 * direction)
 
 
-@pytest.mark.parametrize(("step", "factors"), [(_known_message, (2, 3, 4, 5)), (_at_a_rate, None)])
+def _sent_and_kept(state: _X, round: Round) -> _X:
+    """What is sent has another learning rate every round, and so has what is added to it."""
+    rate = 0.1 * SHRINK[round.index - 1]
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+    noisy = sums + round.noise(sums, std=1.0)
+    return _X(round.mix(state.x - rate * noisy, kind="model") - rate * noisy)
+
+
+@pytest.mark.parametrize(
+    ("step", "factors"),
+    [(_known_message, (2, 3, 4, 5)), (_sent_and_kept, (1, 1, 1, 1)), (_at_a_rate, None)],
+)
 def test_rounds_may_have_what_they_send_scaled(step, factors):
     """Of the second the last row mixes two messages, each with a number of its own."""
     first, *others = every = rounds_of(step)
     if factors is not None:
-        assert [one.scale_of for one in others] == [(first, factor) for factor in factors]
+        same = [one.scale_of or (first, 1.0) for one in others]
+        assert same == [(first, pytest.approx(factor, rel=1e-12)) for factor in factors]
     for one in every:
         assert scaled_sensitivities(one) == pytest.approx(own_sensitivities(one), rel=1e-9)
 
