@@ -76,7 +76,7 @@ def overlaps(keys: Mapping[str, Sequence[Any]], *, tunes: bool) -> Iterator[str]
     """Keys of the run file that two keys of the sweep set, so that one would undo the other."""
     owner: dict[str, str] = {}
     for key, values in keys.items():
-        own = {key: None} | {k: None for v in values if isinstance(v, Mapping) for k in v}
+        own = {key: None} | {k: None for v in map(_together, values) for k in v}
         for one in own:
             if one != key and one == "training.seed":
                 yield f"{key!r} sets 'training.seed', which is what `seeds` is for; use that"
@@ -111,7 +111,18 @@ def combinations(keys: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Choice
 
 
 def choice_of(key: str, value: Any) -> Choice:
-    """A value, or a table of keys that go together, which may hold a `label`."""
+    """A value, or a table of keys that go together, which may hold a `label`.
+
+    A table whose keys are no "table.key" is a value itself, such as a schedule of learning rates.
+
+    >>> choice_of("training.learning_rate", {"schedule": "cosine", "start": 0.5}).overrides
+    ('training.learning_rate={"schedule" = "cosine", "start" = 0.5}',)
+    """
+    if isinstance(value, Mapping) and not _together(value):
+        label = value.get("label")
+        value = {k: v for k, v in value.items() if k != "label"}
+        shown = label or ", ".join(f"{k}={_text(v)}" for k, v in value.items())
+        return Choice(shown=str(shown), overrides=(f"{key}={toml_of(value)}",))
     if not isinstance(value, Mapping):
         return Choice(shown=_text(value), overrides=(f"{key}={toml_of(value)}",))
     together = {k: v for k, v in value.items() if k != "label"}
@@ -122,6 +133,13 @@ def choice_of(key: str, value: Any) -> Choice:
         shown=str(value.get("label", words)),
         overrides=tuple(f"{k}={toml_of(v)}" for k, v in together.items()),
     )
+
+
+def _together(value: Any) -> Mapping[str, Any]:
+    """A table of keys of the run file that go together; nothing of any other value."""
+    if not isinstance(value, Mapping):
+        return {}
+    return value if any("." in key for key in value) else {}
 
 
 def _text(value: Any) -> str:

@@ -62,6 +62,8 @@ def test_an_enum_hyper_parameter_is_read_from_its_name(run_file: Path) -> None:
         ["data.partition=dirichlet", "data.concentration=0.1", "graph.name=grid"],
         ["graph.name=erdos-renyi", "graph.edge_probability=0.4", "graph.seed=3"],
         ["privacy.noise_multiplier=0", "privacy.clip_norm=inf", "graph.links=encrypted"],
+        ['training.learning_rate={schedule="cosine",start=0.5,warmup=9}'],
+        ["training.rounds=3", "training.learning_rate=[0.3,0.2,0.1]", "intercept.rounds=[1]"],
         ["intercept.rounds=[]", "intercept.victims=[3]", 'data.root="a \\"b\\" \\\\ é"'],
     ],
 )

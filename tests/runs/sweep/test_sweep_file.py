@@ -153,6 +153,16 @@ def test_settings_that_differ_have_names_that_differ(tmp_path: Path):
 RATE = "training.learning_rate"
 
 
+def test_a_table_without_a_key_of_the_run_file_is_a_value():
+    cosine = {"schedule": "cosine", "start": 0.5}
+    values = [0.1, [0.2, 0.1], cosine, {**cosine, "start": 0.25, "label": "slow"}]
+    points = points_of(swept(grid={RATE: values}), {})
+    shown = [point.settings[RATE] for point in points]
+    assert shown == ["0.1", "[0.2, 0.1]", "schedule=cosine, start=0.5", "slow"]
+    assert points[3].overrides[0] == f'{RATE}={{"schedule" = "cosine", "start" = 0.25}}'
+    assert len({point.name for point in points}) == 4
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
