@@ -196,8 +196,7 @@ def read_rates(value: object) -> LearningRates:
         return value
     if isinstance(value, Mapping):
         return _read_table(value)
-    if hasattr(value, "tolist"):  # an array
-        value = value.tolist()
+    value = getattr(value, "tolist", lambda: value)()  # of an array
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if not value:
             raise InputError(

@@ -271,3 +271,21 @@ def test_no_round_beyond_the_schedule_is_done():
         run.advance()
     with pytest.raises(InputError, match="round 6 is beyond the planned rounds=5"):
         run.advance()
+
+
+def test_rates_may_stand_in_an_array():
+    assert read_rates(torch.tensor([0.5, 0.25])) == (0.5, 0.25)
+
+
+def test_noise_with_memory_is_not_made_for_a_rate_that_vanishes():
+    with pytest.raises(InputError, match="must lie within a factor of 1e6 for a design of noise"):
+        account("mafalda", **RUN, rounds=2, noise_multiplier=1.0, learning_rate=[1.0, 1e-7])
+
+
+def test_of_a_schedule_no_more_rounds_are_stated_than_it_has():
+    found = account("dp-dpsgd", **RUN, rounds=5, noise_multiplier=1.0, learning_rate=RATES)
+    one = account("dp-dpsgd", **RUN, rounds=5, noise_multiplier=1.0, learning_rate=0.1)
+    three = one.epsilon("eavesdropper", rounds=3)
+    assert found.epsilon("eavesdropper", rounds=3) == pytest.approx(three, rel=1e-9)
+    with pytest.raises(InputError, match="6 rounds of 5 that differ"):
+        found.epsilon("eavesdropper", rounds=6)
