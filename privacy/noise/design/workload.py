@@ -169,8 +169,8 @@ def checked_steps(rounds: int, step_sizes: Sequence[float]) -> Matrix:
         )
     if eta.min() < 1e-6 * eta.max():
         raise InputError(
-            f"step_sizes, the learning rates, from {eta.min():g} to {eta.max():g} must lie within a "
-            "factor of 1e6 for a design of noise; end the run where the learning rate vanishes"
+            f"step_sizes, the learning rates, from {eta.min():g} to {eta.max():g} must lie within "
+            "a factor of 1e6 for a design of noise; end the run where the learning rate vanishes"
         )
     return np.asarray(eta / eta.max())
 

@@ -177,7 +177,7 @@ def test_rounds_may_have_what_they_send_scaled(step, factors):
     """Of the second the last row mixes two messages, each with a number of its own."""
     first, *others = every = rounds_of(step)
     if factors is not None:
-        same = [one.scale_of or (first, 1.0) for one in others]
+        same = [(first, 1.0) if one is first else one.scale_of for one in others]
         assert same == [(first, pytest.approx(factor, rel=1e-12)) for factor in factors]
     for one in every:
         assert scaled_sensitivities(one) == pytest.approx(own_sensitivities(one), rel=1e-9)
