@@ -91,6 +91,7 @@ def attack_images(
     denoiser: Denoiser | None = None,
     device: torch.device | None = None,
     progress: Callable[[str], None] | None = None,
+    within: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
     """The four rows for a set of images, planted together in groups, each in rounds of its own.
 
@@ -110,6 +111,7 @@ def attack_images(
         denoiser: as of `reconstruct`, for presets that weigh candidates.
         device: where to search; where the trial's rounds run by default.
         progress: called with a line after each group.
+        within: called with (step, total) in each search.
 
     Returns:
         Rows in the order blind guess, no defence, clipping only, defended.
@@ -163,6 +165,7 @@ def attack_images(
                     candidates=candidates,
                     imprints=tuple(sent.values()),
                     denoiser=denoiser if weighs else None,
+                    progress=within,
                     device=trial.setting.device if device is None else device,
                 )
             )

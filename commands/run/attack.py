@@ -212,6 +212,7 @@ def _attack_runs(
             overrides=overrides,
             device=device,
             progress=progress,
+            expect=progress.expect,
             stop=stop_of_command(),
         )
     rows = list(attack_sweep_rows(found, convention=convention))
@@ -246,6 +247,7 @@ def _attack_folder(
             device=device,
             convention=convention,
             progress=progress,
+            expect=progress.expect,
             stop=stop_of_command(),
         )
     if json:

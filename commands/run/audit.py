@@ -217,7 +217,7 @@ def audit(
         from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
 
         if config is not None:
-            found = audit_config(config, device=device, progress=progress)
+            found = audit_config(config, device=device, progress=progress, expect=progress.expect)
             stop.finish()
             found, untraced = _traced(target, config, found)
         else:
@@ -228,6 +228,7 @@ def audit(
                     device=device,
                     again=again,
                     progress=progress,
+                    expect=progress.expect,
                     stop=stop,
                 )
             except ContradictedProof as error:

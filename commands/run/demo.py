@@ -139,11 +139,11 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
     ):
         stop.note("the run is trained, and not attacked yet")
         stop.go_on()
-        result = attack_run(out, progress=progress, stop=stop)
+        result = attack_run(out, progress=progress, expect=progress.expect, stop=stop)
     with naming(rest, run_file=kept), audit_progress(console) as progress:
         stop.note("the run is trained and attacked, and not audited yet")
         stop.go_on()
-        audited = audit_folder(out, progress=progress, stop=stop)
+        audited = audit_folder(out, progress=progress, expect=progress.expect, stop=stop)
     stop.note(f"{out} holds the run, the attack and the audit; `overhear report {out}` goes on")
     page = report_run(out)
     accuracy = summary.metrics.consensus_accuracy

@@ -88,18 +88,21 @@ class Remaining:
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
         self._last = 0
+        self._warm = False
         self.seconds = 0.0
 
     def words(self, done: int, total: int) -> str:
         """As " (about 2 min left)"; empty before two steps were heard of and at the end."""
         now = time.monotonic()
         if self._first is None or done < self._last:  # other work of the same size has begun
-            self._first = done, now
+            self._first, self._warm = (done, now), False
         self._last = done
         first, begun = self._first
         if done <= first or done >= total:
             return ""
         self.seconds = (total - done) * (now - begun) / (done - first)
+        if not self._warm:  # the first step warms the machine up: later words go without it
+            self._first, self._warm = (done, now), True
         return f" (about {_span(self.seconds)} left)"
 
 

@@ -5,8 +5,7 @@ A terminal or a pipe that is gone ends no run: how far it is then is told to nob
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
@@ -21,11 +20,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from ...runs.cost import Cost
 from ...runs.numbers import bound, small
 from .log import Remaining, current_log
+from .pace import Pace
 
 __all__ = [
-    "AttackProgress",
+    "Steps",
     "TrainProgress",
     "attack_progress",
     "audit_progress",
@@ -33,9 +34,6 @@ __all__ = [
     "train_progress",
     "waiting",
 ]
-
-_SURE_S = 1.0  # from when on the time of a step is known well enough
-_LONG_S = 30.0  # work that takes longer is told of when it begins
 
 
 class TrainProgress(Protocol):
@@ -45,11 +43,14 @@ class TrainProgress(Protocol):
         """Show the round."""
 
 
-class AttackProgress(Protocol):
-    """Called after each reconstruction."""
+class Steps(Protocol):
+    """Called after each step of some work."""
 
-    def __call__(self, done: int, total: int, text: str, /) -> None:
+    def __call__(self, done: int, total: int, text: str, /, *, look: bool = False) -> None:
         """Show the step."""
+
+    def expect(self, cost: Cost, /) -> None:
+        """Say what the work will take, where that is long."""
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def train_progress(
         limit: target epsilon, None without one.
         delta: of every epsilon.
     """
-    with _steps(console, "training", begins="reading the run file and its data") as show:
+    with _steps(console, "training", "rounds", begins="reading the run file and its data") as show:
 
         def step(at: int, rounds: int, epsilon: float | None, metrics: Any | None, /) -> None:
             words = []
@@ -75,29 +76,29 @@ def train_progress(
                     words.append(f"accuracy {metrics.consensus_accuracy:.1%}")
                 else:
                     words.append(f"RMSE {metrics.consensus_rmse:.4g}")
-            show(at, rounds, ", ".join(words))
+            show(at, rounds, ", ".join(words), look=metrics is not None)
 
         yield step
 
 
 @contextmanager
-def attack_progress(console: Console) -> Iterator[AttackProgress]:
+def attack_progress(console: Console) -> Iterator[Steps]:
     """Reconstructions done, and which one comes next."""
-    with _steps(console, "attack", begins="reading what was intercepted") as show:
+    with _steps(console, "attack", "steps", begins="reading what was intercepted") as show:
         yield show
 
 
 @contextmanager
-def audit_progress(console: Console) -> Iterator[AttackProgress]:
+def audit_progress(console: Console) -> Iterator[Steps]:
     """Rounds done, of the checks and then of the canaries' runs; ten lines of each elsewhere."""
-    with _steps(console, "audit", begins="reading the run", tenths=True) as show:
+    with _steps(console, "audit", "steps", begins="reading the run", tenths=True) as show:
         yield show
 
 
 @contextmanager
-def sweep_progress(console: Console) -> Iterator[AttackProgress]:
+def sweep_progress(console: Console) -> Iterator[Steps]:
     """Runs that have ended, and which one did last."""
-    with _steps(console, "sweep", begins="reading what has ended") as show:
+    with _steps(console, "sweep", "runs", begins="reading what has ended") as show:
         yield show
 
 
@@ -113,51 +114,77 @@ def waiting(console: Console, what: str, words: str) -> Iterator[None]:
 
 @contextmanager
 def _steps(
-    console: Console, what: str, *, begins: str, tenths: bool = False
-) -> Iterator[AttackProgress]:
+    console: Console, what: str, steps: str, *, begins: str, tenths: bool = False
+) -> Iterator[Steps]:
     """Steps on the console, unless it is to be quiet, and in the log.
 
     Args:
         console: of standard error.
         what: the name of the work.
+        steps: what its steps are.
         begins: what is done before the first step.
         tenths: whether lines are ten of each text and total, and not one of each step.
     """
-    log, remaining = current_log(), dict[int, Remaining]()
-    told: dict[tuple[str, int], int] = {}
+    log = current_log()
+    log.line(f"{what}: {begins}")
+    with _shown(console, what, begins) if not log.quiet else nullcontext() as show:
+        yield _Told(console, what, steps, tenths=tenths, show=show)
 
-    def is_due(done: int, total: int, text: str) -> bool:
+
+class _Told:
+    """Tells of steps, and once of each total what it takes: on the console and in the log."""
+
+    def __init__(
+        self, console: Console, what: str, steps: str, *, tenths: bool, show: _Show | None
+    ) -> None:
+        self._console, self._what, self._steps = console, what, steps
+        self._tenths, self._show, self._log = tenths, show, current_log()
+        self._remaining = dict[int, Remaining]()
+        self._paces = dict[int, Pace]()
+        self._due = dict[tuple[str, int], int]()
+        self._priced = set[int]()
+
+    def __call__(self, done: int, total: int, text: str, /, *, look: bool = False) -> None:
+        self._price(done, total, look=look)
+        left = self._remaining.setdefault(total, Remaining()).words(done, total)
+        due = self._is_due(done, total, text)
+        if due:
+            self._log.line(f"{self._what} {done}/{total}: {text}{left}")
+        if self._show is not None and (due or self._console.is_terminal):
+            self._show(done, total, text)
+
+    def expect(self, cost: Cost, /) -> None:
+        self._priced.add(cost.steps)
+        if cost.words is not None:
+            self._log.line(f"{self._what}: {cost.words}")
+            if not self._log.quiet:
+                _say(self._console, f"{self._what}: {cost.words}")
+
+    def _price(self, done: int, total: int, *, look: bool) -> None:
+        if total in self._priced:
+            return
+        pace = self._paces.get(total)
+        if pace is None or done < pace.last:  # other work of the same size has begun
+            self._paces[total] = Pace(done, looks=look)
+        elif done > pace.last and (seconds := pace.seconds(done, total, look=look)) is not None:
+            of = f"{total - pace.first} {self._steps}"
+            self.expect(Cost(seconds, total, of))
+
+    def _is_due(self, done: int, total: int, text: str) -> bool:
         if not text:
             return False
         tenth = 10 * done // max(total, 1)
-        due = not tenths or told.get((text, total)) != tenth
-        told[text, total] = tenth
+        due = not self._tenths or self._due.get((text, total)) != tenth
+        self._due[text, total] = tenth
         return due
-
-    log.line(f"{what}: {begins}")
-    begun, priced = time.monotonic(), False
-    with _shown(console, what, begins) if not log.quiet else nullcontext() as show:
-
-        def step(done: int, total: int, text: str, /) -> None:
-            nonlocal priced
-            of_total = remaining.setdefault(total, Remaining())
-            left = of_total.words(done, total)
-            if left and not priced and time.monotonic() - begun > _SURE_S:
-                priced = True
-                if of_total.seconds > _LONG_S and not (log.quiet or console.is_terminal):
-                    _say(console, f"{what}: {total} steps, {left.strip(' ()')}")
-            due = is_due(done, total, text)
-            if due:
-                log.line(f"{what} {done}/{total}: {text}{left}")
-            if show is not None and (due or console.is_terminal):
-                show(done, total, text)
-
-        yield step
 
 
 def _say(console: Console, text: str) -> None:
     with suppress(OSError):
         console.print(text, markup=False, highlight=False)
+
+
+_Show = Callable[[int, int, str], None]
 
 
 class _Count(MofNCompleteColumn):
@@ -168,7 +195,7 @@ class _Count(MofNCompleteColumn):
 
 
 @contextmanager
-def _shown(console: Console, what: str, begins: str) -> Iterator[AttackProgress]:
+def _shown(console: Console, what: str, begins: str) -> Iterator[_Show]:
     if not console.is_terminal:
 
         def line(done: int, total: int, text: str, /) -> None:

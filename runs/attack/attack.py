@@ -6,6 +6,7 @@ interrupted goes on where it stopped: what is known of a point is written once t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from ...attacks.scoring.reconstruction_bound import (
     reconstruction_bound,
 )
 from ...privacy.errors import InputError
+from ..cost import Cost, Expect
 from ..errors import ContradictedProof
 from ..evidence.schema import Attack, Scenario
 from ..folder import folder as run_folder
@@ -42,6 +44,7 @@ from .prior.denoiser import own_denoiser
 from .rows import plant_rows
 
 Progress = Callable[[int, int, str], None]
+_SURE_S = 1.0  # after so many seconds the time of a step is known well enough
 
 
 def attack_run(
@@ -52,6 +55,7 @@ def attack_run(
     device: str | None = None,
     convention: str | None = None,
     progress: Progress | None = None,
+    expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> Attack:
     """Attack the intercepted rounds of a run folder.
@@ -64,6 +68,7 @@ def attack_run(
             Rounds, which need float64, run on the CPU where the device has none.
         convention: that scores will be shown by; of images alone.
         progress: called with (done, total, what).
+        expect: called with what the searches will take, once some steps of the first were timed.
         stop: asked to stop, the attack ends at once; points that are done are kept.
 
     Returns:
@@ -120,7 +125,7 @@ def attack_run(
         denoiser=own.denoiser,
     )
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
-    tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
+    tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress, expect=expect)
     done = sum(place.point(aim.point).exists() for aim in aims)
     stop.note(_goes_on(place, done, len(aims)))
     # With the k-th attack k^-2 of the risk is spent: on all of them together 1.65 times the first.
@@ -181,13 +186,31 @@ def _goes_on(place: Place, done: int, points: int) -> str:
 class _Ticks:
     """Counts what is done, over all points."""
 
-    def __init__(self, *, total: int, progress: Progress | None) -> None:
+    def __init__(
+        self, *, total: int, progress: Progress | None, expect: Expect | None = None
+    ) -> None:
         self._done, self._total, self._progress = 0, total, progress
+        self._expect, self._first = expect, (0, 0.0)
 
     def __call__(self, text: str) -> None:
         self._done += 1
+        self._first = 0, 0.0
         if self._progress is not None:
             self._progress(self._done, self._total, text)
+
+    def within(self, step: int, steps: int) -> None:
+        """Time the steps of a search, until it is known what all of them will take."""
+        if self._expect is None:
+            return
+        now, (first, begun) = time.monotonic(), self._first
+        if not first or step <= first:  # the first step holds what comes before the search
+            self._first = step, now
+        elif now - begun > _SURE_S:
+            left = self._total - self._done
+            seconds = (now - begun) / (step - first) * steps * left
+            searches = "a search" if left == 1 else f"{left} searches"
+            self._expect(Cost(seconds, self._total, f"{searches}, less if some end early"))
+            self._expect = None
 
     def skip(self, count: int) -> None:
         """Count what an earlier process did."""
@@ -255,6 +278,7 @@ def _attacked(
         denoiser=planted.denoiser,
         device=planted.device,
         progress=tick,
+        within=tick.within,
     )
     lineups = len(rows[-1].lineups)
     # The run's own messages are the last row; the proof speaks of one record of each group.

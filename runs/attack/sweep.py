@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...privacy.errors import InputError
+from ..cost import Expect
 from ..described import Described
 from ..errors import ContradictedProof, sentence
 from ..evidence.schema import Attack, AttackRow, Scenario
@@ -52,6 +54,7 @@ def attack_sweep(
     overrides: Sequence[str] = (),
     device: str | None = None,
     progress: Progress | None = None,
+    expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> list[AttackedCombination]:
     """Train and attack every combination; the last sweep varies fastest.
@@ -63,6 +66,7 @@ def attack_sweep(
         overrides: "table.key=value", the same in all combinations.
         device: where the attacks compute, as of `attack_run`; training goes by the run file.
         progress: called with (done, total, what) within each training and each attack.
+        expect: called with what each attack will take, as of `attack_run`.
         stop: asked to stop, it ends; what is done of combinations is kept.
 
     Returns:
@@ -87,7 +91,8 @@ def attack_sweep(
         try:
             config = load_run_file(run, every)
             algorithm = config.algorithm.name
-            attacked = _attacked(config, folder, device=device, progress=progress, stop=stop)
+            how: dict[str, Any] = {"device": device, "progress": progress, "stop": stop}
+            attacked = _attacked(config, folder, expect=expect, **how)
             scenarios = attacked.scenarios
         except InputError as error:
             refused = " ".join(sentence(error).removeprefix(f"{run}: ").split())
@@ -108,7 +113,13 @@ def attack_sweep(
 
 
 def _attacked(
-    config: RunFile, folder: Path, *, device: str | None, progress: Progress | None, stop: Stop
+    config: RunFile,
+    folder: Path,
+    *,
+    device: str | None,
+    progress: Progress | None,
+    expect: Expect | None,
+    stop: Stop,
 ) -> Attack:
     """The attack of one combination, from its folder as far as that goes."""
     kept = folder / run_folder.RUN
@@ -138,7 +149,7 @@ def _attacked(
             )
         stop.go_on()
     try:
-        return attack_run(folder, device=device, progress=progress, stop=stop)
+        return attack_run(folder, device=device, progress=progress, expect=expect, stop=stop)
     except ContradictedProof:  # told of when every combination is done
         if (held := attack_as_asked(folder)) is None:
             raise

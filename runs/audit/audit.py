@@ -13,6 +13,7 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import trace
+from ..cost import Expect
 from ..errors import ContradictedProof
 from ..evidence.evidence import read_audit
 from ..evidence.schema import (
@@ -32,6 +33,7 @@ from ..stop import NOTHING_KEPT, Stop
 from .aside import aside_name, finish, keep
 from .folder_checks import folder_checks
 from .game import game_of
+from .trial import cost_of
 from .written import audit_of
 
 __all__ = ["audit_config", "audit_folder", "check_auditable", "raise_contradiction"]
@@ -47,6 +49,7 @@ def audit_folder(
     device: str | None = None,
     again: bool = False,
     progress: Progress | None = None,
+    expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> Audit:
     """Audit the run of a folder, at the noise that its ledger names, and write audit.json.
@@ -58,6 +61,7 @@ def audit_folder(
         again: audit once more, and add its evidence to what was found before, which stays beside
             it as audit-1.json and so on; its verdict is named in the new one.
         progress: called with (done, total, what).
+        expect: called with what the audit will take, once a few of its rounds were timed.
         stop: asked to stop, the audit ends at once and leaves the folder as it is.
 
     Raises:
@@ -89,6 +93,7 @@ def audit_folder(
         device=device,
         folder=folder,
         progress=progress,
+        expect=expect,
     )
     # What was found before stays beside it, and a suspicion stands until a closer look clears it.
     earlier = _found_before(folder, before, rounds=config.training.rounds)
@@ -186,6 +191,7 @@ def audit_config(
     before: Mapping[str, Evidence] | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
+    expect: Expect | None = None,
 ) -> Audit:
     """Audit what a run file describes.
 
@@ -196,6 +202,7 @@ def audit_config(
         before: by adversary the evidence of audits of the same run, to which this one adds.
         folder: of the run, whose transcripts are checked as well; None where there is none.
         progress: called with (done, total, what).
+        expect: called with what the audit will take, once a few of its rounds were timed.
 
     Returns:
         The object of audit.json.
@@ -222,6 +229,9 @@ def audit_config(
     # Checks of the engine, which need no canaries; then the game.
     watched = min(config.audit.checked_rounds, config.training.rounds)
     show(0, watched, "checks")
+    cost = None if expect is None or game is None else cost_of(game, watched=watched)
+    if expect is not None and cost is not None:
+        expect(cost)
     checks = engine_checks(
         built.setting,
         built.bound(multiplier),

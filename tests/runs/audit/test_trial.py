@@ -1,0 +1,90 @@
+"""What an audit and an attack will take, told from a few of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from overhear.attacks.audit.game import Game
+from overhear.runs.attack.attack import _Ticks
+from overhear.runs.audit.audit import audit_config
+from overhear.runs.audit.trial import cost_of
+from overhear.runs.cost import Cost
+from overhear.runs.run_file.run_file import load_run_file
+from tests.runs.audit.test_audit import RUN
+
+
+class _Played:
+    """A game whose start takes 3 s, whose first round 2 s, and every other as long as it is given.
+
+    Attributes:
+        played: the last round that was played.
+    """
+
+    def __init__(self, now: list[float], *, rounds: int, seconds: float) -> None:
+        self._now, self._rounds, self._seconds = now, rounds, seconds
+        self.played = -1
+
+    def play(self, *, generator: object, progress: Callable[[int, int], None]) -> None:
+        del generator
+        for done in range(self._rounds + 1):
+            self._now[0] += {0: 3.0, 1: 2.0}.get(done, self._seconds)
+            self.played = done
+            progress(done, self._rounds)
+
+
+def _cost(
+    monkeypatch: pytest.MonkeyPatch, *, rounds: int, seconds: float
+) -> tuple[Cost | None, int]:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    game = _Played(now, rounds=rounds, seconds=seconds)
+    return cost_of(cast(Game, game), watched=6), game.played
+
+
+def test_an_audit_is_priced_by_the_rounds_after_its_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    cost, played = _cost(monkeypatch, rounds=100, seconds=0.5)
+    assert cost is not None
+    assert cost.steps == 100
+    assert cost.seconds == pytest.approx(0.5 * (100 + 12 * 6))
+    assert played == 3
+    assert cost.words == "about 90 seconds for checks of 6 rounds, and 100 rounds with canaries"
+
+
+def test_a_slow_round_prices_an_audit_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    cost, played = _cost(monkeypatch, rounds=100, seconds=60.0)
+    assert cost is not None
+    assert cost.seconds == pytest.approx(60.0 * (100 + 12 * 6))
+    assert played == 2
+
+
+def test_an_audit_of_few_rounds_is_not_played_for_its_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _cost(monkeypatch, rounds=59, seconds=0.5) == (None, 0)
+
+
+def test_an_attack_is_priced_once_by_the_steps_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told = [0.0], list[Cost]()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    tick = _Ticks(total=5, progress=None, expect=told.append)
+    tick("closed form")
+    for step in range(1, 1000):
+        now[0] += 7.0 if step == 1 else 0.2  # what comes before a search counts into its first step
+        tick.within(step, 1000)
+    (cost,) = told
+    assert cost.seconds == pytest.approx(0.2 * 1000 * 4)
+    assert cost.words == "about 13 minutes for 4 searches, less if some end early"
+
+
+@pytest.mark.slow
+def test_a_short_audit_of_a_run_file_has_a_price(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN.replace("rounds = 3", "rounds = 60"))
+    told = list[Cost]()
+    config = load_run_file(tmp_path / "run.toml", ["audit.canaries=8", "audit.checked_rounds=1"])
+    audit_config(config, expect=told.append)
+    assert [one.steps for one in told] == [60]
+    assert told[0].seconds > 0
