@@ -82,15 +82,17 @@ def demo(
     device: Annotated[
         str,
         typer.Option(
-            "--device", metavar="DEVICE", help="Where to compute: auto, cpu, cuda or cuda:N."
+            "--device",
+            metavar="DEVICE",
+            help="Where to compute: auto, cpu, cuda or cuda:N; a CPU is faster on its network.",
         ),
-    ] = "auto",
+    ] = "cpu",
 ) -> None:
     """Train, attack, audit and report on bundled digits, in a minute."""
     _run_demo(out, make_console(), device=device)
 
 
-def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
+def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     """Run the demo into a new folder.
 
     Args:
