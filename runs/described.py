@@ -150,7 +150,11 @@ class Described(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = "/".join(str(part) for part in first["loc"]) or "its root"
-            raise InputError(refusal(place, first["msg"])) from error
+            value = first["input"]
+            told = first["msg"]
+            if isinstance(value, float) and not math.isfinite(value):
+                told = f"{_word(value)} is given where a finite number must stand"
+            raise InputError(refusal(place, told)) from error
 
     @classmethod
     def read(cls, path: Path, *, refusal: Callable[[str, str], str]) -> Self:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...privacy.errors import InputError
 from ..cost import Expect
@@ -91,8 +90,9 @@ def attack_sweep(
         try:
             config = load_run_file(run, every)
             algorithm = config.algorithm.name
-            how: dict[str, Any] = {"device": device, "progress": progress, "stop": stop}
-            attacked = _attacked(config, folder, expect=expect, **how)
+            attacked = _attacked(
+                config, folder, device=device, progress=progress, expect=expect, stop=stop
+            )
             scenarios = attacked.scenarios
         except InputError as error:
             refused = " ".join(sentence(error).removeprefix(f"{run}: ").split())

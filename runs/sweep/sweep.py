@@ -118,6 +118,7 @@ def run_sweep(
     tuning = [point for one in tried for point in one.points]
     first = tuning or points_of(sweep, {})
     refused = check_points(base, first)
+    _check_share(sweep, base, [one for one in tuning if shown(one) not in refused])
     engine = Engine(jobs=jobs or default_jobs(devices), backend=backend, address=address)
     _check_folder(out)
     rows = len(list(sweep.rows()))
@@ -165,6 +166,26 @@ def _check_base(sweep: SweepFile, base: Mapping[str, object]) -> None:
         )
 
 
+def _check_share(sweep: SweepFile, base: Mapping[str, object], tuning: Sequence[Point]) -> None:
+    """Refuse a share for tuning that keeps no record, or all, where all runs have the same data.
+
+    The data are read for it only where a set of ordinary size could be too small for the share.
+    """
+    if sweep.tune is None or _ORDINARY <= sweep.tune.validation <= 1 - _ORDINARY:
+        return
+    share, keys = sweep.tune.validation, (*sweep.grid, *sweep.tune.keys)
+    if not tuning or any(key.startswith("data.") for key in keys):
+        return
+    count = len(config_of(base, tuning[0]).data.read().targets)
+    if not 0 < round(share * count) < count:
+        raise InputError(
+            f"[tune] validation={share:g} keeps {round(share * count)} of the {count} training "
+            "records, so that nothing is left to choose on or to train on; give a share from "
+            f"{1 / count:.2g} to {1 - 1 / count:.6g}, such as 0.2"
+        )
+
+
+_ORDINARY = 1e-3
 _UNTUNED = "no value of [tune] could be trained with it; its runs of tuning say why"
 
 

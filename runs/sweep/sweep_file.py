@@ -238,9 +238,15 @@ def checked(values: Mapping[str, object], *, where: str) -> SweepFile:
     try:
         return SweepFile.model_validate(values)
     except ValidationError as error:
-        found = [
-            line for one in error.errors(include_url=False) for line in _told(one).splitlines()
-        ]
+        every = error.errors(include_url=False)
+        of_seeds = [one for one in every if one["loc"][:1] == ("seeds",)]
+        rest = [one for one in every if one not in of_seeds]
+        found = [line for one in rest for line in _told(one).splitlines()]
+        if of_seeds:  # a number and a list are two ways to read them, and both are told of
+            found.append(
+                f"seeds={brief(values['seeds'])} must be a number from 1 to 1000, for the seeds 1, "
+                f"2, ..., or a list of different integers from 0 to {TUNING_SEEDS - 1}"
+            )
         told, more = found[:_MOST_TOLD], len(found) - _MOST_TOLD
         if len(found) == 1:
             raise InputError(f"{where}: {found[0]}") from None

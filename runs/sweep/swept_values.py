@@ -135,7 +135,7 @@ def choice_of(key: str, value: Any) -> Choice:
     )
 
 
-def _together(value: Any) -> Mapping[str, Any]:
+def _together(value: Any) -> Mapping[str, object]:
     """A table of keys of the run file that go together; nothing of any other value."""
     if not isinstance(value, Mapping):
         return {}

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 import overhear.runs
 from overhear.reports.schema import Report
-from overhear.runs.described import Count, Described, NotNegative, Score, as_text
+from overhear.runs.described import Count, Described, Fraction, NotNegative, Score, as_text
 from tests.conftest import sample_report
 
 
@@ -52,6 +52,14 @@ def test_infinities_are_floats_inside_and_strings_in_json() -> None:
 def test_an_object_of_another_version_is_written_as_it_was_read() -> None:
     text = {"schema": 1, "epsilon": 1.5, "later": {"key": "inf"}}
     assert read(json.dumps(text)).dump() == text
+
+
+def test_a_share_that_is_undefined_is_called_so() -> None:
+    class Share(Described):
+        share: Fraction
+
+    with pytest.raises(ValueError, match="share: nan is given where a finite number must stand"):
+        Share.parse('{"share": NaN}', refusal="{}: {}".format)
 
 
 @pytest.mark.parametrize(

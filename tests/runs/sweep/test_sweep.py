@@ -266,14 +266,22 @@ def test_a_sweep_of_which_nothing_could_be_trained_ends_with_exit_code_2(
     tmp_path, capsys, run_file
 ):
     (tmp_path / "s.toml").write_text(
-        f'base = "{run_file}"\n[grid]\n"graph.name" = ["ring"]\n[tune]\nvalidation = 1e-9\n'
-        '"training.learning_rate" = [1.0]\n',
+        f'base = "{run_file}"\n[grid]\n"graph.name" = ["ring"]\n[tune]\n'
+        '"training.learning_rate" = [1e300]\n',
         encoding="utf-8",
     )
     assert cli.main(["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "d")]) == 2
     assert (
         "none of the 2 runs could be trained; the first of them says: " in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])
+def test_a_share_that_keeps_no_record_or_all_is_refused_at_once(tmp_path, share):
+    tuned = swept(tune={"training.learning_rate": [1.0], "validation": share})
+    with pytest.raises(InputError, match=r"\[tune\] validation=.* such as 0\.2"):
+        run(tuned, tmp_path / "d")
+    assert not (tmp_path / "d").exists()
 
 
 def test_each_run_is_in_the_index_as_soon_as_it_ended(tmp_path):

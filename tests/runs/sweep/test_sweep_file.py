@@ -105,6 +105,7 @@ def test_a_run_file_is_found_here_or_beside_the_sweep_file(tmp_path, run_file, m
         ({"grid": {"graph": ["ring"]}}, "must read table.key"),
         ({"grid": {"training.seed": [1]}}, "is what `seeds` is for"),
         ({"seeds": 0}, "seeds=0"),
+        ({"seeds": [1, "a", 2.5, -1]}, r"^s.toml: seeds=.* or a list of different integers from 0"),
         ({"seeds": []}, "names no seed"),
         ({"seeds": [1, 1]}, "names a seed twice"),
         ({"seeds": [TUNING_SEEDS]}, "must lie below"),
