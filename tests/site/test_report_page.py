@@ -71,6 +71,20 @@ def test_nothing_of_a_report_is_cut_or_broken_on_any_screen(pages, tmp_path):
 
 
 @needs_browser
+def test_a_report_with_all_evidence_prints_on_five_pages_at_most(pages, tmp_path):
+    """As the browser prints it on A4; the tree of pages in a PDF says how many there are."""
+    printed = tmp_path / "full.pdf"
+    subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer",
+         f"--user-data-dir={tmp_path / 'own'}", f"--print-to-pdf={printed}",
+         (pages / "full.html").as_uri()],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    count = max(int(n) for n in re.findall(rb"/Type /Pages\s*/Count (\d+)", printed.read_bytes()))
+    assert 2 <= count <= 5
+
+
+@needs_browser
 @needs_axe
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_report_breaks_no_rule_of_axe(pages, tmp_path, dark):
