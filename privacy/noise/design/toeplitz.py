@@ -12,8 +12,8 @@ the sum of their norms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,7 @@ __all__ = [
 
 _MOST_SUMMED = 1_000  # rounds of a bound that needs all of a Gram matrix
 _FEW = 24  # the same where agents differ
+_Cost = Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]]
 _DENSE = 100  # rounds of the design whose multipliers are stretched to those of a long run
 
 
@@ -67,7 +68,6 @@ def best_filter(
     >>> found.coefficients.round(4).tolist()
     [0.8158, 0.5783]
     """
-    from scipy.optimize import minimize
     from scipy.signal import lfilter
 
     values = np.asarray(eigenvalues, dtype=np.float64)
@@ -92,17 +92,8 @@ def best_filter(
         return float(np.log(energy * size)), np.asarray(slope) / energy + 2.0 * tail / size
 
     mean = float(shares @ values / shares.sum())
-    start = np.ones(bands)
-    for j in range(1, bands):
-        start[j] = start[j - 1] * (j - 0.5) / j * mean  # (1 - x)^(-1/2), best for full averages
-    if bands == 1:
-        tail, value = np.zeros(0), cost(np.zeros(0))[0]
-    else:
-        options = {"maxiter": 1000, "ftol": 1e-13, "gtol": 1e-10}
-        found = minimize(cost, start[1:], jac=True, method="L-BFGS-B", options=options)
-        tail, value = found.x, float(found.fun)
-    c = np.concatenate([[1.0], tail])
-    return Filter(coefficients=c / np.linalg.norm(c), cost=max(float(np.exp(value)), floor))
+    found = _minimised(cost, bands=bands, mean=mean)
+    return replace(found, cost=max(found.cost, floor))
 
 
 def best_filter_of(gram: Matrix, *, bands: int) -> Filter:
@@ -121,7 +112,6 @@ def best_filter_of(gram: Matrix, *, bands: int) -> Filter:
     [0.8158, 0.5783]
     """
     from scipy.linalg import solve_triangular, toeplitz
-    from scipy.optimize import minimize
 
     rounds = len(gram)
 
@@ -140,9 +130,23 @@ def best_filter_of(gram: Matrix, *, bands: int) -> Filter:
         size = float(column @ column)
         return float(np.log(energy * size)), slope / energy + 2.0 * tail / size
 
+    return _minimised(cost, bands=bands)
+
+
+def _minimised(cost: _Cost, *, bands: int, mean: float = 1.0) -> Filter:
+    """The filter of least cost, from coefficients that are best for averages of such a mean.
+
+    Args:
+        cost: the logarithm of the cost and its slope, by all coefficients but the first, which is
+            1.
+        bands: p.
+        mean: eigenvalue.
+    """
+    from scipy.optimize import minimize
+
     start = np.ones(bands)
     for j in range(1, bands):
-        start[j] = start[j - 1] * (j - 0.5) / j
+        start[j] = start[j - 1] * (j - 0.5) / j * mean  # (1 - x)^(-1/2), best for full averages
     if bands == 1:
         tail, value = np.zeros(0), cost(np.zeros(0))[0]
     else:
