@@ -95,6 +95,22 @@ def first_linear_input(
     return box.inputs(box.pixels(drawn).clamp(0, 1))[None]
 
 
+def rounding_of_input(
+    observation: Observation, model: nn.Module, *, input_shape: Sequence[int]
+) -> float:
+    """What rounding of messages may leave in `first_linear_input`, over the input's length.
+
+    The input is a quotient by the gradient of the bias, and rounding is a share of the whole.
+    """
+    of_model = observation.points[0, 0, : observation.gradient.shape[1]]
+    name = first_linear(model, of_model, input_shape)
+    if name is None or observation.rounding == 0:
+        return 0.0
+    bias = unflatten(model, observation.gradient)[f"{name}.bias" if name else "bias"]
+    size = torch.linalg.vector_norm(observation.gradient)
+    return observation.rounding * float(size / torch.linalg.vector_norm(bias).clamp_min(1e-300))
+
+
 def residual(
     observation: Observation, model: nn.Module, *, inputs: Tensor, targets: Tensor
 ) -> float:

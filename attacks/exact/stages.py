@@ -26,7 +26,7 @@ from torch import Tensor
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Problem, squared_size
 from .attended import attended_patches
-from .first_layer import PICTURE, first_linear_input, residual
+from .first_layer import PICTURE, first_linear_input, residual, rounding_of_input
 from .imprinted import isolate
 from .patches import embedded_patches
 from .rgap import peel
@@ -161,13 +161,16 @@ def _under_some_label(problem: Problem, inputs: Tensor) -> Found | None:
     """The input under the label that was read, or else under any that explains the gradient.
 
     The last layer's signs tell the label of one gradient of the cross-entropy. A difference of
-    gradients at two points has other signs, and so may a task's loss: each class is tried.
+    gradients at two points has other signs, and so may a task's loss: each class is tried. The
+    input is determined; where its quotient enlarges what messages rounded, it may leave more.
     """
+    rounded = rounding_of_input(problem.observation, problem.model, input_shape=problem.shape)
+    allowed = min(_ROUNDED * rounded, _DETERMINED)
     device, read = inputs.device, problem.labels
     first = [] if read is None else [read.to(device)]
     every = [torch.tensor([k], device=device) for k in range(problem.classes)]
     for labels in first if problem.observation.is_plain and first else [*first, *every]:
-        found = _accepted(problem, inputs, labels, stage="exact")
+        found = _accepted(problem, inputs, labels, stage="exact", allowed=allowed)
         if found is not None:
             return found
     return None

@@ -75,6 +75,7 @@ READ_BY_ATTACKS = {
     ("attacks/exact/first_layer.py", "denoise"): "a picture is denoised on the host",
     ("attacks/exact/first_layer.py", "first_linear_input"): "ranks decide what is solved",
     ("attacks/exact/first_layer.py", "residual"): "what is left of an equation is told",
+    ("attacks/exact/first_layer.py", "rounding_of_input"): "what rounding may leave is told",
     ("attacks/inversion/fallback.py", "_angle_left"): "what is left is told",
     ("attacks/inversion/fallback.py", "distance_left"): "what is left is told",
     ("attacks/inversion/fallback.py", "_distance_without"): "what is left is told",

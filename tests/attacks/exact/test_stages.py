@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from overhear.attacks.exact.stages import Part, solve_exactly
-from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.observation import Observation, observe, sent_gradients
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import build_box
 from overhear.attacks.problem.problem import Found, Problem
+from overhear.training.models.auc import AreaUnderCurve, with_centres
 from overhear.training.models.parameters import flatten
 
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
@@ -78,3 +79,41 @@ def test_a_wrong_label_is_not_explained_however_much_was_rounded():
     found = _solved(seen, model, labels=[3])
     assert isinstance(found, Found)
     assert (found.stage, found.labels.tolist()) == ("peeling", [0])  # which finds its own label
+
+
+def _of_auc(x: torch.Tensor) -> tuple[nn.Module, Observation]:
+    """A linear network whose score is sure: its gradient is small beside that of the centres."""
+    base = nn.Linear(16, 2)
+    with torch.no_grad():
+        base.weight.copy_(torch.stack([torch.full((16,), -0.15), torch.full((16,), 0.15)]))
+        base.bias.zero_()
+    task, model = AreaUnderCurve(base), with_centres(base)
+    point = torch.cat([flatten(base), torch.tensor([0.35, 0.2, -0.4])])
+    seen = Observation(
+        gradient=torch.zeros(1, 36), points=point[None, None],
+        covariance=torch.zeros(1, 1, dtype=torch.float64), clip_norm=None, records=1, task=task,
+    )  # fmt: skip
+    sent = sent_gradients(seen, model, inputs=x, targets=torch.tensor([1])).detach()
+    return model, replace(seen, gradient=sent)
+
+
+@pytest.mark.parametrize(("declared", "accepted"), [(1e-4, True), (1e-6, False), (0.0, False)])
+def test_a_small_gradient_of_the_bias_enlarges_what_messages_rounded(
+    declared: float, accepted: bool
+) -> None:
+    x = torch.rand(1, 16, generator=torch.Generator().manual_seed(1))
+    model, seen = _of_auc(x)
+    size, bias = seen.gradient.norm(), seen.gradient[0, 32:34].norm()
+    assert size > 5 * bias
+    error = torch.randn(seen.gradient.shape, generator=torch.Generator().manual_seed(4))
+    rounded = seen.gradient + error * (1e-4 * size / error.norm())
+    problem = Problem(
+        observation=replace(seen, gradient=rounded, rounding=declared), model=model,
+        preset=PRESETS["matched"], shape=(16,), classes=2, prior_image=None, labels=None,
+        box=build_box(BOUNDS, (16,), dtype=torch.float32),
+    )  # fmt: skip
+    found = solve_exactly(problem, torch.Generator())
+    assert (found is not None) is accepted
+    if isinstance(found, Found):
+        assert found.stage == "exact"
+        assert float((found.pixels - x).abs().max()) < 0.02
