@@ -21,7 +21,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -46,6 +45,7 @@ from .run.demo import demo
 from .run.invert import invert
 from .run.sweep import sweep
 from .run.train import train
+from .terminal.anywhere import AnywhereCommand, LogFile, Quiet
 from .terminal.completion import words_of_bash
 from .terminal.log import Log, current_log, logging
 from .terminal.signals import until_stopped
@@ -76,16 +76,8 @@ app = typer.Typer(
 def overhear(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", help="Show no progress; results and errors are still printed."),
-    ] = False,
-    log_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write lines of progress with time stamps at the end of FILE."
-        ),
-    ] = None,
+    quiet: Quiet = False,
+    log_file: LogFile = None,
 ) -> None:
     if version:
         from importlib.metadata import version as version_of
@@ -96,9 +88,7 @@ def overhear(
         from ..privacy.errors import InputError
 
         raise InputError("give a command; `overhear --help` lists them")
-    log = current_log()
-    log.begin(quiet=quiet, path=log_file)
-    log.outline(f"overhear {context.invoked_subcommand}")
+    current_log().begin(f"overhear {context.invoked_subcommand}", quiet=quiet, path=log_file)
 
 
 def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
@@ -130,7 +120,7 @@ for command in (
     demo,
 ):
     summary = (command.__doc__ or "").partition("\n")[0].rstrip(".")
-    app.command(short_help=summary)(_without_exits(command))
+    app.command(cls=AnywhereCommand, short_help=summary)(_without_exits(command))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,33 +23,50 @@ class Log:
     """Where a command tells how far it is, besides the terminal.
 
     Attributes:
+        title: of the command.
         quiet: whether the terminal shows no progress.
         path: of the file; None without one.
     """
 
     def __init__(self) -> None:
+        self.title = ""
         self.quiet = False
         self.path: Path | None = None
         self._file: TextIO | None = None
 
-    def begin(self, *, quiet: bool, path: Path | None) -> None:
-        """Take what the command line says; lines of earlier commands in the file stay.
+    def begin(self, title: str, *, quiet: bool = False, path: Path | None = None) -> None:
+        """Take what the command line says before a command's name, and what it adds behind it.
+
+        Lines of earlier commands in the file stay.
+
+        Args:
+            title: the first line about this command.
+            quiet: whether the terminal shows no progress; it stays so once it was asked for.
+            path: of the file.
 
         Raises:
-            ValueError: the file cannot be written.
+            ValueError: the file cannot be written, or a second one is named.
         """
-        self.quiet, self.path = quiet, path
-        if path is None or int(os.environ.get("RANK") or 0) > 0:  # rank 0 tells for all
+        self.title, self.quiet = title, self.quiet or quiet
+        if path is None or path == self.path:
+            return
+        from ...privacy.errors import InputError
+
+        if self.path is not None:
+            raise InputError(
+                f"--log-file is given twice, as {self.path} and as {path}; name one file"
+            )
+        self.path = path
+        if int(os.environ.get("RANK") or 0) > 0:  # rank 0 tells for all
             return
         try:
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
-            from ...privacy.errors import InputError
-
             raise InputError(
                 f"--log-file {path} cannot be written ({error.strerror or error}); name a file "
                 "in a folder that exists"
             ) from error
+        self.outline(title)
 
     def outline(self, text: str) -> None:
         """Write a line about the whole command, unless whoever started this process does."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overhear.commands.cli import main
+from overhear.commands.cli import app, main
 from overhear.commands.terminal.log import Log, Remaining, current_log, logging
 
 BUDGET = ["budget", "--epsilon", "1", "--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
@@ -66,6 +66,53 @@ def test_errors_are_told_to_the_terminal_and_to_the_log(capsys: pytest.CaptureFi
     ]
 
 
+def test_the_options_of_the_program_may_stand_behind_a_command_too(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "nothing.toml", "--quiet", "--log-file", "log.txt"]) == 2
+    assert lines() == [
+        "overhear plan",
+        "error: no run file at nothing.toml",
+        "ended with exit code 2",
+    ]
+    capsys.readouterr()
+    few = ["--set", "training.rounds=2", "--set", "data.agents=3"]
+    assert main(["train", str(run_file), "--quiet", "--out", "run", *few]) == 0
+    shown = capsys.readouterr()
+    assert "training" not in shown.err
+    assert "The run is in run." in shown.out
+
+
+def test_quiet_before_a_command_stays_with_a_log_behind_it() -> None:
+    with logging() as log:
+        log.begin("overhear train", quiet=True)
+        log.begin(log.title, path=Path("log.txt"))
+        assert log.options == ["--quiet", "--log-file=log.txt"]
+    assert lines() == ["overhear train"]
+
+
+def test_every_command_takes_the_options_of_the_program(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in app.registered_commands:
+        assert main([str(command.callback and command.callback.__name__), "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert "--quiet" in shown
+        assert "--log-file FILE" in shown
+
+
+def test_two_logs_are_refused_and_the_same_one_twice_is_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--log-file", "log.txt", *BUDGET, "--log-file", "log.txt"]) == 0
+    assert lines() == ["overhear budget", "ended with exit code 0"]
+    assert main(["--log-file", "log.txt", *BUDGET, "--log-file", "other.txt"]) == 2
+    assert capsys.readouterr().err == (
+        "error: --log-file is given twice, as log.txt and as other.txt; name one file\n"
+    )
+    assert not Path("other.txt").exists()
+
+
 def test_what_an_earlier_command_wrote_stays() -> None:
     for _ in range(2):
         assert main(["--log-file", "log.txt", *BUDGET]) == 0
@@ -94,14 +141,14 @@ def test_a_log_on_a_full_disk_ends_no_command(capsys: pytest.CaptureFixture[str]
 def test_of_several_ranks_the_first_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     with logging() as log:
-        log.begin(quiet=False, path=Path("log.txt"))
+        log.begin("overhear train", path=Path("log.txt"))
         log.line("told")
     assert not Path("log.txt").exists()
 
 
 def test_other_processes_of_a_command_are_given_its_options() -> None:
     with logging() as log:
-        log.begin(quiet=True, path=Path("log.txt"))
+        log.begin("overhear train", quiet=True, path=Path("log.txt"))
         assert current_log().options == ["--quiet", "--log-file=log.txt"]
     assert Log().options == []
 
