@@ -1,7 +1,7 @@
 """Gradient inversion: the batch whose gradient, clipped likewise, explains an observation.
 
-    labels   = given | read from the last layer | the likeliest of one record under noise
-             | optimised beside the inputs
+    labels   = given | read from the last layer | the likeliest of one record, under noise or where
+             losses are combined | optimised beside the inputs
     exact    : `exact_stages`; a part of a batch may be left to the search
     optimise : `descent`, from several starts; of one record under noise by a denoiser too, if one
                is given (`denoised`), and the way that explains a held-out half best is taken

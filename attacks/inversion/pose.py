@@ -72,21 +72,28 @@ def read_labels(problem: Problem) -> Problem:
 
 
 def asks_likelihood(problem: Problem) -> bool:
-    """Whether one record's label is hidden from the last layer, and a public image is known."""
-    seen = problem.observation
+    """Whether the last layer hides one record's label: by noise, or since losses are combined.
+
+    Of a difference of gradients at two points, or of a task's loss, signs tell nothing.
+    """
+    seen, preset = problem.observation, problem.preset
+    if seen.records != 1:
+        return False
+    combined = seen.task is not None or seen.points.shape[1] > 1
+    if not seen.is_noisy:
+        return combined and not preset.joint_labels
     return (
-        problem.preset.follow_noise
-        and seen.is_noisy
-        and seen.records == 1
+        preset.follow_noise
         and problem.prior_image is not None
-        and not stands_out(seen, problem.model, classes=problem.classes)
+        and (combined or not stands_out(seen, problem.model, classes=problem.classes))
     )
 
 
 def likeliest(problem: Problem) -> Tensor:
-    """(1,) label under which the public image explains the observation best."""
-    assert problem.prior_image is not None  # noqa: S101 # the caller looked
-    image = problem.box.inputs(problem.prior_image)
+    """(1,) label under which the public image, or a grey one, explains the observation best."""
+    prior = problem.prior_image
+    grey = problem.box.span.new_full(problem.shape, 0.5)
+    image = problem.box.inputs(grey if prior is None else prior)
     return likeliest_label(problem.observation, problem.model, image=image, classes=problem.classes)
 
 

@@ -7,7 +7,8 @@ the only class with a negative entry.
 - One record: Zhao, Mopuri, Bilen (2020), "iDLG". Here the sign is read from the top singular
   vector of [W, b], which averages the noise over all columns, and from b alone where that vector
   does not stand out of the noise. All layers together say more: `likeliest_label` compares what a
-  public image would have sent under each label.
+  public image would have sent under each label. A difference of gradients at two points, as of
+  recursive momentum, has any signs, and so may the loss of a task: only that comparison is left.
 - A batch: Wainakh et al. (2022), "User-Level Label Leakage from Gradients": classes are taken one
   by one, the most negative remaining entry first, and each take adds one record's share.
 
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
-from .objective import whitened_residual
+from .objective import cosine_distance, whitened_residual
 from .observation import HOST, Observation, sent_gradients
 
 _CLEAR = 2.0
@@ -121,7 +122,7 @@ def recover_labels(
 def likeliest_label(
     observation: Observation, model: nn.Module, *, image: Tensor, classes: int
 ) -> Tensor:
-    """The label under which a public image explains a record's noisy gradient best.
+    """The label under which a public image explains a record's gradient best.
 
     Args:
         observation: of one record.
@@ -148,7 +149,8 @@ def likeliest_label(
         ).detach()
         for label in torch.arange(classes, device=observation.gradient.device)
     ]
-    return whitened_residual(torch.stack(sent), observation).argmin()[None]
+    left = whitened_residual if observation.is_noisy else cosine_distance
+    return left(torch.stack(sent), observation).argmin()[None]
 
 
 def stands_out(observation: Observation, model: nn.Module, *, classes: int) -> bool:
