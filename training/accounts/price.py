@@ -1,15 +1,17 @@
 """What an account takes, told from counts before it is begun.
 
 A start and the first round are traced, which is a small part of the work. Then it is known whether
-every round has to be traced by itself, how many batches one draws, and over how many links it goes.
-Seconds are those of one core of some years ago, to a factor of three on nineteen plans that were
-measured; what is refused goes by counts alone, so that it is refused on every machine.
+every round has to be traced by itself, what is done in one, and over how many links it goes.
+Seconds are those of one core of some years ago, to a factor of two on thirty plans that were
+measured; where noise comes back in later rounds the design takes more, and has limits of its own.
+What is refused goes by counts alone, so that it is refused on every machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -30,10 +32,12 @@ __all__ = ["Price", "price_of"]
 _LONG = 5.0  # seconds that are told beforehand
 _MOST = 300.0  # seconds of one account
 _BASE = 0.3
-_BY_ROUND = 15e-3  # seconds for a round of its own, of few agents on few links
-_BY_AGENT = 0.7e-3  # seconds for an agent of one round
-_CHANGING = 4.0  # times as many where the graph changes, in which few agents stand alike
-_BY_LINK = 30e-6  # seconds for a link of one round
+_BY_ROUND = 6e-3  # seconds for a round of its own
+_BY_OPERATION = 0.9e-3  # seconds for an operation of one round, arithmetic included
+_BY_AGENT = 0.15e-3  # seconds for an agent of one round
+_BY_SUM = 0.6e-3  # seconds for an agent of one round and each sum of what it receives
+_BY_AGENT_OF_GRAPH = 1.5e-3  # seconds for an agent of one more graph, in which few stand alike
+_BY_LINK = 30e-6  # seconds for a link of one graph
 _BY_BATCH = 1e-5  # seconds for a batch that an agent draws, to the power below
 _POWER = 2.4
 _BASE_MEGABYTES, _MEGABYTES_BY_ROUND, _MEGABYTES_BY_AGENT = 40.0, 0.05, 6e-3
@@ -140,19 +144,18 @@ def price_of(subject: Subject) -> Price:
         ) from error
     pairs = zip(call.before, call.after, strict=True)
     alike = all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
-    if alike and not one.record.reads_index:
-        apart = len({id(of) for of in graph.graphs[: subject.rounds]})
-    else:
-        apart = subject.rounds
-    batches = max(1, sum(entry.operation == "draw" for entry in call.script))
+    graphs = len({id(of) for of in graph.graphs[: subject.rounds]})
+    apart = graphs if alike and not one.record.reads_index else subject.rounds
+    done = Counter(entry.operation for entry in call.script)
+    batches = max(1, done["draw"])
     links = max(of.receivers.size for of in graph.graphs)
-    by_agent = _BY_AGENT * (_CHANGING if len(set(graph.graphs)) > 1 else 1.0)
-    by_agent += _BY_BATCH * math.pow(batches - 1, _POWER)
+    by_agent = _BY_AGENT + _BY_SUM * done["sum_in"] + _BY_BATCH * math.pow(batches - 1, _POWER)
+    by_round = _BY_ROUND + _BY_OPERATION * done.total() + by_agent * graph.agents
+    by_graph = _BY_LINK * links + (_BY_AGENT_OF_GRAPH * graph.agents if graphs > 1 else 0.0)
     sets = _sets_of(subject, [begun.script, call.script])
     held = _MEGABYTES_BY_ROUND + _MEGABYTES_BY_AGENT * graph.agents
     return Price(
-        seconds=_BASE
-        + (1 + 2 * sets) * apart * (_BY_ROUND + by_agent * graph.agents + _BY_LINK * links),
+        seconds=_BASE + (1 + 2 * sets) * (apart * by_round + graphs * by_graph),
         megabytes=_BASE_MEGABYTES
         + (1 + 2 * sets) * apart * held
         + links * _MEGABYTES_BY_LINK

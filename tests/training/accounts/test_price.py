@@ -1,5 +1,6 @@
 """What an account takes is told before it is begun, and what is too long is refused."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -60,6 +61,27 @@ def test_more_of_anything_takes_longer() -> None:
     assert seconds("dyn-d2p", **changing) < seconds("dyn-d2p", rounds=99, **changing)
 
 
+def test_a_round_of_many_sums_takes_longer_and_few_graphs_are_shorter_than_many() -> None:
+    falling = [0.1 - 0.001 * turn for turn in range(50)]
+    of_one, of_many = (
+        price_of(replace(subject(name, rounds=50), learning_rate=falling))
+        for name in ("dpdl", "muffliato")
+    )
+    assert of_many.apart == of_one.apart == 50
+    assert of_many.seconds > of_one.seconds
+    few, many = (
+        price_of(
+            replace(
+                subject("dyn-d2p", rounds=3500, clip_decay=4.0),
+                graph=build_graph("random-digraph", 40, edge_probability=0.2, graphs=graphs),
+            )
+        )
+        for graphs in (4, 400)
+    )
+    few.check()
+    assert few.seconds < many.seconds
+
+
 @pytest.mark.parametrize(
     ("price", "words"),
     [
@@ -90,7 +112,7 @@ def test_an_account_of_some_seconds_says_so_before_it_is_begun(
         with pytest.raises(Begun):
             account_of(given, statement=STATEMENT, noise_multiplier=1.0, notice=told.append)
     (words,) = told
-    assert words.startswith("The account takes about 38 seconds and")
+    assert words.startswith("The account takes about 20 seconds and")
     assert "1000 rounds differ" in words
 
 
