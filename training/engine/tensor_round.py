@@ -21,9 +21,8 @@ from ..data.dataset import Examples
 from ..device.copies import on_device
 from ..functions.projection import no_projection, projection
 from ..functions.purity import PureFunction
-from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
-from ..gradients.whole_vectors import ByUser, local_change
+from ..gradients.whole_vectors import clipped, local_change, sums_of
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
@@ -207,12 +206,13 @@ class TensorRound(Operations):
         coefs: Sequence[Coef],
         clip_norm: float | None,
         per: Per = Per.RECORD,
+        as_one: bool = False,
     ) -> Tensor:
+        """Clipped sums; `as_one` where the caller clips them whole, and nothing here is."""
         models, owners = stacked(points, sizes=self._sizes, links=self._links)
         links, on_links = self._links, isinstance(points[0][0], Edges)
-        of_users = per is Per.USER
-        made = ByUser(self._gradients, self._users_of(batch.call)) if of_users else self._gradients
-        return made.clipped_sums(
+        users = self._users_of(batch.call) if per is Per.USER else None
+        return sums_of(self._gradients, users, as_one=as_one)(
             models,
             (owners, links.on_host(links.receivers_here) if on_links else list(range(len(owners)))),
             self._records[batch.call],
@@ -224,8 +224,8 @@ class TensorRound(Operations):
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
-        sums = self._sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=None)
-        return self._of_active(type(point)(clipped_rows(sums / batch_size, clip_norm)))
+        sums = self._sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm, as_one=True)
+        return self._of_active(type(point)(clipped(self._gradients, sums / batch_size, clip_norm)))
 
     def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
         if len(self._sizes) > 1:

@@ -39,6 +39,31 @@ class Examples:
     patches: Tensor | None = None
 
 
+def stack(
+    batches: Sequence[tuple[Tensor, Tensor]], *, device: torch.device, dtype: torch.dtype
+) -> Examples:
+    """The examples of all batches one after the other, on a device and in its precision.
+
+    Raises:
+        ValueError: If a batch has another number of inputs than of targets.
+
+    Examples:
+        >>> some = torch.zeros(2, 4), torch.tensor([0, 1])
+        >>> found = stack([some, some], device=torch.device("cpu"), dtype=torch.float64)
+        >>> tuple(found.inputs.shape), found.inputs.dtype
+        ((4, 4), torch.float64)
+    """
+    for d, (inputs, targets) in enumerate(batches):
+        if len(inputs) != len(targets):
+            raise InputError(f"batch {d} has {len(inputs)} inputs but {len(targets)} targets")
+    filled = [(x, y) for x, y in batches if len(y)]
+    inputs = torch.cat([x.detach().to(device) for x, _ in filled])
+    return Examples(
+        inputs=inputs.to(dtype) if inputs.is_floating_point() else inputs,
+        targets=torch.cat([y.detach().to(device) for _, y in filled]),
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
     """Consecutive stacked examples whose gradients belong to one output row."""
@@ -106,27 +131,34 @@ def total_squares(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack([part.double() for part in parts]).sum(0).to(parts[-1].dtype)
 
 
-def clipped_rows(rows: Tensor, clip_norm: float | None) -> Tensor:
+def clipped_rows(rows: Tensor, clip_norm: float | None, *, drops: bool = False) -> Tensor:
     """Rows that are scaled down to at most ``clip_norm``; all as they are for None.
 
     Args:
         rows: (E, D).
         clip_norm: Bound on a row's Euclidean norm, in the gradient's unit.
+        drops: Whether a row that is not finite, or whose squared norm is not, is the zero vector.
 
     Raises:
         ValueError: If the bound is not a finite number of at least 1e-12.
-        FloatingPointError: If a row's squared norm is not finite. On a device, where looking would
-            wait, such a row is NaN instead, which is found in the state when the round ends.
+        FloatingPointError: If a row's squared norm is not finite and it is not dropped. On a
+            device, where looking would wait, such a row is NaN instead, which is found in the state
+            when the round ends.
 
     Examples:
         >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
         >>> clipped_rows(rows, 1.0).norm(dim=1).round(decimals=4).tolist()
         [1.0, 0.5]
+        >>> clipped_rows(rows * math.inf, 1.0, drops=True).tolist()
+        [[0.0, 0.0], [0.0, 0.0]]
     """
     check_clip_norm(clip_norm)
     if clip_norm is None:
         return rows
     squares = rows.double().square().sum(dim=1).to(rows.dtype)
+    if drops:
+        held = squares.isfinite()[:, None]
+        return rows.where(held, 0) * clip_factors(squares.where(held[:, 0], 0), clip_norm)[:, None]
     if rows.device.type == "cpu" and not bool(squares.isfinite().all()):
         raise NotFiniteError(
             "the squared norm of a mean gradient overflows; check the inputs and the learning rate"

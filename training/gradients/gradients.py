@@ -39,7 +39,7 @@ from ..forwards.separate import Separate
 from ..models.parameters import validate_model
 from ..models.tasks import Task
 from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
-from .clipping import Coefficient, Examples, check_clip_norm, check_finite, plan_passes
+from .clipping import Coefficient, Examples, check_clip_norm, check_finite, plan_passes, stack
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
 
 Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
@@ -86,9 +86,9 @@ class PairGradients:
             default.
         batch_size: Expected examples of a data owner, for the same; the first work's mean by
             default.
-        drops: Whether an example whose gradient or its squared norm is not finite counts as the
-            zero vector where gradients are clipped, on a CPU. Else such a gradient is an error,
-            and whether there is one depends on the example: who sent the model would be told.
+        drops: Whether what is clipped counts as the zero vector where it or its squared norm is not
+            finite: an example's gradient on a CPU, and what `whole_vectors` clips. Else it is an
+            error, and whether there is one depends on the example: who sent the model is told.
 
     Raises:
         ValueError: If `validate_model` refuses the model, the layout is unknown, or a layout by
@@ -142,7 +142,7 @@ class PairGradients:
         self._layered: nn.Module | None = None  # the network, as layers that have a rule
         if layout in BY_LAYER:
             self._layout = layout
-        self._deferred, self._drops = self.device.type != "cpu", drops
+        self._deferred, self.drops = self.device.type != "cpu", drops
         self._unchecked: list[tuple[Tensor, list[int], list[int]]] = []
 
     @property
@@ -165,6 +165,7 @@ class PairGradients:
         clip_norm: float | None,
         coefficients: Sequence[Coefficient] = (1.0,),
         pairs_of_run: int | None = None,
+        checked: bool = True,
     ) -> Tensor:
         """Sums of clipped per-example gradients of the loss, one row a pair.
 
@@ -178,6 +179,7 @@ class PairGradients:
             coefficients: Weights of the K points, each a number or one for each coordinate (D,);
                 their sum is clipped as one vector.
             pairs_of_run: Pairs of all ranks, where those given are a rank's.
+            checked: Whether a sum that is not finite is looked for; who clips the sums says no.
 
         Returns:
             (E, D) in the working precision, in the order of the pairs; zeros for an empty batch.
@@ -213,7 +215,7 @@ class PairGradients:
         uses = sum(sizes[d] for d in receivers)
         if not uses:
             return out
-        examples = self._stack(batches)
+        examples = stack(batches, device=self.device, dtype=self.dtype)
         if not self._settled:
             owners, count = len(set(senders)), len(senders)
             if self._agents is not None and pairs_of_run is not None:
@@ -239,6 +241,8 @@ class PairGradients:
                 )
 
             self._within_memory(add, out)
+        if not checked:
+            return out
         if self._deferred:
             largest = torch.linalg.vector_norm(out, math.inf, dim=1)  # (E,), NaN of a row with one
             self._unchecked.append((largest.isfinite(), senders, receivers))
@@ -246,7 +250,7 @@ class PairGradients:
         # size.
         elif not bool(out.sum(1).isfinite().all()):
             finite = out.isfinite().all(1)
-            if clip_norm is None or not self._drops:
+            if clip_norm is None or not self.drops:
                 check_finite(finite, senders, receivers)
                 return out
             for row in (~finite).nonzero().flatten().tolist():
@@ -316,18 +320,6 @@ class PairGradients:
             held = coefficient.device.type == "cpu"
             return right and not (held and not bool(coefficient.isfinite().all()))
         return math.isfinite(coefficient)
-
-    def _stack(self, batches: Sequence[Batch]) -> Examples:
-        for d, (inputs, targets) in enumerate(batches):
-            if len(inputs) != len(targets):
-                raise InputError(f"batch {d} has {len(inputs)} inputs but {len(targets)} targets")
-        filled = [(x, y) for x, y in batches if len(y)]
-        inputs = torch.cat([x.detach().to(self.device) for x, _ in filled])
-        targets = torch.cat([y.detach().to(self.device) for _, y in filled])
-        return Examples(
-            inputs=inputs.to(self.dtype) if inputs.is_floating_point() else inputs,
-            targets=targets,
-        )
 
     def _settle(
         self, point: Tensor, examples: Examples, *, owners: int, pairs: int, batch: float

@@ -4,12 +4,14 @@
     S[e] = sum over users u of d  clip(sum over the records b of u in batch(d) of g_b)
 
 The records of a user stand as a batch of their own, whose sum is taken without clipping by whatever
-layout computes gradients, and is clipped here: in one place for all layouts. Nothing is read back
-from a device.
+layout computes gradients, and is clipped here: in one place for all layouts. What is not finite is
+the zero vector in a run, since an error would tell of the records. Nothing is read back from a
+device.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -25,9 +27,9 @@ from ..step.local_steps import LocalSteps
 from ..step.values import Batch
 from .clipping import Coefficient, check_clip_norm, clipped_rows
 from .gradients import Batch as Records
-from .gradients import ClippedSums, Indices
+from .gradients import ClippedSums, Indices, PairGradients
 
-__all__ = ["ByUser", "local_change"]
+__all__ = ["ByUser", "clipped", "local_change", "sums_of", "sums_to_clip"]
 
 
 def local_change(
@@ -47,15 +49,24 @@ def local_change(
         gradients: the gradient layout.
         pairs_of_run: how many agents there are on all ranks.
 
+    A change that is not finite counts as the zero vector where the gradients drop what is not:
+    whether it is depends on the records, and an error would tell so.
+
     Raises:
-        FloatingPointError: a gradient or the change is not finite: the steps are too large.
+        FloatingPointError: a gradient or the change is not finite and not dropped: the steps are
+            too large.
     """
     rows = list(range(len(start)))
     x, direction = start, torch.zeros_like(start)
     for number in range(asked.steps):
         taken = records(asked.of_step(number))
-        sums = gradients.clipped_sums(
-            x, (rows, rows), taken, clip_norm=None, pairs_of_run=pairs_of_run
+        sums = sums_to_clip(
+            gradients,
+            x,
+            (rows, rows),
+            taken,
+            clip_norm=asked.clip_norm,
+            pairs_of_run=pairs_of_run,
         )
         sizes = torch.tensor([max(1, len(of.targets)) for of in taken], dtype=sums.dtype)
         mean = sums / on_device(sizes, sums.device)[:, None]
@@ -63,7 +74,51 @@ def local_change(
             mean = mean + asked.proximal * (x - start)
         direction = asked.momentum * direction + mean if asked.momentum else mean
         x = x - asked.learning_rate * direction
-    return clipped_rows(x - start, asked.clip_norm)
+    return clipped(gradients, x - start, asked.clip_norm)
+
+
+def sums_to_clip(
+    gradients: ClippedSums,
+    models: Tensor,
+    pairs: tuple[Indices, Indices],
+    batches: Sequence[Records],
+    *,
+    clip_norm: float | None,
+    coefficients: Sequence[Coefficient] = (1.0,),
+    pairs_of_run: int | None = None,
+) -> Tensor:
+    """(E, D) sums of gradients that `clipped` clips afterwards: not finite where they are not.
+
+    Args:
+        gradients: the gradient layout.
+        models: see `PairGradients.clipped_sums`, as what follows.
+        pairs: likewise.
+        batches: likewise.
+        clip_norm: the bound of `clipped`; without one nothing drops a sum, and it is looked at.
+        coefficients: see there.
+        pairs_of_run: likewise.
+    """
+    made: Callable[..., Tensor] = gradients.clipped_sums
+    if clip_norm is not None and _drops(gradients):
+        made = functools.partial(made, checked=False)
+    return made(
+        models,
+        pairs,
+        batches,
+        clip_norm=None,
+        coefficients=coefficients,
+        pairs_of_run=pairs_of_run,
+    )
+
+
+def clipped(gradients: ClippedSums, rows: Tensor, clip_norm: float | None) -> Tensor:
+    """Rows (E, D) within the bound; what is not finite is zero where the gradients drop it."""
+    return clipped_rows(rows, clip_norm, drops=_drops(gradients))
+
+
+def _drops(gradients: ClippedSums) -> bool:
+    """Whether what is clipped counts as the zero vector where it is not finite."""
+    return isinstance(gradients, PairGradients) and gradients.drops
 
 
 class _Of(NamedTuple):
@@ -123,19 +178,35 @@ class ByUser:
         step = max(1, elements_at_once(models.device) // max(1, models.shape[-1]))
         for start in range(0, len(work), step):
             some = work[start : start + step]
-            sums = self._gradients.clipped_sums(
+            sums = sums_to_clip(
+                self._gradients,
                 models,
                 ([one.owner for one in some], list(range(len(some)))),
                 [one.records for one in some],
-                clip_norm=None,
+                clip_norm=clip_norm,
                 coefficients=coefficients,
                 pairs_of_run=pairs_of_run,
             )
             runs = [(row, len(list(of))) for row, of in groupby(one.row for one in some)]
-            each = clipped_rows(sums, clip_norm).split([count for _, count in runs])
+            each = clipped(self._gradients, sums, clip_norm).split([count for _, count in runs])
             for (row, _), part in zip(runs, each, strict=True):  # always added in this order
                 out[row] += part.sum(dim=0)
         return out
+
+
+def sums_of(
+    gradients: ClippedSums, users: Sequence[Tensor | None] | None, *, as_one: bool
+) -> Callable[..., Tensor]:
+    """What is called like `PairGradients.clipped_sums` and clips users' sums, nothing, or records.
+
+    Args:
+        gradients: the gradient layout.
+        users: see `ByUser`, which clips users' sums; None where it does not.
+        as_one: whether the caller gives the sums to `clipped`.
+    """
+    if users is not None:
+        return ByUser(gradients, users).clipped_sums
+    return functools.partial(sums_to_clip, gradients) if as_one else gradients.clipped_sums
 
 
 def _parts(batch: Records, users: Tensor | None) -> list[Records]:
