@@ -81,6 +81,11 @@ def from_history(
     path = path / "releases.jsonl" if path.suffix != ".jsonl" else path
     header = {"schema": SCHEMA, "system": "opacus", "agents": 1, "agent": 0, "clip": clip}
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        raise FileExistsError(
+            f"{path} exists; a log of releases is never overwritten: name another folder, or "
+            "remove it if it is of no use"
+        )
     with path.open("x", encoding="utf-8") as file:
         file.write(json.dumps(header) + "\n")
         at = 0

@@ -46,8 +46,8 @@ class Report:
         return dict(json.loads(self.text))
 
     def __str__(self) -> str:
-        """The text."""
-        return self.text
+        """The text; of a page, which is for a browser, where it was written."""
+        return f"The report: {self.path}" if self.path is not None else self.text
 
     def __repr__(self) -> str:
         """The page, or what was made."""

@@ -89,7 +89,8 @@ def assumed(
     found = []
     for number, text in _TEXTS.items():
         by = [name for name in CHECKS[number] if name in passed]
-        how = f"{' and '.join(by)} agree in {_of(rounds)}; else assumed" if by else _ASSUMED
+        checks = f"the {'check' if len(by) == 1 else 'checks'} of {' and '.join(by)}"
+        how = f"{checks} passed in {_of(rounds)}; otherwise assumed" if by else _ASSUMED
         found.append(Assumed(number, text.format(**words), how, bool(by)))
     return found
 

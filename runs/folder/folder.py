@@ -16,6 +16,7 @@ from ...privacy.bounded import check_size
 from ...privacy.durable import PART, sync_folder
 from ...privacy.errors import InputError
 from ...privacy.ledgers.ledger import read_ledger
+from ...privacy.releases.log import holds_logs
 from ..run_file.device import is_same_device
 from .records import Environment, header_of, read_environment, read_metrics, read_stopped
 
@@ -166,6 +167,12 @@ def require(folder: Path, name: str) -> Path:
     """
     path = folder / name
     if not path.exists():
+        if holds_logs(folder):
+            raise FileNotFoundError(
+                f"{folder} holds logs of releases and no run of `overhear train`; `overhear "
+                f"account {folder}` adds them up, and `overhear audit {folder} --oracle "
+                "module:NAME` checks what was kept of them"
+            )
         raise FileNotFoundError(
             f"{path} does not exist; is {folder} the --out folder of a finished `overhear train`?"
         )

@@ -172,5 +172,14 @@ def test_a_report_of_logs_is_that_of_a_declared_system(tmp_path):
     from tests.privacy.releases.logs import one, write
 
     write(tmp_path / "logs" / "a.jsonl", {1: [one()]})
-    assert "declared, not proven" in oh.report(tmp_path / "logs").text
+    page = oh.report(tmp_path / "logs")
+    assert "declared, not proven" in page.text
+    assert str(page) == f"The report: {tmp_path / 'logs' / 'report.html'}"
     assert oh.report(tmp_path / "logs", "json").to_json()["status"] == "declared"
+
+
+def test_a_folder_of_logs_is_no_run_and_says_what_reads_it(tmp_path):
+    with oh.record(tmp_path / "logs" / "a.jsonl", agent=0, agents=2, clip=1.0, rate=0.1):
+        pass
+    with pytest.raises(FileNotFoundError, match=r"holds logs of releases .* `overhear account"):
+        oh.audit(tmp_path / "logs")

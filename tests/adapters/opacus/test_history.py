@@ -48,5 +48,5 @@ def test_how_batches_were_drawn_must_be_said(tmp_path):
     with pytest.raises(InputTypeError, match="must be True or False"):
         from_history([(1.0, 0.1, 5)], tmp_path, poisson_sampling=None)
     from_history([(1.0, 0.1, 5)], tmp_path, poisson_sampling=True)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match=r"never overwritten: name another folder"):
         from_history([(1.0, 0.1, 5)], tmp_path, poisson_sampling=True)

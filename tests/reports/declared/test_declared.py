@@ -240,7 +240,7 @@ def test_a_checked_log_passes_a_policy_that_asks_for_it(capsys, log, policy):
     assert told(capsys, "report", log.parent)[0] == 0
     page = (log.parent / "report.html").read_text()
     assert "declared; checked in rounds 1, 2, not proven" in page
-    assert "messages and residuals agree in rounds 1, 2" in page
+    assert "the checks of messages and residuals passed in rounds 1, 2" in page
     found = json.loads((log.parent / "declared.json").read_text())
     assert found["status"] == "declared, checked"
     assert [row["checked"] for row in found["assumptions"]] == [
