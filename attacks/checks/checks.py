@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,7 @@ def engine_checks(
     traces: AlgorithmTrace | None = None,
     randomness: SecretRandomness | None = None,
     source: Store | None = None,
+    watched_so_far: Callable[[int], None] | None = None,
 ) -> list[Check]:
     """All checks of the engine that need no canary, in an order that a reader can follow.
 
@@ -57,6 +59,7 @@ def engine_checks(
         traces: of all planned rounds, at the noise of the run; made here when None.
         randomness: of the system's entropy when None.
         source: all records that the shards were dealt from; see `record_check`.
+        watched_so_far: called after each round of the first run that is watched, with their number.
     """
     last, own = max(rounds, planned or rounds), randomness or SecretRandomness()
     chance = generator or np.random.default_rng()
@@ -68,7 +71,7 @@ def engine_checks(
         noise_multiplier=bound.noise_multiplier,
     )
     how: dict[str, Any] = {"rounds": rounds, "planned": last, "generator": chance, "traces": traces}
-    run = watch(setting, bound, randomness=own, **how)
+    run = watch(setting, bound, randomness=own, kept_so_far=watched_so_far, **how)
     sharp = run
     if setting.dtype is not torch.float64:
         precise = replace(setting, dtype=torch.float64)

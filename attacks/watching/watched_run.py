@@ -161,6 +161,7 @@ def watch(
     randomness: SecretRandomness | None = None,
     planted: Callable[[int], Mapping[int, Examples]] | None = None,
     seconds: float = SECONDS_BETWEEN,
+    kept_so_far: Callable[[int], None] | None = None,
 ) -> WatchedRun:
     """Run the start and some rounds, and keep everything.
 
@@ -180,6 +181,7 @@ def watch(
         randomness: of the system's entropy when None.
         planted: for a round the agents whose batch is given instead of drawn.
         seconds: for rounds between.
+        kept_so_far: called after each round that is kept with how many these are.
 
     Returns:
         The run.
@@ -226,6 +228,8 @@ def watch(
                 public=public,
             )
         )
+        if number and kept_so_far is not None:
+            kept_so_far(len(found) - 1)
     return WatchedRun(engine, found, bound=bound, randomness=own)
 
 

@@ -33,7 +33,7 @@ from ..stop import NOTHING_KEPT, Stop
 from .aside import aside_name, finish, keep
 from .folder_checks import folder_checks
 from .game import game_of
-from .trial import cost_of
+from .trial import cost_of, pricing_checks
 from .written import audit_of
 
 __all__ = ["audit_config", "audit_folder", "check_auditable", "raise_contradiction"]
@@ -61,7 +61,8 @@ def audit_folder(
         again: audit once more, and add its evidence to what was found before, which stays beside
             it as audit-1.json and so on; its verdict is named in the new one.
         progress: called with (done, total, what).
-        expect: called with what the audit will take, once a few of its rounds were timed.
+        expect: called with what the audit will take, once a few of its rounds were timed; where
+            no round with canaries can be, with what its checks will take.
         stop: asked to stop, the audit ends at once and leaves the folder as it is.
 
     Raises:
@@ -202,7 +203,8 @@ def audit_config(
         before: by adversary the evidence of audits of the same run, to which this one adds.
         folder: of the run, whose transcripts are checked as well; None where there is none.
         progress: called with (done, total, what).
-        expect: called with what the audit will take, once a few of its rounds were timed.
+        expect: called with what the audit will take, once a few of its rounds were timed; where
+            no round with canaries can be, with what its checks will take.
 
     Returns:
         The object of audit.json.
@@ -230,8 +232,12 @@ def audit_config(
     watched = min(config.audit.checked_rounds, config.training.rounds)
     show(0, watched, "checks")
     cost = None if expect is None or game is None else cost_of(game, watched=watched)
-    if expect is not None and cost is not None:
-        expect(cost)
+    heard = None
+    if expect is not None:
+        if cost is not None:
+            expect(cost)
+        else:
+            heard = pricing_checks(expect, watched=watched)
     checks = engine_checks(
         built.setting,
         built.bound(multiplier),
@@ -239,6 +245,7 @@ def audit_config(
         planned=config.training.rounds,
         traces=None if game is None else game.traces,
         source=built.data.train,
+        watched_so_far=heard,
     )
     if folder is not None:
         of_noise = config.training.evaluation_noise_seed

@@ -11,7 +11,7 @@ import pytest
 from overhear.attacks.audit.game import Game
 from overhear.runs.attack.attack import _Ticks
 from overhear.runs.audit.audit import audit_config
-from overhear.runs.audit.trial import cost_of
+from overhear.runs.audit.trial import cost_of, pricing_checks
 from overhear.runs.cost import Cost
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.audit.test_audit import RUN
@@ -67,6 +67,29 @@ def test_an_audit_of_few_rounds_is_not_played_for_its_price(
     assert _cost(monkeypatch, rounds=59, seconds=0.5) == (None, 0)
 
 
+def test_an_audit_of_checks_alone_is_priced_by_its_second_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, told = [0.0], list[Cost]()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    heard = pricing_checks(told.append, watched=6)
+    for done, seconds in enumerate((8.0, 2.0, 3.0, 3.0), start=1):
+        now[0] += seconds
+        heard(done)
+    (cost,) = told
+    assert cost.seconds == pytest.approx(3.5 * (8 + 5 * 2))
+    assert cost.words == "about 60 seconds for checks of 6 rounds"
+
+
+def test_checks_of_one_round_are_priced_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told = [0.0], list[Cost]()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    heard = pricing_checks(told.append, watched=1)
+    now[0] += 20.0
+    heard(1)
+    assert [one.words for one in told] == ["about 70 seconds for checks of 1 round"]
+
+
 def test_an_attack_is_priced_once_by_the_steps_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     now, told = [0.0], list[Cost]()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
@@ -87,4 +110,14 @@ def test_a_short_audit_of_a_run_file_has_a_price(tmp_path: Path) -> None:
     config = load_run_file(tmp_path / "run.toml", ["audit.canaries=8", "audit.checked_rounds=1"])
     audit_config(config, expect=told.append)
     assert [one.steps for one in told] == [60]
+    assert told[0].seconds > 0
+
+
+@pytest.mark.slow
+def test_an_audit_of_checks_alone_has_a_price(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN.replace("rounds = 3", "rounds = 6"))
+    told = list[Cost]()
+    config = load_run_file(tmp_path / "run.toml", ["audit.canaries=8", "audit.checked_rounds=2"])
+    audit_config(config, expect=told.append)
+    assert [(one.steps, one.of) for one in told] == [(0, "checks of 2 rounds")]
     assert told[0].seconds > 0
