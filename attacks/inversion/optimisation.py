@@ -32,6 +32,7 @@ from ..problem.problem import Found, Problem, Progress, gradients_of, scores, sq
 from .checkpoint import Checkpoint
 from .restarts import Search, descend
 
+SEARCHED = "optimisation"  # the stage whose images nothing certifies
 _SOLVED = 1e-10
 """Squared distance over the observation's squared norm at which no further start is tried."""
 
@@ -166,7 +167,7 @@ def optimise(
         pixels=finish.best,
         labels=finish.best_soft.argmax(dim=-1) if problem.labels is None else problem.labels,
         iterations=search.taken + finish.taken,
-        stage="optimisation",
+        stage=SEARCHED,
     )
 
 
@@ -275,13 +276,18 @@ def _starts(problem: Problem, generator: torch.Generator) -> tuple[Tensor, int]:
 
 
 def _known(problem: Problem) -> list[Tensor]:
-    """Under noise, the (1, B, *shape) pictures that are known before any search."""
-    known: list[Tensor] = []
-    if not problem.preset.follow_noise or not problem.observation.is_noisy:
+    """The (1, B, *shape) pictures that are known before any search.
+
+    What a gradient does not show stays as it was in the start: the public image is a better one
+    than grey. Without noise it is one start of a single record, as records of a batch that start
+    alike under one label stay alike.
+    """
+    known, noisy = list[Tensor](), problem.observation.is_noisy
+    if not problem.preset.follow_noise or not (noisy or problem.observation.records == 1):
         return known
     if problem.prior_image is not None:
         known.append(problem.prior_image.expand(1, problem.observation.records, *problem.shape))
-    if problem.preset.exact and (inputs := first_layer(problem)) is not None:
+    if noisy and problem.preset.exact and (inputs := first_layer(problem)) is not None:
         known.append(problem.box.pixels(inputs)[None])
     return known
 
@@ -299,9 +305,11 @@ def _with_more(
     problem: Problem, ends: Tensor, logits: Tensor, *, starts: int
 ) -> tuple[Tensor, Tensor]:
     """The ends of the starts; under noise also the mean of the drawn ones, and what was known."""
-    more = _known(problem)
     noisy = problem.preset.follow_noise and problem.observation.is_noisy
-    if noisy and starts > 1 and problem.labels is not None:
+    if not noisy:
+        return ends, logits
+    more = _known(problem)
+    if starts > 1 and problem.labels is not None:
         more.append(ends[:starts].mean(dim=0, keepdim=True))
     labels = logits[:1].expand(len(more), *logits.shape[1:])
     return torch.cat([ends, *more]), torch.cat([logits, labels])

@@ -9,7 +9,7 @@ from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
 from overhear.attacks.posterior.candidates import Candidates
 from overhear.attacks.problem.drift import Drift
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.problem.presets import PRESETS, Preset
 from overhear.training.models.parameters import build_model, flatten
 
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
@@ -43,7 +43,7 @@ def rested(size: float, *, records: int = 1) -> tuple[Observation, torch.Tensor]
     ), x
 
 
-def attacked(seen: Observation, *, public: bool = True, preset: object = PRESET) -> Reconstruction:
+def attacked(seen: Observation, *, public: bool = True, preset: Preset = PRESET) -> Reconstruction:
     pool = Candidates(inputs=PUBLIC[20:], labels=torch.arange(40) % 3)
     return reconstruct(
         seen, MODEL, preset=preset, input_shape=(1, 6, 6), classes=3, bounds=BOUNDS,
