@@ -42,6 +42,7 @@ def build_model(
     generator: torch.Generator,
     regression: bool = False,
     probe: Probe | None = None,
+    evaluated: bool = False,
 ) -> nn.Module:
     """A network with freshly drawn weights.
 
@@ -55,6 +56,7 @@ def build_model(
         regression: Whether numbers are predicted, and not classes.
         probe: Gives the inputs (2, *input_shape) on which a network of your own is tried;
             numbers in [0, 1] where None.
+        evaluated: Whether it is taken in evaluation mode alone, see `validate_model`.
 
     Returns:
         The network, on the CPU.
@@ -102,14 +104,19 @@ def build_model(
             f"its network, for input_shape={input_shape} (does it take records of that shape?)",
             passing=InputError,
         ):
-            _check_own(name, model, input_shape, classes=classes, probe=probe)
+            _check_own(name, model, input_shape, classes=classes, probe=probe, evaluated=evaluated)
     return model
 
 
-def validate_model(model: nn.Module) -> None:
+def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
     """Refuses what cannot be clipped per example or is not a function of its parameters.
 
     BatchNorm and its like are found by opacus' ModuleValidator.
+
+    Args:
+        model: The network.
+        evaluated: Whether it is taken in evaluation mode alone, in which dropout passes everything,
+            and BatchNorm is an affine map by its running statistics.
 
     Raises:
         ValueError: If a layer mixes the examples of a batch or keeps running statistics, if there
@@ -134,6 +141,10 @@ def validate_model(model: nn.Module) -> None:
         )
     for name, layer in model.named_modules():
         kind = type(layer).__name__
+        if evaluated and isinstance(layer, nn.modules.dropout._DropoutNd):
+            continue
+        if evaluated and getattr(layer, "running_mean", None) is not None:
+            continue
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
             raise InputError(f"layer {name!r} ({kind}) is random; remove it or set p=0")
         # Opacus passes over subclasses and layers without parameters, hence the first half.
@@ -146,9 +157,14 @@ def validate_model(model: nn.Module) -> None:
             )
         if isinstance(layer, nn.MultiheadAttention):
             # Opacus has no hooks for it; it keeps examples apart, and so every layout does here.
-            if layer.dropout > 0:
+            if layer.dropout > 0 and not evaluated:
                 raise InputError(f"layer {name!r} ({kind}) is random; remove it or set dropout=0")
             continue
+        if isinstance(layer, nn.RNNBase):
+            raise InputError(
+                f"layer {name!r} ({kind}) has no per-example gradient in torch's own form; use "
+                f"opacus.layers.DP{kind}, which takes the same weights"
+            )
         for error in ModuleValidator.VALIDATORS.get(type(layer), lambda _: [])(layer):
             raise InputError(f"layer {name!r} ({kind}) is not supported: {error}")
 
@@ -231,13 +247,19 @@ def _stated(name: str, doing: str, *, passing: type[Exception] | tuple[()] = ())
 
 
 def _check_own(
-    name: str, model: object, input_shape: Shape, *, classes: int, probe: Probe | None
+    name: str,
+    model: object,
+    input_shape: Shape,
+    *,
+    classes: int,
+    probe: Probe | None,
+    evaluated: bool,
 ) -> None:
     if not isinstance(model, nn.Module):
         raise InputTypeError(
             f"model {name!r} returned {type(model).__name__}, must be an nn.Module"
         )
-    validate_model(model)
+    validate_model(model.eval() if evaluated else model, evaluated=evaluated)
     inputs = torch.rand(2, *input_shape) if probe is None else probe(model, input_shape)
     with torch.no_grad():
         logits = model(inputs)

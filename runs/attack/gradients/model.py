@@ -4,9 +4,9 @@ The parameters are those of the gradient file, else of a safetensors state dict,
 "module:function" returns; the function is then called twice, and refused where it draws its weights
 anew. The number of classes, where it is not given, is the one that fits the gradients.
 
-BatchNorm is refused. In training mode it mixes the records by statistics that nobody sends; in
-evaluation mode it is an affine map per channel, which a layer of your own with the same parameter
-names says.
+The network is taken in evaluation mode: dropout passes everything, and BatchNorm is an affine map
+per channel by its running statistics, which a state dict holds. In training mode it mixes the
+records by statistics that nobody sends.
 
 Shape letters: K intercepts, D parameters.
 """
@@ -40,6 +40,7 @@ class Posed:
     """A model, what is known of the batch, its gradients, and where the parameters are from.
 
     `table` is where a model of tokens looks them up, None where records are numbers.
+    `statistics_given` says whether a file held the statistics of BatchNorm.
     """
 
     model: nn.Module
@@ -48,6 +49,7 @@ class Posed:
     observation: Observation
     parameters_from: str
     table: Table | None = None
+    statistics_given: bool = False
 
 
 def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | None) -> Posed:
@@ -73,7 +75,13 @@ def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | Non
     network = network.to(gradients.dtype)
     origin = FROM_FILE
     if points is not None and weights is not None:
-        raise InputError(f"{file.path} holds parameters already; leave {weights} out")
+        held = read_tensors(weights)
+        if not set(held.tensors) <= {name for name, _ in network.named_buffers()}:
+            raise InputError(
+                f"{file.path} holds parameters already; leave {weights} out, or what is not a "
+                "buffer out of it"
+            )
+        _load(network, held, buffers_alone=True)
     if points is None:
         origin = FROM_MODEL if weights is None else FROM_WEIGHTS
         if weights is not None:
@@ -99,6 +107,7 @@ def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | Non
         observation=observation,
         parameters_from=origin,
         table=token_table(network, facts.input_shape),
+        statistics_given=weights is not None,
     )
     if posed.table is None:
         _probe(posed, model)
@@ -138,17 +147,38 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
         classes=classes,
         generator=torch.Generator().manual_seed(seed),
         probe=probe_tokens,
+        evaluated=True,
     )
     return network.eval()
 
 
-def _load(network: nn.Module, weights: TensorFile) -> None:
-    """Put a state dict into a network; buffers may be left out."""
-    buffers = {name for name, _ in network.named_buffers()}
+def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = False) -> None:
+    """Put a state dict into a network; buffers may be left out but for statistics."""
+    buffers = {name: tuple(b.shape) for name, b in network.named_buffers()}
     shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
     held = {name: tensor for name, tensor in weights.tensors.items() if name not in buffers}
-    check_tensors(held, shapes, where=f"{weights.path}: ", kind="parameter")
+    if not buffers_alone:
+        check_tensors(held, shapes, where=f"{weights.path}: ", kind="parameter")
+    lacking = [name for name in _statistics(network) if name not in weights.tensors]
+    if lacking:
+        raise InputError(
+            f"{weights.path} holds no {lacking[0]!r}, by which the layer normalises in evaluation "
+            "mode; save all of state_dict()"
+        )
+    stored = {name: tensor for name, tensor in weights.tensors.items() if name in buffers}
+    for name, tensor in stored.items():
+        if tuple(tensor.shape) != buffers[name]:
+            raise InputError(
+                f"{weights.path}: buffer {name!r} is {tuple(tensor.shape)}, must be "
+                f"{buffers[name]}; is it another model?"
+            )
     network.load_state_dict(dict(weights.tensors), strict=False)
+
+
+def _statistics(network: nn.Module) -> list[str]:
+    """Names of the buffers by which layers normalise in evaluation mode."""
+    ends = ("running_mean", "running_var")
+    return [name for name, _ in network.named_buffers() if name.endswith(ends)]
 
 
 def _check_trained(network: nn.Module, name: str, facts: BatchFacts, *, classes: int) -> None:
@@ -223,6 +253,18 @@ def doubts(posed: Posed) -> list[str]:
             "the parameters are those that the model function returns; nothing shows that the "
             "gradient was taken at them"
         )
+    if _statistics(posed.model):
+        found.append(
+            "BatchNorm is taken in evaluation mode, by its running statistics; a gradient of "
+            "training mode holds statistics of the batch, which this attack does not explain"
+        )
+        if not posed.statistics_given:
+            found.append(
+                "the running statistics are those that the model function returns; --weights may "
+                "hold them"
+            )
+    if any(getattr(layer, "p", 0) for layer in posed.model.modules()):
+        found.append("dropout is taken as off; a gradient with random masks is not explained")
     shapes = [tuple(p.shape) for p in posed.model.parameters()]
     if shapes[-1] != (posed.classes,):
         return found

@@ -3,6 +3,7 @@
 import sys
 import types
 
+import opacus.layers
 import pytest
 import torch
 from torch import nn
@@ -129,6 +130,35 @@ def test_layers_that_mix_examples_are_refused_with_the_remedy(layer):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(layer))
     with pytest.raises(ValueError, match=r"layer '1\.0' \(.*use nn\.GroupNorm instead"):
         validate_model(model)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm2d(4),
+        nn.BatchNorm2d(4, affine=False),
+        _MyNorm(4),
+        nn.InstanceNorm2d(4, track_running_stats=True),
+        nn.Dropout2d(0.5),
+        nn.MultiheadAttention(4, 2, dropout=0.1),
+    ],
+)
+def test_in_evaluation_mode_statistics_are_constants_and_nothing_is_random(layer):
+    validate_model(nn.Sequential(nn.Conv2d(3, 4, 3), layer).eval(), evaluated=True)
+
+
+def test_what_normalises_by_the_batch_in_evaluation_mode_too_is_refused():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
+    with pytest.raises(ValueError, match="mixes the examples"):
+        validate_model(model.eval(), evaluated=True)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_a_recurrent_layer_is_refused_with_the_one_that_takes_its_weights(kind):
+    layer = getattr(nn, kind)(3, 4)
+    with pytest.raises(ValueError, match=rf"use opacus\.layers\.DP{kind}, which takes the same"):
+        validate_model(nn.ModuleList([layer]))
+    getattr(opacus.layers, f"DP{kind}")(3, 4).load_state_dict(layer.state_dict())
 
 
 def test_attention_passes_and_is_refused_where_it_is_random():

@@ -51,7 +51,14 @@ def number(input_shape, classes):
 
 
 def normed(input_shape, classes):
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, classes))
+    norm = nn.BatchNorm2d(2, track_running_stats=False)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), nn.Linear(8, classes))
+
+
+def averaged(input_shape, classes):
+    torch.manual_seed(7)
+    norm, drop = nn.BatchNorm2d(2), nn.Dropout(0.5)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), drop, nn.Linear(8, classes))
 
 
 class Detached(nn.Linear):
@@ -189,6 +196,54 @@ def test_a_shape_that_the_model_does_not_take_is_named():
 )
 def test_a_model_that_cannot_be_attacked_is_refused(model, words):
     assert words in refused(alone(network()), model)
+
+
+def averaged(path: str, **without: object) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A network with statistics of its own in evaluation mode, its gradients, a file of weights."""
+    model = mine("averaged").eval()
+    model[1].running_mean.fill_(0.25)
+    model[1].running_var.fill_(4.0)
+    held = {k: v.detach().contiguous() for k, v in model.state_dict().items()}
+    save_file({k: v for k, v in held.items() if k not in without}, path)
+    return model, gradients(model)
+
+
+def test_batch_norm_is_taken_in_evaluation_mode_by_the_statistics_of_the_weights():
+    model, sent = averaged("w.st")
+    found = posed(
+        TensorFile(path=Path("g"), tensors=sent, metadata={}),
+        "my_networks:averaged",
+        weights=Path("w.st"),
+    )
+    x = torch.rand(5, *SHAPE)
+    torch.testing.assert_close(found.model(x), model(x))
+    batch, dropout = doubts(found)
+    assert "BatchNorm is taken in evaluation mode" in batch
+    assert "dropout is taken as off" in dropout
+
+
+def test_statistics_may_stand_beside_parameters_of_the_file():
+    model, _ = averaged("w.st")
+    kept = {k: v for k, v in model.state_dict().items() if "running" in k}
+    save_file(kept, "s.st")
+    found = posed(file_of(model), "my_networks:averaged", weights=Path("s.st"))
+    assert found.parameters_from == "gradient file"
+    assert torch.equal(found.model[1].running_var, torch.full((2,), 4.0))
+    alone = doubts(posed(file_of(model), "my_networks:averaged"))
+    assert any("those that the model function returns" in said for said in alone)
+
+
+def test_weights_without_statistics_and_statistics_of_another_shape_are_refused():
+    model, sent = averaged("w.st", **{"1.running_var": None})
+    file = TensorFile(path=Path("g"), tensors=sent, metadata={})
+    said = refused(file, "my_networks:averaged", weights=Path("w.st"))
+    assert "holds no '1.running_var', by which the layer normalises" in said
+    save_file({**model.state_dict(), "1.running_var": torch.ones(3)}, "x.st")
+    said = refused(file, "my_networks:averaged", weights=Path("x.st"))
+    assert "buffer '1.running_var' is (3,), must be (2,)" in said
+    averaged("w.st")
+    said = refused(file_of(model), "my_networks:averaged", weights=Path("w.st"))
+    assert "holds parameters already" in said
 
 
 @pytest.mark.parametrize("name", ["clip_norm", "noise_std"])
