@@ -4,6 +4,7 @@
                   label is read, or tried where the gradient is not of one cross-entropy
     patches       one record: a patch embedding with learned positions, without noise
     peeling       one record: layer after layer from the last to the first, without noise
+    censored      one record: the same where sigmoids are at their ends and tell bounds alone
     corners       several records: numbers at the ends of the box, as in tables, without noise
     separation    several records: the activation patterns of a ReLU network, without noise
     imprint       records on a model that the adversary crafted, without noise
@@ -26,6 +27,7 @@ from torch import Tensor
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Problem, squared_size
 from .attended import attended_patches
+from .censored import censored_record
 from .first_layer import PICTURE, first_linear_input, residual, rounding_of_input
 from .imprinted import isolate
 from .patches import embedded_patches
@@ -74,7 +76,7 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part 
     if problem.imprints and (imprinted := _imprinted(problem)) is not None:
         return imprinted
     if problem.observation.records == 1:
-        return _patched(problem) or _peeled(problem)
+        return _patched(problem) or _peeled(problem) or _censored(problem)
     # Ranks are read from gaps of rounding's size, by decompositions of many small matrices and by
     # least squares without full rank: LAPACK's work, which devices do otherwise or not at all.
     host = problem.to(device=HOST)
@@ -190,6 +192,19 @@ def _peeled(problem: Problem) -> Found | None:
     pixels = problem.box.pixels(found.inputs.to(problem.box.span))
     labels = found.labels.to(problem.box.span.device)
     return Found(pixels=pixels, labels=labels, iterations=0, stage="peeling")
+
+
+def _censored(problem: Problem) -> Found | None:
+    # Its weighted misfit and the errors that it predicts certify; the plain residual of a saturated
+    # network is mostly that of slopes which float32 has rounded.
+    found = censored_record(
+        problem.observation, problem.model, input_shape=problem.shape, box=problem.box
+    )
+    if found is None or not found.certified:
+        return None
+    pixels = problem.box.pixels(found.inputs.to(problem.box.span))
+    labels = found.labels.to(problem.box.span.device)
+    return Found(pixels=pixels, labels=labels, iterations=0, stage="censored")
 
 
 def _imprinted(problem: Problem) -> Found | Part | None:

@@ -130,7 +130,7 @@ def _certified(stages: Sequence[str]) -> int:
         if found:
             whole = sum(map(int, re.findall(r"\d+", stages[place])))
             count += int(found[1]) * -(-(alike - place) // whole)
-        elif stages[place] in ("exact", "certified", "peeling"):
+        elif stages[place] in ("exact", "certified", "peeling", "censored"):
             count += alike - place
         place = alike
     return count

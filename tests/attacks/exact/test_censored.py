@@ -1,0 +1,172 @@
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import lsq_linear
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from overhear.attacks.exact.censored import Censored, censored_record
+from overhear.attacks.exact.censored_system import System, Top, bounded
+from overhear.attacks.exact.rgap import peel
+from overhear.attacks.exact.rgap_layers import Affine, read_chain
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.prior import Box
+from overhear.training.models.parameters import build_model, flatten, unflatten
+
+BOX = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
+SHAPE = (1, 8, 8)
+
+
+def _digit(k: int = 0) -> Tensor:
+    return torch.tensor(load_digits().images[k] / 16.0)[None]
+
+
+def _saturated(factor: float = 10.0) -> nn.Module:
+    """A sigmoid LeNet whose kernels are so large that a good part of its units tell a bound."""
+    model = build_model(
+        "sigmoid-lenet", input_shape=SHAPE, classes=10,
+        generator=torch.Generator().manual_seed(1234),
+    )  # fmt: skip
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if value.ndim == 4:
+                value *= factor
+            elif name.endswith("bias") and len(value) > 10:
+                value.zero_()
+    return model
+
+
+def _see(
+    model: nn.Module,
+    image: Tensor,
+    *,
+    dtype: torch.dtype = torch.float32,
+    clip_norm: float | None = None,
+    noise_std: float = 0.0,
+    count: int = 1,
+) -> Observation:
+    model = model.to(dtype)
+    return observe(
+        model, flatten(model), inputs=image.to(dtype).expand(count, *image.shape),
+        targets=torch.full((count,), 3), clip_norm=clip_norm, noise_std=noise_std,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+
+
+def _solve(seen: Observation, model: nn.Module) -> Censored | None:
+    return censored_record(seen, model, input_shape=SHAPE, box=BOX)
+
+
+def _decibels(found: Censored | None, image: Tensor) -> float:
+    assert found is not None
+    assert found.certified
+    assert found.labels.tolist() == [3]
+    assert found.determined == image.numel()
+    return float(-10 * torch.log10((found.inputs[0] - image).square().mean().clamp_min(1e-30)))
+
+
+@pytest.mark.slow  # peeling tries for seconds
+@pytest.mark.parametrize("clip_norm", [None, 1e-3], ids=["not clipped", "clipped"])
+def test_saturated_units_give_a_record_away_that_peeling_does_not_find(
+    clip_norm: float | None,
+) -> None:
+    model = _saturated()
+    seen = _see(model, _digit(), clip_norm=clip_norm)
+    assert peel(seen, model, input_shape=SHAPE, box=BOX) is None
+    found = _solve(seen, model)
+    assert _decibels(found, _digit()) > 80
+    assert found is not None
+    assert found.saturated > found.units / 10
+
+
+def test_without_rounding_the_record_is_exact() -> None:
+    model = _saturated(3.0)
+    assert _decibels(_solve(_see(model, _digit(1), dtype=torch.float64), model), _digit(1)) > 140
+
+
+def test_what_saturated_units_hide_is_counted_and_never_certified() -> None:
+    model = _saturated(300.0)
+    found = _solve(_see(model, _digit()), model)
+    assert found is not None
+    assert not found.certified
+    assert found.saturated > found.units / 2
+    assert found.determined < 64
+
+
+def test_saturated_units_are_counted() -> None:
+    model = _saturated(30.0)
+    found = _solve(_see(model, _digit()), model)
+    assert _decibels(found, _digit()) > 60
+    assert found is not None
+    assert found.saturated > found.units / 3
+
+
+def test_an_altered_gradient_is_not_certified() -> None:
+    model = _saturated()
+    seen = _see(model, _digit())
+    kernels = next(iter(model.parameters())).numel()
+    seen.gradient[0, :kernels] *= 1.01
+    found = _solve(seen, model)
+    assert found is None or not found.certified
+
+
+def test_noise_a_batch_and_other_networks_are_left_to_other_stages() -> None:
+    model = _saturated()
+    assert _solve(_see(model, _digit(), clip_norm=1.0, noise_std=1e-6), model) is None
+    assert _solve(_see(model, _digit(), count=2), model) is None
+    torch.manual_seed(0)
+    relu = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    assert _solve(_see(relu, _digit()), relu) is None
+
+
+def test_tanhs_average_pools_and_linear_layers_are_read() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(8, 16, 3, padding=1),
+        nn.Tanh(), nn.Flatten(), nn.Linear(256, 40), nn.Sigmoid(), nn.Linear(40, 10),
+    )  # fmt: skip
+    assert _decibels(_solve(_see(model, _digit()), model), _digit()) > 80
+
+
+def _system(model: nn.Module, seen: Observation) -> System:
+    values = unflatten(model, seen.points[0, 0].double())
+    chain = read_chain(model, values, SHAPE)
+    assert chain is not None
+    last = chain[-1]
+    assert isinstance(last, Affine)
+    gradients = unflatten(model, seen.gradient[0].double())
+    bias = gradients[f"{last.name}.bias"]
+    features = gradients[f"{last.name}.weight"].T @ bias / (bias @ bias)
+    derivative = bias @ last.weight
+    top = Top(
+        features=features, deviation=2.0**-24 * features, derivative=derivative,
+        variance=(2.0**-24 * derivative) ** 2,
+    )  # fmt: skip
+    return System(chain[:-1], gradients, top=top)
+
+
+def test_deviations_are_what_float32_leaves_of_the_equations() -> None:
+    model = _saturated()
+    system = _system(model, _see(model, _digit()))
+    left = (system.made(_digit()) - system.seen) / system.deviations(_digit(), rounding=2.0**-24)
+    assert 0.1 < float(left.square().mean().sqrt()) < 5
+
+
+def test_the_jacobian_is_that_of_small_steps() -> None:
+    model = _saturated(3.0)
+    system = _system(model, _see(model, _digit(), dtype=torch.float64))
+    way = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0)).double()
+    ahead, behind = system.made(_digit() + 1e-5 * way), system.made(_digit() - 1e-5 * way)
+    made = system.jacobian(_digit()) @ way.flatten()
+    assert torch.allclose(made, (ahead - behind) / 2e-5, rtol=1e-5, atol=1e-8)
+
+
+def test_bounded_least_squares_are_those_of_scipy() -> None:
+    chance = torch.Generator().manual_seed(0)
+    rows = torch.randn(60, 30, generator=chance).double()
+    target = 3 * torch.randn(60, generator=chance).double()
+    low, high = -0.3 * torch.ones(30).double(), 0.4 * torch.ones(30).double()
+    ours = bounded(rows.T @ rows, rows.T @ target, low=low, high=high)
+    assert ours is not None
+    theirs = lsq_linear(rows.numpy(), target.numpy(), bounds=(low.numpy(), high.numpy()), tol=1e-14)
+    assert np.abs(ours.numpy() - theirs.x).max() < 1e-6
