@@ -188,8 +188,10 @@ def _features(
     wanted[label] = 0
     wanted[label] = -wanted.sum()
     factor = float(wanted @ delta / (wanted @ wanted).clamp_min(1e-300))
-    if not (math.isfinite(factor) and factor > 0) or (known_size and abs(factor - 1) > _LABELLED):
+    if not (math.isfinite(factor) and factor > 0):
         return None
+    if known_size:
+        factor = 1.0
     slack = _LABELLED * float(wanted.norm()) + 16 * ROUNDING
     if float((delta / factor - wanted).abs().max()) > slack:
         return None

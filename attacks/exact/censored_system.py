@@ -195,7 +195,7 @@ def _output(layer: Layer, x: Tensor) -> Tensor:
 def search(
     system: System, start: Tensor, *, low: Tensor, high: Tensor, rounding: float
 ) -> Solved | None:
-    """The record that the equations determine, from a start; whether it is the record, the misfit tells.
+    """Gauss-Newton from a start; whether it ends at the record, the misfit tells.
 
     Args:
         system: the equations.

@@ -93,6 +93,7 @@ def test_what_saturated_units_hide_is_counted_and_never_certified() -> None:
     assert found.determined < 64
 
 
+@pytest.mark.slow
 def test_saturated_units_are_counted() -> None:
     model = _saturated(30.0)
     found = _solve(_see(model, _digit()), model)
@@ -101,6 +102,7 @@ def test_saturated_units_are_counted() -> None:
     assert found.saturated > found.units / 3
 
 
+@pytest.mark.slow
 def test_an_altered_gradient_is_not_certified() -> None:
     model = _saturated()
     seen = _see(model, _digit())
