@@ -77,8 +77,8 @@ def test_an_audit_of_checks_alone_is_priced_by_its_second_round(
         now[0] += seconds
         heard(done)
     (cost,) = told
-    assert cost.seconds == pytest.approx(3.5 * (8 + 5 * 2))
-    assert cost.words == "about 60 seconds for checks of 6 rounds"
+    assert cost.seconds == pytest.approx(5 * (8 + 5 * 2))
+    assert cost.words == "about 90 seconds for checks of 6 rounds"
 
 
 def test_checks_of_one_round_are_priced_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_checks_of_one_round_are_priced_by_it(monkeypatch: pytest.MonkeyPatch) -
     heard = pricing_checks(told.append, watched=1)
     now[0] += 20.0
     heard(1)
-    assert [one.words for one in told] == ["about 70 seconds for checks of 1 round"]
+    assert [one.words for one in told] == ["about 2 minutes for checks of 1 round"]
 
 
 def test_an_attack_is_priced_once_by_the_steps_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
