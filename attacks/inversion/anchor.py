@@ -58,10 +58,19 @@ def steadied(problem: Problem) -> Problem:
     preset, seen = problem.preset, problem.observation
     alone = seen.records == 1 and len(problem.shape) == PICTURE and not seen.is_noisy
     fades = preset.colour and preset.fade is not None and preset.adam_steps > 0
-    if not (alone and fades and any(map(_over_places, problem.model.modules()))):
+    if not (alone and fades and normalises_places(problem.model)):
         return problem
     held = replace(preset, tv_weight=_HELD, fade=None, newton_steps=0)
     return replace(problem, preset=held)
+
+
+def normalises_places(model: nn.Module) -> bool:
+    """Whether a network has a layer that takes the mean over the places of a picture.
+
+    >>> normalises_places(nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8)))
+    False
+    """
+    return any(map(_over_places, model.modules()))
 
 
 def _over_places(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from torch.nn.functional import cosine_similarity
 
 from overhear.attacks.inversion.fallback import _distance_without, fall_back
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
+from overhear.attacks.inversion.optimisation import optimise
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import build_box
@@ -122,6 +123,18 @@ def test_what_a_gradient_does_not_show_is_as_in_the_public_image() -> None:
     found = _search(model, seen_of(model, x, 1), prior)
     assert found.supported == (True,)
     assert found.inputs[0, 4:].tolist() == pytest.approx(prior[4:].tolist())
+
+
+def test_a_network_that_normalises_over_places_is_not_searched_from_the_public_image() -> None:
+    x, prior, counts = truth(), torch.full(SHAPE, 0.5), []
+    for norm in (nn.Identity(), nn.GroupNorm(1, 6)):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 6), norm, nn.Sigmoid(), nn.Linear(6, CLASSES))
+        posed = problem_of(model, seen_of(model, x, 1), prior)
+        found = optimise(posed, torch.Generator().manual_seed(0), progress=None)
+        counts.append(found.iterations)
+    assert counts == [2 * SHORT.adam_steps, SHORT.adam_steps]
 
 
 def _of_auc(x: Tensor, label: int) -> tuple[nn.Module, Observation]:
