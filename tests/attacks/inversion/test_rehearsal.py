@@ -43,7 +43,9 @@ def rested(size: float, *, records: int = 1) -> tuple[Observation, torch.Tensor]
     ), x
 
 
-def attacked(seen: Observation, *, public: bool = True, preset: Preset = PRESET) -> Reconstruction:
+def attacked(
+    seen: Observation, *, public: bool = True, preset: str | Preset = PRESET
+) -> Reconstruction:
     pool = Candidates(inputs=PUBLIC[20:], labels=torch.arange(40) % 3)
     return reconstruct(
         seen, MODEL, preset=preset, input_shape=(1, 6, 6), classes=3, bounds=BOUNDS,
