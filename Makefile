@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo page-checkers test test-slow test-all test-flower lint bench gpu wheel test-wheel docs docs-links pictures clean
+.PHONY: help install demo page-checkers test test-slow test-all test-seconds test-flower lint bench gpu wheel test-wheel docs docs-links pictures clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
@@ -54,6 +54,11 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadscope -q -m slow $(PYTEST_ARGS)
 
 test-all: test test-slow
+
+# Which tests take longer than a quick one may: tests/seconds.txt, measured again.
+test-seconds: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadscope -q --junitxml build/seconds.xml $(PYTEST_ARGS)
+	$(BIN)/python tests/seconds.py build/seconds.xml
 
 # Flower brings other versions of typer and rich than the command line is tested with.
 test-flower: $(FLOWER)/.installed

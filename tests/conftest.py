@@ -19,6 +19,7 @@ from overhear.runs.described import as_text
 from overhear.runs.evidence.assumptions import DECLARED
 from overhear.runs.evidence.evidence import measured
 from overhear.runs.evidence.schema import Audit
+from tests.seconds import key_of, long_ones
 
 RUN_FILE = """\
 [data]
@@ -44,7 +45,11 @@ ROWS = ("blind guess", "no defence", "clipping only", "defended")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test with many cases leave so many, evenly spread, to the quick tests, or to all."""
+    """Leave long tests to the slow ones, and of many cases so many, evenly spread, to the quick."""
+    long = long_ones()
+    for item in items:
+        if key_of(item.nodeid) in long and not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.slow)
     for item in _others([i for i in items if not i.get_closest_marker("slow")], "some_quick"):
         item.add_marker(pytest.mark.slow)
     if os.environ.get("OVERHEAR_TESTS") == "all":

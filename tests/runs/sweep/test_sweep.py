@@ -399,7 +399,7 @@ def test_dask_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
 
 @pytest.mark.slow
 def test_ray_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
-    pytest.importorskip("ray", reason="ray is not installed; pip install 'overhear[ray]'")
+    pytest.importorskip("ray.util", reason="ray is not installed; pip install 'overhear[ray]'")
     import psutil
 
     sweep, out = _written(tmp_path / "s.toml", run_file), tmp_path / "d"
