@@ -310,7 +310,7 @@ def _input(
         backward = _matrix(lambda v: layer.outer(v.reshape(shape), level.delta).flatten(), like=low)
         seen = weight_gradient(layer, gradients).flatten()
     middle, prior = ((low + high) / 2).flatten(), 1 / (_SPREAD * (high - low).flatten()) ** 2
-    x, active = middle, side == 0
+    x, active, normal = middle, side == 0, torch.diag(prior)
     for turn in range(4):
         rows = active / off
         normal = forward.T @ (rows[:, None] * forward)
