@@ -48,7 +48,7 @@ class Log:
             ValueError: the file cannot be written, or a second one is named.
         """
         self.title, self.quiet = title, self.quiet or quiet
-        if path is None or path == self.path:
+        if path is None or (self.path is not None and path.absolute() == self.path.absolute()):
             return
         from ...privacy.errors import InputError
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from ....attacks.problem.observation import Observation, sent_gradients
 from ....attacks.tokens.lookup import Table, probe_tokens, token_table
@@ -154,12 +156,33 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
 
 def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = False) -> None:
     """Put a state dict into a network; buffers may be left out but for statistics."""
-    buffers = {name: tuple(b.shape) for name, b in network.named_buffers()}
+    stored_names = network.state_dict()
+    buffers = {
+        name: tuple(b.shape)
+        for name, b in network.named_buffers(remove_duplicate=False)
+        if name in stored_names
+    }
     shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
-    held = {name: tensor for name, tensor in weights.tensors.items() if name not in buffers}
+    again = _other_names(network)
+    for other, name in again.items():
+        one, two = (weights.tensors.get(of) for of in (other, name))
+        if one is not None and two is not None and not torch.equal(one, two):
+            raise InputError(
+                f"{weights.path}: {name!r} and {other!r} differ, and the model holds one tensor "
+                "for both; is it another model?"
+            )
+    held = {
+        name: tensor
+        for name, tensor in weights.tensors.items()
+        if name not in buffers and name not in again
+    }
     if not buffers_alone:
         check_tensors(held, shapes, where=f"{weights.path}: ", kind="parameter")
-    lacking = [name for name in _statistics(network) if name not in weights.tensors]
+    lacking = [
+        name
+        for name in _statistics(network)
+        if name in stored_names and name not in weights.tensors
+    ]
     if lacking:
         raise InputError(
             f"{weights.path} holds no {lacking[0]!r}, by which the layer normalises in evaluation "
@@ -173,6 +196,14 @@ def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = Fals
                 f"{buffers[name]}; is it another model?"
             )
     network.load_state_dict(dict(weights.tensors), strict=False)
+
+
+def _other_names(network: nn.Module) -> dict[str, str]:
+    """Further names that a state dict has for a tensor which layers share, with its first one."""
+    kinds = (network.named_parameters, network.named_buffers)
+    first = {id(tensor): name for of in kinds for name, tensor in of()}
+    every = {name: id(tensor) for of in kinds for name, tensor in of(remove_duplicate=False)}
+    return {name: first[key] for name, key in every.items() if name != first[key]}
 
 
 def _statistics(network: nn.Module) -> list[str]:
@@ -253,9 +284,11 @@ def doubts(posed: Posed) -> list[str]:
             "the parameters are those that the model function returns; nothing shows that the "
             "gradient was taken at them"
         )
-    if _statistics(posed.model):
+    if held := _statistics(posed.model):
+        layer = posed.model.get_submodule(held[0].rpartition(".")[0])
+        kind = "BatchNorm" if isinstance(layer, _BatchNorm) else type(layer).__name__
         found.append(
-            "BatchNorm is taken in evaluation mode, by its running statistics; a gradient of "
+            f"{kind} is taken in evaluation mode, by its running statistics; a gradient of "
             "training mode holds statistics of the batch, which this attack does not explain"
         )
         if not posed.statistics_given:
@@ -263,7 +296,13 @@ def doubts(posed: Posed) -> list[str]:
                 "the running statistics are those that the model function returns; --weights may "
                 "hold them"
             )
-    if any(getattr(layer, "p", 0) for layer in posed.model.modules()):
+        points = posed.observation.points
+        if not torch.equal(points, points[:1].expand_as(points)):
+            found.append(
+                "the same running statistics are taken for all intercepts; between models that "
+                "were trained in between they differ"
+            )
+    if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in posed.model.modules()):
         found.append("dropout is taken as off; a gradient with random masks is not explained")
     shapes = [tuple(p.shape) for p in posed.model.parameters()]
     if shapes[-1] != (posed.classes,):

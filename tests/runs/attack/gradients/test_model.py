@@ -61,6 +61,28 @@ def averaged(input_shape, classes):
     return nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), drop, nn.Linear(8, classes))
 
 
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(torch.full((16,), 2.0))  # a layer's p need be no rate of dropout
+        self.register_buffer("running_mean", torch.zeros(16), persistent=False)
+
+    def forward(self, x):
+        return self.p * (x.flatten(1) - self.running_mean)
+
+
+def own(input_shape, classes):
+    torch.manual_seed(7)
+    return nn.Sequential(Own(), nn.Linear(16, classes))
+
+
+def twice(input_shape, classes):
+    torch.manual_seed(7)
+    norm = nn.BatchNorm1d(8)
+    layers = nn.Linear(16, 8), norm, nn.Sigmoid(), nn.Linear(8, 8), norm, nn.Linear(8, classes)
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
 class Detached(nn.Linear):
     def forward(self, x):
         return super().forward(x.detach().flatten(1))
@@ -244,6 +266,49 @@ def test_weights_without_statistics_and_statistics_of_another_shape_are_refused(
     averaged("w.st")
     said = refused(file_of(model), "my_networks:averaged", weights=Path("w.st"))
     assert "holds parameters already" in said
+
+
+def saved(model: nn.Module, path: str, **changed: Tensor) -> Path:
+    """A state dict in a file, every name with a tensor of its own."""
+    held = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    save_file({**held, **changed}, path)
+    return Path(path)
+
+
+def test_statistics_that_no_state_dict_holds_are_the_functions_and_the_layer_is_named():
+    model = mine("own")
+    assert "0.running_mean" not in model.state_dict()
+    found = posed(alone(model), "my_networks:own", weights=saved(model, "w.st"))
+    (said,) = doubts(found)
+    assert said.startswith("Own is taken in evaluation mode")
+
+
+def test_a_layer_that_stands_twice_is_taken_from_a_state_dict():
+    model = mine("twice").eval()
+    model[2].running_mean.fill_(0.25)
+    weights = saved(model, "w.st")
+    found = posed(alone(model), "my_networks:twice", weights=weights)
+    x = torch.rand(5, *SHAPE)
+    torch.testing.assert_close(found.model(x), model(x))
+    weights = saved(model, "w.st", **{"5.weight": torch.zeros(8)})
+    said = refused(alone(model), "my_networks:twice", weights=weights)
+    assert "'2.weight' and '5.weight' differ" in said
+
+
+def test_one_set_of_statistics_for_models_that_differ_is_doubted():
+    model, _ = averaged("w.st")
+    held = file_of(model).tensors
+    save_file({name: b for name, b in model.state_dict().items() if "running" in name}, "s.st")
+
+    def said(change: float) -> str:
+        moved = {k: v + change * k.startswith("parameter") for k, v in held.items()}
+        tensors = {f"{k}.{name}": v for k, of in enumerate((held, moved)) for name, v in of.items()}
+        file = TensorFile(path=Path("g"), tensors=tensors, metadata={})
+        return " ".join(doubts(posed(file, "my_networks:averaged", weights=Path("s.st"))))
+
+    words = "the same running statistics are taken for all intercepts"
+    assert words in said(0.1)
+    assert words not in said(0.0)
 
 
 @pytest.mark.parametrize("name", ["clip_norm", "noise_std"])
