@@ -44,8 +44,16 @@ def normalises(model: nn.Module) -> bool:
 
     >>> normalises(nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8)))
     True
+    >>> normalises(nn.InstanceNorm2d(3, track_running_stats=True).eval())
+    False
     """
-    return any(isinstance(module, _NORMALISING) for module in model.modules())
+    return any(map(_by_itself, model.modules()))
+
+
+def _by_itself(module: nn.Module) -> bool:
+    """Whether a layer normalises by the record and not by running statistics, in evaluation."""
+    running = getattr(module, "running_mean", None) is not None and not module.training
+    return isinstance(module, _NORMALISING) and not running
 
 
 def steadied(problem: Problem) -> Problem:
@@ -77,7 +85,7 @@ def _over_places(module: nn.Module) -> bool:
     """Whether a layer takes the mean over the places of a picture."""
     if isinstance(module, nn.LayerNorm):
         return len(module.normalized_shape) > 1
-    return isinstance(module, _NORMALISING)
+    return _by_itself(module)
 
 
 def anchored(problem: Problem, found: Found) -> Found:

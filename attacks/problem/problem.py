@@ -55,7 +55,7 @@ class Problem:
         """The same problem on another device, or in another floating-point type."""
         prior, labels, model = self.prior_image, self.labels, self.model
         if device is not None and device != self.box.span.device:
-            model = copy.deepcopy(model).to(device)  # for its buffers; its parameters are not read
+            model = copied(model).to(device)  # for its buffers; its parameters are not read
         if dtype is not None:
             model = with_buffers(model, dtype)
         return replace(
@@ -73,7 +73,26 @@ def with_buffers(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     numbers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if all(buffer.dtype == dtype for buffer in numbers):
         return model
-    return copy.deepcopy(model).to(dtype=dtype)
+    return copied(model).to(dtype=dtype)
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of a network whose parameters are not read.
+
+    `torch.func.functional_call` leaves the tensors of a transform that has ended in a layer that
+    stands twice, and these cannot be copied: zeros stand for them.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> model = nn.Sequential(layer, layer)
+    >>> values = {name: p.detach() for name, p in model.named_parameters()}
+    >>> def loss(values):
+    ...     return torch.func.functional_call(model, values, (torch.ones(1, 2),)).sum()
+    >>> _ = torch.func.grad(loss)(values)
+    >>> sum(p.numel() for p in copied(model).parameters())
+    6
+    """
+    left = [p for p in model.parameters() if not isinstance(p, nn.Parameter)]
+    return copy.deepcopy(model, {id(p): nn.Parameter(p.new_zeros(p.shape)) for p in left})
 
 
 def home_of(device: torch.device) -> torch.device:
