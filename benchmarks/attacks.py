@@ -417,12 +417,7 @@ def saturated_row(work: Work) -> None:
                 told.append("cannot be posed")
                 continue
             scores.append(match(x, found.inputs).psnr[0])
-            told.append("certified" if found.certified else "not certified")
-            if not found.certified:
-                told[-1] += (
-                    f" ({found.saturated} of {found.units} units are saturated; the equations left"
-                    f" determine {found.determined} of {x.numel()} pixels)"
-                )
+            told.append("certified" if found.certified else f"not certified ({found.reason})")
             if work.quick:
                 break
     row(

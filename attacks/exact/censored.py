@@ -49,10 +49,9 @@ class Censored:
         inputs: (1, *shape) in normalised units, inside the box.
         labels: (1,) class index.
         certified: whether the equations are met and determine every pixel.
-        saturated: units of the network's activations that tell a bound alone.
+        saturated: units of the network's activations that tell a bound alone, or that may.
         units: all units of the activations that were gone through.
-        determined: pixels that the equations at `inputs` show to 5 % of their range; all where the
-            record is certified.
+        reason: why it is not certified, in words; empty where it is.
     """
 
     inputs: Tensor
@@ -60,7 +59,7 @@ class Censored:
     certified: bool
     saturated: int
     units: int
-    determined: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -113,24 +112,21 @@ def censored_record(
     descent = _descend(chain[:-1], gradients, top=top, low=low, high=high)
     if descent is None:
         return None
-    top, rest, start, deviation, saturated, units = descent
+    top, rest, start, saturated, units = descent
     solved: Solved | None = None
     if rest:
         system = System(rest, gradients, top=top)
-        for begin, rounding in ((start, 1e-3), ((low + high) / 2, 0.3)):
-            solved = search(system, begin, low=low, high=high, rounding=rounding)
-            if solved is not None and solved.misfit <= _MISFIT:
-                break
+        solved = search(system, start, low=low, high=high, rounding=1e-3)
     inputs = start if solved is None else solved.inputs
-    error = deviation / (high - low) if solved is None else solved.error
     certified = solved is not None and _is_certain(solved)
+    explains = solved is not None and solved.misfit <= _MISFIT
     return Censored(
         inputs=inputs.clamp(low, high)[None].to(box.span),
         labels=label[None],
         certified=certified,
         saturated=saturated,
         units=units,
-        determined=int((error <= _WORST).sum()),
+        reason="" if certified else _reason(explains=explains, saturated=saturated, units=units),
     )
 
 
@@ -142,6 +138,15 @@ def _is_certain(solved: Solved) -> bool:
         and float(error.square().mean().sqrt()) <= _ERROR
         and float(error.max()) <= _WORST
     )
+
+
+def _reason(*, explains: bool, saturated: int, units: int) -> str:
+    said = (
+        "a picture that explains the gradient was found, but others may explain it, too"
+        if explains
+        else "the search through saturated units found no picture that explains the gradient"
+    )
+    return f"{said}; {saturated:,} of {units:,} units are saturated or cannot be told from it"
 
 
 def _is_smooth(chain: list[Layer]) -> bool:
@@ -205,7 +210,7 @@ def _features(
 
 def _descend(
     chain: list[Layer], gradients: dict[str, Tensor], *, top: Top, low: Tensor, high: Tensor
-) -> tuple[Top, list[Layer], Tensor, Tensor, int, int] | None:
+) -> tuple[Top, list[Layer], Tensor, int, int] | None:
     """The lowest level that a linear layer gives, what is below, and an estimate of the record."""
     at, level, saturated, units = top, None, 0, 0
     rest = chain
@@ -251,14 +256,7 @@ def _descend(
             if layer.is_linear:
                 top = at
             level = None
-    return (
-        top,
-        rest,
-        at.features.reshape(low.shape),
-        at.deviation.reshape(low.shape),
-        saturated,
-        units,
-    )
+    return top, rest, at.features.reshape(low.shape), saturated, units
 
 
 def _before(layer: Activation, at: Top) -> _Level:

@@ -27,7 +27,9 @@ ROUNDING = 2.0**-24
 """What float32 may be off, relative to the number."""
 
 _LEAST = 1e-30  # deviation of a number that is 0 to the last bit of float32
-_ROUNDS = 25  # of Gauss-Newton; five to fifteen are usual
+_ROUNDS = 25  # of Gauss-Newton; nine are usual
+_STALE = 12  # of them that bring no smaller rounding, before a search is given up
+_WASTED = 2.2e10  # E N^2 in such rounds together: 4 rounds for N = 784, and 1 at least
 _TOGETHER = 128  # columns of the Jacobian at once
 _SPREAD = 0.3  # of an unknown in its range, before any equation
 
@@ -197,6 +199,9 @@ def search(
 ) -> Solved | None:
     """Gauss-Newton from a start; whether it ends at the record, the misfit tells.
 
+    Rounds that bring no smaller rounding are few, the fewer the more a round costs, so that a
+    search which fails takes a few rounds of a large record.
+
     Args:
         system: the equations.
         start: (*shape).
@@ -207,7 +212,8 @@ def search(
     Returns:
         Where the search ended; None where the equations cannot be solved in float64.
     """
-    x, failed = start.clamp(low, high), 0
+    x, least, stale = start.clamp(low, high), rounding, 0
+    patience = min(_STALE, max(1, int(_WASTED / (len(system.seen) * x.numel() ** 2))))
     wide, middle = (high - low).flatten(), ((high + low) / 2).flatten()
     for _ in range(_ROUNDS):
         e = max(rounding, ROUNDING)
@@ -234,11 +240,13 @@ def search(
         if e == ROUNDING and far < 1e-4:
             break
         if best[0] < 1.5:
-            rounding, failed = e * min(0.2, max(best[0], 1e-3)), 0
+            rounding = e * min(0.2, max(best[0], 1e-3))
         elif best[0] > 0.9 * before:
-            rounding, failed = min(2 * e, 0.5), failed + 1
-            if failed == 6:
-                break
+            rounding = min(2 * e, 0.5)
+        stale += max(rounding, ROUNDING) >= least
+        least = min(least, max(rounding, ROUNDING))
+        if stale == patience:
+            break
     off = system.deviations(x, rounding=ROUNDING)
     rows = system.jacobian(x) / off[:, None]
     normal = rows.T @ rows

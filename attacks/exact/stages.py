@@ -60,7 +60,14 @@ class Part:
     rest: Observation
 
 
-def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unsolved:
+    """Why the stage that came farthest found nothing that it certifies, in words."""
+
+    reason: str
+
+
+def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part | Unsolved | None:
     """The whole batch, a part of it, or nothing.
 
     Args:
@@ -68,7 +75,8 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part 
         generator: of random combinations; decides nothing that is accepted.
 
     Returns:
-        What explains the observation; None where no stage applies or none succeeds.
+        What explains the observation; None where no stage applies or none succeeds, with the reason
+        where there is one to tell.
     """
     found = _first_layer(problem)
     if found is not None or problem.observation.is_noisy:
@@ -194,14 +202,16 @@ def _peeled(problem: Problem) -> Found | None:
     return Found(pixels=pixels, labels=labels, iterations=0, stage="peeling")
 
 
-def _censored(problem: Problem) -> Found | None:
+def _censored(problem: Problem) -> Found | Unsolved | None:
     # Its weighted misfit and the errors that it predicts certify; the plain residual of a saturated
     # network is mostly that of slopes which float32 has rounded.
     found = censored_record(
         problem.observation, problem.model, input_shape=problem.shape, box=problem.box
     )
-    if found is None or not found.certified:
+    if found is None:
         return None
+    if not found.certified:
+        return Unsolved(reason=found.reason) if found.saturated else None
     pixels = problem.box.pixels(found.inputs.to(problem.box.span))
     labels = found.labels.to(problem.box.span.device)
     return Found(pixels=pixels, labels=labels, iterations=0, stage="censored")

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
-from ..exact.stages import FIRST_LAYER, Part, solve_exactly
+from ..exact.stages import FIRST_LAYER, Part, Unsolved, solve_exactly
 from ..posterior.candidates import Candidates
 from ..posterior.denoised import Denoiser, denoised
 from ..posterior.posterior import Posterior, weigh
@@ -67,6 +67,8 @@ class Reconstruction:
             "posterior" (the mean of public records by their likelihood), or "prior" where every
             image is the prior image.
         supported: (records,) booleans: False where the image is the prior image.
+        reason: why algebra found nothing where every image is the prior image, in words, if a stage
+            has a reason to tell.
     """
 
     inputs: Tensor
@@ -75,6 +77,7 @@ class Reconstruction:
     iterations: int
     stage: str
     supported: tuple[bool, ...]
+    reason: str = ""
 
 
 def reconstruct(
@@ -201,13 +204,19 @@ def reconstruct(
                 found = _complete(problem, solved, generator, progress=progress)
             else:
                 held = steadied(problem)
-                found = solved or anchored(
-                    held, optimise(held, generator, progress=progress, checkpoint=kept)
+                found = (
+                    solved
+                    if isinstance(solved, Found)
+                    else anchored(
+                        held, optimise(held, generator, progress=progress, checkpoint=kept)
+                    )
                 )
             search = functools.partial(
                 _searched, generator=generator, exact=found.stage == FIRST_LAYER
             )
             done = _kept(problem, found, generator, search=search, dtype=observation.gradient.dtype)
+            if isinstance(solved, Unsolved) and not any(done.supported):
+                done = replace(done, reason=solved.reason)
         if weighed is not None and problem.observation.is_noisy and not any(done.supported):
             done = _of_posterior(
                 problem, weighed, dtype=observation.gradient.dtype, iterations=done.iterations

@@ -204,6 +204,7 @@ def attack_gradients(
     # What was found, in words, tensors and pictures.
     stop.finish()
     pixels = facts.pixels(found.inputs)
+    notes += [found.reason] if found.reason else []
     result = _result(posed, found, model=model, preset=preset, notes=notes).model_copy(
         update={
             "device": str(where),

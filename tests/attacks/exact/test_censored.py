@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,9 @@ from overhear.attacks.exact.censored import Censored, censored_record
 from overhear.attacks.exact.censored_system import System, Top, bounded
 from overhear.attacks.exact.rgap import peel
 from overhear.attacks.exact.rgap_layers import Affine, read_chain
+from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import Box
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
@@ -61,7 +65,7 @@ def _decibels(found: Censored | None, image: Tensor) -> float:
     assert found is not None
     assert found.certified
     assert found.labels.tolist() == [3]
-    assert found.determined == image.numel()
+    assert found.reason == ""
     return float(-10 * torch.log10((found.inputs[0] - image).square().mean().clamp_min(1e-30)))
 
 
@@ -84,13 +88,16 @@ def test_without_rounding_the_record_is_exact() -> None:
     assert _decibels(_solve(_see(model, _digit(1), dtype=torch.float64), model), _digit(1)) > 140
 
 
-def test_what_saturated_units_hide_is_counted_and_never_certified() -> None:
+def test_what_saturated_units_hide_is_told_and_never_certified() -> None:
     model = _saturated(300.0)
     found = _solve(_see(model, _digit()), model)
     assert found is not None
     assert not found.certified
     assert found.saturated > found.units / 2
-    assert found.determined < 64
+    assert found.reason == (
+        "the search through saturated units found no picture that explains the gradient; "
+        f"{found.saturated} of {found.units} units are saturated or cannot be told from it"
+    )
 
 
 @pytest.mark.slow
@@ -110,6 +117,36 @@ def test_an_altered_gradient_is_not_certified() -> None:
     seen.gradient[0, :kernels] *= 1.01
     found = _solve(seen, model)
     assert found is None or not found.certified
+
+
+def test_a_search_that_fails_takes_few_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+    solves, jacobian = list[None](), System.jacobian
+
+    def counted(system: System, x: Tensor) -> Tensor:
+        solves.append(None)
+        return jacobian(system, x)
+
+    monkeypatch.setattr(System, "jacobian", counted)
+    monkeypatch.setattr("overhear.attacks.exact.censored_system._WASTED", 1.0)
+    model = _saturated(300.0)
+    found = _solve(_see(model, _digit()), model)
+    assert found is not None
+    assert not found.certified
+    assert len(solves) == 2  # a round without progress, and the deviations at the end
+
+
+def test_an_image_that_falls_back_carries_the_reason() -> None:
+    model = _saturated(300.0)
+    seen = _see(model, _digit())
+    found = reconstruct(
+        seen, model, preset=replace(PRESETS["matched"], adam_steps=2, newton_steps=0, starts=1),
+        input_shape=SHAPE, classes=10, bounds=(torch.tensor(0.0), torch.tensor(1.0)),
+        generator=torch.Generator().manual_seed(0), prior_image=torch.full(SHAPE, 0.5),
+    )  # fmt: skip
+    told = _solve(seen, model)
+    assert told is not None
+    assert found.supported == (False,)
+    assert found.reason == told.reason
 
 
 def test_noise_a_batch_and_other_networks_are_left_to_other_stages() -> None:

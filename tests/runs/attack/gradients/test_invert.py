@@ -143,6 +143,17 @@ def test_half_precision_is_accepted(dtype):
     assert (found - batch()[0]).abs().max() < 0.02
 
 
+def test_what_saturated_units_hide_is_noted(quick):
+    model = network("sigmoid-lenet")
+    with torch.no_grad():
+        for value in model.parameters():
+            value *= 300.0 if value.ndim == 4 else 1.0
+    found = attack(usual(model), model="sigmoid-lenet")
+    assert found.stage == ["prior"]
+    assert "saturated" in found.notes[-1]
+    assert f"Note: {found.notes[-1]}." in summary_lines(found, Path("found"))
+
+
 def test_the_picture_is_the_record():
     found = attack(usual())
     assert found.images == ["image-0.png"]
