@@ -79,6 +79,7 @@ READ_BY_ATTACKS = {
     ("attacks/inversion/fallback.py", "_explains_more"): "what is left is told",
     ("attacks/inversion/fallback.py", "_distance"): "what is left is told",
     ("attacks/inversion/fallback.py", "_by_layer"): "what is left is told",
+    ("attacks/inversion/fallback.py", "_without"): "the label that was found is told",
     ("attacks/inversion/fallback.py", "fall_back"): "the image is handed over",
     ("attacks/inversion/inversion.py", "_kept"): "the image is handed over",
     ("attacks/inversion/inversion.py", "_of_posterior"): "the image is handed over",

@@ -209,7 +209,9 @@ def test_half_the_noise_contradicts_what_is_proven_of_an_agent() -> None:
 def test_a_local_update_that_is_clipped_to_twice_the_norm_is_found(monkeypatch) -> None:
     """1,000 canaries at twice the claimed mu of .71: missed with probability below 1e-6."""
     sound = changes.clipped_rows
-    monkeypatch.setattr(changes, "clipped_rows", lambda rows, norm: sound(rows, 2 * norm))
+    monkeypatch.setattr(
+        changes, "clipped_rows", lambda rows, norm, **how: sound(rows, 2 * norm, **how)
+    )
     bad, failed = contradicted(of(SUMMED, canaries=1000), proven(MU))
     assert bad
     assert failed == ["clipping"]
