@@ -548,18 +548,27 @@ def resnet8() -> nn.Module:
 def resnet_rows(work: Work) -> None:
     model, shape = resnet8(), tuple(work.photos.shape[1:])
     for name, prior in (("", None), (", brightness of the public guess", torch.full(shape, GREY))):
-        scores, stages, seconds = [], [], 0.0
+        scores, fitted, stages, seconds = [], [], [], 0.0
         for i in work.first(8):
             x, y = work.photos[i : i + 1], work.labels[i : i + 1]
             found, spent = attack(watch(model, x, y), model, ONE_START, shape=shape, prior=prior)
             scores.append(match(x, found.inputs).psnr[0])
+            fitted.append(match(x, affine_fit(found.inputs, to=x)).psnr[0])
             stages.append(found.stage)
             seconds += spent
         row(
             f"matched, ResNet-8 with GroupNorm, {ONE_START.adam_steps} steps{name}",
-            scored(scores), reach="16 to 17 dB (breaching)", stage=counted(stages),
+            f"{scored(scores)}; after an affine fit mean {sum(fitted) / len(fitted):.1f} dB",
+            reach="16 to 17 dB (breaching), level after an affine fit", stage=counted(stages),
             cost=f"{seconds / len(scores):.0f} s each",
         )  # fmt: skip
+
+
+def affine_fit(found: Tensor, *, to: Tensor) -> Tensor:
+    """The picture times a factor and moved by a number, which are those nearest to the truth."""
+    pixels = torch.stack([found.flatten(), torch.ones_like(found).flatten()], 1).double()
+    solved = torch.linalg.lstsq(pixels, to.flatten().double()[:, None]).solution
+    return (pixels @ solved).reshape(found.shape).to(found).clamp(0, 1)
 
 
 def relu_row(work: Work) -> None:
