@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from overhear.attacks.exact.censored_system import System, Top, bounded
 from overhear.attacks.exact.rgap import peel
 from overhear.attacks.exact.rgap_layers import Affine, read_chain
 from overhear.attacks.inversion.inversion import reconstruct
-from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.observation import Observation
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import Box
-from overhear.training.models.parameters import build_model, flatten, unflatten
+from overhear.training.models.parameters import build_model, unflatten
+from tests.attacks.exact.observed import see
 
 BOX = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 SHAPE = (1, 8, 8)
@@ -41,20 +43,9 @@ def _saturated(factor: float = 10.0) -> nn.Module:
 
 
 def _see(
-    model: nn.Module,
-    image: Tensor,
-    *,
-    dtype: torch.dtype = torch.float32,
-    clip_norm: float | None = None,
-    noise_std: float = 0.0,
-    count: int = 1,
+    model: nn.Module, image: Tensor, *, dtype: torch.dtype = torch.float32, **how: Any
 ) -> Observation:
-    model = model.to(dtype)
-    return observe(
-        model, flatten(model), inputs=image.to(dtype).expand(count, *image.shape),
-        targets=torch.full((count,), 3), clip_norm=clip_norm, noise_std=noise_std,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    return see(model, image, dtype=dtype, **how)
 
 
 def _solve(seen: Observation, model: nn.Module) -> Censored | None:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from overhear.attacks.exact.rgap import Peeled, peel
 from overhear.attacks.exact.rgap_layers import Affine, read_chain, solve_normal
-from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.observation import Observation
 from overhear.attacks.problem.prior import Box
-from overhear.training.models.parameters import build_model, flatten
+from overhear.training.models.parameters import build_model
+from tests.attacks.exact.observed import see
 
 BOX = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 
@@ -39,20 +41,9 @@ def _relu_network(side: int, *, bias: bool = True) -> nn.Module:
 
 
 def _see(
-    model: nn.Module,
-    image: Tensor,
-    *,
-    dtype: torch.dtype = torch.float64,
-    clip_norm: float | None = None,
-    noise_std: float = 0.0,
-    count: int = 1,
+    model: nn.Module, image: Tensor, *, dtype: torch.dtype = torch.float64, **how: Any
 ) -> Observation:
-    model = model.to(dtype)
-    return observe(
-        model, flatten(model), inputs=image.to(dtype).expand(count, *image.shape),
-        targets=torch.full((count,), 3), clip_norm=clip_norm, noise_std=noise_std,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    return see(model, image, dtype=dtype, **how)
 
 
 def _decibels(found: Peeled | None, image: Tensor) -> float:
