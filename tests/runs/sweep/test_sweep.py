@@ -318,13 +318,11 @@ def _start(out: Path, sweep: Path, *more: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _written(path: Path, run_file: Path) -> Path:
-    run_file.write_text(
-        run_file.read_text(encoding="utf-8").replace("rounds = 200", "rounds = 40"),
-        encoding="utf-8",
-    )
+def _written(path: Path, run_file: Path, *, seeds: int) -> Path:
+    text = run_file.read_text(encoding="utf-8").replace("rounds = 200", "rounds = 12")
+    run_file.write_text(text.replace("[model]", "agents = 4\n[model]"), encoding="utf-8")
     path.write_text(
-        f'base = "{run_file}"\nseeds = 12\n[grid]\n"graph.name" = ["ring", "full"]\n',
+        f'base = "{run_file}"\nseeds = {seeds}\n[grid]\n"graph.name" = ["ring", "full"]\n',
         encoding="utf-8",
     )
     return path
@@ -349,7 +347,7 @@ def _check_whole(out: Path, runs: int) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_of_24_runs_killed_twice_has_every_run_once(tmp_path, run_file):
-    sweep, out = _written(tmp_path / "s.toml", run_file), tmp_path / "d"
+    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=12), tmp_path / "d"
     for done in (3, 9):
         process = _start(out, sweep)
         _wait_for(done, out, process)
@@ -365,7 +363,7 @@ def test_a_sweep_of_24_runs_killed_twice_has_every_run_once(tmp_path, run_file):
 def test_a_worker_that_is_killed_costs_what_it_was_at(tmp_path, run_file):
     import psutil
 
-    sweep, out = _written(tmp_path / "s.toml", run_file), tmp_path / "d"
+    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=4), tmp_path / "d"
     process = _start(out, sweep)
     _wait_for(2, out, process)
     workers = [
@@ -376,14 +374,14 @@ def test_a_worker_that_is_killed_costs_what_it_was_at(tmp_path, run_file):
     workers[0].kill()
     said = process.communicate()[0].decode()
     assert process.returncode == 0, said
-    _check_whole(out, 24)
+    _check_whole(out, 8)
 
 
 @pytest.mark.slow
 def test_dask_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
     import psutil
 
-    sweep, out = _written(tmp_path / "s.toml", run_file), tmp_path / "d"
+    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=4), tmp_path / "d"
     process = _start(out, sweep, "--backend", "dask")
     _wait_for(2, out, process)
     workers = [
@@ -394,7 +392,7 @@ def test_dask_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
     workers[0].kill()
     said = process.communicate()[0].decode()
     assert process.returncode == 0, said
-    _check_whole(out, 24)
+    _check_whole(out, 8)
 
 
 @pytest.mark.slow
@@ -402,7 +400,7 @@ def test_ray_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
     pytest.importorskip("ray.util", reason="ray is not installed; pip install 'overhear[ray]'")
     import psutil
 
-    sweep, out = _written(tmp_path / "s.toml", run_file), tmp_path / "d"
+    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=4), tmp_path / "d"
     process = _start(out, sweep, "--backend", "ray")
     _wait_for(2, out, process)
     workers = [
@@ -413,7 +411,7 @@ def test_ray_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
     workers[0].kill()
     said = process.communicate()[0].decode()
     assert process.returncode == 0, said
-    _check_whole(out, 24)
+    _check_whole(out, 8)
 
 
 def test_a_scheduler_that_does_not_answer_is_a_sentence(tmp_path, monkeypatch):
