@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo page-checkers test test-slow test-all test-seconds test-flower lint bench gpu wheel test-wheel docs docs-links pictures clean
+.PHONY: help install demo page-checkers test test-slow test-all test-seconds test-flower lint mypy pyright bench gpu wheel test-wheel docs docs-links pictures clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
@@ -72,8 +72,10 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pyright
+	@$(MAKE) --silent -j 2 mypy pyright
+
+mypy pyright: $(READY)
+	$(BIN)/$@
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py --quick

@@ -77,6 +77,7 @@ class _Point(NamedTuple):
     s: Array  # (modes, T)
     G: Array  # (modes, T, T), U' F
     nu: Array  # (I, T), the diagonals of L
+    inverse: Array | None  # (I, T, T), of L; None without a barrier
 
 
 def optimum(grams: Array, shares: Matrix, patterns: Sequence[NDArray[np.int64]]) -> Optimum:
@@ -173,19 +174,23 @@ class _Problem:
             return None
         s = np.sqrt(squares)
         value = 2.0 * float(self.c @ s.sum(axis=1)) - float((nu / self.size).sum()) / len(L)
+        inverse = None
         if mu > 0:
             try:
                 root = np.linalg.cholesky(L)
+                half = np.linalg.inv(root)
             except np.linalg.LinAlgError:
                 return None
+            inverse = half.transpose(0, 2, 1) @ half
             value += 2.0 * mu * float(np.log(root[:, self.rounds, self.rounds]).sum()) / len(L)
-        return _Point(value, L, s, np.asarray(U.transpose(0, 2, 1) @ self.F, dtype=np.float64), nu)
+        G = np.asarray(U.transpose(0, 2, 1) @ self.F, dtype=np.float64)
+        return _Point(value, L, s, G, nu, inverse)
 
     def _moved(self, at: _Point, mu: float) -> tuple[Array, Array]:
         """P_k, (modes, T, T), and M_i with what the barrier adds, (I, T, T)."""
         P = at.G.transpose(0, 2, 1) @ (at.G / at.s[:, :, None])
         M = np.einsum("ik,kst->ist", self.w, P)
-        return P, M + mu * np.linalg.inv(at.L) if mu > 0 else M
+        return P, M if at.inverse is None else M + mu * at.inverse
 
     def primal(self, at: _Point, mu: float) -> Optimum:
         """P scaled until each record costs at most 1, and the bound that L proves."""
@@ -204,7 +209,7 @@ class _Problem:
         """A step of L by conjugate gradients, and the slope along it."""
         count = len(at.L)
         unit = np.sqrt(at.nu[:, :, None] * at.nu[:, None, :])  # entries relative to the diagonal
-        inverse = np.linalg.inv(at.L) if mu > 0 else None
+        inverse = at.inverse
         down = at.G.transpose(0, 2, 1)
         weight = 1.0 / (at.s[:, :, None] * at.s[:, None, :] * (at.s[:, :, None] + at.s[:, None, :]))
 

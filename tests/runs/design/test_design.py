@@ -263,11 +263,11 @@ _GRAPHS = [
         *(
             pytest.param(graph, agents, rounds, marks=pytest.mark.slow)
             for graph, agents, rounds in (
-                (_GRAPHS[0], 5, 16),
-                (_GRAPHS[1], 4, 16),
-                (_GRAPHS[2], 6, 16),
-                (_GRAPHS[3], 6, 16),
-                ({"name": "full"}, 4, 16),
+                (_GRAPHS[0], 5, 8),
+                (_GRAPHS[1], 4, 8),
+                (_GRAPHS[2], 6, 8),
+                (_GRAPHS[3], 6, 8),
+                ({"name": "full"}, 4, 8),
                 (_GRAPHS[0], 5, 1),
             )
         ),
