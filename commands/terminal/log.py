@@ -60,11 +60,11 @@ class Log:
         if int(os.environ.get("RANK") or 0) > 0:  # rank 0 tells for all
             return
         try:
-            self._file = path.open("a", encoding="utf-8")
+            self._file = open(path, "a", encoding="utf-8", opener=_at_once)  # noqa: SIM115 # until `end`
         except OSError as error:
             raise InputError(
                 f"--log-file {path} cannot be written ({error.strerror or error}); name a file "
-                "in a folder that exists"
+                "in a folder that exists, or a pipe that is read"
             ) from error
         self.outline(title)
 
@@ -121,6 +121,13 @@ class Remaining:
         if not self._warm:  # the first step warms the machine up: later words go without it
             self._first, self._warm = (done, now), True
         return f" (about {_span(self.seconds)} left)"
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe that nobody reads is an error in place of a wait for a reader."""
+    opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    os.set_blocking(opened, True)
+    return opened
 
 
 def _span(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def test_a_log_that_cannot_be_written_is_refused_before_anything_runs(
     assert shown.out == ""
     assert shown.err == (
         "error: --log-file nowhere/log.txt cannot be written (No such file or directory); name a "
-        "file in a folder that exists\n"
+        "file in a folder that exists, or a pipe that is read\n"
     )
 
 
@@ -167,3 +168,16 @@ def test_the_time_left_is_that_of_the_steps_since_the_first(
     assert left.words(100, 100) == ""
     assert left.words(1, 100) == ""  # other work of the same size
     assert left.words(2, 100) == " (about 17 min left)"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_that_nobody_reads_is_refused_at_once_and_one_that_is_read_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    os.mkfifo("pipe")
+    assert main(["--log-file", "pipe", *BUDGET]) == 2
+    assert "error: --log-file pipe cannot be written" in capsys.readouterr().err
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert main(["--log-file", "pipe", *BUDGET]) == 0
+    assert b"overhear" in os.read(reader, 1000)
+    os.close(reader)
