@@ -47,6 +47,7 @@ _FIRST, _LAST = 1.0, 0.03
 _RATE = 0.05
 _MOST_LABELS, _LIKELY = 5, 0.02
 _MOST_CLASSES = 20
+_FAR = 10.0  # times the largest of what a denoiser is given, or of the box: what it returns is less
 
 
 def denoised(
@@ -113,7 +114,7 @@ def _clean(denoiser: Denoiser, pixels: Tensor, noise_std: float) -> Tensor:
     """
     try:
         clean = denoiser(pixels.clone(), noise_std)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the user's own code
         raise InputError(
             f"the denoiser raised {told(error)}{line_of(error)}; it is called as f(pixels of shape "
             f"{tuple(pixels.shape)}, noise_std={noise_std:.3g})"
@@ -123,9 +124,20 @@ def _clean(denoiser: Denoiser, pixels: Tensor, noise_std: float) -> Tensor:
         raise InputError(
             f"the denoiser returned {shape}, must be a tensor of shape {tuple(pixels.shape)}"
         )
+    if not clean.is_floating_point() or clean.layout != torch.strided:
+        raise InputError(
+            f"the denoiser returned a tensor of {clean.dtype}, {clean.layout}, must be a dense one "
+            "of floating point: pictures on the unit box"
+        )
     if not bool(torch.isfinite(clean).all()):
         raise InputError(
             f"the denoiser returned values that are not finite at noise_std={noise_std:.3g}"
+        )
+    largest, most = float(clean.abs().max()), _FAR * max(1.0, float(pixels.abs().max()))
+    if largest > most:
+        raise InputError(
+            f"the denoiser returned values up to {largest:.3g} at noise_std={noise_std:.3g}, must "
+            f"be at most {most:.3g}: pictures are on the unit box, from 0 to 1 and not to 255"
         )
     return clean.detach().to(pixels)
 

@@ -50,7 +50,7 @@ def conclusion(
         guessed_label=guessed_label,
         table=table,
     )
-    return f"{said}{_power_words(rows[-1])}"
+    return f"{said}{_unsolved_words(rows)}{_power_words(rows[-1])}"
 
 
 def _verdict(
@@ -153,6 +153,12 @@ def _lineup_leak(row: Row) -> str:
                 f"first among {size:,} by likelihood."
             )
     return ""
+
+
+def _unsolved_words(rows: Sequence[Row]) -> str:
+    """Why algebra gave up, in the first row in which a picture fell back for that."""
+    row = next((row for row in rows if row.unsolved), None)
+    return "" if row is None else f" In the row of {row.name} algebra gave up: {row.unsolved}."
 
 
 def _power_words(row: Row) -> str:

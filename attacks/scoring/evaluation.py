@@ -52,6 +52,7 @@ class Row:
         unused: the victim's contributions that the attack does not use: what it cannot single out,
             and what is clipped otherwise than the rest.
         reason: why nothing of some group was observed, in words; empty where something was of all.
+        unsolved: why algebra gave up on the first record that fell back for it, in words.
         right_labels: how many labels are right; None where the attack has none.
         candidates: public records that were given to be weighed.
         power: for each image, how probably the fallback's test would keep the true one; of single
@@ -69,6 +70,7 @@ class Row:
     spectral: str = ""
     unused: tuple[str, ...] = ()
     reason: str = ""
+    unsolved: str = ""
     right_labels: int | None = None
     candidates: int = 0
     power: tuple[float, ...] = ()
@@ -270,6 +272,7 @@ def _row(
         labels=tuple(labels[i] for i in scores.order),
         unused=tuple(dict.fromkeys(name for e in seen for name in (*e.missing, *e.passed_over))),
         reason=next((e.reason for e in seen if e.observation is None), ""),
+        unsolved=next((one.reason for one in found if one is not None and one.reason), ""),
     )
 
 

@@ -37,7 +37,7 @@ from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop, tell
 from .entry import Aim, Planted, entry_of, save_pictures
-from .kept import Place, asked_of, check_unrepeated, find_place, finished_attack, reopen
+from .kept import Place, alone, asked_of, check_unrepeated, find_place, finished_attack, reopen
 from .planted import plant, with_prior
 from .points import check_attack, points_of, preset_of, trial_of
 from .prior.denoiser import own_denoiser
@@ -77,11 +77,34 @@ def attack_run(
     Raises:
         FileNotFoundError: no finished run is in the folder.
         FileExistsError: the run was attacked in this way already.
-        ValueError: there is nothing that the attack can be mounted on; nothing is written then.
+        ValueError: there is nothing that the attack can be mounted on, or another process attacks
+            the run; nothing is written then.
         ContradictedProof: more was rebuilt than the proof allows; everything is written before.
         Interrupted: it was asked to stop.
     """
-    stop = stop or Stop()
+    with alone(folder):
+        return _attack_run(
+            folder,
+            overrides,
+            name=name,
+            device=device,
+            convention=convention,
+            ticks=(progress, expect),
+            stop=stop or Stop(),
+        )
+
+
+def _attack_run(
+    folder: Path,
+    overrides: Sequence[str],
+    *,
+    name: str | None,
+    device: str | None,
+    convention: str | None,
+    ticks: tuple[Progress | None, Expect | None],
+    stop: Stop,
+) -> Attack:
+    """Attack a run that no other process attacks."""
     # What is attacked, and what the proof says of it: all that can be refused, before any work.
     stray = [text for text in overrides if not text.startswith("attack.")]
     if stray:
@@ -125,7 +148,7 @@ def attack_run(
         denoiser=own.denoiser,
     )
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
-    tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress, expect=expect)
+    tick = _Ticks(total=len(aims) * _groups(config, planted), progress=ticks[0], expect=ticks[1])
     done = sum(place.point(aim.point).exists() for aim in aims)
     stop.note(_goes_on(place, done, len(aims)))
     # With the k-th attack k^-2 of the risk is spent: on all of them together 1.65 times the first.

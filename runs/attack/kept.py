@@ -14,9 +14,12 @@ attack.json that no sum names and beside which points lie is written again from 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -40,6 +43,7 @@ from .prior.record_file import digest_of
 
 __all__ = [
     "Place",
+    "alone",
     "asked_of",
     "check_unrepeated",
     "commands_of",
@@ -156,6 +160,38 @@ class Place:
                 "attack again"
             ),
         ).attack
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let no other process attack a run meanwhile: one would write over what the other found.
+
+    Args:
+        folder: of the run. It is locked itself, so that nothing is left in it; where the system
+            locks no folders, nobody is kept out.
+
+    Raises:
+        InputError: another process attacks it.
+    """
+    with contextlib.ExitStack() as held:
+        if sys.platform != "win32" and folder.is_dir():
+            file = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, file)
+            _lock(file, folder)
+        yield
+
+
+def _lock(file: int, folder: Path) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            f"another process is attacking {folder}; wait until it ends, and then attack again"
+        ) from None
+    except OSError:  # a file system without locks
+        return
 
 
 def reopen(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -140,6 +141,10 @@ def _raises(pixels: Tensor, noise_std: float) -> Tensor:
     raise RuntimeError(f"no weights for {noise_std:.0f}")
 
 
+def _exits(pixels: Tensor, noise_std: float) -> Tensor:
+    sys.exit(0)
+
+
 @pytest.mark.parametrize(
     ("denoiser", "words"),
     [
@@ -147,6 +152,11 @@ def _raises(pixels: Tensor, noise_std: float) -> Tensor:
         (lambda x, _: x[:, :2], r"returned \(2, 2\), must be a tensor of shape \(2, 3\)"),
         (lambda x, _: x.numpy(), "returned ndarray, must be a tensor"),
         (lambda x, _: x / 0, "returned values that are not finite at noise_std=1"),
+        (_exits, r"the denoiser raised SystemExit: 0 in line \d+ of test_denoised"),
+        (lambda x, _: (x * 255).to(torch.uint8), "tensor of torch.uint8, torch.strided, must be"),
+        (lambda x, _: x.to(torch.complex64), "tensor of torch.complex64"),
+        (lambda x, _: x.to_sparse(), "torch.sparse_coo, must be a dense one"),
+        (lambda x, _: 255 * x, "up to 128 at noise_std=1, must be at most 10: .* unit box"),
     ],
 )
 def test_a_denoiser_that_cannot_be_used_is_refused(denoiser, words):

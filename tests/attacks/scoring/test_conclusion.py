@@ -97,3 +97,12 @@ def test_the_power_of_the_fallback_stands_beside_the_verdict():
     rows = _rows((0.1,) * 2, (0.001,) * 2, (0.1,) * 2)
     said = conclusion([*rows[:-1], replace(rows[-1], power=(0.04, 0.08))])
     assert said.endswith("would keep the true one with probability 0.06.")
+
+
+def test_why_algebra_gave_up_is_told_once_where_a_picture_fell_back_for_it():
+    rows = _rows((0.1,), (0.1,), (0.1,))
+    assert "algebra" not in conclusion(rows)
+    told = [replace(row, unsolved="units are saturated" * (row is not rows[0])) for row in rows]
+    said = conclusion(told)
+    assert said.count("algebra gave up: units are saturated.") == 1
+    assert "In the row of no defence algebra" in said

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from overhear.attacks.interception.scenarios import Scenario
+from overhear.attacks.inversion.inversion import Reconstruction
 from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.scoring import evaluation
 from overhear.attacks.scoring.conclusion import conclusion
 from overhear.attacks.scoring.evaluation import attack_images
 from overhear.training.data.load import Dataset
@@ -54,6 +56,18 @@ def test_a_victim_that_is_not_singled_out_keeps_the_blind_guess_and_says_so():
     assert none.unused == ("round 3, batch 0, at agent 1's model",)
     rows = [blind, none, none, defended]
     assert "does not single out" in conclusion(rows)
+
+
+def test_the_reason_of_a_stage_that_gave_up_is_in_the_row(monkeypatch):
+    def gives_up(*_, **__):
+        return Reconstruction(
+            inputs=torch.zeros(1, 1, 4, 4), labels=torch.zeros(1).long(), objective=0.0,
+            iterations=0, stage="prior", supported=(False,), reason="units are saturated",
+        )  # fmt: skip
+
+    monkeypatch.setattr(evaluation, "reconstruct", gives_up)
+    blind, none, *_ = _attack(trial("dp-dpsgd", noise_std=5.0))
+    assert (blind.unsolved, none.unsolved) == ("", "units are saturated")
 
 
 def test_an_empty_batch_is_refused():

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from overhear.commands import cli
+from overhear.privacy.errors import InputError
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.judgement.findings import Kind
 from overhear.reports.judgement.proofs import against_proofs
 from overhear.runs.attack import attack as module
 from overhear.runs.attack.attack import attack_run
-from overhear.runs.attack.kept import find_place
+from overhear.runs.attack.kept import alone, find_place
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.evidence.evidence import read_attack
 from overhear.runs.folder import folder as run_folder
@@ -105,6 +106,14 @@ def test_the_same_attack_needs_a_name(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_two_processes_never_attack_one_run_at_a_time(folder: Path) -> None:
+    with alone(folder), pytest.raises(InputError, match=f"is attacking {folder}; wait until"):
+        attack_run(folder, overrides=["attack.images=3"])
+    assert _held(folder) == []
+    with alone(folder):  # it was let go
+        pass
+
+
 def test_the_folder_of_an_older_version_stays_first(folder: Path) -> None:
     attack_run(folder)
     (folder / "attacks/asked.json").unlink()
