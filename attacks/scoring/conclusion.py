@@ -3,8 +3,9 @@
 Single successes count: one record that is rebuilt is a leak, whatever the mean over others says. A
 record is rebuilt where its error is at most a threshold that was fixed beforehand, and the count
 is more than guessing explains, or where it is nearer to the truth than 19 in 20 public records are
-to any other. Labels that are read and first places in lineups are leaks as well, each tested at
-1 %. Only where none of this is shown do means decide, by Student's t at 5 %.
+to any other. Labels that are read, first places in lineups and columns of a table that are read
+are leaks as well, each kind tested at 1 %. Only where none of this is shown do means decide, by
+Student's t at 5 %.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..interception.replay import Protection
+from .columns import ColumnGain
 from .evaluation import BLIND, Row
 
 _TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
 _CHANCE = 0.05
-_RARE = 0.01  # of each further test, of labels and of lineups
+_RARE = 0.01  # of each further test, of labels, of lineups and of columns
 
 
 def conclusion(
@@ -30,6 +32,7 @@ def conclusion(
     near: float = 0.0,
     guessed_label: float = 1.0,
     table: bool = False,
+    gains: Sequence[ColumnGain] = (),
 ) -> str:
     """What the rows say.
 
@@ -41,6 +44,7 @@ def conclusion(
             any other public record.
         guessed_label: how often the best guess of a label is right.
         table: whether these are rows of a table, of which a guess may be exact.
+        gains: of a table, how each column was read with the defence on; of single records.
     """
     said = _verdict(
         rows,
@@ -49,6 +53,7 @@ def conclusion(
         near=near,
         guessed_label=guessed_label,
         table=table,
+        gains=gains,
     )
     return f"{said}{_unsolved_words(rows)}{_power_words(rows[-1])}"
 
@@ -61,6 +66,7 @@ def _verdict(
     near: float,
     guessed_label: float,
     table: bool,
+    gains: Sequence[ColumnGain],
 ) -> str:
     what, error = ("records", "error") if table else ("images", "MSE")
     by_name = {row.name: row.scores for row in rows}
@@ -86,7 +92,8 @@ def _verdict(
             "No leak shown: what this adversary saw does not single out the victim's gradient "
             f"from those of others{_because(rows[-1])}."
         )
-    if (leak := _label_leak(rows[-1], count, guessed_label)) or (leak := _lineup_leak(rows[-1])):
+    every = (_label_leak(rows[-1], count, guessed_label), _lineup_leak(rows[-1]))
+    if leak := next(filter(None, (*every, _column_leak(gains))), ""):
         return leak
     rebuilt = sum(mse <= threshold for mse in undefended.mse)
     if undefended.mean_mse >= blind.mean_mse and not rebuilt:
@@ -96,7 +103,8 @@ def _verdict(
             "no leak shown."
         )
     if defended.mean_mse >= blind.mean_mse * (1 - _TIE):
-        return "No leak shown: with the defence on, the attack is no better than the blind guess."
+        said = "No leak shown: with the defence on, the attack is no better than the blind guess"
+        return f"{said}{', in the mean over columns' if table else ''}."
     if len(defended.mse) == 1:
         return (
             "No leak shown beyond chance: with the defence on, the attack gains on the blind "
@@ -153,6 +161,20 @@ def _lineup_leak(row: Row) -> str:
                 f"first among {size:,} by likelihood."
             )
     return ""
+
+
+def _column_leak(gains: Sequence[ColumnGain]) -> str:
+    """A sentence where a column is read better than by its usual value, by a sign test."""
+    told = [one for one in gains if one.p < _RARE / len(gains)]
+    if not told:
+        return ""
+    best = min(told, key=lambda one: one.p)
+    more = f", and so are {len(told) - 1} more" if len(told) > 1 else ""
+    return (
+        f"A leak is shown: with the defence on, column {best.name!r} is nearer to the truth than "
+        f"its usual value in {best.nearer} of {best.nearer + best.farther} records in which they "
+        f"differ{more}."
+    )
 
 
 def _unsolved_words(rows: Sequence[Row]) -> str:

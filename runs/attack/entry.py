@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...attacks.interception.replay import Trial
 from ...attacks.posterior.denoised import Denoiser
+from ...attacks.scoring.columns import column_gains
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, score_each
 from ...attacks.scoring.lineup_bound import LineupBound
@@ -98,7 +99,7 @@ def entry_of(
         gallery=gallery,
         records=HELD_OUT if data.columns and data.held_out else PLANTED,
         known=planted.public.known,
-        conclusion=_words(rows, planted),
+        conclusion=_words(rows, planted, batch=batch),
         bound=_allowed(bound, ranked),
         **told,
     )
@@ -117,15 +118,19 @@ def save_pictures(place: Place, name: str, images: Tensor) -> list[str]:
     return paths
 
 
-def _words(rows: Sequence[Row], planted: Planted) -> str:
+def _words(rows: Sequence[Row], planted: Planted, *, batch: int) -> str:
     """The conclusion, and whether the gradient stands out of the noise at all."""
+    columns = planted.data.columns
     said = conclusion(
         rows,
         threshold=planted.public.threshold,
         guessed=planted.public.guessed,
         near=planted.public.near,
         guessed_label=planted.public.guessed_label,
-        table=bool(planted.data.columns),
+        table=bool(columns),
+        gains=column_gains(columns, planted.shown, rows[-1].images, usual=rows[0].images)
+        if columns and batch == 1  # others are paired so that they fit best
+        else (),
     )
     return f"{said} {rows[-1].spectral}".strip()
 
