@@ -139,6 +139,22 @@ def distance_left(problem: Problem, pixels: Tensor, labels: Tensor) -> float:
     return _distance(problem, _sent(problem, pixels, labels))
 
 
+def says_more(problem: Problem, image: Tensor, label: Tensor) -> bool:
+    """Whether a public image explains one record's observation better than the prior image.
+
+    Args:
+        problem: of one record, with a prior image; any image explains those of several.
+        image: (*shape) in normalised units.
+        label: () its class; the prior image may have any.
+    """
+    if problem.prior_image is None or problem.observation.records != 1:
+        return True
+    pixels = problem.box.pixels(image.to(problem.box.span)).clamp(0, 1)[None]
+    labels = label.to(pixels.device)[None]
+    of = Found(pixels=pixels, labels=labels, iterations=0, stage="prior")
+    return distance_left(problem, pixels, labels) < _distance_without(problem, of, 0)
+
+
 def _distance(problem: Problem, sent: Tensor) -> float:
     if problem.observation.is_noisy:
         return float(whitened_residual(sent, problem.observation))

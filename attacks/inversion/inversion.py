@@ -43,7 +43,7 @@ from ..problem.problem import Found, Problem, Progress, home_of
 from ..tokens.lookup import token_table
 from .anchor import anchored, steadied
 from .checkpoint import Checkpoint
-from .fallback import Search, best_of, distance_left, fall_back
+from .fallback import Search, best_of, distance_left, fall_back, says_more
 from .optimisation import optimise
 from .pose import asks_likelihood, likeliest, name_of, pose, read_labels
 from .power import is_hopeless
@@ -222,7 +222,7 @@ def reconstruct(
                 problem, weighed, dtype=observation.gradient.dtype, iterations=done.iterations
             )
         elif candidates is not None and not problem.observation.is_noisy:
-            done = _of_class(done, candidates)
+            done = _of_class(problem, done, candidates)
     if kept is not None:
         kept.remove()
     return done
@@ -346,13 +346,20 @@ def _of_posterior(
     )
 
 
-def _of_class(done: Reconstruction, candidates: Candidates) -> Reconstruction:
-    """Without noise labels are no guess: an image that falls back is the mean of its class."""
+def _of_class(problem: Problem, done: Reconstruction, candidates: Candidates) -> Reconstruction:
+    """Without noise labels are no guess: an image that falls back is the mean of its class.
+
+    Of gradients that are combined the label is the likeliest one: the mean of a class then has to
+    explain more than the prior image does under any label.
+    """
     inputs = done.inputs.clone()
     for record, (label, kept) in enumerate(zip(done.labels, done.supported, strict=True)):
         of_class = candidates.inputs[candidates.labels == label]
-        if not kept and len(of_class):
-            inputs[record] = of_class.mean(dim=0).to(inputs)
+        if kept or not len(of_class):
+            continue
+        mean = of_class.mean(dim=0)
+        if problem.observation.is_plain or says_more(problem, mean, label):
+            inputs[record] = mean.to(inputs)
     return replace(done, inputs=inputs)
 
 

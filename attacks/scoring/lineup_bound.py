@@ -36,7 +36,7 @@ class LineupBound:
             return f"{seen} (nothing is proven)."
         said = f"{seen} (guessing {1 / self.size:.3g}, the proof allows {limit.bound:.1%}"
         if not limit.exceeded:
-            return f"{said})."
+            return f"{said}{', nearly all' if limit.allows_nearly_all else ''})."
         return (
             f"{said}), that is at least {limit.lower_limit:.1%} at "
             f"{100 * limit.confidence:.6g}% confidence: a contradiction. The noise or the "

@@ -50,6 +50,7 @@ from ..interception.replay import Trial
 from ..problem.observation import Observation
 
 CONFIDENCE = 0.999
+_NEARLY_ALL = 0.99
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +112,11 @@ class ReconstructionBound:
         """Whether so few images could exceed the bound at all, if every one were rebuilt."""
         return _lower_limit(self.images, self.images, self.confidence) > self.bound
 
+    @property
+    def allows_nearly_all(self) -> bool:
+        """Whether the proof protects one in a hundred at most."""
+        return self.bound >= _NEARLY_ALL
+
     def sentence(self) -> str:
         """What the bound says of the result, in a sentence or two."""
         what = (
@@ -134,6 +140,8 @@ class ReconstructionBound:
                 f"{100 * self.confidence:.6g}% confidence, and {proof}: a contradiction. The "
                 "noise, the accounting or the estimate of guessing is wrong."
             )
+        if self.allows_nearly_all:
+            return f"{seen}; {proof}: it protects hardly any of them."
         if not self.can_be_exceeded:
             return f"{seen}; {proof}. So few {self.records} could not contradict it."
         return f"{seen}; {proof}: no contradiction."

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from overhear.attacks.inversion.fallback import _distance_without, fall_back
-from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
+from overhear.attacks.inversion.inversion import Reconstruction, _of_class, reconstruct
 from overhear.attacks.inversion.optimisation import optimise
+from overhear.attacks.posterior.candidates import Candidates
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import build_box
@@ -165,3 +166,20 @@ def test_an_image_that_explains_one_large_entry_and_no_weight_is_the_guess() -> 
     weights[:, :16] = -weights[:, :16]  # the weights say the contrary
     turned = replace(seen, gradient=weights)
     assert not kept(replace(posed, observation=turned), flat, 1)
+
+
+@pytest.mark.parametrize(("label", "is_mean"), [(1, True), (0, False)])
+def test_the_mean_of_a_class_that_explains_less_than_the_guess_is_not_shown(
+    label: int, is_mean: bool
+) -> None:
+    x, prior = truth(), torch.full(SHAPE, 0.5)
+    model, seen = _of_auc(x, 1)  # a task, of which no layer tells the label
+    posed = replace(problem_of(model, seen, prior), classes=2)
+    public = Candidates(inputs=torch.cat([1 - x, 0.9 * x + 0.05]), labels=torch.tensor([0, 1]))
+    fallen = Reconstruction(
+        inputs=prior[None], labels=torch.tensor([label]), objective=0.0, iterations=0,
+        stage="prior", supported=(False,),
+    )  # fmt: skip
+    shown = _of_class(posed, fallen, public).inputs[0]
+    assert torch.equal(shown, public.inputs[label]) is is_mean
+    assert torch.equal(shown, prior) is not is_mean

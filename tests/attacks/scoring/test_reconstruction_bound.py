@@ -8,6 +8,7 @@ from scipy.stats import binom, norm
 from torch import Tensor, nn
 
 from overhear.attacks.problem.observation import Observation, sent_gradients
+from overhear.attacks.scoring.lineup_bound import lineup_bound
 from overhear.attacks.scoring.reconstruction_bound import (
     ReconstructionBound,
     count_rebuilt,
@@ -238,3 +239,10 @@ def test_without_a_clip_nothing_is_declared() -> None:
 
 def test_without_noise_nothing_is_declared() -> None:
     assert declared_mu(_observation(torch.zeros(1, 1))) == math.inf
+
+
+def test_a_bound_that_allows_nearly_everything_says_that_it_protects_hardly_anything() -> None:
+    found = _bound(mu=8.0, hits=2)
+    assert found.sentence().endswith("at most 2.00%: it protects hardly any of them.")
+    ranked = lineup_bound(mu=8.0, size=100, ranks=[1, 1, 3])
+    assert ranked.sentence().endswith("(guessing 0.01, the proof allows 100.0%, nearly all).")
