@@ -22,7 +22,6 @@ Shape letters: N patches, P pixels of a patch, T tokens, F features of a token.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -35,6 +34,7 @@ from ...training.models.parameters import unflatten
 from ..problem.derivatives import twice_differentiable
 from ..problem.observation import Observation
 from ..problem.prior import Box
+from ..problem.problem import copied
 from .patches import places, probed, rounding_of
 
 _STEPS = 12  # of Newton's method
@@ -78,7 +78,7 @@ def attended_patches(
         for name, value in unflatten(model, observation.points[0, 0]).items()
     }
     gradients = {n: g.double() for n, g in unflatten(model, observation.gradient[0]).items()}
-    twin = copy.deepcopy(model).double()
+    twin = copied(model).double()
     shape, wide = tuple(input_shape), box.to(dtype=torch.float64)
     found = _embedding(twin, values, shape)
     if found is None:

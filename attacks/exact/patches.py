@@ -26,7 +26,6 @@ Shape letters: K intercepts, N patches, P pixels of a patch, F features of an em
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from ...training.models.parameters import unflatten
 from ..problem.derivatives import twice_differentiable
 from ..problem.observation import Observation
 from ..problem.prior import Box
+from ..problem.problem import copied
 
 _SAME = 1e-6  # relative difference of two derivatives, in float64, that are one
 _AGREES = 1e-3  # of db and the sum of the g_p, whose terms cancel; rounding leaves less
@@ -174,7 +174,7 @@ def _recognised(model: nn.Module, points: Tensor, input_shape: Sequence[int]) ->
     values = {k: v.detach().double() for k, v in unflatten(model, points).items()}
     count = math.prod(input_shape)
     # The network in float64, whatever its own type; a copy, since its buffers are changed.
-    twin = copy.deepcopy(model).double()
+    twin = copied(model).double()
     for name, layer in twin.named_modules():
         if not isinstance(layer, nn.Conv2d | nn.Linear) or f"{name}.weight" not in values:
             continue

@@ -10,7 +10,6 @@ Shape letters: B records, L tokens of a record, V tokens of the vocabulary, D pa
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...privacy.errors import InputError
 from ..problem.derivatives import twice_differentiable
+from ..problem.problem import copied
 
 _EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
 _BAG = (
@@ -160,7 +160,7 @@ def token_table(model: nn.Module, input_shape: Sequence[int]) -> Table | None:
 
 def dense(model: nn.Module) -> nn.Module:
     """A copy of a model whose embeddings have dense gradients, as a file of them has."""
-    twin = copy.deepcopy(model)
+    twin = copied(model)
     for layer in twin.modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             layer.sparse = False

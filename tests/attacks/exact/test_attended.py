@@ -60,6 +60,13 @@ def test_too_few_features_and_pixels_that_no_patch_holds_are_refused(changed):
     assert attended_patches(seen, model, input_shape=(3, side, side), box=BOX) is None
 
 
+def test_the_gradient_of_an_attention_that_is_fed_twice_spans_more_than_its_patches():
+    model, x, seen = _posed(**SMALL, layers=2, shared=True)
+    values = {name: value.detach() for name, value in model.named_parameters()}
+    torch.func.grad(lambda v: torch.func.functional_call(model, v, (x,)).sum())(values)
+    assert found_in(seen, model) is None
+
+
 def test_noise_batches_and_other_networks_are_refused():
     model, _, seen = _posed(**SMALL)
     assert found_in(replace(seen, covariance=torch.ones(1, 1)), model) is None

@@ -22,7 +22,7 @@ class Vision(nn.Module):
 
     def __init__(
         self, *, patch=4, width=64, layers=1, side=16, token=False, linear=False, table=False,
-        fixed=False, image=False, first=False,
+        fixed=False, image=False, first=False, shared=False,
     ):  # fmt: skip
         super().__init__()
         self.patch, self.linear, self.image = patch, linear, image
@@ -40,12 +40,13 @@ class Vision(nn.Module):
             self.register_buffer("positions", positions)
         elif not table:
             self.positions = nn.Parameter(positions)
-        self.layers = nn.Sequential(*(
+        every = [
             nn.TransformerEncoderLayer(
                 width, 4, 2 * width, 0.0, "gelu", batch_first=True, norm_first=first
             )
             for _ in range(layers)
-        ))  # fmt: skip
+        ]
+        self.layers = nn.Sequential(*(every[:1] * layers if shared else every))
         self.head = nn.Linear(width, 5)
 
     def forward(self, x):
@@ -170,6 +171,15 @@ def test_the_attack_accepts_the_picture_and_reads_its_label():
     )  # fmt: skip
     assert (found.stage, found.labels.tolist(), found.iterations) == ("patches", [2], 0)
     assert float((found.inputs - x).square().mean()) < 1e-5
+
+
+def test_a_layer_that_stands_twice_and_was_differentiated_before_is_no_obstacle():
+    model, x, seen = _posed(layers=2, shared=True)
+    values = {name: value.detach() for name, value in model.named_parameters()}
+    torch.func.grad(lambda v: torch.func.functional_call(model, v, (x,)).sum())(values)
+    found = _found(seen, model)
+    assert found is not None
+    torch.testing.assert_close(found, x, rtol=0, atol=1e-6)
 
 
 def test_the_picture_of_another_gradient_is_not_accepted():
