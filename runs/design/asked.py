@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
+from ...privacy.adversary import (
+    ALL_OTHERS,
+    EAVESDROPPER,
+    FINAL_MODELS,
+    WORST_NEIGHBOUR,
+    Sees,
+    parse_adversary,
+)
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ...privacy.noise.design.workload import MOST_DENSE
@@ -58,8 +65,23 @@ def step_sizes_of(config: RunFile) -> tuple[float, ...]:
 
 
 def target_adversary(config: RunFile) -> str:
-    """Whose epsilon the target is."""
-    return "eavesdropper" if config.privacy is None else config.privacy.adversary
+    """Whose epsilon the target is.
+
+    Raises:
+        ValueError: who sees the final models alone. A plan takes less noise for it than a table
+            for whoever hears messages, and agents then learn more than the table says.
+    """
+    name = "eavesdropper" if config.privacy is None else config.privacy.adversary
+    encrypted = config.graph.links == "encrypted"
+    if name == FINAL_MODELS.name or (encrypted and name == EAVESDROPPER.name):
+        sees = "with links='encrypted' " if encrypted and name == EAVESDROPPER.name else ""
+        clear = ", or links='clear'" if sees else ""
+        raise InputError(
+            f"adversary={name!r} {sees}sees the final models alone, and kinds of noise are "
+            f"compared against who hears messages; use '{WORST_NEIGHBOUR}' or "
+            f"'{ALL_OTHERS}'{clear}"
+        )
+    return name
 
 
 def known_to(name: str, agents: int) -> list[frozenset[int]]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from ...privacy.accounting.accountant import epsilon as epsilon_of
 from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
 from ...privacy.accounting.request import Adjacency
+from ...privacy.adversary import WORST_NEIGHBOUR
 from ...privacy.batches.patterns import PatternKind
 from ...privacy.errors import InputError
 from ...privacy.noise.design.design import design
@@ -91,7 +92,8 @@ def compare(config: RunFile, *, groups: int | None = None) -> Compared:
 
     Raises:
         ValueError: what no design is known for: a graph that changes, weights that are not
-            symmetric, batches that are not Poisson, another unit than one record.
+            symmetric, batches that are not Poisson, another unit than one record, a target against
+            who sees the final models alone.
     """
     return _Comparison(config, groups).compared()
 
@@ -121,7 +123,7 @@ class _Comparison:
             )
         self.adversary = target_adversary(config)
         self.known = known_to(self.adversary, graph.agents)
-        self.hears = self.adversary == "eavesdropper" and config.graph.links == "clear"
+        self.hears = self.adversary == "eavesdropper"
         self.epsilon = self._target()
 
     def compared(self) -> Compared:
@@ -267,17 +269,13 @@ class _Comparison:
     def _row(self, way: _Way) -> Row:
         made, sampling, how = way.made, way.sampling, way.how
         rate = sampling.rate if way.amplified else 1.0
-        factors = self._insiders(made)
-        # A secret that an agent knows in part shows to it for longer, unless it hears all links.
-        hears_all = self.graph.degrees.min() == self.graph.agents
-        longer = made.kind is Kind.PAIRS and made.bands > 1 and not hears_all
-        rates = (rate, 1.0 if longer else rate, rate)
-        outsider, one, rest = (
-            math.inf
-            if math.isinf(factor)
-            else self._epsilon(way.multiplier / how.joint / factor, rounds=way.rounds, rate=drawn)
-            for factor, drawn in zip(factors, rates, strict=True)
-        )
+        base = way.multiplier / how.joint
+        outsider, one, rest = self._figures(made, base, rounds=way.rounds, rate=rate)
+        if self._may_amplify(way):  # a plan that counts turns one by one takes less noise
+            turns = -(-self.rounds // sampling.groups)
+            base = self._multiplier(turns, sampling.rate)
+            less = self._figures(made, base, rounds=turns, rate=sampling.rate)
+            outsider, one, rest = map(max, (outsider, one, rest), less)
         energy = made.energy if how.energy is None else how.energy
         known = made.lower_bound > 0 and (made.kind is not Kind.PAIRS or made.bands > 1)
         return Row(
@@ -302,6 +300,35 @@ class _Comparison:
             algorithm=how.algorithm,
             settings=how.settings,
         )
+
+    def _figures(
+        self, made: Design, multiplier: float, *, rounds: int, rate: float
+    ) -> tuple[float, float, float]:
+        """Epsilon for an outsider, one agent, and all others, at the multiplier of the target."""
+        # A secret that an agent knows in part shows to it for longer, unless it hears all links.
+        rates = (rate, 1.0 if self._shows_longer(made) else rate, rate)
+        outsider, one, rest = (
+            math.inf
+            if math.isinf(factor)
+            else self._epsilon(multiplier / factor, rounds=rounds, rate=drawn)
+            for factor, drawn in zip(self._insiders(made), rates, strict=True)
+        )
+        return outsider, one, rest
+
+    def _shows_longer(self, made: Design) -> bool:
+        """Whether a contribution shows to an agent for longer than to who hears all links."""
+        hears_all = self.graph.degrees.min() == self.graph.agents
+        return made.kind is Kind.PAIRS and made.bands > 1 and not hears_all
+
+    def _may_amplify(self, way: _Way) -> bool:
+        """Whether a plan may find turns to amplify for the target, where none is counted here.
+
+        The optimum of all rounds may leave rounds one cycle apart without a coefficient.
+        """
+        made, sampling = way.made, way.sampling
+        if way.amplified or not 1 < made.bands <= sampling.groups + 1 or sampling.rate >= 1.0:
+            return False
+        return not (self.adversary == WORST_NEIGHBOUR and self._shows_longer(made))
 
     def _insiders(self, made: Design) -> tuple[float, float, float]:
         """By what the noise is weaker for an outsider, one agent, and all others."""

@@ -51,7 +51,7 @@ def candidates(
 
     Raises:
         ValueError: an unknown adversary or a victim that does not exist.
-        UnsupportedView: no victim is left.
+        UnsupportedView: no victim is left, or the victim is one of the adversary's agents.
     """
     agents = traces.start.record.agents
     if victim is not None and not 0 <= victim < agents:
@@ -66,8 +66,9 @@ def candidates(
         found = [(coalition(set(range(agents)) - {v}), [v]) for v in asked if agents > 1]
     else:
         who = parse_adversary(name, agents)
-        outside = [v for v in asked if v not in who.agents]
-        found = [(who, asked if victim is not None else outside)]
+        if victim in who.agents:
+            raise UnsupportedView(f"{who.name} contains the victim {victim}; choose another")
+        found = [(who, [v for v in asked if v not in who.agents])]
     found = [(who, victims) for who, victims in found if victims]
     if not found:
         raise UnsupportedView(f"adversary {name!r} leaves no victim among {agents} agents")

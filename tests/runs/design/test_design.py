@@ -213,6 +213,8 @@ def test_a_given_noise_multiplier_is_compared_at_its_own_epsilon():
         ({"privacy__unit": "agent"}, "unit='agent'"),
         ({"privacy__advantage": "0.1"}, "epsilon"),
         ({"privacy__adversary": "single-message"}, "single-message"),
+        ({"privacy__adversary": "final-models"}, "'final-models' sees the final models alone"),
+        ({"graph__links": "encrypted"}, "use 'neighbour' or 'all-others', or links='clear'"),
         ({"data__agents": "1"}, "links"),
         ({"privacy__participation": "{most = 3}"}, "participation"),
     ],
@@ -246,6 +248,27 @@ def test_the_noise_of_pair_secrets_is_that_of_the_plan_against_who_knows_some(ad
         planned.guarantee(adversary).joint_sensitivity, rel=1e-4
     )
     assert row.joint_sensitivity > 1.001
+
+
+def test_where_a_plan_counts_turns_of_an_agent_one_by_one_no_figure_of_the_table_is_smaller():
+    """Turns of 5 rounds in a cycle of 4: the table said .0153 of all others, the plan .0166."""
+    base = config(
+        data__agents=4,
+        graph__name="full",
+        privacy__adversary="neighbour",
+        privacy__adversaries='["eavesdropper", "neighbour", "all-others"]',
+        privacy__epsilon=0.0064,
+        privacy__delta=1e-3,
+        privacy__participation="{cycle = 4}",
+        training__rounds=5,
+        training__sampling_rate=0.01,
+    )
+    found = compare(base)
+    row = by_kind(found)["pair secrets over time"]
+    plan = make_plan(run_file_with(base, row, epsilon=found.epsilon))
+    assert plan.noise_multiplier < row.noise_multiplier / 10
+    assert row.one_agent == pytest.approx(plan.guarantee("neighbour").epsilon, rel=1e-3)
+    assert row.all_others >= plan.guarantee("all-others").epsilon * (1 - 1e-3)
 
 
 _GRAPHS = [

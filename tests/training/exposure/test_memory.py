@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from overhear.privacy import EAVESDROPPER
+from overhear.privacy.view.view import UnsupportedView
 from overhear.training import UndeclaredOperation, account, build_graph
 from overhear.training.exposure.dense_rounds import streamed_view
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.step.round import Round
 from overhear.training.step.values import Agents
@@ -271,3 +273,10 @@ def test_the_best_test_of_a_run_sees_what_is_claimed_and_refutes_less():
     marginal = np.sqrt(rounds / (1 + share**2)) / scale
     alone = np.sqrt(M.diagonal().sum()) / scale
     assert max(forgotten, marginal, alone) < 0.63 < 0.95 < least <= 1.0
+
+
+def test_a_coalition_with_the_victim_is_refused_where_noise_has_memory():
+    """It was given an infinite epsilon, "cannot be expressed"."""
+    run = traced(by_strategy, rounds=2, strategy=np.array([[1.0, 0.0], [1.0, 0.5]]))
+    with pytest.raises(UnsupportedView, match="coalition:0,1 contains the victim 0"):
+        joint_sensitivities(run, ["coalition:0,1"], sampling_rate=0.1, victim=0)
