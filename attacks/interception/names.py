@@ -7,7 +7,9 @@ import enum
 from ...training.own.algorithms import algorithm_named
 from ...training.own.names import is_own
 
-__all__ = ["Scenario", "scenarios_of"]
+__all__ = ["NOT_IDENTIFIED", "Scenario", "scenarios_of"]
+
+NOT_IDENTIFIED = "not identified"  # the stage of a record of which nothing was seen by itself
 
 
 class Scenario(enum.StrEnum):

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..interception.names import NOT_IDENTIFIED
 from ..interception.replay import Protection
 from .columns import ColumnGain
 from .evaluation import BLIND, Row
@@ -87,7 +88,7 @@ def _verdict(
             f"A leak is shown: with the defence on, {close} of {count} {what} are nearer to the "
             f"truth ({error} below {near:.3g}) than 19 in 20 public records are to any other."
         )
-    if all(stage == "not identified" for stage in rows[-1].stages):
+    if all(stage == NOT_IDENTIFIED for stage in rows[-1].stages):
         return (
             "No leak shown: what this adversary saw does not single out the victim's gradient "
             f"from those of others{_because(rows[-1])}."
@@ -96,11 +97,12 @@ def _verdict(
     if leak := next(filter(None, (*every, _column_leak(gains))), ""):
         return leak
     rebuilt = sum(mse <= threshold for mse in undefended.mse)
-    if undefended.mean_mse >= blind.mean_mse and not rebuilt:
-        why = _because(next(row for row in rows if row.name == Protection.NONE))
+    none = next(row for row in rows if row.name == Protection.NONE)
+    read = rebuilt or _label_leak(none, count, guessed_label) or _lineup_leak(none)
+    if undefended.mean_mse >= blind.mean_mse and not read:
         return (
-            f"The attack fails even without a defence{why}, so it says nothing about the defence: "
-            "no leak shown."
+            f"The attack fails even without a defence{_because(none)}, so it says nothing about "
+            "the defence: no leak shown."
         )
     if defended.mean_mse >= blind.mean_mse * (1 - _TIE):
         said = "No leak shown: with the defence on, the attack is no better than the blind guess"

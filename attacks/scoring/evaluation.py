@@ -19,6 +19,7 @@ from ...training.data.dataset import Examples
 from ...training.data.load import Dataset
 from ..active.crafted import craft
 from ..interception.estimate import Estimate
+from ..interception.names import NOT_IDENTIFIED
 from ..interception.replay import Protection, Trial, replay, trace_of
 from ..interception.scenarios import Scenario, intercept
 from ..inversion.inversion import Reconstruction, reconstruct
@@ -256,7 +257,7 @@ def _row(
     for at, one, estimate in zip(groups, found, seen, strict=True):
         guess = blind[at] if one is None else _pixels(data, one.inputs.to(truth.dtype))
         pairs.append((truth[at], guess))
-        stage = "not identified" if one is None else one.stage
+        stage = NOT_IDENTIFIED if one is None else one.stage
         stages += [f"{stage}, approximate" if estimate.approximate else stage] * len(at)
         labels += [-1] * len(at) if one is None else one.labels.tolist()
     scores = _score_of(data, pairs)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...attacks.bounds.power import LEAST_SHARE
+from ...attacks.interception.names import NOT_IDENTIFIED
 from ...attacks.problem.presets import satisfies
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
@@ -20,7 +21,7 @@ from ..plain_text import plain
 from .facts import Asked, Facts, Ran, adversary_key
 from .findings import Finding, Fixes, Kind, Risks, judge, no_fixes
 from .notes import notes
-from .phrases import Note
+from .phrases import NOTHING_SINGLED_OUT, Note
 from .policy import Evidence, Limit, Policy
 from .proofs import against_proofs, of_membership, of_opinion
 from .sentence import Figure, Value, text_of
@@ -287,15 +288,21 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
             gap = next((gap for gap in gaps if gap is not None), None)
             yield f"audit of {name}", gap or _audited(facts, ran.audit)
     tried: dict[str, bool] = {}  # preset -> whether it weighed public records
+    began = set[str]()  # presets that had a gradient of the victim's to begin with
     for one in ran.attack.scenarios if ran.attack else ():
         rows = [row for row in one.rows if row.name == "defended" and row.psnr]
         if rows:
             weighed = any(row.candidates for row in rows)
             tried[one.preset] = tried.get(one.preset, False) or weighed
+            if any({*row.stage} != {NOT_IDENTIFIED} for row in rows):
+                began.add(one.preset)
     for asked in dict.fromkeys(wanted.attack_presets):
         missing = Kind.NO_ATTACK if ran.attack is None else Kind.NOT_TRIED
         by = [one for one, weighed in tried.items() if satisfies(one, asked, weighed=weighed)]
-        words = {"preset": asked if asked in by or not by else f"{by[0]}, which covers {asked},"}
+        words = {
+            "preset": asked if asked in by or not by else f"{by[0]}, which covers {asked},",
+            "saw": "" if began.intersection(by) else NOTHING_SINGLED_OUT,
+        }
         yield f"attack by {asked}", Finding(kind=Kind.TRIED if by else missing, words=words)
 
 

@@ -209,9 +209,13 @@ KINDS: Mapping[Kind, str] = {
     Kind.REPORTED: "privacy.json says what the files of the run give.",
     Kind.COMPLETE: "The ledger holds all {planned} planned rounds.",
     Kind.AUDITED: "The run was audited with {canaries} canaries{part} at confidence {confidence}.",
-    Kind.TRIED: "{preset} was tried on the run's own messages.",
+    Kind.TRIED: "{preset} was tried on the run's own messages{saw}.",
 }
 VERDICT_ALONE = "The verdict of the audit is {verdict}."  # of an audit whose rows do not say why
+NOTHING_SINGLED_OUT = (
+    ", of which those that its adversary sees single nobody's gradient out, so it rebuilt nothing "
+    "and shows nothing"
+)
 NOTHING_MEASURED = "The audit calls {adversary} {called}, and measured nothing ({said})."
 WAIVE = "or set `complete_run = false`, since the planned rounds are accounted for either way"
 CONTINUE = "Continue it with `overhear train {folder}/{file} --out {folder} --resume`"

@@ -153,3 +153,13 @@ def test_guesses_that_know_nothing_of_the_record_are_no_leak():
         found = 0.5 + 0.1 * torch.randn(1, generator=made) * torch.rand(20, 1, generator=made)
         false += column_gains(column, truth, found, usual=usual)[0].p < 0.01
     assert false <= 13
+
+
+def test_an_attack_that_reads_labels_without_a_defence_does_not_fail_there():
+    # The nearest of public records is no near picture, but its label is right.
+    blind, none, *others = _rows((0.1,) * 8, (0.11,) * 8, (0.1,) * 8)
+    for right, says in ((8, False), (1, True)):
+        rows = [blind, replace(none, right_labels=right), *others]
+        said = conclusion(rows, guessed_label=0.1)
+        assert said.startswith("The attack fails even without a defence") is says
+        assert "no leak shown" in said.lower()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from overhear.attacks.interception.names import NOT_IDENTIFIED
 from overhear.privacy.errors import InputError
 from overhear.privacy.goal import Goal
 from overhear.reports.judgement.facts import Asked, Claim, Facts, facts_of_report
@@ -453,6 +454,22 @@ def test_matched_satisfies_a_policy_that_names_a_weaker_preset(facts: Facts) -> 
     decision = decided(ran(facts, attack=attack()), evidence=asked)
     assert Kind.NOT_TRIED not in kinds(decision)
     assert kinds(decision, Outcome.PASSED).count(Kind.TRIED) == 3
+
+
+def test_an_attack_that_saw_nothing_of_the_victim_alone_says_so(facts: Facts) -> None:
+    asked, seen = {"attack_presets": ["matched"]}, attack()
+    (scenario,) = seen.scenarios
+    blind, told = (
+        scenario.model_copy(
+            update={"rows": [row.model_copy(update={"stage": [stage]}) for row in scenario.rows]}
+        )
+        for stage in (NOT_IDENTIFIED, "posterior")
+    )
+    for scenarios, says in (([blind], True), ([blind, told], False)):
+        found = ran(facts, attack=seen.model_copy(update={"scenarios": scenarios}))
+        said = decided(found, evidence=asked).requirements[-1].sentence
+        assert "matched was tried on the run's own messages" in said
+        assert ("rebuilt nothing and shows nothing" in said) is says
 
 
 def test_an_attack_that_scored_nothing_was_not_tried(facts: Facts) -> None:
