@@ -37,6 +37,7 @@ __all__ = ["RecordForm", "Records", "digest_of", "read_records"]
 _PICTURES, _TABLES = (".png", ".jpg", ".jpeg", ".bmp"), (".csv", ".parquet")
 _MOST_FILES = 20_000
 _LEVELS = 255
+_WHITE_OF_16_BITS = 65535
 _SLACK = 1e-3  # what rounding of a normalisation may leave; a wrong scale leaves more
 
 
@@ -130,6 +131,8 @@ def _of_arrays(path: Path, arrays: Mapping[str, Tensor], form: RecordForm) -> Re
             f"{path} must hold an array `inputs` (as the network is fed) or `pixels` (in [0, 1]); "
             f"it holds {', '.join(map(repr, arrays)) or 'none'}"
         )
+    if kind == "inputs" and "pixels" in arrays:
+        raise InputError(f"{path} holds both 'inputs' and 'pixels'; keep one of them")
     held = arrays[kind]
     if tuple(held.shape) == form.shape:
         held = held[None]
@@ -261,11 +264,13 @@ def _picture(path: Path, channels: int, height: int, width: int) -> Tensor:
             raise InputError(
                 f"{path} is {image.height}x{image.width}, must be {height}x{width}; resize it"
             )
-        levels = np.array(image.convert("L" if channels == 1 else "RGB"))
-    return (
-        torch.from_numpy(levels).reshape(height, width, channels).permute(2, 0, 1).double()
-        / _LEVELS
-    )
+        if image.mode.startswith("I"):  # 16 bits of grey, which a conversion would cut off at 255
+            levels = np.array(image, dtype=np.float64)[..., None].repeat(channels, axis=2)
+            white = _WHITE_OF_16_BITS
+        else:
+            levels = np.array(image.convert("L" if channels == 1 else "RGB"), dtype=np.float64)
+            white = _LEVELS
+    return torch.from_numpy(levels).reshape(height, width, channels).permute(2, 0, 1) / white
 
 
 def _of_table(path: Path, form: RecordForm, kind: str) -> Records:

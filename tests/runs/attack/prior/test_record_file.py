@@ -67,6 +67,13 @@ def test_pictures_have_labels_by_their_folders_alone(tmp_path):
     assert torch.allclose(found.pixels, UNITS[:2].double(), atol=1 / 500)
 
 
+def test_a_picture_of_sixteen_bits_has_the_same_pixels(tmp_path):
+    grey = (UNITS[0, 0].double() * 65535).round().numpy().astype("uint16")
+    Image.fromarray(grey).save(tmp_path / "deep.png")
+    found = read_records(tmp_path / "deep.png", FORM).pixels[0]
+    assert torch.allclose(found, UNITS[0].double(), atol=1e-4)
+
+
 @pytest.mark.parametrize("target", [True, False])
 def test_a_table_is_read_with_its_target_or_without(tmp_path, target):
     columns = {"age": [0, 100], "sex": ["f", "m"], "ill": ["no", "yes"]}
@@ -93,6 +100,7 @@ BAD[1, 0, 0, 0] = torch.nan
     ("arrays", "words"),
     [
         ({"images": UNITS}, "must hold an array `inputs`"),
+        ({"inputs": UNITS, "pixels": UNITS}, "holds both 'inputs' and 'pixels'"),
         ({"pixels": UNITS[:, :, :2]}, r"has shape \(3, 1, 2, 4\), must be \(records, 1, 3, 4\)"),
         ({"pixels": UNITS[:0]}, r"has shape \(0, 1, 3, 4\)"),
         ({"pixels": 255 * UNITS}, r"spans \[0, 255\]"),
