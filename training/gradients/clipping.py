@@ -81,16 +81,18 @@ class Pass:
     spans: tuple[Span, ...]
 
 
-def clip_factors(squared_norms: Tensor, clip_norm: float) -> Tensor:
+def clip_factors(squared_norms: Tensor, clip_norm: float, *, drops: bool = False) -> Tensor:
     """Factors that bring gradients of these squared norms within ``clip_norm``.
 
     Args:
         squared_norms: Squared Euclidean norms in the working precision, shape (B,).
         clip_norm: Bound on the norm after clipping, in the gradient's unit.
+        drops: Whether an example of a norm that is not finite counts as the zero vector, for which
+            `kept` has to take what is not finite out of it, too.
 
     Returns:
         Factors in (0, 1], shape (B,). A norm that is not finite has the factor NaN, so that the
-        row it joins turns NaN and is reported; a factor of zero would drop the example silently.
+        row it joins turns NaN and is reported; where it is dropped, zero.
 
     Examples:
         >>> clip_factors(torch.tensor([25.0, 0.25]).double(), 1.0).round(decimals=6).tolist()
@@ -98,7 +100,20 @@ def clip_factors(squared_norms: Tensor, clip_norm: float) -> Tensor:
     """
     slack = 32 * torch.finfo(squared_norms.dtype).eps
     factors = (clip_norm / (squared_norms.sqrt() * (1 + slack))).clamp(max=1.0)
-    return torch.where(squared_norms.isfinite(), factors, torch.nan)
+    return torch.where(squared_norms.isfinite(), factors, 0.0 if drops else torch.nan)
+
+
+def kept(values: Tensor, squared_norms: Tensor) -> Tensor:
+    """Values (B, *rest) of the examples, zero where the squared norm (B,) is not finite.
+
+    Chosen, and without a look at which: nothing waits for a device.
+
+    Examples:
+        >>> kept(torch.tensor([[1.0], [torch.nan]]), torch.tensor([1.0, torch.nan])).tolist()
+        [[1.0], [0.0]]
+    """
+    finite = squared_norms.isfinite()
+    return values.where(finite.view(-1, *[1] * (values.ndim - 1)), 0)
 
 
 def squared_norms(rows: Tensor) -> Tensor:
@@ -157,8 +172,7 @@ def clipped_rows(rows: Tensor, clip_norm: float | None, *, drops: bool = False) 
         return rows
     squares = rows.double().square().sum(dim=1).to(rows.dtype)
     if drops:
-        held = squares.isfinite()[:, None]
-        return rows.where(held, 0) * clip_factors(squares.where(held[:, 0], 0), clip_norm)[:, None]
+        return kept(rows, squares) * clip_factors(squares, clip_norm, drops=True)[:, None]
     if rows.device.type == "cpu" and not bool(squares.isfinite().all()):
         raise NotFiniteError(
             "the squared norm of a mean gradient overflows; check the inputs and the learning rate"

@@ -16,12 +16,13 @@ substitute: its terms may cancel in float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputTypeError
+from .clipping import kept
 from .rules import Cells, Layer, Part
 
 
@@ -46,6 +47,10 @@ class Lookup:
     def squared_norms(self) -> Tensor:
         """See `Factors.squared_norms`."""
         return self.signals.square().sum((1, 2))
+
+    def kept(self, squares: Tensor) -> Lookup:
+        """See `Factors.kept`."""
+        return replace(self, signals=kept(self.signals, squares))
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""

@@ -88,6 +88,7 @@ class BookKeeping:
         passes: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
+        drops: bool = False,
     ) -> None:
         """Add the sums at one point of each owner, points (1, A, D), to the rows (E, D).
 
@@ -102,6 +103,7 @@ class BookKeeping:
                 work=work,
                 coefficient=coefficient,
                 clip_norm=clip_norm,
+                drops=drops,
             )
 
     def _add_one(
@@ -113,6 +115,7 @@ class BookKeeping:
         work: Pass,
         coefficient: Coefficient,
         clip_norm: float | None,
+        drops: bool = False,
     ) -> None:
         spans = work.spans
         inputs = gather(examples.inputs, spans)
@@ -136,7 +139,9 @@ class BookKeeping:
         factors = None
         if clip_norm is not None:
             squares = total_squares([layer.squared_norms() for layer in layers])
-            factors = clip_factors(squares, clip_norm)  # (B,)
+            factors = clip_factors(squares, clip_norm, drops=drops)  # (B,)
+            if drops:
+                layers = [layer.kept(squares) for layer in layers]
         begin = 0
         for span in spans:
             here = slice(begin, begin + span.stop - span.start)

@@ -87,8 +87,8 @@ class PairGradients:
         batch_size: Expected examples of a data owner, for the same; the first work's mean by
             default.
         drops: Whether what is clipped counts as the zero vector where it or its squared norm is not
-            finite: an example's gradient on a CPU, and what `whole_vectors` clips. Else it is an
-            error, and whether there is one depends on the example: who sent the model is told.
+            finite: an example's gradient, and what `whole_vectors` clips. Else it is an error, and
+            whether there is one depends on the example: who sent the model is told.
 
     Raises:
         ValueError: If `validate_model` refuses the model, the layout is unknown, or a layout by
@@ -238,6 +238,7 @@ class PairGradients:
                     passes=passes,
                     coefficients=coefficients,
                     clip_norm=clip_norm,
+                    drops=self.drops and self._deferred and clip_norm is not None,
                 )
 
             self._within_memory(add, out)
@@ -245,7 +246,11 @@ class PairGradients:
             return out
         if self._deferred:
             largest = torch.linalg.vector_norm(out, math.inf, dim=1)  # (E,), NaN of a row with one
-            self._unchecked.append((largest.isfinite(), senders, receivers))
+            finite = largest.isfinite()
+            for of in coefficients:
+                if isinstance(of, Tensor):  # not looked at before, and no example's to drop
+                    finite = finite & of.isfinite().all()
+            self._unchecked.append((finite, senders, receivers))
         # An entry that is not finite makes its row's sum so, and the sum needs no mask of out's
         # size.
         elif not bool(out.sum(1).isfinite().all()):

@@ -104,6 +104,7 @@ class Grouped:
         passes: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
+        drops: bool = False,
     ) -> None:
         """Add the sums at one point of each owner, points (1, A, D), to the rows (E, D).
 
@@ -125,6 +126,7 @@ class Grouped:
                 block=block,
                 coefficient=coefficient,
                 clip_norm=clip_norm,
+                drops=drops,
             )
 
     def _add_block(
@@ -136,6 +138,7 @@ class Grouped:
         block: Sequence[Pass],
         coefficient: Coefficient,
         clip_norm: float | None,
+        drops: bool = False,
     ) -> None:
         owners = _to_device([work.owner for work in block], device=out.device)
         positions, places = _lay_out(block)
@@ -152,7 +155,9 @@ class Grouped:
         factors = None
         if clip_norm is not None:
             squares = total_squares([layer.squared_norms() for layer in found])
-            factors = clip_factors(squares, clip_norm)  # (M * B,)
+            factors = clip_factors(squares, clip_norm, drops=drops)  # (M * B,)
+            if drops:
+                found = [layer.kept(squares) for layer in found]
         for rows, cells in _cells(places, factors, count=positions.size, like=out):
             parts = sorted(
                 (part for layer in found for part in layer.sums(cells)), key=lambda part: part[0]

@@ -22,14 +22,14 @@ in which G is added: terms that cancel leave S, and no norm that is too small.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ...privacy.errors import InputTypeError
-from .clipping import squared_norms
+from .clipping import kept, squared_norms
 from .rules import Cells, Layer, Part
 
 # Squared norms in float32 between which no entry that matters is lost to underflow or overflow.
@@ -83,6 +83,14 @@ class Product:
         rounding = (width + positions**2 + 2) * torch.finfo(torch.float64).eps
         squares = (read * sent).sum((1, 2)).clamp(min=0) + rounding * longest.square()
         return squares.sqrt() + positions * torch.finfo(self.signals.dtype).eps * longest
+
+    def kept(self, squares: Tensor) -> Product:
+        """See `Factors.kept`; factors are left where gradients are formed, and summed."""
+        biases = kept(self.bias_signals, squares)
+        if self.gradients is not None:
+            return replace(self, bias_signals=biases, gradients=kept(self.gradients, squares))
+        inputs, signals = (kept(of, squares) for of in (self.inputs, self.signals))
+        return replace(self, bias_signals=biases, inputs=inputs, signals=signals)
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""

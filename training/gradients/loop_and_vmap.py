@@ -27,6 +27,7 @@ from .clipping import (
     Pass,
     clip_factors,
     gather,
+    kept,
     squared_norms,
     total_squares,
 )
@@ -55,8 +56,12 @@ class Kernel(Protocol):
         passes: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
+        drops: bool = False,
     ) -> None:
-        """Add to out (E, D) the passes' clipped gradients at their owners' points (K, A, D)."""
+        """Add to out (E, D) the passes' clipped gradients at their owners' points (K, A, D).
+
+        What ``drops`` says of an example whose squared norm is not finite is in `clip_factors`.
+        """
         ...
 
 
@@ -145,6 +150,7 @@ class Loop:
         passes: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
+        drops: bool = False,
     ) -> None:
         """Add clipped gradients one by one."""
         for owner, span in ((work.owner, span) for work in passes for span in work.spans):
@@ -154,7 +160,10 @@ class Loop:
                     found = self._gradient(point, examples.inputs[b], examples.targets[b])
                     gradient += coefficient * found
                 if clip_norm is not None:
-                    gradient *= clip_factors(gradient.square().sum(), clip_norm)
+                    squares = gradient.square().sum()
+                    if drops:
+                        gradient = kept(gradient[None], squares[None])[0]
+                    gradient *= clip_factors(squares, clip_norm, drops=drops)
                 out[span.row] += gradient
 
 
@@ -192,6 +201,7 @@ class Vmap:
         passes: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
+        drops: bool = False,
     ) -> None:
         """Add clipped gradients, all examples of a pass at once."""
         for work in passes:
@@ -202,6 +212,7 @@ class Vmap:
                 work=work,
                 coefficients=coefficients,
                 clip_norm=clip_norm,
+                drops=drops,
             )
 
     def _add_one(
@@ -213,6 +224,7 @@ class Vmap:
         work: Pass,
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
+        drops: bool = False,
     ) -> None:
         spans = work.spans
         x, y = gather(examples.inputs, spans), gather(examples.targets, spans)
@@ -229,15 +241,16 @@ class Vmap:
             gradients = (
                 [a + b for a, b in zip(gradients, blocks, strict=True)] if gradients else blocks
             )
-        factors = torch.ones(len(y), device=out.device, dtype=out.dtype)  # (B,)
+        factors = squares = torch.ones(len(y), device=out.device, dtype=out.dtype)  # (B,)
         if clip_norm is not None:
             squares = total_squares([squared_norms(g) for g in gradients])
-            factors = clip_factors(squares, clip_norm)
-        begin = 0
-        for span in spans:
-            here = slice(begin, begin + span.stop - span.start)
-            at = 0
-            for block in gradients:
-                out[span.row, at : at + block.shape[1]].addmv_(block[here].T, factors[here])
-                at += block.shape[1]
-            begin = here.stop
+            factors = clip_factors(squares, clip_norm, drops=drops)
+        at = 0
+        for block in gradients:  # one at a time: what is kept of it takes its memory again
+            chosen = kept(block, squares) if drops else block
+            begin = 0
+            for span in spans:
+                here = slice(begin, begin + span.stop - span.start)
+                out[span.row, at : at + block.shape[1]].addmv_(chosen[here].T, factors[here])
+                begin = here.stop
+            at += block.shape[1]

@@ -15,12 +15,13 @@ xhat is computed again from the input: it does not depend on the parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 from torch.nn.functional import group_norm, layer_norm
 
 from ...privacy.errors import InputTypeError
+from .clipping import kept
 from .rules import Cells, Layer, Part
 
 
@@ -40,6 +41,11 @@ class Affine:
         """See `Factors.squared_norms`."""
         squares = self.weights.square().sum(1)
         return squares if self.biases is None else squares + self.biases.square().sum(1)
+
+    def kept(self, squares: Tensor) -> Affine:
+        """See `Factors.kept`."""
+        biases = None if self.biases is None else kept(self.biases, squares)
+        return replace(self, weights=kept(self.weights, squares), biases=biases)
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""

@@ -69,6 +69,10 @@ class Factors(Protocol):
         """Squared norms (B,) of the per-example gradients, bias included."""
         ...
 
+    def kept(self, squares: Tensor) -> Factors:
+        """The same with zero gradients where an example's squared norm (B,) is not finite."""
+        ...
+
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """Add the gradients of some examples, each times its weight (B,), to a flat row (D,)."""
         ...

@@ -5,6 +5,7 @@ marked `gpu` on a real one, where arithmetic and torch's own word for waiting do
 """
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -121,6 +122,33 @@ def test_nothing_is_read_back_where_agents_are_absent(name, where):
             engine.advance()
             engine.advance()
         off = float((alike.snapshot()["x"] - here.models()).norm() / here.models().norm())
+        assert off <= 1e-9
+        gc.collect()
+        with device.watched():
+            one = watched._make_round(3, planted={}, recorded=None)
+            perform_only(watched, one)
+
+
+@pytest.mark.some_quick(4)
+@pytest.mark.parametrize("where", DEVICES)
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+@pytest.mark.parametrize("name", sorted(name for name, of in ALGORITHMS.items() if of.private))
+def test_a_record_that_overflows_is_told_to_nobody(name, bad, where):
+    """Its agent goes on to the models that the CPU has, and no round looks at anything."""
+    held = of(name)
+    held.shards[1].inputs[2] = bad
+    held = replace(held, sampling_rate=1.0)
+    here = engine_of(name, held)
+    here.advance()
+    here.advance()
+    assert here.models().isfinite().all()
+    with a_device(where, BETWEEN) as device:
+        on_it = replace(held, device=device.device)
+        there, watched = engine_of(name, on_it), engine_of(name, on_it, randomness=None)
+        for engine in (there, watched):
+            engine.advance()
+            engine.advance()
+        off = float((there.snapshot()["x"] - here.models()).norm() / here.models().norm())
         assert off <= 1e-9
         gc.collect()
         with device.watched():

@@ -1,4 +1,5 @@
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -263,12 +264,29 @@ def test_cuda_equals_the_loop_on_the_cpu(layout, lenet, generator):
     torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("bad", [math.inf, math.nan, 1e30])
-def test_where_a_record_may_tell_nothing_what_overflows_counts_as_zero(layout, bad, generator):
-    """The other records of its batch are summed as they are without it."""
-    model, models, batches = make(SMALL["linear"], generator)
+def dropping(model, layout, *, waits: bool) -> PairGradients:
+    """On the CPU; where asked for by the way of a device, at whose sums nobody looks."""
     engine = PairGradients(model, layout, dtype=torch.float32, drops=True)
+    engine._deferred = waits
+    return engine
+
+
+@pytest.mark.some_quick(6)
+@pytest.mark.parametrize("waits", [False, True], ids=["", "device"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("name", "bad"), [*product(SMALL, (math.inf, math.nan)), ("linear", 1e30), ("text", 1e38)]
+)
+def test_where_a_record_may_tell_nothing_what_overflows_counts_as_zero(
+    name, layout, bad, waits, generator
+):
+    """The other records of its batch are summed as they are without it."""
+    model, models, batches = make(SMALL[name], generator)
+    engine = dropping(model, layout, waits=waits)
+    if name == "text":  # what overflows is the model's row of a token that one record holds
+        batches = [(tokens.clamp(max=3), targets) for tokens, targets in batches]
+        models[:, 16:20] = bad
+        bad = 4
     inputs, targets = batches[2]
     without = [*batches]
     keep = torch.arange(len(targets)) != 1
@@ -277,13 +295,17 @@ def test_where_a_record_may_tell_nothing_what_overflows_counts_as_zero(layout, b
     batches[2][0][1] = bad
     found = engine.clipped_sums(models, PAIRS, batches, clip_norm=1.0)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    engine.check()
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["", "device"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("bad", [math.inf, math.nan, 1e38])
-def test_a_model_that_makes_every_gradient_overflow_draws_out_nothing(layout, bad, generator):
+def test_a_model_that_makes_every_gradient_overflow_draws_out_nothing(
+    layout, bad, waits, generator
+):
     model, models, batches = make(SMALL["linear"], generator)
-    engine = PairGradients(model, layout, dtype=torch.float32, drops=True)
+    engine = dropping(model, layout, waits=waits)
     found = engine.clipped_sums(torch.full_like(models, bad), PAIRS, batches, clip_norm=1.0)
     longest = max(len(targets) for _, targets in batches)
     assert float(found.norm(dim=1).max()) <= longest * (1 + 1e-5)
