@@ -100,7 +100,7 @@ BAD[1, 0, 0, 0] = torch.nan
     ("arrays", "words"),
     [
         ({"images": UNITS}, "must hold an array `inputs`"),
-        ({"inputs": UNITS, "pixels": UNITS}, "holds both 'inputs' and 'pixels'"),
+        ({"inputs": UNITS, "pixels": UNITS.clone()}, "holds both 'inputs' and 'pixels'"),
         ({"pixels": UNITS[:, :, :2]}, r"has shape \(3, 1, 2, 4\), must be \(records, 1, 3, 4\)"),
         ({"pixels": UNITS[:0]}, r"has shape \(0, 1, 3, 4\)"),
         ({"pixels": 255 * UNITS}, r"spans \[0, 255\]"),
