@@ -2,6 +2,7 @@
 
     first layer   one record: the input of a linear first layer, by rank 1, under noise too; its
                   label is read, or tried where the gradient is not of one cross-entropy
+    rank one      one record of several local steps that were taken otherwise than was declared
     patches       one record: a patch embedding with learned positions, without noise
     peeling       one record: layer after layer from the last to the first, without noise
     censored      one record: the same where sigmoids are at their ends and tell bounds alone
@@ -31,6 +32,7 @@ from .censored import censored_record
 from .first_layer import PICTURE, first_linear_input, residual, rounding_of_input
 from .imprinted import isolate
 from .patches import embedded_patches
+from .rank_one import RANK_ONE, repeated_input
 from .rgap import peel
 from .separation.corners import records_at_corners
 from .separation.spear import separate
@@ -137,7 +139,7 @@ def _first_layer(problem: Problem) -> Found | None:
     if (inputs := first_layer(problem)) is None:
         return None
     if not seen.is_noisy:
-        return _under_some_label(problem, inputs)
+        return _under_some_label(problem, inputs) or _repeated(problem)
     if problem.labels is None:
         return None
     # The prior of a search draws the brightness down, which the bias alone holds up.
@@ -148,6 +150,30 @@ def _first_layer(problem: Problem) -> Found | None:
         return None
     pixels = problem.box.pixels(inputs)
     return Found(pixels=pixels, labels=problem.labels, iterations=0, stage=FIRST_LAYER)
+
+
+def _repeated(problem: Problem) -> Found | None:
+    """The record of several local steps, by the spectrum of what these changed."""
+    seen, labels = problem.observation, problem.labels
+    found = repeated_input(
+        seen, problem.model, input_shape=problem.shape, box=problem.box, classes=problem.classes
+    )
+    if found is None:
+        return None
+    if labels is None:
+        labels = _best_label(problem, found)
+    pixels = problem.box.pixels(found)
+    return Found(pixels=pixels, labels=labels.to(found.device), iterations=0, stage=RANK_ONE)
+
+
+def _best_label(problem: Problem, inputs: Tensor) -> Tensor:
+    """(1,) the label under which an input explains the gradient best."""
+    every = torch.arange(problem.classes, device=inputs.device)[:, None]  # (C, 1)
+    left = [
+        residual(problem.observation, problem.model, inputs=inputs, targets=label)
+        for label in every
+    ]
+    return every[left.index(min(left))]
 
 
 def _patched(problem: Problem) -> Found | None:
@@ -161,9 +187,7 @@ def _patched(problem: Problem) -> Found | None:
     if found is None:
         return None
     if labels is None:
-        every = torch.arange(problem.classes, device=found.device)[:, None]  # (C, 1)
-        left = [residual(seen, problem.model, inputs=found, targets=label) for label in every]
-        labels = every[left.index(min(left))]
+        labels = _best_label(problem, found)
     return _accepted(problem, found, labels, stage=stage, allowed=_DETERMINED)
 
 

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from ...training.models.parameters import unflatten
+from ..exact.rank_one import RANK_ONE
 from ..problem.objective import cosine_distance, whitened_residual
 from ..problem.observation import Observation, sent_gradients
 from ..problem.problem import Found, Problem
@@ -105,6 +106,8 @@ def fall_back(
 
 def _explains_more(problem: Problem, found: Found, record: int) -> bool:
     """Whether a gradient without noise speaks for an image, against the prior image."""
+    if found.stage == RANK_ONE:  # the spectrum speaks, whatever the steps were
+        return True
     seen, ours = problem.observation, _sent(problem, found.pixels, found.labels)
     searched = seen.records == 1 and found.stage == SEARCHED  # other stages certify what they find
     if float(cosine_distance(ours, seen)) > (_FAILED_ALONE if searched else _FAILED):

@@ -61,11 +61,10 @@ class Reconstruction:
         labels: (records,) class indices.
         objective: what the chosen start reached, without prior terms; comparable within one preset.
         iterations: optimiser steps that were taken, over all starts.
-        stage: "exact" (first layer by rank 1), "first layer" (the same under noise), "peeling",
-            "censored", "certified", "optimisation", how many of a batch are certified and how many
-            optimised,
-            "posterior" (the mean of public records by their likelihood), or "prior" where every
-            image is the prior image.
+        stage: "exact" (first layer by rank 1), "first layer" (the same under noise), "rank one"
+            (the same of several local steps), "peeling", "censored", "certified", "optimisation",
+            how many of a batch are certified and how many optimised, "posterior" (the mean of
+            public records by their likelihood), or "prior" where every image is the prior image.
         supported: (records,) booleans: False where the image is the prior image.
         reason: why algebra found nothing where every image is the prior image, in words, if a stage
             has a reason to tell.

@@ -46,7 +46,7 @@ def conclusion(found: GradientAttack) -> str:
             "guess, by more than its noise explains. How close it is only the truth can tell."
         )
     left = found.relative_residual
-    if _ALGEBRA & set(found.stage) and left < _EXPLAINED:
+    if (_ALGEBRA & set(found.stage) and left < _EXPLAINED) or "rank one" in found.stage:
         return f"A leak is shown: {some} can be had from the gradient by algebra."
     if left < _EXPLAINED:
         return (

@@ -13,8 +13,10 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.exact.rank_one import repeated_input
+from overhear.attacks.problem.observation import Observation, sent_gradient
 from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.problem.prior import Box
 from overhear.runs.attack.gradients.invert import attack_gradients
 from overhear.training.models.parameters import build_model, flatten
 
@@ -74,6 +76,41 @@ def test_a_record_of_several_local_steps_is_rebuilt_exactly(seed, tmp_path):
     assert found.stage == ["exact"]
     assert found.scores.psnr[0] > 100
     assert "4 local steps of size 0.1" in found.notes[0]
+
+
+@pytest.mark.parametrize("how", [{"momentum": 0.9}, {"weight_decay": 0.01}, {"lr": 2 * RATE}])
+def test_a_record_is_read_off_the_spectrum_whatever_rule_the_steps_followed(how):
+    model = network(0)
+    x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    found = by_rank(model, [(x, torch.tensor([1]))] * STEPS, classes=3, **how)
+    torch.testing.assert_close(found, x, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("layers", [2, 1])
+def test_several_records_are_never_taken_for_one_that_took_every_step(layers):
+    made = torch.Generator().manual_seed(0)
+    batches = [(torch.rand(1, 1, 4, 4, generator=made), torch.tensor([0])) for _ in range(STEPS)]
+    torch.manual_seed(0)
+    # Two classes behind one layer: the change has rank 1 whatever the records were.
+    model = network(0) if layers > 1 else nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    assert by_rank(model, batches, classes=layers + 1) is None
+
+
+def by_rank(model: nn.Module, batches: Any, *, classes: int, **how: Any) -> torch.Tensor | None:
+    """What the spectrum says of steps of torch's SGD, one on each batch."""
+    own = copy.deepcopy(model)
+    descent = torch.optim.SGD(own.parameters(), **{"lr": RATE, **how})
+    for x, y in batches:
+        descent.zero_grad()
+        cross_entropy(own(x), y).backward()
+        descent.step()
+    seen = Observation.single(
+        gradient=(flatten(model) - flatten(own)) / (STEPS * RATE), model=flatten(model),
+        noise_std=0.0, clip_norm=None, records=1,
+    )  # fmt: skip
+    seen = replace(seen, local_steps=STEPS, local_rate=RATE)
+    box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
+    return repeated_input(seen, model, input_shape=(1, 4, 4), box=box, classes=classes)
 
 
 @pytest.mark.parametrize(
