@@ -9,7 +9,9 @@ right factor. Weight decay adds a multiple c of the first model, which is known:
 The steps need not be re-enacted. The certificate is the spectrum: what d and c leave of the change
 is no more than rounding of the models does, and a second record would leave far more. That it would
 is tried: where other inputs have derivatives delta in the direction of d, as of two classes behind
-a single layer, the change of a batch has rank 1 too, and nothing is claimed.
+a single layer, the change of a batch has rank 1 too, and nothing is claimed. Nor is it where every
+number of the input is 0 or 1 in size: steps that divide a gradient by its own size (Adam, RMSprop,
+signs) leave of any input its signs, with rank 1. Weights and bias are taken to have one rate.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ _EDGE = 2.0  # times the largest singular value that rounding is expected to hav
 _CLEAR = 30.0  # times that: the leading one
 _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 8  # of another record, at most
+_SIGNS = 0.05  # distance from 0 or 1 up to which a number may be a sign
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
 
 
@@ -56,7 +59,7 @@ def repeated_input(
     Returns:
         (1, *input_shape) input; None where there is noise, a batch, a single step or several
         intercepts, the first layer is of another kind, its change is not of rank 1, or that of
-        several records would be.
+        several records would be, or the input may be signs alone.
 
     Examples:
         >>> from dataclasses import replace
@@ -107,6 +110,8 @@ def repeated_input(
     if last * float(values[0]) <= rounded:
         return None
     found = (direction[:-1] / direction[-1]).reshape(tuple(input_shape))
+    if float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS:
+        return None
     error = rounded / (last * float(values[0])) * (1 + float(found.abs().max()))
     wide = box.to(dtype=torch.float64)
     pixels = wide.pixels(found)

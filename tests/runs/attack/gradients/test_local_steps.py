@@ -96,10 +96,22 @@ def test_several_records_are_never_taken_for_one_that_took_every_step(layers):
     assert by_rank(model, batches, classes=layers + 1) is None
 
 
-def by_rank(model: nn.Module, batches: Any, *, classes: int, **how: Any) -> torch.Tensor | None:
-    """What the spectrum says of steps of torch's SGD, one on each batch."""
+@pytest.mark.parametrize("rule", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+@pytest.mark.parametrize("layers", [2, 1])
+def test_signs_are_never_taken_for_a_picture(rule, layers):
+    """Steps that divide a gradient by its own size leave rank 1, too, and of a record its signs."""
+    model = network(0) if layers > 1 else nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    batches = [(x, torch.tensor([1]))] * STEPS
+    assert by_rank(model, batches, classes=3, rule=rule, lr=0.01) is None
+
+
+def by_rank(
+    model: nn.Module, batches: Any, *, classes: int, rule: Any = torch.optim.SGD, **how: Any
+) -> torch.Tensor | None:
+    """What the spectrum says of steps by a rule of torch's, one on each batch."""
     own = copy.deepcopy(model)
-    descent = torch.optim.SGD(own.parameters(), **{"lr": RATE, **how})
+    descent = rule(own.parameters(), **{"lr": RATE, **how})
     for x, y in batches:
         descent.zero_grad()
         cross_entropy(own(x), y).backward()
