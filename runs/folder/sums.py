@@ -8,9 +8,11 @@ anew, so what must not be changed unseen is kept, or its SHA256SUMS is, where ot
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,12 +56,29 @@ _EARLIER = ("audit-*.json", "membership-*.json", "last-model-*.json")
 def write_sums(folder: Path) -> dict[str, str]:
     """Write SHA256SUMS over every file of the run, in the format of sha256sum.
 
-    Links, and files whose name the format cannot hold, are none of the run's.
+    Links, and files whose name the format cannot hold, are none of the run's. Processes that end at
+    once, as an attack and an audit may, write them one after the other: the last one names the
+    files of all.
     """
-    sums = {name: digest(folder / name) for name in _files(folder)}
-    lines = "".join(f"{value}  {name}\n" for name, value in sums.items())
-    write_durably(folder / SUMS, lines.encode())
+    with _in_turn(folder):
+        sums = {name: digest(folder / name) for name in _files(folder)}
+        lines = "".join(f"{value}  {name}\n" for name, value in sums.items())
+        write_durably(folder / SUMS, lines.encode())
     return sums
+
+
+@contextlib.contextmanager
+def _in_turn(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes the sums; where the system locks no files, do not."""
+    with contextlib.ExitStack() as held:
+        if sys.platform != "win32":
+            import fcntl
+
+            with contextlib.suppress(OSError):
+                file = os.open(folder / RUN, os.O_RDONLY | os.O_NONBLOCK)
+                held.callback(os.close, file)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _files(folder: Path) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -298,3 +299,25 @@ def test_forgotten_lines_are_gone_and_the_others_are_there(folder: Path) -> None
     sums.forget_sums(folder, "transcript/")
     after = (folder / "SHA256SUMS").read_text()
     assert "".join(one for one in before.splitlines(True) if "transcript/" not in one) == after
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs locks of files")
+def test_two_that_end_at_once_leave_sums_of_what_both_wrote(tmp_path, monkeypatch):
+    (tmp_path / "run.toml").touch()
+    begun, ended, digest = Event(), Event(), sums.digest
+
+    def slowly(path: Path) -> str:
+        if not begun.is_set():  # the first file of the first one
+            begun.set()
+            ended.wait(0.3)
+        return digest(path)
+
+    monkeypatch.setattr(sums, "digest", slowly)
+    first = Thread(target=write_sums, args=(tmp_path,))
+    first.start()
+    assert begun.wait(10)
+    (tmp_path / "audit.json").touch()
+    write_sums(tmp_path)
+    ended.set()
+    first.join()
+    assert sums.is_listed(tmp_path, "audit.json")
