@@ -41,9 +41,10 @@ def test_tasks_of_two_blocks_are_clipped_jointly() -> None:
 def test_a_factor_that_is_wrong_between_two_norms_is_found(layout, low, high, times) -> None:
     sound = clipping.clip_factors
 
-    def wrong(squares, clip_norm):
+    def wrong(squares, clip_norm, **how):
         ratio = squares.sqrt() / clip_norm
-        return torch.where((ratio > low) & (ratio < high), times, 1.0) * sound(squares, clip_norm)
+        by = torch.where((ratio > low) & (ratio < high), times, 1.0)
+        return by * sound(squares, clip_norm, **how)
 
     with ExitStack() as stack:
         for module in (clipping, ghost, grouped, loop_and_vmap):

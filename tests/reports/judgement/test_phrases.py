@@ -52,6 +52,7 @@ WORDS: dict[str, Any] = {
     "wanted": 1000,
     "canaries": 999,
     "preset": "dlg",
+    "saw": "",
     "attacks": 2,
     "part": "",
     "best": "0.031",
