@@ -56,7 +56,7 @@ def conclusion(
         table=table,
         gains=gains,
     )
-    return f"{said}{_unsolved_words(rows)}{_power_words(rows[-1])}"
+    return f"{said}{_unsolved_words(rows)}{_power_words(rows[-1], table=table)}"
 
 
 def _verdict(
@@ -185,14 +185,14 @@ def _unsolved_words(rows: Sequence[Row]) -> str:
     return "" if row is None else f" In the row of {row.name} algebra gave up: {row.unsolved}."
 
 
-def _power_words(row: Row) -> str:
-    """How often the true image would have passed the test that images of a search must pass."""
+def _power_words(row: Row, *, table: bool) -> str:
+    """How often the true record would have passed the test that what is searched must pass."""
     if not row.power:
         return ""
     mean = float(np.mean(row.power))
     return (
-        f" The test that keeps an image of a search would keep the true one with probability "
-        f"{mean:.2g}."
+        f" The test that keeps {'a record' if table else 'an image'} of a search would keep the "
+        f"true one with probability {mean:.2g}."
     )
 
 

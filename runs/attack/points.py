@@ -132,11 +132,15 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
     if prior is not None and not Path(prior).expanduser().exists():
         raise FileNotFoundError(f"[attack] prior={prior!r}: no file or folder of records is there")
     known = prior is not None or data.image or not data.held_out
-    if "posterior" in config.attack.presets and (config.attack.batch > 1 or not known):
+    if "posterior" in config.attack.presets and config.attack.batch > 1:
         raise InputError(
-            f"[attack] presets: posterior weighs public records one at a time, and not "
-            f"batch={config.attack.batch} of {data.name!r}; use matched, set batch = 1, or name "
-            "public records by [data] test or [attack] prior"
+            "[attack] presets: posterior weighs public records one at a time, and not "
+            f"batch={config.attack.batch}; use matched, or set batch = 1"
+        )
+    if "posterior" in config.attack.presets and not known:
+        raise InputError(
+            "[attack] presets: posterior weighs public records, and none of "
+            f"{data.name!r} are known; use matched, or name some by [data] test or [attack] prior"
         )
     most = len(data.test_targets) - 1  # one is left for the mean public image
     if config.attack.images > most:

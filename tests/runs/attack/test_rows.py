@@ -8,13 +8,15 @@ import torch
 from overhear.attacks.scoring.columns import Distance, column_scores, decoded, with_columns
 from overhear.attacks.scoring.metrics import match
 from overhear.commands import cli
+from overhear.privacy.errors import InputError
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
 from overhear.runs.attack.attack import attack_run
+from overhear.runs.attack.points import check_attackable
 from overhear.runs.attack.rows import HELD_OUT, plant_rows
 from overhear.runs.evidence.evidence import read_attack
 from overhear.runs.folder.run import train_run
-from overhear.runs.run_file.build import data_of
+from overhear.runs.run_file.build import build, data_of
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from tests.real_data import root_with
 
@@ -46,6 +48,20 @@ presets = ["matched"]
 images = 2
 restarts = 1
 """
+
+
+def test_a_weight_of_public_records_is_refused_where_none_are_known_or_for_a_batch(tmp_path):
+    text = RUN.format(root=_table(tmp_path / "t.csv"))
+    for changes, words in (
+        ([], r"posterior weighs public records, and none of 't\.csv' are known; use matched"),
+        (["attack.batch=2"], r"one at a time, and not batch=2; use matched, or set batch = 1"),
+    ):
+        (tmp_path / "run.toml").write_text(text)
+        config = load_run_file(
+            tmp_path / "run.toml", ['attack.presets=["posterior"]', "attack.images=4", *changes]
+        )
+        with pytest.raises(InputError, match=words):
+            check_attackable(config, built=build(config, device=torch.device("cpu")))
 
 
 def _table(path: Path, *, records: int = 60, alike: bool = False) -> Path:
