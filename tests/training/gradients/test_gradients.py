@@ -311,6 +311,18 @@ def test_a_model_that_makes_every_gradient_overflow_draws_out_nothing(
     assert float(found.norm(dim=1).max()) <= longest * (1 + 1e-5)
 
 
+def test_a_coefficient_that_is_no_number_is_no_record_to_drop(generator, monkeypatch):
+    """It is not looked at on a device before, and would leave sums of zeros behind."""
+    model, models, batches = make(SMALL["linear"], generator)
+    engine = dropping(model, "vmap", waits=True)
+    weights = torch.ones(models.shape[1])
+    weights[3] = math.nan
+    monkeypatch.setattr(engine, "_fits", lambda _: True)  # as of a tensor on a device
+    engine.clipped_sums(models, PAIRS, batches, clip_norm=1.0, coefficients=(weights,))
+    with pytest.raises(FloatingPointError, match="sums are not finite"):
+        engine.check()
+
+
 def test_without_a_clip_what_overflows_is_an_error_all_the_same(generator):
     model, models, batches = make(SMALL["linear"], generator)
     batches[2][0][1, 0] = math.inf
