@@ -58,11 +58,13 @@ def parts(out: Path, *, quick: bool) -> list[Part]:
     overhear = [python, "-m", "overhear.commands.cli"]
     engine = [python, str(HERE / "engine.py"), "--device", "cuda", *few]
     rounds = [python, str(HERE / "rounds.py"), "--device", "cuda", *few]
+    dropped = [python, str(HERE / "dropped.py")]
     return [
         Part("tests", [python, "-m", "pytest", "-q", "-m", "gpu", "-rfE"], "on-device"),
         Part("demo", [*overhear, "demo", "--device", "cuda", "--out", str(out)], "on-device"),
         Part("gradients by layout", engine, "engine"),
         Part("whole rounds", rounds, "rounds"),
+        Part("records that overflow", [*dropped, "--device", "cuda"], "dropped"),
     ]
 
 
