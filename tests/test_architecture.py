@@ -98,7 +98,7 @@ FILES = {
     for path in modules(part)
     if path.name != "__init__.py"
 }
-MOST_FILES = 12  # of a room
+MOST_LINES = 600  # of a file, which is one chapter
 
 
 def room_of(module: str) -> str:
@@ -157,11 +157,6 @@ def test_a_circle_would_be_found():
     assert len(file_arrows()["commands.cli"]) > 5  # arrows are read at all
 
 
-def test_a_room_has_at_most_12_files():
-    folders = [module.rpartition(".")[0] for module in FILES]
-    assert {folder for folder in folders if folders.count(folder) > MOST_FILES} == set()
-
-
 def test_every_room_has_a_sentence_on_the_page_of_the_architecture():
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     rooms = {module.rpartition(".")[0].replace(".", "/") for module in FILES}
@@ -177,12 +172,12 @@ def test_every_file_and_function_that_the_architecture_names_exists():
             assert re.search(rf"^\s*(?:def|class) {name}\b", text, re.M), (path, name)
 
 
-def test_no_source_file_is_longer_than_400_lines():
+def test_no_source_file_is_longer_than_600_lines():
     long = {
         str(path.relative_to(ROOT)): count
         for part in ORDER
         for path in modules(part)
-        if (count := len(path.read_text(encoding="utf-8").splitlines())) > 400
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES
     }
     assert not long
 
