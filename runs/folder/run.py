@@ -289,6 +289,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
                     run_folder.tell_layout(out, engine.layout, ranks=ranks)
                 stop.finish()
                 return metrics
+            engine.check_floor()
             if signal := _announce(session, ledger, at + 1, releases, noise, kept=kept):
                 _leave(session, engine, ledger, noise, saves=kept < at)
                 raise stop.ended(

@@ -23,13 +23,15 @@ from ..device.repetition import computing
 from ..gradients.gradients import ClippedSums, PairGradients
 from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
+from ..step.floor import Floor
 from ..step.operations import Operations
 from ..step.perform import perform
 from ..step.values import Agents, Cohort, Per
-from ..tracing.scripts import Scripts, ScriptsOnDemand
+from ..tracing.scripts import Scripts, ScriptsOnDemand, state_column
 from .exchange import check_same_root, gather, share_root, warm_up
 from .links import Links
 from .messages import Gathered
+from .public_values import PublicValues
 from .randomness import Purpose, SecretRandomness
 from .ranks import Ranks, check_fit
 from .recording import KeptNoise, Recorded, Recording
@@ -165,6 +167,7 @@ class Engine:
         planted: Mapping[int, Examples],
         recorded: Recorded | None,
         to_taps: bool = True,
+        public: PublicValues | None = None,
     ) -> Operations:
         if recorded is not None and self.ranks is not None:
             raise InputError(
@@ -221,6 +224,7 @@ class Engine:
             calls=None if recorded is None else recorded.functions,
             taps=self.taps if to_taps else (),
             gathered=self.gathered if to_taps else None,
+            public=public,
         )
         if recorded is None:
             return made
@@ -269,7 +273,9 @@ class Engine:
             check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
         # A start that only tells shapes sums over no records and tells no tap.
         nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
-        current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
+        public = self._public_values(self.scripts.floor_of(0, None), number=0) if to_taps else None
+        how = {"recorded": recorded, "to_taps": to_taps, "public": public}
+        current = self._make_round(0, planted=nothing, **how)
         self._failed = True
         self.setting.check_users(self.scripts.start)
         watch = self._noise_of_round(0) if to_taps else None
@@ -308,8 +314,8 @@ class Engine:
                 f"round {self.round + 1} failed when it was tried, and would be released under "
                 "the same noise; make a new engine and restore a snapshot"
             )
-        number = self.round + 1
-        current = self._make_round(number, planted=planted or {}, recorded=recorded)
+        number, public = self.round + 1, self.check_floor()
+        current = self._make_round(number, planted=planted or {}, recorded=recorded, public=public)
         script = self.scripts.of(number, self.state)
         self.setting.check_users(script)
         self._failed = True
@@ -325,6 +331,25 @@ class Engine:
             self.state = self._checked(done.state, number=number)
         self._failed = False
         self.round += 1
+
+    def check_floor(self) -> PublicValues:
+        """Compare what the next round begins with with its floor, before it is announced.
+
+        The state is released by then, in every closed view, so that to stop by it tells nothing.
+
+        Raises:
+            NoiseBelowRounding: a value is too large for the noise of the round.
+        """
+        number = self.round + 1
+        public = self._public_values(self.scripts.floor_of(number, self.state), number=number)
+        for field, value in self.state._asdict().items():
+            if isinstance(value, Agents):
+                public.note(state_column(field), value.rows)
+        return public
+
+    def _public_values(self, floor: Floor, *, number: int) -> PublicValues:
+        tensors = [(name, p.numel()) for name, p in self.setting.model.named_parameters()]
+        return PublicValues(floor, round=number, tensors=tensors, ranks=self.ranks)
 
     def _rows_of_all(self, value: Agents) -> Tensor:
         """The rows of all agents, on every rank."""

@@ -23,6 +23,7 @@ from ..functions.projection import no_projection, projection
 from ..functions.purity import PureFunction
 from ..gradients.gradients import ClippedSums
 from ..gradients.whole_vectors import clipped, local_change, sums_of
+from ..step.floor import INITIAL, NO_FLOOR, RESULT
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
@@ -42,6 +43,7 @@ from .exchange import Arrivals, fetch, gather
 from .function_calls import Argument, Calls, called
 from .links import Links, by_coordinate, stacked
 from .messages import Gathered, Outbox
+from .public_values import PublicValues
 from .randomness import NoiseMaker
 from .transcript import Tap
 
@@ -73,6 +75,7 @@ class TensorRound(Operations):
         calls: calls the functions that a step gives, so that a check may watch them.
         taps: called with every message before it is delivered.
         gathered: rounds whose messages rank 0 hears whole.
+        public: compares public values with the floor of the round; nothing where None.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class TensorRound(Operations):
         calls: Calls | None = None,
         taps: Sequence[Tap] = (),
         gathered: Gathered | None = None,
+        public: PublicValues | None = None,
     ) -> None:
         self._links, self._index = links, index
         self._sizes = (len(initial),) if sizes is None else tuple(sizes)
@@ -100,7 +104,7 @@ class TensorRound(Operations):
         self._called = calls or Calls()
         self._outbox = Outbox(links, round=index, taps=taps, gathered=gathered)
         self._projection = projection or no_projection
-        self._noise_calls = 0
+        self._noise_calls, self._public = 0, public or PublicValues(NO_FLOOR, round=index)
         self._take_all, self._draw_cohort, self._users_of = take_all, draw_cohort, users_of
         self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
@@ -118,6 +122,7 @@ class TensorRound(Operations):
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
         self._checked_width(block)
+        self._public.note(INITIAL, self._initial[block][None])
         return Agents(self._initial[block].expand(len(self._links.mine), -1))
 
     def _checked_width(self, block: int) -> int:
@@ -390,7 +395,7 @@ class TensorRound(Operations):
     def _postprocessed(self, pure: PureFunction, *values: Agents | Edges, block: int) -> Agents:
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
-        return called(
+        made = called(
             self._called,
             pure,
             [Argument(self._as_given(value)) for value in values],
@@ -398,3 +403,5 @@ class TensorRound(Operations):
             operation="postprocess",
             width=self._checked_width(block),
         )
+        self._public.note(RESULT, made.rows)
+        return made

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..step.values import UndeclaredOperation
+from .rounding import Kinds, Meeting
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -106,12 +107,32 @@ class Columns:
         self._parts: list[np.ndarray] = [np.zeros(0)]
         self._known: list[np.ndarray] = [np.zeros(0, dtype=bool)]
         self._noise: list[np.ndarray] = [np.zeros(0, dtype=bool)]
+        self._public: list[np.ndarray] = [np.zeros(0, dtype=bool)]
+        self._own: list[np.ndarray] = [np.zeros(0, dtype=bool)]
+        self.meetings: list[Meeting] = []
 
-    def add(self, units: np.ndarray, *, known: bool = False, noise: bool = False) -> None:
-        """Note new columns: the size of each in every coordinate, as far as it is known."""
+    def add(
+        self,
+        units: np.ndarray,
+        *,
+        known: bool = False,
+        public: bool = False,
+        own: np.ndarray | None = None,
+    ) -> None:
+        """Note new columns: the size of each in every coordinate, as far as it is known.
+
+        Args:
+            units: (columns,) these sizes.
+            known: whether they are known values.
+            public: whether they are released, as known values but for a history are, and messages.
+            own: of noise sources, whether at most one agent knows each.
+        """
+        nothing = np.zeros(len(units), dtype=bool)
         self._parts.append(units)
-        self._known.append(np.full(len(units), known))
-        self._noise.append(np.full(len(units), noise))
+        self._known.append(nothing | known)
+        self._noise.append(nothing | (own is not None))
+        self._public.append(nothing | public)
+        self._own.append(nothing if own is None else own)
 
     def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
         parts[:] = [np.concatenate(parts)]
@@ -131,6 +152,12 @@ class Columns:
     def is_noise(self) -> np.ndarray:
         """(columns,) whether each is a noise source."""
         return self._joined(self._noise)
+
+    @property
+    def kinds(self) -> Kinds:
+        """Masks of the columns by what they are."""
+        public, noise, known = self._joined(self._public), self.is_noise, self.is_known
+        return Kinds(public, ~(public | noise | known), noise, self._joined(self._own))
 
     def sizes(self, rows: csr_array) -> np.ndarray:
         """(rows,) the sum of a row's terms, each at its unit."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from ...privacy.participation import Draws, Reach
 from ..step.values import REMEDY, SERVER, Per, UndeclaredOperation
 from .cancellation import Columns, History, cancelled_terms
+from .rounding import meet, meet_in_sums, rounded_by
 from .sparse_rows import added, diagonal, pruned, stacked, widened
 
 if TYPE_CHECKING:
@@ -150,10 +151,11 @@ class LinearForms:
 
     `made_by` is what their round knows of its columns: those of another round mean something else.
     `block` is the block of coordinates that all their columns belong to. `residue` holds what
-    rounding may have left, over the residues of `cancellation`; None where nothing cancelled.
+    rounding may have left, over the residues of `cancellation`; None where nothing cancelled. `rounded`
+    holds the public columns beside which data or noise were rounded; see `rounding`.
     """
 
-    __slots__ = ("block", "history", "made_by", "matrix", "residue")
+    __slots__ = ("block", "history", "made_by", "matrix", "residue", "rounded")
 
     def __init__(
         self,
@@ -163,14 +165,16 @@ class LinearForms:
         *,
         history: History,
         residue: csr_array | None = None,
+        rounded: csr_array | None = None,
     ) -> None:
         self.matrix = matrix
         self.made_by = made_by
         self.block = block
         self.history = history
         self.residue = residue
+        self.rounded = rounded
 
-    def _with(self, matrix: Any, residue: Any = None) -> LinearForms:
+    def _with(self, matrix: Any, residue: Any = None, rounded: Any = None) -> LinearForms:
         from scipy.sparse import csr_array
 
         return LinearForms(
@@ -179,6 +183,7 @@ class LinearForms:
             self.block,
             history=self.history,
             residue=None if residue is None else csr_array(residue),
+            rounded=None if rounded is None else csr_array(rounded),
         )
 
     @property
@@ -212,11 +217,15 @@ class LinearForms:
             noisy, bare = (a, b) if self.history.noise else (b, a)
             if (other if self.history.noise else self).history.data:
                 self.made_by.check_absorbed(noisy, bare)
+        if self.rounded is not None or other.rounded is not None:
+            sides = (a, self.rounded), (b, other.rounded)
+            self.made_by.meetings += meet(*sides, self.made_by.kinds)
         return self.summed(
             a + b if sign > 0 else a - b,
             abs(a) + abs(b),
             history=self.history.plus(other.history),
             residue=added(self.residue, other.residue, sign),
+            rounded=added(self.rounded, other.rounded, 1.0),
             operands=(a, b),
         )
 
@@ -227,9 +236,13 @@ class LinearForms:
         *,
         history: History,
         residue: csr_array | None,
+        rounded: csr_array | None,
+        roundings: np.ndarray | float = 1.0,
         operands: tuple[csr_array, ...] = (),
     ) -> LinearForms:
         """Rows of the same trace and block, made by adding up entries of `size` in all.
+
+        Each row has so many `roundings`.
 
         Raises:
             UndeclaredOperation: what is left of an entry is rounding of what was added.
@@ -251,7 +264,10 @@ class LinearForms:
         if lost is not None and history.data:
             first = self.made_by.note(kept, lost, size, history, operands=operands)
             residue = added(residue, diagonal(first, lost), 1.0)
-        forms = self._with(kept, residue)
+        if history.private:
+            new = rounded_by(size, roundings, self.made_by.kinds)
+            rounded = added(rounded, new, 1.0)
+        forms = self._with(kept, residue, rounded)
         forms.history = history
         return forms
 
@@ -295,13 +311,12 @@ class LinearForms:
         if len(by) == 1:
             one = float(by[0])
             scaled = self._with(
-                self.matrix * one, None if self.residue is None else self.residue * one
+                self.matrix * one,
+                None if self.residue is None else self.residue * one,
+                None if self.rounded is None else self.rounded * abs(one),
             )
         else:
-            rows = diags_array(by).tocsr()
-            scaled = self._with(
-                rows @ self.matrix, None if self.residue is None else rows @ self.residue
-            )
+            scaled = self._taken(diags_array(by).tocsr())
         # Coefficients that leave the floats of a run are data or noise that it does not have.
         self._check_range(scaled.matrix, by)
         return scaled
@@ -327,21 +342,35 @@ class LinearForms:
         from scipy.sparse import csr_array
 
         at = np.flatnonzero(mask)
-        pick = csr_array((np.ones(len(at)), (at, at)), shape=(len(mask), len(mask)))
-        residue = self.residue
-        return self._with(pick @ self.matrix, None if residue is None else pick @ residue)
+        return self._taken(csr_array((np.ones(len(at)), (at, at)), shape=(len(mask), len(mask))))
+
+    def _taken(self, rows: csr_array) -> LinearForms:
+        """Rows of a matrix with one entry a row, times these."""
+        return self._with(
+            rows @ self.matrix,
+            None if self.residue is None else rows @ self.residue,
+            None if self.rounded is None else abs(rows) @ self.rounded,
+        )
 
     def beside(self, other: LinearForms) -> LinearForms:
         """Rows of two forms of one trace of which no row is in both, so that none cancels."""
         width = max(self.matrix.shape[1], other.matrix.shape[1])
         matrix = widened(self.matrix, width) + widened(other.matrix, width)
-        forms = self._with(matrix, added(self.residue, other.residue, 1.0))
+        forms = self._with(
+            matrix,
+            added(self.residue, other.residue, 1.0),
+            added(self.rounded, other.rounded, 1.0),
+        )
         forms.history = self.history.plus(other.history)
         return forms
 
     def __getitem__(self, index: Any) -> LinearForms:
         pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
-        return self._with(self.matrix[pick], None if self.residue is None else self.residue[pick])
+        return self._with(
+            self.matrix[pick],
+            None if self.residue is None else self.residue[pick],
+            None if self.rounded is None else self.rounded[pick],
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -364,12 +393,19 @@ def combined(weights: Any, rows: LinearForms) -> LinearForms:
 
     public = csr_array(weights)
     matrix = csr_array(public @ rows.matrix)
-    several = bool((np.diff(public.indptr) > 1).any())
+    terms = np.diff(public.indptr)
+    several, rounded = bool((terms > 1).any()), None
+    if rows.rounded is not None:
+        rounded = csr_array(abs(public) @ rows.rounded)
+        kinds = rows.made_by.kinds
+        rows.made_by.meetings += meet_in_sums(public, rows.matrix, rows.rounded, kinds)
     return rows.summed(
         matrix,
         csr_array(abs(public) @ abs(rows.matrix)),
         history=rows.history.plus(rows.history) if several else rows.history,
         residue=None if rows.residue is None else csr_array(public @ rows.residue),
+        rounded=rounded,
+        roundings=np.maximum(terms - 1.0, 0.0),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.participation import Draws, Reach
+from ..step.floor import NO_FLOOR, Floor
 from ..step.perform import histories_of
 from ..step.values import Agents, Batch, Per, UndeclaredOperation, Value
 from .arguments import check_history, check_shown
@@ -24,6 +25,7 @@ from .linear_forms import (
     NoiseSources,
     only_of,
 )
+from .rounding import floor_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -48,6 +50,7 @@ class RoundRecord:
             arguments of `bounded`, in the order of the step: rows, or the numbers of what is
             public, each as `Value.base` has it.
         absent: the agents that take no part in it.
+        floor: what a run has to look at before it does the round.
     """
 
     groups: Sequence[Group]
@@ -61,6 +64,7 @@ class RoundRecord:
     units: np.ndarray = field(default_factory=lambda: np.zeros(0))
     given: Sequence[csr_array | Tensor] = ()
     absent: frozenset[int] = frozenset()
+    floor: Floor = NO_FLOOR
 
     def vectors(self) -> np.ndarray:
         """For each contribution the number of the clipped vector that it is a part of."""
@@ -227,12 +231,13 @@ class Recorder:
             self.columns.add(group.bounds)
             return History(data=True)
         if isinstance(group, NoiseSources):
-            self.columns.add(np.ones(group.size), noise=True)
+            own = np.array([len(knowers) <= 1 for knowers in group.known_to])
+            self.columns.add(np.ones(group.size), own=own)
             return History(noise=True)
         if isinstance(group, Known):
-            self.columns.add(np.ones(group.size), known=True)
+            self.columns.add(np.ones(group.size), known=True, public=not group.history)
             return History()
-        self.columns.add(self.columns.sizes(group.rows))
+        self.columns.add(self.columns.sizes(group.rows), public=True)
         return History(data=sent.data, noise=sent.noise, early=sent.early, bare=sent.bare)
 
     def rows(self, value: Value, operation: str) -> LinearForms:
@@ -287,7 +292,8 @@ class Recorder:
             self.close(why, value.base)
 
     def close(self, why: str, rows: LinearForms) -> None:
-        """Count rows as seen by everybody."""
+        """Count rows as seen by everybody; what was rounded so far is seen then."""
+        rows.rounded = None
         check_shown(why, rows.matrix, self.groups, np.ones(rows.shape[0], dtype=bool))
         self.closure.append((why, rows.matrix))
         self._closed_residues.append(rows.residue)
@@ -385,4 +391,14 @@ class Recorder:
             units=self.columns.units,
             given=self.given,
             absent=absent,
+            floor=self._floor(),
         )
+
+    def _floor(self) -> Floor:
+        held = [
+            (g.start, g.rows if isinstance(g, Messages) else g.what)
+            for g in self.groups
+            if isinstance(g, Messages | Known)
+        ]
+        columns = self.columns
+        return floor_of(columns.meetings, held, columns.units, columns.kinds)

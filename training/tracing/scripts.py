@@ -20,6 +20,7 @@ from ..batches.turns import Turns
 from ..batches.users import needs_users
 from ..graphs.graph import Graph, Topology
 from ..graphs.missing import ReducedGraph
+from ..step.floor import Floor
 from ..step.perform import histories_of, perform
 from ..step.script import Entry, UnplannedOperation
 from ..step.values import Agents
@@ -70,6 +71,10 @@ class Scripts(Protocol):
         """Of a round that begins with a state."""
         ...
 
+    def floor_of(self, index: int, state: Any) -> Floor:
+        """What a round needs of its public values; of the start where `index` is 0."""
+        ...
+
 
 class PlannedScripts:
     """The scripts of a trace.
@@ -81,6 +86,7 @@ class PlannedScripts:
         graph: of the run.
         sampling_rate: of the run; None where no figure was asked for.
         pattern: in which rounds one record may take part, if a figure was.
+        floors: what the start and each of `rounds` need of their public values.
     """
 
     def __init__(
@@ -92,8 +98,10 @@ class PlannedScripts:
         graph: Topology | ReducedGraph,
         sampling_rate: float | None = None,
         pattern: Pattern = EVERY,
+        floors: Sequence[Floor],
     ) -> None:
         self.start, self._last, self._pattern = start, last, pattern
+        self._floors = tuple(floors)
         self._graph, self._sampling_rate = graph, sampling_rate
         kept: dict[Lines, Lines] = {}  # rounds that do the same share one script
         self._rounds = [kept.setdefault(one, one) for one in rounds]
@@ -110,6 +118,11 @@ class PlannedScripts:
                 f"round {index} was not planned: {self._last} rounds were; plan more"
             )
         return self._rounds[(index - 1) % len(self._rounds)]
+
+    def floor_of(self, index: int, state: Any) -> Floor:
+        """What a round needs of its public values; of the start where `index` is 0."""
+        del state
+        return self._floors[1 + (index - 1) % len(self._rounds) if index else 0]
 
     @property
     def rounds(self) -> Sequence[Lines]:
@@ -137,6 +150,7 @@ class PlannedScripts:
             graph=self._graph,
             sampling_rate=sampling_rate,
             pattern=pattern,
+            floors=self._floors,
         )
 
     def check_setting(
@@ -184,21 +198,19 @@ class ScriptsOnDemand:
 
     def __init__(self, init: Step, step: Step, *, graph: Topology) -> None:
         self._init, self._step, self._graph = init, with_copies(step), graph
-        self._known: dict[Any, Lines] = {}
-        self._like: Any = None  # a traced state, which has the blocks of the fields
+        self._known: dict[Any, TracedCall] = {}
 
     @property
     def start(self) -> Lines:
         """The script of the start."""
-        return self._start
+        return self._start.script
 
     @functools.cached_property
-    def _start(self) -> Lines:
+    def _start(self) -> TracedCall:
         traced = TracedRound(self._graph.at(0), index=0)
         begun = perform(with_copies(self._init), traced, number=0)
-        traced.finish(begun.state)
-        self._like = begun.state
-        return begun.script
+        floor = traced.finish(begun.state).floor
+        return TracedCall(0, None, begun.script, begun.state, floor)
 
     def check_setting(
         self, graph: Topology, sampling_rate: float, *, turns: Turns | None = None
@@ -217,16 +229,23 @@ class ScriptsOnDemand:
 
     def of(self, index: int, state: Any) -> Lines:
         """The script of a round that begins with the public tensors of a state."""
+        return self._traced(index, state).script
+
+    def floor_of(self, index: int, state: Any) -> Floor:
+        """What a round needs of its public values; of the start where `index` is 0."""
+        return self._traced(index, state).floor if index else self._start.floor
+
+    def _traced(self, index: int, state: Any) -> TracedCall:
         graph = self._graph.at(index)
-        _ = self.start
         public = {n: v for n, v in state._asdict().items() if isinstance(v, Tensor)}
         key = (graph, *(v.cpu().numpy().tobytes() for v in public.values()))
         if key not in self._known:
-            begin = self._like._replace(**public)
+            # A traced state has the blocks of the fields.
+            begin = self._start.after._replace(**public)
             one, call = trace_round(self._step, begin, graph=graph, index=index)
             if one.record.reads_index:
-                return call.script
-            self._known[key] = call.script
+                return call
+            self._known[key] = call
         return self._known[key]
 
 
@@ -238,12 +257,14 @@ class TracedCall(NamedTuple):
         before: the state that it began with.
         script: all that it did.
         after: the state that it returned.
+        floor: what it needs of its public values.
     """
 
     number: int
     before: Any
     script: Lines
     after: Any
+    floor: Floor
 
     def does_as(self, other: TracedCall) -> bool:
         """Whether two rounds did the same."""
@@ -264,7 +285,7 @@ def trace_round(
     }
     done = perform(step, traced, number=index, state=type(state)(**fields))
     one = RoundTrace(traced.finish(done.state))
-    return one, TracedCall(index, state, done.script, done.state)
+    return one, TracedCall(index, state, done.script, done.state, one.record.floor)
 
 
 def state_column(field: str) -> str:

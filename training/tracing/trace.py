@@ -20,6 +20,7 @@ from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.missing import ReducedGraph, number_of_sets, reduced, sets_missing
+from ..step.floor import Floor
 from ..step.missing import alike_agents, check_unaware, check_weights, uses_links
 from ..step.perform import Performed, perform
 from .equivalent_rounds import EarlierRounds, repeats
@@ -120,7 +121,8 @@ def trace(
         one, call = trace_round(own, before, graph=of, index=number)
         after = call.after
         if one.record.reads_index or not _same_public(before, after):
-            apart, scripts = _every_round(init, step, begun, graph=graph, rounds=rounds)
+            floor = start.record.floor
+            apart, scripts = _every_round(init, step, begun, floor, graph=graph, rounds=rounds)
             return AlgorithmTrace(start, apart, noise_multiplier, scripts)
         every.append(call)
         if of in turns and not (repeats(turns[of].record, one.record) and calls[of].does_as(call)):
@@ -132,8 +134,14 @@ def trace(
         calls.setdefault(of, call)
     check_repeats(init, step, begun.script, every, graph=graph)
     period = min(rounds, len(graph.graphs))
-    by_turn = [calls[graph.at(index)].script for index in range(1, period + 1)]
-    scripts = PlannedScripts(begun.script, by_turn, last=rounds, graph=graph)
+    by_turn = [calls[graph.at(index)] for index in range(1, period + 1)]
+    scripts = PlannedScripts(
+        begun.script,
+        [call.script for call in by_turn],
+        last=rounds,
+        graph=graph,
+        floors=[start.record.floor, *(call.floor for call in by_turn)],
+    )
 
     # The same round again and again, or the graphs in turn.
     if len(graph.graphs) == 1:
@@ -240,7 +248,13 @@ def check_noise(noise_multiplier: float | None, *functions: Step) -> None:
 
 
 def _every_round(
-    init: Step, step: Step, begun: Performed, *, graph: Topology | ReducedGraph, rounds: int
+    init: Step,
+    step: Step,
+    begun: Performed,
+    floor: Floor,
+    *,
+    graph: Topology | ReducedGraph,
+    rounds: int,
 ) -> tuple[list[tuple[RoundTrace, int]], PlannedScripts]:
     """Each round by itself; one that repeats an earlier one is the same object."""
     found, earlier, calls = list[RoundTrace](), EarlierRounds(), list[TracedCall]()
@@ -252,7 +266,11 @@ def _every_round(
         found.append(earlier.matched(one, graph.at(index)))
     check_repeats(init, step, begun.script, calls, graph=graph)
     scripts = PlannedScripts(
-        begun.script, [call.script for call in calls], last=rounds, graph=graph
+        begun.script,
+        [call.script for call in calls],
+        last=rounds,
+        graph=graph,
+        floors=[floor, *(call.floor for call in calls)],
     )
     return [(round_, 1) for round_ in found], scripts
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from ...privacy.participation import Draws, Reach
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
+from ..step.floor import INITIAL, RESULT
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
@@ -81,7 +82,7 @@ class TracedRound(Operations):
 
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
-        return self.known("initial model", block=block)
+        return self.known(INITIAL, block=block)
 
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`; public, so it is no column."""
@@ -387,7 +388,7 @@ class TracedRound(Operations):
             check_holder("postprocess", value, Agents, Edges)
             self._record.count_as_seen(value, "input of postprocess")
         self._record.note_given(*values)
-        return self.known("result of postprocess", block=block, made_of=values)
+        return self.known(RESULT, block=block, made_of=values)
 
     def finish(self, state: Any) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
