@@ -112,6 +112,7 @@ def train_run(
     stop = stop or Stop()
     stop.note("nothing was released; start the run again")
     session = plan_session(config, out, progress=progress, notice=tell)
+    _check_start(session)
     session = agreed(session, group, stop)
     with stop.held():
         run_folder.claim(out)
@@ -138,6 +139,7 @@ def join_run(config: RunFile, out: Path, *, group: Group, stop: Stop | None = No
     stop.note("nothing was released")
     # Rank 0 knows whether the run is new, and tells or refuses what it takes.
     session = plan_session(config, out, begun=True, notice=lambda _: None)
+    _check_start(session)
     session = agreed(session, group, stop)
     with stop.held():
         start = group.share_start(None)
@@ -300,6 +302,18 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
             engine.advance()
             if engine.round in config.intercept.rounds and ledger is not None:
                 save_transcript(transcript, out / run_folder.TRANSCRIPT)
+
+
+def _check_start(session: Session) -> None:
+    """Refuse an initial model beside which rounding is seen through the noise, before it is spent.
+
+    Raises:
+        NoiseBelowRounding: it is too large.
+    """
+    built, scripts = session.built, session.plan.scripts
+    if scripts.floor_of(0, None).parts or scripts.floor_of(1, None).parts:
+        bound = built.bound(session.plan.noise_multiplier)
+        Engine(built.setting, bound, scripts=scripts).check_start()
 
 
 def _announce(

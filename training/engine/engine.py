@@ -111,6 +111,7 @@ class Engine:
         self.round, self._kept = 0, self.setting.kept()
         self.state: Any = None
         self._failed = False
+        self._public: PublicValues | None = None  # of the next round, once they were looked at
 
     def _fresh_randomness(self) -> SecretRandomness:
         """A new root of the system's entropy, the same on every rank."""
@@ -273,7 +274,7 @@ class Engine:
             check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
         # A start that only tells shapes sums over no records and tells no tap.
         nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
-        public = self._public_values(self.scripts.floor_of(0, None), number=0) if to_taps else None
+        public, self._public = self._public_values(self.scripts.floor_of(0, None), number=0), None
         how = {"recorded": recorded, "to_taps": to_taps, "public": public}
         current = self._make_round(0, planted=nothing, **how)
         self._failed = True
@@ -314,7 +315,9 @@ class Engine:
                 f"round {self.round + 1} failed when it was tried, and would be released under "
                 "the same noise; make a new engine and restore a snapshot"
             )
-        number, public = self.round + 1, self.check_floor()
+        number = self.round + 1
+        self.check_floor()
+        public, self._public = self._public, None
         current = self._make_round(number, planted=planted or {}, recorded=recorded, public=public)
         script = self.scripts.of(number, self.state)
         self.setting.check_users(script)
@@ -332,20 +335,31 @@ class Engine:
         self._failed = False
         self.round += 1
 
-    def check_floor(self) -> PublicValues:
-        """Compare what the next round begins with with its floor, before it is announced.
+    def check_floor(self) -> None:
+        """Compare the state with the floor of the next round, before that is announced.
 
-        The state is released by then, in every closed view, so that to stop by it tells nothing.
+        Every closed view holds the state, so that to stop by it tells nothing more.
 
         Raises:
             NoiseBelowRounding: a value is too large for the noise of the round.
         """
+        if self._public is not None:
+            return
         number = self.round + 1
         public = self._public_values(self.scripts.floor_of(number, self.state), number=number)
         for field, value in self.state._asdict().items():
             if isinstance(value, Agents):
                 public.note(state_column(field), value.rows)
-        return public
+        self._public = public
+
+    def check_start(self) -> None:
+        """Start without data and without telling anybody, and compare that with the first floor.
+
+        Raises:
+            NoiseBelowRounding: a value is too large for the noise of the start or of round 1.
+        """
+        self._start(recorded=None, to_taps=False)
+        self.check_floor()
 
     def _public_values(self, floor: Floor, *, number: int) -> PublicValues:
         tensors = [(name, p.numel()) for name, p in self.setting.model.named_parameters()]
@@ -409,7 +423,7 @@ class Engine:
             k: Agents(v[mine].to(to.device, to.dtype)) if isinstance(held[k], Agents) else v
             for k, v in snapshot.items()
         }
-        self.state, self.round = self.state._replace(**fields), round
+        self.state, self.round, self._public = self.state._replace(**fields), round, None
 
 
 def gradients_of(setting: Setting, *, drops: bool = True) -> ClippedSums:

@@ -152,10 +152,11 @@ class LinearForms:
     `made_by` is what their round knows of its columns: those of another round mean something else.
     `block` is the block of coordinates that all their columns belong to. `residue` holds what
     rounding may have left, over the residues of `cancellation`; None where nothing cancelled. `rounded`
-    holds the public columns beside which data or noise were rounded; see `rounding`.
+    holds the public columns beside which data or noise were rounded; see `rounding`. What is `seen`
+    counts as seen by everybody, as it was rounded.
     """
 
-    __slots__ = ("block", "history", "made_by", "matrix", "residue", "rounded")
+    __slots__ = ("block", "history", "made_by", "matrix", "residue", "rounded", "seen")
 
     def __init__(
         self,
@@ -173,11 +174,12 @@ class LinearForms:
         self.history = history
         self.residue = residue
         self.rounded = rounded
+        self.seen = False
 
     def _with(self, matrix: Any, residue: Any = None, rounded: Any = None) -> LinearForms:
         from scipy.sparse import csr_array
 
-        return LinearForms(
+        made = LinearForms(
             matrix if isinstance(matrix, csr_array) else csr_array(matrix),
             self.made_by,
             self.block,
@@ -185,6 +187,8 @@ class LinearForms:
             residue=None if residue is None else csr_array(residue),
             rounded=None if rounded is None else csr_array(rounded),
         )
+        made.seen = self.seen
+        return made
 
     @property
     def shape(self) -> tuple[int]:
@@ -217,7 +221,8 @@ class LinearForms:
             noisy, bare = (a, b) if self.history.noise else (b, a)
             if (other if self.history.noise else self).history.data:
                 self.made_by.check_absorbed(noisy, bare)
-        if self.rounded is not None or other.rounded is not None:
+        some = self.rounded is not None or other.rounded is not None
+        if some and not self.seen and not other.seen:
             sides = (a, self.rounded), (b, other.rounded)
             self.made_by.meetings += meet(*sides, self.made_by.kinds)
         return self.summed(
@@ -268,7 +273,7 @@ class LinearForms:
             new = rounded_by(size, roundings, self.made_by.kinds)
             rounded = added(rounded, new, 1.0)
         forms = self._with(kept, residue, rounded)
-        forms.history = history
+        forms.history, forms.seen = history, False
         return forms
 
     def __add__(self, other: object) -> LinearForms:
@@ -362,6 +367,7 @@ class LinearForms:
             added(self.rounded, other.rounded, 1.0),
         )
         forms.history = self.history.plus(other.history)
+        forms.seen = self.seen and other.seen
         return forms
 
     def __getitem__(self, index: Any) -> LinearForms:

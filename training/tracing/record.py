@@ -293,7 +293,7 @@ class Recorder:
 
     def close(self, why: str, rows: LinearForms) -> None:
         """Count rows as seen by everybody; what was rounded so far is seen then."""
-        rows.rounded = None
+        rows.rounded, rows.seen = None, True
         check_shown(why, rows.matrix, self.groups, np.ones(rows.shape[0], dtype=bool))
         self.closure.append((why, rows.matrix))
         self._closed_residues.append(rows.residue)
