@@ -154,7 +154,11 @@ class RecordedReplies:
             _LOG.error("%s", error)
             raise RuntimeError(_UNSAID) from None
         if sent is not None:
-            self._write(at, sent, msg.content, agent=agent, agents=agents)
+            try:
+                self._write(at, sent, msg.content, agent=agent, agents=agents)
+            except InputError as error:  # of what leaves
+                _LOG.error("%s", error)
+                raise RuntimeError(_UNSAID) from None
         return reply
 
     def _declared(self, content: Any, msg: Any) -> Any:
@@ -180,10 +184,10 @@ class RecordedReplies:
             resume=path.exists(),
         ) as log:
             at = log.next_round if at is None else at
-            of: dict[str, Any] = {}
+            before = flat(received, sent)
+            of: dict[str, Any] = {"value": flat(sent, sent), "known": before}
             if log.keeps(at):
-                before = flat(received, sent)
-                of |= {"value": flat(sent, sent), "known": before, "point": before}
+                of["point"] = before
             log.release(at, kind="model", to="server", noise=self.noise_std, **of)
 
     @property

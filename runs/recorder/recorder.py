@@ -24,6 +24,7 @@ from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from .conformance.keeping import keep
 from .conformance.vectors import each_of, positions_of, vector_of
 from .drawn import Drawn
+from .floor import check_floor
 from .labels import labelled
 from .numbers import plain
 from .said import Said
@@ -160,7 +161,7 @@ class Recorder:
                 weight and known_to; 0 or [] says that there is none.
             of: the clipped vectors in it, with owner, batch, vector, weight, clip, rate, round; one
                 of the sender's when None.
-            value: what leaves, for kept rounds.
+            value: what leaves: for kept rounds, and to see that the noise is not lost in its rounding.
             batch: positions of the records in it, each once.
             point: the model at which gradients were taken.
             known: what of the value does not depend on these records.
@@ -212,6 +213,8 @@ class Recorder:
             )
             release = read_release(entry, self._header, round=at)
             sent = None if value is None else vector_of(value, "value")
+            before = None if known is None else vector_of(known, "known")
+            check_floor(release, sent, before, scale)
             kept = None
             if self.keeps(at):
                 kept = transcribed(
@@ -220,7 +223,7 @@ class Recorder:
                     value=_needed(sent, at),
                     batches=batches,
                     point=point,
-                    known=known,
+                    known=before,
                     scale=scale,
                     records=records,
                 )

@@ -26,7 +26,7 @@ def transcribed(
     value: Tensor,
     batches: Sequence[NDArray[np.int64] | None],
     point: Any,
-    known: Any,
+    known: Tensor | None,
     scale: float,
     records: int | None,
 ) -> Kept:
@@ -38,7 +38,7 @@ def transcribed(
         value: (D,) what leaves.
         batches: positions of each vector, None where none were given.
         point: one for all vectors, or a tuple of one for each.
-        known: what of the value everybody may know, None for nothing.
+        known: (D,) what of the value everybody may know, None for nothing.
         scale: of the sum and its noise.
         records: that batches were drawn from which the recorder did not draw.
 
@@ -62,14 +62,13 @@ def transcribed(
             held[j] = one.records
         elif records is not None and at is not None:
             held[j] = records
-    before = None if known is None else vector_of(known, "known")
-    if before is not None and before.shape != value.shape:
+    if known is not None and known.shape != value.shape:
         raise InputError(
-            f"known has {len(before)} coordinates and value {len(value)}; they are added up"
+            f"known has {len(known)} coordinates and value {len(value)}; they are added up"
         )
     return Kept(
         value=value,
-        known=before,
+        known=known,
         scale=scale,
         batches=positions,
         records=held,

@@ -507,3 +507,26 @@ def test_values_of_few_digits_are_recorded_and_not_kept(tmp_path, dtype):
 def test_a_system_that_is_neither_a_name_nor_an_adapter_is_refused(tmp_path):
     with pytest.raises(InputTypeError, match="must be the name of the system, or what an adapter"):
         record(tmp_path / "0.jsonl", agent=0, agents=2, clip=1.0, system={"name": "mine"})
+
+
+def test_noise_that_is_lost_in_the_rounding_of_what_leaves_is_refused(tmp_path):
+    ledger = record(tmp_path / "0.jsonl", **GIVEN)
+    model = torch.tensor([0.1, 250_000.0])
+    late = {**ONE, "known": model, "value": model, "scale": -0.01}
+    with pytest.raises(InputError, match=r"known is as large as 250000 \(coordinate 1\).* 0\.02:"):
+        ledger.release(1, **late)
+    with pytest.raises(InputError, match="value is as large as 250000"):
+        ledger.release(1, **{**late, "known": None})
+    pair = {"std": 1e6, "id": "pair", "known_to": [0, 1]}  # hides nothing from agent 1
+    with pytest.raises(InputError, match="known is as large"):
+        ledger.release(1, **{**late, "noise": [pair, {"std": 2.0}]})
+    with pytest.raises(InputError, match="bfloat16"):
+        ledger.release(1, **{**late, "known": model.bfloat16() / 1e4})
+    assert len(lines(ledger.path)) == 1
+    # In more digits, with small values, by itself and beside no noise it is recorded.
+    noised = torch.tensor([2.0, -3.0])
+    ledger.release(1, **{**late, "known": model.double(), "value": model.double()})
+    ledger.release(2, **{**late, "known": model / 1e6, "value": model / 1e6})
+    ledger.release(3, **{**ONE, "value": noised, "scale": 1.0})
+    ledger.release(4, **{**late, "noise": 0})
+    assert len(lines(ledger.path)) == 5
