@@ -7,6 +7,9 @@ of it is believed. So each of these values is formed again: what an operation wa
 gradients, the noise and the messages that its row names; what a function was called with from that;
 what the round went on with from what the function returned; the initial model from the setting.
 What a function returns is formed again by the check of functions.
+
+Beside known values that are too large for noise which comes in late, floats lose that noise, and
+the engine stops. So their norms are measured again and compared with the floor of the trace.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.noise.floor import MOST_LOST
 from ...training.models.parameters import flatten
+from ...training.step.floor import INITIAL, UNIT
 from ...training.step.values import Edges, Value
 from ...training.tracing.linear_forms import Contributions, Known
 from ..watching.recorded_columns import RecordedColumns
@@ -28,7 +33,6 @@ from ..watching.watched_run import WatchedRun
 __all__ = ["value_check"]
 
 _NAME = "values"
-_INITIAL = "initial model"  # what the trace calls it
 
 
 def value_check(run: WatchedRun) -> Check:
@@ -38,8 +42,8 @@ def value_check(run: WatchedRun) -> Check:
         run: a watched run.
 
     Returns:
-        Passed if what operations were given differs from its row by no more than rounding, and
-        what functions were called with and returned not at all.
+        Passed if what operations were given differs from its row by no more than rounding, what
+        functions were called with and returned not at all, and no noise is lost in rounding.
     """
     if run.mismatch:
         return Check.not_as_traced(_NAME, run.mismatch)
@@ -70,6 +74,27 @@ def _faults(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]]
     for place, (rows, value) in enumerate(zip(traced, recorded.given, strict=False)):
         yield _unexplained(columns, rows, value, place=place), len(value.base)
     yield from _functions(run, watched)
+    yield from _floor(watched)
+
+
+def _floor(watched: WatchedRound) -> Iterator[tuple[str, int]]:
+    """Whether the round's late noise is large enough beside its known values."""
+    floor, norms = watched.trace.record.floor, dict[str, float]()
+    values = iter([*watched.before.values(), *watched.recorded.known])
+    eps = 0.0
+    for group in watched.trace.groups:
+        if not isinstance(group, Known):
+            continue
+        rows = next(values)
+        if group.what in floor.names:
+            norm = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).max()
+            norms[group.what] = max(norms.get(group.what, 0.0), float(norm))
+            norms[UNIT] = max(norms.get(UNIT, 0.0), float(rows.shape[1]) ** 0.5)
+            eps = torch.finfo(rows.dtype).eps
+    if floor.parts:
+        lost = floor.mu_lost(norms, eps=eps)
+        what = f"its noise is lost beside {floor.worst(norms, eps=eps).what}, which adds {lost:.2g}"
+        yield "" if lost <= MOST_LOST else f"{what} to mu", len(norms)
 
 
 def _unexplained(columns: RecordedColumns, rows: object, value: Value, *, place: int) -> str:
@@ -152,7 +177,7 @@ def _results(watched: WatchedRound) -> list[tuple[Tensor, bool]]:
                 of_state -= 1
                 continue
             rows = next(known)
-            if group.what != _INITIAL:
+            if group.what != INITIAL:
                 found.append((rows, False))
     return found
 
@@ -164,7 +189,7 @@ def _initial(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]
     public = (task.initial() if task else flatten(run.setting.model)).detach().cpu()
     blocks = public.split(task.dimensions) if task else (public,)
     for group, rows in zip(groups, watched.recorded.known, strict=True):
-        if group.what == _INITIAL:
+        if group.what == INITIAL:
             expected = blocks[group.block].to(rows.dtype).expand(len(rows), -1)
             same = _equal(rows, expected)
             yield "" if same else "the initial model is not the public one", len(rows)

@@ -13,11 +13,11 @@ off functions of Gaussians compose by adding up:
 
     mu  <=  mu of the account  +  2 |e| / d  <=  mu of the account  +  eps |S| / d
 
-The norm is over all coordinates: one of 250,000 alone, or millions of small ones. A round is stopped
+The norm is over all coordinates: one of 250,000 alone, or millions of small ones. A round stops
 where eps |S| / d is above 2^-8, which over rounds adds up as mu itself does.
 
-Data that meet noise before anything else, fl(c s + c z), are different: whatever is rounded then is a
-function of a noised value, so that no public number is too large for it.
+Data that meet noise before anything else, fl(c s + c z), are different: whatever is rounded then is
+a function of a noised value, so that no public number is too large for it.
 
 | symbol | name here   | meaning                                              |
 |--------|-------------|------------------------------------------------------|

@@ -1,8 +1,8 @@
 """Whether a release's numbers are too large for its noise; see `privacy.noise.floor`.
 
 In which order a system of one's own adds up what it knows, data and noise, nobody can see. So it
-counts as the worst, where noise comes last: what is known, or else the whole of what leaves, is rounded
-with clean data beside it. What leaves in fewer digits than float32 was summed in float32.
+counts as the worst, where noise comes last: what is known, or else the whole of what leaves, is
+rounded with clean data beside it. What leaves in fewer digits than float32 was summed in float32.
 """
 
 from __future__ import annotations

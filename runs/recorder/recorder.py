@@ -161,7 +161,7 @@ class Recorder:
                 weight and known_to; 0 or [] says that there is none.
             of: the clipped vectors in it, with owner, batch, vector, weight, clip, rate, round; one
                 of the sender's when None.
-            value: what leaves: for kept rounds, and to see that the noise is not lost in its rounding.
+            value: what leaves, for kept rounds, and so that noise lost in its rounding is refused.
             batch: positions of the records in it, each once.
             point: the model at which gradients were taken.
             known: what of the value does not depend on these records.

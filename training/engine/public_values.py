@@ -1,7 +1,7 @@
 """Public values of a round, compared with its floor before noise that is too small for them leaves.
 
 Looked at are models that earlier rounds released, the initial one, and results of functions of what
-was released, by the largest norm of a row. All ranks look at the largest of all ranks, so that all of
+was released, by the largest norm of a row. Ranks look at the largest of all ranks, so that all of
 them stop or none. A round whose trace asks for nothing looks at nothing.
 """
 

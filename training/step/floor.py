@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...privacy.noise.floor import MOST_LOST, mu_lost
+from ...privacy.noise.floor import mu_lost
 
 __all__ = ["INITIAL", "NO_FLOOR", "RESULT", "UNIT", "Beside", "Floor"]
 

@@ -151,9 +151,9 @@ class LinearForms:
 
     `made_by` is what their round knows of its columns: those of another round mean something else.
     `block` is the block of coordinates that all their columns belong to. `residue` holds what
-    rounding may have left, over the residues of `cancellation`; None where nothing cancelled. `rounded`
-    holds the public columns beside which data or noise were rounded; see `rounding`. What is `seen`
-    counts as seen by everybody, as it was rounded.
+    rounding may have left, over the residues of `cancellation`; None where nothing cancelled.
+    `rounded` holds the public columns beside which data or noise were rounded; see `rounding`. What
+    is `seen` counts as seen by everybody, as it was rounded.
     """
 
     __slots__ = ("block", "history", "made_by", "matrix", "residue", "rounded", "seen")

@@ -1,18 +1,19 @@
 """Public values beside which data are rounded before all of their noise came in.
 
-In floats fl(c s + x) is no clipped sum and a public value any more: what rounding took is a function
-of the data, and noise that comes in later must be large beside it. How large x is, only a run knows.
-So a trace writes down what the noise of each row is beside, and a run looks (`step.floor`).
+In floats fl(c s + x) is no clipped sum and a public value any more: what rounding took is a
+function of the data, and noise that comes in later must be large beside it. How large x is, only a
+run knows. So a trace writes down what the noise of each row is beside, and a run looks
+(`step.floor`).
 
 Rows carry their roundings along: the public columns of what was added up, in absolute value, each
-time that a row which holds data or noise was rounded. When more data or noise comes into such a row,
-the noise that does not enter the rounding is what hides it:
+time that a row which holds data or noise was rounded. When more data or noise comes into such a
+row, the noise that does not enter the rounding is what hides it:
 
-    noise comes in     its own deviation, of sources that nobody but its holder knows and that are in
-                       no other row: pairs of noise that cancel over agents hide no rounding
-    data comes in      that of the noise in the row. The noise was rounded to a grid, which hides the
-                       low digits of the data as long as nothing made the row finer meanwhile; so the
-                       public values may have come in once, by one addition, and none of them left
+    noise comes in   its own deviation, of sources that nobody but its holder knows and that are in
+                     no other row: pairs of noise that cancel over agents hide no rounding
+    data comes in    that of the noise in the row. The noise was rounded to a grid, which hides the
+                     low digits of the data as long as nothing made the row finer meanwhile; so
+                     public values may have come in once, by one addition, and none of them left
 
 Where data and noise meet bare, and then a public value comes in, rounding is postprocessing of what
 is noised: of such rows nothing is asked, however large the value. So it is of values that count as
@@ -79,12 +80,15 @@ def _own_squares(rows: csr_array, kinds: Kinds) -> np.ndarray:
 
 
 def rounded_by(size: csr_array, roundings: np.ndarray | float, kinds: Kinds) -> csr_array | None:
-    """What an addition rounds beside data or noise, by its terms in absolute value; None if nothing.
+    """What an addition rounds beside data or noise, by its terms in absolute value.
 
     Args:
         size: (rows, columns) the terms.
         roundings: (rows,) how many each row has, or one number for all.
         kinds: of the columns.
+
+    Returns:
+        (rows, columns); None where it rounds nothing.
     """
     from scipy.sparse import csr_array, diags_array
 

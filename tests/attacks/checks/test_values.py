@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from overhear.attacks.checks.values import value_check
+from overhear.attacks.watching.watched_run import watch
+from overhear.training.engine.public_values import PublicValues
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.step.values import Agents
 from tests.attacks.checks.sensitivity_faults import FAULTS
 from tests.attacks.checks.watched import PRIVATE, a_run
+from tests.training.engine.test_public_values import engine, first, late
 
 
 @pytest.mark.some_quick(8)
@@ -51,3 +54,12 @@ def test_another_initial_model_is_found(monkeypatch):
 
     monkeypatch.setattr(TensorRound, "initial", initial)
     assert "the initial model is not the public one" in value_check(a_run("dp-dpsgd")).words
+
+
+@pytest.mark.parametrize(("step", "passed"), [(late, False), (first, True)])
+def test_noise_that_is_lost_beside_a_large_model_is_found(monkeypatch, step, passed):
+    monkeypatch.setattr(PublicValues, "note", lambda *_: None)  # the engine's floor is off
+    sound = engine(step)
+    found = value_check(watch(sound.setting, sound._bound, rounds=1))
+    assert found.passed is passed
+    assert passed or "in round 1 its noise is lost beside state x, which adds" in found.words

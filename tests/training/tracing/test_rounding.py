@@ -1,4 +1,4 @@
-"""What late noise stands beside: kinds of steps that ask for a floor, and their sound neighbours."""
+"""What late noise stands beside: steps that ask for a floor, and their sound neighbours."""
 
 from typing import NamedTuple
 
@@ -92,11 +92,11 @@ BARE = {
     "momentum of what is noised": lambda r, v, s: 0.9 * v.y + (s + noise(r, s)) - v.x,
     "cancelling later": lambda r, v, s: (s + noise(r, s)) + v.x - v.y,
     "local steps": lambda r, v, s: v.x + (change(r, v) + noise(r, s)),
-    "noise of a server": lambda r, v, s: v.x + r.download(
-        (mean := r.average(s)) + r.noise(mean, std=STD), kind="mean"
+    "noise of a server": lambda r, v, s: (
+        v.x + r.download((mean := r.average(s)) + r.noise(mean, std=STD), kind="mean")
     ),
-    "small noise beside pairs": lambda r, v, s: v.x + (
-        s + noise(r, s) + noise(r, s, factor=100 * PAIRS)
+    "small noise beside pairs": lambda r, v, s: (
+        v.x + (s + noise(r, s) + noise(r, s, factor=100 * PAIRS))
     ),
 }
 
