@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...privacy.noise.floor import MOST_LOST
 from ...training.models.parameters import flatten
-from ...training.step.floor import INITIAL, UNIT
+from ...training.step.floor import INITIAL, UNIT, Floor
 from ...training.step.values import Edges, Value
 from ...training.tracing.linear_forms import Contributions, Known
 from ..watching.recorded_columns import RecordedColumns
@@ -74,14 +74,13 @@ def _faults(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]]
     for place, (rows, value) in enumerate(zip(traced, recorded.given, strict=False)):
         yield _unexplained(columns, rows, value, place=place), len(value.base)
     yield from _functions(run, watched)
-    yield from _floor(watched)
+    yield from _floor(run.engine.scripts.floor_of(watched.number, None), watched)
 
 
-def _floor(watched: WatchedRound) -> Iterator[tuple[str, int]]:
+def _floor(floor: Floor, watched: WatchedRound) -> Iterator[tuple[str, int]]:
     """Whether the round's late noise is large enough beside its known values."""
-    floor, norms = watched.trace.record.floor, dict[str, float]()
+    norms, eps = dict[str, float](), 0.0
     values = iter([*watched.before.values(), *watched.recorded.known])
-    eps = 0.0
     for group in watched.trace.groups:
         if not isinstance(group, Known):
             continue

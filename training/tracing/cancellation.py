@@ -108,6 +108,7 @@ class Columns:
         self._known: list[np.ndarray] = [np.zeros(0, dtype=bool)]
         self._noise: list[np.ndarray] = [np.zeros(0, dtype=bool)]
         self._public: list[np.ndarray] = [np.zeros(0, dtype=bool)]
+        self._secret: list[np.ndarray] = [np.zeros(0, dtype=bool)]
         self._own: list[np.ndarray] = [np.zeros(0, dtype=bool)]
         self.meetings: list[Meeting] = []
 
@@ -117,6 +118,7 @@ class Columns:
         *,
         known: bool = False,
         public: bool = False,
+        secret: bool = False,
         own: np.ndarray | None = None,
     ) -> None:
         """Note new columns: the size of each in every coordinate, as far as it is known.
@@ -125,6 +127,7 @@ class Columns:
             units: (columns,) these sizes.
             known: whether they are known values.
             public: whether they are released, as known values but for a history are, and messages.
+            secret: whether they hold data that earlier rounds carried without noise.
             own: of noise sources, whether at most one agent knows each.
         """
         nothing = np.zeros(len(units), dtype=bool)
@@ -132,6 +135,7 @@ class Columns:
         self._known.append(nothing | known)
         self._noise.append(nothing | (own is not None))
         self._public.append(nothing | public)
+        self._secret.append(nothing | secret)
         self._own.append(nothing if own is None else own)
 
     def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
@@ -157,7 +161,8 @@ class Columns:
     def kinds(self) -> Kinds:
         """Masks of the columns by what they are."""
         public, noise, known = self._joined(self._public), self.is_noise, self.is_known
-        return Kinds(public, ~(public | noise | known), noise, self._joined(self._own))
+        data = ~(public | noise | known) | self._joined(self._secret)
+        return Kinds(public, data, noise, self._joined(self._own))
 
     def sizes(self, rows: csr_array) -> np.ndarray:
         """(rows,) the sum of a row's terms, each at its unit."""

@@ -89,6 +89,7 @@ class Known:
     `inputs` are the private values that a function made them of, as rows with the position of the
     column that each row enters; none where they come from outside the round. Of a `history` they
     are noise that the rounds before remember, which counts as known within its round alone.
+    `secret_rounds` is not 0 where they are data that so many rounds may have carried without noise.
     """
 
     start: int
@@ -97,6 +98,7 @@ class Known:
     block: int = 0
     inputs: Sequence[tuple[csr_array, np.ndarray]] = ()
     history: bool = False
+    secret_rounds: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

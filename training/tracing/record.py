@@ -25,7 +25,7 @@ from .linear_forms import (
     NoiseSources,
     only_of,
 )
-from .rounding import floor_of
+from .rounding import floor_of, holds
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -51,6 +51,7 @@ class RoundRecord:
             public, each as `Value.base` has it.
         absent: the agents that take no part in it.
         floor: what a run has to look at before it does the round.
+        secrets: fields of the returned state that hold data without noise.
     """
 
     groups: Sequence[Group]
@@ -65,6 +66,7 @@ class RoundRecord:
     given: Sequence[csr_array | Tensor] = ()
     absent: frozenset[int] = frozenset()
     floor: Floor = NO_FLOOR
+    secrets: frozenset[str] = frozenset()
 
     def vectors(self) -> np.ndarray:
         """For each contribution the number of the clipped vector that it is a part of."""
@@ -141,9 +143,12 @@ class Recorder:
         ones, rows = np.ones(group.size), np.arange(group.size + 1)
         columns = group.start + rows[:-1]  # of each row its own; `rows` says where each begins
         matrix = csr_array((ones, columns, rows), shape=(group.size, self.width))
-        return LinearForms(
+        forms = LinearForms(
             matrix, self.columns, group.block, history=self._noted(group, sent or History())
         )
+        if isinstance(group, Known) and group.secret_rounds:
+            forms.rounded = matrix * group.secret_rounds
+        return forms
 
     def clipped(
         self,
@@ -235,8 +240,9 @@ class Recorder:
             self.columns.add(np.ones(group.size), own=own)
             return History(noise=True)
         if isinstance(group, Known):
-            self.columns.add(np.ones(group.size), known=True, public=not group.history)
-            return History()
+            public, secret = not group.history, group.secret_rounds > 0
+            self.columns.add(np.ones(group.size), known=True, public=public, secret=secret)
+            return History(data=secret)
         self.columns.add(self.columns.sizes(group.rows), public=True)
         return History(data=sent.data, noise=sent.noise, early=sent.early, bare=sent.bare)
 
@@ -392,7 +398,12 @@ class Recorder:
             given=self.given,
             absent=absent,
             floor=self._floor(),
+            secrets=frozenset(name for name, rows in end.items() if self._is_secret(rows)),
         )
+
+    def _is_secret(self, rows: csr_array) -> bool:
+        kinds = self.columns.kinds
+        return bool((holds(rows, kinds.data) & ~holds(rows, kinds.noise)).any())
 
     def _floor(self) -> Floor:
         held = [

@@ -17,7 +17,8 @@ row, the noise that does not enter the rounding is what hides it:
 
 Where data and noise meet bare, and then a public value comes in, rounding is postprocessing of what
 is noised: of such rows nothing is asked, however large the value. So it is of values that count as
-seen. Noise that earlier rounds remember counts as noise, not as a public value.
+seen. Noise that earlier rounds remember counts as noise, not as a public value. A field of the
+state that holds data without noise is data of the next round as well, rounded once in every round.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from scipy.sparse import csr_array
 
-__all__ = ["Kinds", "Meeting", "floor_of", "meet", "meet_in_sums", "rounded_by"]
+__all__ = ["Kinds", "Meeting", "floor_of", "holds", "meet", "meet_in_sums", "rounded_by"]
 
 _ONCE = 1.0 + 1e-9  # roundings of the public values that a row holds, where there was one
 
@@ -55,8 +56,8 @@ class Kinds(NamedTuple):
     """Masks of columns.
 
     Attributes:
-        public: released: known values but for a history, and messages.
-        data: contributions.
+        public: whose size a run measures: known values but for a history, and messages.
+        data: contributions, and known values that are data which rounds carry without noise.
         noise: noise sources.
         own: sources that at most one agent knows.
     """
@@ -67,7 +68,7 @@ class Kinds(NamedTuple):
     own: np.ndarray
 
 
-def _holds(rows: csr_array, mask: np.ndarray) -> np.ndarray:
+def holds(rows: csr_array, mask: np.ndarray) -> np.ndarray:
     """(rows,) whether each has an entry, other than 0, among columns."""
     return np.asarray(abs(rows) @ mask[: rows.shape[1]].astype(float)) > 0
 
@@ -96,7 +97,7 @@ def rounded_by(size: csr_array, roundings: np.ndarray | float, kinds: Kinds) -> 
     public = kinds.public[:width]
     if not public[size.indices].any():
         return None
-    private = _holds(size, kinds.data) | _holds(size, kinds.noise)
+    private = holds(size, kinds.data) | holds(size, kinds.noise)
     many = np.where(private, roundings, 0.0)
     found = csr_array(diags_array(many) @ size.multiply(public.astype(float)[None, :]))
     found.eliminate_zeros()
@@ -115,8 +116,8 @@ def meet(
     for (mine, rounded), (theirs, _) in ((one, other), (other, one)):
         if rounded is None:
             continue
-        has_data, has_noise = _holds(theirs, kinds.data), _holds(theirs, kinds.noise)
-        noisy = _holds(mine, kinds.noise)
+        has_data, has_noise = holds(theirs, kinds.data), holds(theirs, kinds.noise)
+        noisy = holds(mine, kinds.noise)
         was = np.diff(rounded.indptr) > 0
         late = was & noisy & has_data & ~has_noise
         _check_once(mine, rounded, late, kinds)
@@ -141,7 +142,7 @@ def meet_in_sums(
     """
     from scipy.sparse import csr_array
 
-    noisy = _holds(rows, kinds.noise)
+    noisy = holds(rows, kinds.noise)
     several = np.asarray((weights != 0) @ noisy.astype(float)) > 1
     if not several.any():
         return []
@@ -192,7 +193,7 @@ def floor_of(
     # What public columns are made of, by name; of messages it is what they hold.
     names = sorted({UNIT, *(held for _, held in contents if isinstance(held, str))})
     made = np.zeros((len(units), len(names)))
-    private = np.isfinite(units) & (kinds.data | kinds.noise)
+    private = np.isfinite(units) & (kinds.data | kinds.noise) & ~kinds.public
     made[private, names.index(UNIT)] = units[private]
     ends = [*(start for start, _ in contents[1:]), len(units)]
     for (start, held), end in zip(contents, ends, strict=True):

@@ -34,6 +34,7 @@ __all__ = [
     "Step",
     "TracedCall",
     "check_repeats",
+    "floors_of",
     "state_column",
     "trace_round",
     "with_copies",
@@ -209,8 +210,8 @@ class ScriptsOnDemand:
     def _start(self) -> TracedCall:
         traced = TracedRound(self._graph.at(0), index=0)
         begun = perform(with_copies(self._init), traced, number=0)
-        floor = traced.finish(begun.state).floor
-        return TracedCall(0, None, begun.script, begun.state, floor)
+        record = traced.finish(begun.state)
+        return TracedCall(0, None, begun.script, begun.state, record.floor, record.secrets)
 
     def check_setting(
         self, graph: Topology, sampling_rate: float, *, turns: Turns | None = None
@@ -243,6 +244,8 @@ class ScriptsOnDemand:
             # A traced state has the blocks of the fields.
             begin = self._start.after._replace(**public)
             one, call = trace_round(self._step, begin, graph=graph, index=index)
+            how = {"graph": self._graph, "rounds": index, "secrets": self._start.secrets}
+            call = call._replace(floor=floors_of(self._step, [call], **how)[0])
             if one.record.reads_index:
                 return call
             self._known[key] = call
@@ -258,6 +261,7 @@ class TracedCall(NamedTuple):
         script: all that it did.
         after: the state that it returned.
         floor: what it needs of its public values.
+        secrets: fields of the returned state that hold data without noise.
     """
 
     number: int
@@ -265,6 +269,7 @@ class TracedCall(NamedTuple):
     script: Lines
     after: Any
     floor: Floor
+    secrets: frozenset[str]
 
     def does_as(self, other: TracedCall) -> bool:
         """Whether two rounds did the same."""
@@ -272,20 +277,71 @@ class TracedCall(NamedTuple):
 
 
 def trace_round(
-    step: Step, state: Any, *, graph: Graph, index: int
+    step: Step,
+    state: Any,
+    *,
+    graph: Graph,
+    index: int,
+    secrets: frozenset[str] = frozenset(),
+    rounds: int = 1,
 ) -> tuple[RoundTrace, TracedCall]:
-    """One round from a state whose Agents are known, as rows and as a call."""
+    """One round from a state whose Agents are known, as rows and as a call.
+
+    Fields that are `secrets` hold data that as many rounds may have carried without noise.
+    """
     traced = TracedRound(graph, index=index)
     histories = histories_of(state)
     fields = {
-        name: traced.known(state_column(name), block=value.rows.block, history=name in histories)
+        name: traced.known(
+            state_column(name),
+            block=value.rows.block,
+            history=name in histories,
+            secret_rounds=rounds if name in secrets else 0,
+        )
         if isinstance(value, Agents)
         else value
         for name, value in state._asdict().items()
     }
     done = perform(step, traced, number=index, state=type(state)(**fields))
     one = RoundTrace(traced.finish(done.state))
-    return one, TracedCall(index, state, done.script, done.state, one.record.floor)
+    found = one.record.floor, one.record.secrets
+    return one, TracedCall(index, state, done.script, done.state, *found)
+
+
+def floors_of(
+    step: Step,
+    calls: Sequence[TracedCall],
+    *,
+    graph: Topology | ReducedGraph,
+    rounds: int,
+    secrets: frozenset[str] = frozenset(),
+) -> list[Floor]:
+    """The floors of calls, once fields that hold data without noise count as data.
+
+    Args:
+        step: on copies of what it was given.
+        calls: of rounds.
+        graph: of the run.
+        rounds: of the run.
+        secrets: such fields of the start.
+    """
+    found, held = list(calls), secrets.union(*(call.secrets for call in calls))
+    counted = frozenset[str]()
+    while held > counted:  # what is made of these fields may be in others after the round
+        counted = held
+        found = [
+            trace_round(
+                step,
+                call.before,
+                graph=graph.at(call.number),
+                index=call.number,
+                secrets=counted,
+                rounds=rounds,
+            )[1]
+            for call in calls
+        ]
+        held = counted.union(*(call.secrets for call in found))
+    return [call.floor for call in found]
 
 
 def state_column(field: str) -> str:

@@ -20,12 +20,20 @@ from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.missing import ReducedGraph, number_of_sets, reduced, sets_missing
-from ..step.floor import Floor
 from ..step.missing import alike_agents, check_unaware, check_weights, uses_links
 from ..step.perform import Performed, perform
 from .equivalent_rounds import EarlierRounds, repeats
+from .record import RoundRecord
 from .round_trace import RoundTrace
-from .scripts import PlannedScripts, Step, TracedCall, check_repeats, trace_round, with_copies
+from .scripts import (
+    PlannedScripts,
+    Step,
+    TracedCall,
+    check_repeats,
+    floors_of,
+    trace_round,
+    with_copies,
+)
 from .traced_round import TracedRound
 
 # Beyond these, squares and products of public numbers leave the range of double precision, and a
@@ -121,8 +129,9 @@ def trace(
         one, call = trace_round(own, before, graph=of, index=number)
         after = call.after
         if one.record.reads_index or not _same_public(before, after):
-            floor = start.record.floor
-            apart, scripts = _every_round(init, step, begun, floor, graph=graph, rounds=rounds)
+            apart, scripts = _every_round(
+                init, step, begun, start.record, graph=graph, rounds=rounds
+            )
             return AlgorithmTrace(start, apart, noise_multiplier, scripts)
         every.append(call)
         if of in turns and not (repeats(turns[of].record, one.record) and calls[of].does_as(call)):
@@ -140,7 +149,10 @@ def trace(
         [call.script for call in by_turn],
         last=rounds,
         graph=graph,
-        floors=[start.record.floor, *(call.floor for call in by_turn)],
+        floors=[
+            start.record.floor,
+            *floors_of(own, by_turn, graph=graph, rounds=rounds, secrets=start.record.secrets),
+        ],
     )
 
     # The same round again and again, or the graphs in turn.
@@ -251,7 +263,7 @@ def _every_round(
     init: Step,
     step: Step,
     begun: Performed,
-    floor: Floor,
+    start: RoundRecord,
     *,
     graph: Topology | ReducedGraph,
     rounds: int,
@@ -270,7 +282,10 @@ def _every_round(
         [call.script for call in calls],
         last=rounds,
         graph=graph,
-        floors=[floor, *(call.floor for call in calls)],
+        floors=[
+            start.floor,
+            *floors_of(own, calls, graph=graph, rounds=rounds, secrets=start.secrets),
+        ],
     )
     return [(round_, 1) for round_ in found], scripts
 

@@ -66,7 +66,13 @@ class TracedRound(Operations):
         return self._index
 
     def known(
-        self, what: str, *, block: int = 0, made_of: Sequence[Value] = (), history: bool = False
+        self,
+        what: str,
+        *,
+        block: int = 0,
+        made_of: Sequence[Value] = (),
+        history: bool = False,
+        secret_rounds: int = 0,
     ) -> Agents:
         """A value that the closure counts as known, one row an agent."""
         start = self._record.width
@@ -76,7 +82,13 @@ class TracedRound(Operations):
             if self._record.is_private(value, what)
         ]
         made = Known(
-            start=start, size=self.agents, what=what, block=block, inputs=inputs, history=history
+            start=start,
+            size=self.agents,
+            what=what,
+            block=block,
+            inputs=inputs,
+            history=history,
+            secret_rounds=secret_rounds,
         )
         return Agents(self._record.add(made))
 

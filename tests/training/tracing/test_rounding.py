@@ -127,6 +127,15 @@ def test_a_model_that_counts_as_seen_is_rounded_as_it_is_seen():
     assert floor(late) == {"state x": (1.0, STD)}
 
 
+def test_data_that_rounds_carry_without_noise_are_data_of_the_next_round():
+    def delayed(state, round):
+        s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        return State(round.mix(state.y + noise(round, s), kind="model"), state.y - s)
+
+    found = trace(init, delayed, graph=ring(3), rounds=5, noise_multiplier=None)
+    assert found.scripts.floor_of(1, None).parts == (("state y", 5.0, STD),)
+
+
 @pytest.mark.parametrize(
     "value",
     [
