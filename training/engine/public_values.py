@@ -55,23 +55,29 @@ class PublicValues:
         """
         if what not in self._names:
             return
-        largest = torch.linalg.vector_norm(rows.detach(), dim=1).max().reshape(1, 1)
-        if self._ranks is not None:
-            shares = [range(rank, rank + 1) for rank in range(self._ranks.size)]
-            largest = gather(largest, shares=shares, ranks=self._ranks)
+        largest = self._of_all_ranks(torch.linalg.vector_norm(rows.detach(), dim=1).max()[None])
         norms, eps = self._norms, torch.finfo(rows.dtype).eps
         norms[what] = max(norms.get(what, 0.0), float(largest.max()))
         norms[UNIT] = max(norms.get(UNIT, 0.0), math.sqrt(rows.shape[1]))
         if not (lost := self._floor.mu_lost(norms, eps=eps)) <= MOST_LOST:
             raise NoiseBelowRounding(self._sentence(what, rows.detach(), lost))
 
+    def _of_all_ranks(self, numbers: Tensor) -> Tensor:
+        """(ranks, n) the numbers (n,) of each rank, on every rank."""
+        if self._ranks is None:
+            return numbers[None]
+        shares = [range(rank, rank + 1) for rank in range(self._ranks.size)]
+        return gather(numbers[None], shares=shares, ranks=self._ranks)
+
     def _sentence(self, what: str, rows: Tensor, lost: float) -> str:
         """What is too large for which noise, and what helps."""
         eps, kind = torch.finfo(rows.dtype).eps, str(rows.dtype).removeprefix("torch.")
         worst = self._floor.worst(self._norms, eps=eps)
-        flat = int(rows.abs().argmax())
-        agent, at = divmod(flat, rows.shape[1])
-        value = abs(float(rows[agent, at]))
+        # The largest number of all ranks, which all of them say.
+        mine = rows.abs().flatten()
+        at = mine.argmax()
+        found = self._of_all_ranks(torch.stack([mine[at].double(), at.double()])).tolist()
+        value, place = max(found)
         step = eps * 2.0 ** math.floor(math.log2(value)) if 0 < value < math.inf else math.inf
         hidden = (
             f"noise of deviation {worst.deviation:.3g} a coordinate"
@@ -80,7 +86,7 @@ class PublicValues:
         )
         return (
             f"round {self._round} was stopped before its noise left: {hidden} comes in after data "
-            f"were added to {what}, whose largest number is {value:g} ({self._tensor(at, rows)}), "
+            f"were added to {what}, whose largest number is {value:g} ({self._tensor(int(place) % rows.shape[1], rows)}), "
             f"where {kind} has steps of {step:.3g}; over all coordinates this rounding adds "
             f"{lost:.2g} to mu, and {MOST_LOST:.2g} is the most: add the noise to the clipped sum "
             "first, before any other term, or centre the target, so that the model is small"

@@ -29,12 +29,14 @@ from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.exchange import share_root
 from overhear.training.engine.messages import Gathered
+from overhear.training.engine.public_values import PublicValues
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import MissingRank, Ranks
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.graph import Graph, GraphSequence, Topology
 from overhear.training.graphs.topologies import directed_exponential, erdos_renyi, ring
 from overhear.training.models.parameters import build_model
+from overhear.training.step.floor import Beside, Floor
 from tests.training.contract import bound_to, setting
 
 ROUNDS, WHOLE, ROOT, AGENTS = 3, (0, 2, 3), 5, 5
@@ -191,6 +193,9 @@ def main(rank: int, size: int, folder: Path) -> None:
         ranks = Ranks.joined(case.graph().agents, timeout=30.0)
         found[name] = found_in(case, ranks)
     ranks = Ranks.joined(AGENTS, timeout=30.0)
+    floor, rows = Floor((Beside("state x", 1.0, 1.0),)), torch.tensor([[1.0, 0.0], [0.0, 1e5]])
+    public = PublicValues(floor, round=1, ranks=ranks)
+    found["floor"] = refused(lambda: public.note("state x", rows[min(rank, 1) :][:1]))
     case = CASES["decor-repaired-five-loop"]
     found["other roots"] = refused(
         lambda: case.engine(randomness=SecretRandomness(rank), ranks=ranks).start()

@@ -137,6 +137,11 @@ def test_ranks_with_other_roots_are_refused(found):
     assert all("rank 1 has another root" in said for said in found["other roots"])
 
 
+def test_all_ranks_stop_by_the_largest_value_of_all(found):
+    assert "whose largest number is 100000 (coordinate 1)" in found["floor"][0]
+    assert len(set(found["floor"])) == 1
+
+
 def test_one_root_of_the_systems_entropy_is_drawn_for_all_ranks(found):
     assert len(set(found["root"])) == 1
     fresh, given = found["root"][0]
