@@ -5,6 +5,9 @@
 The functions that note and compare are timed where they are called, in the rounds of an engine
 that follows a plan; "share" is their part of the CPU time of the whole round. "Planning" is the
 trace that makes the script, beside the same trace without its two repetitions.
+
+A second table compares rounds of a step that adds noise last, whose model is looked at in every
+round, with the same rounds without that look. Algorithms of the registry are not looked at.
 """
 
 from __future__ import annotations
@@ -13,16 +16,21 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from overhear.training.algorithms import ALGORITHMS, bind
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.public_values import PublicValues
 from overhear.training.step import handles, script
 from overhear.training.step import round as facade
 from overhear.training.tracing import trace as tracing
 from overhear.training.tracing.trace import trace
+
+if TYPE_CHECKING:
+    from overhear.training.step.handles import Agents
+    from overhear.training.step.round import Round
 
 
 class Spent(NamedTuple):
@@ -128,3 +136,40 @@ def table(setting_of: Callable[[str], Setting], *, quick: bool) -> None:
             f"{traced:.0f} | {once:.0f} |",
             flush=True,
         )
+    floor_table(setting, rounds=rounds)
+
+
+class Models(NamedTuple):
+    """The state of a step that adds noise last."""
+
+    x: Agents
+
+
+def begin(round: Round) -> Models:
+    """The public model."""
+    return Models(round.initial())
+
+
+def noise_last(state: Models, round: Round) -> Models:
+    """Local SGD, and noise on the model."""
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=0.5)
+    local = state.x - 1e-2 * sums
+    return Models(round.mix(local + round.noise(local, std=1e-2), kind="model"))
+
+
+def floor_table(setting: Setting, *, rounds: int) -> None:
+    """Print what it costs to look at the model that late noise is added to."""
+    engine, watch = Engine(setting, Bound(begin, noise_last)), Stopwatch()
+    whole, looked = list[float](), list[float]()
+    note = watch.around(PublicValues.note)
+    with patch.object(PublicValues, "note", note):
+        for _ in range(rounds + 1):
+            watch.seconds, start = 0.0, time.process_time()
+            engine.advance()
+            whole.append(1e3 * (time.process_time() - start))
+            looked.append(1e3 * watch.seconds)
+    round_ms, floor_ms = statistics.median(whole[1:]), statistics.median(looked[1:])
+    print("\n| noise added last | round ms | floor ms | without it | ratio |")
+    print("|---|---:|---:|---:|---:|")
+    without = round_ms - floor_ms
+    print(f"| LeNet | {round_ms:.1f} | {floor_ms:.3f} | {without:.1f} | {round_ms / without:.4f} |")

@@ -78,6 +78,7 @@ class PublicValues:
         at = mine.argmax()
         found = self._of_all_ranks(torch.stack([mine[at].double(), at.double()])).tolist()
         value, place = max(found)
+        tensor = self._tensor(int(place) % rows.shape[1], rows)
         step = eps * 2.0 ** math.floor(math.log2(value)) if 0 < value < math.inf else math.inf
         hidden = (
             f"noise of deviation {worst.deviation:.3g} a coordinate"
@@ -86,7 +87,7 @@ class PublicValues:
         )
         return (
             f"round {self._round} was stopped before its noise left: {hidden} comes in after data "
-            f"were added to {what}, whose largest number is {value:g} ({self._tensor(int(place) % rows.shape[1], rows)}), "
+            f"were added to {what}, whose largest number is {value:g} ({tensor}), "
             f"where {kind} has steps of {step:.3g}; over all coordinates this rounding adds "
             f"{lost:.2g} to mu, and {MOST_LOST:.2g} is the most: add the noise to the clipped sum "
             "first, before any other term, or centre the target, so that the model is small"
