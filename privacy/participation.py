@@ -165,6 +165,27 @@ class Event(NamedTuple):
         return self._replace(noise_multiplier=factor * self.noise_multiplier, otherwise=other)
 
     @property
+    def loudest(self) -> float:
+        """The least noise multiplier of either side of its lottery."""
+        of_other = math.inf if self.otherwise is None else self.otherwise.loudest
+        return min(self.noise_multiplier, of_other)
+
+    @property
+    def reduced(self) -> Event:
+        """The same without a side of its lottery that tells nothing.
+
+        >>> Event(1.0, poisson(0.5), coin=0.5, otherwise=Event(math.inf, always())).reduced.otherwise
+        """
+        other = self.otherwise
+        if other is None:
+            return self._replace(coin=0.0) if self.noise_multiplier == math.inf else self
+        if self.coin == 1.0 or other.rate == 0.0 or other.noise_multiplier == math.inf:
+            return self._replace(otherwise=None).reduced
+        if self.coin * self.moves.rate == 0.0 or self.noise_multiplier == math.inf:
+            return other._replace(coin=(1.0 - self.coin) * other.coin)
+        return self
+
+    @property
     def is_plain(self) -> bool:
         """Whether noise multiplier, rate and reach are all of it."""
         return self.moves.is_poisson and self.coin == 1.0 and self.otherwise is None

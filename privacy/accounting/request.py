@@ -189,9 +189,9 @@ def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Order
     squares = 0.0  # of mu
     sampled: list[list[Round]] = [[] for _ in kinds]
     for event, count in events.items():
-        if (event := _without_nothing(event)).rate == 0.0 or event.noise_multiplier == math.inf:
+        if (event := event.reduced).rate == 0.0 or event.noise_multiplier == math.inf:
             continue
-        if _loudest(event) < _LEAST:  # the square of what it hides is nothing to floats
+        if event.loudest < _LEAST:  # the square of what it hides is nothing to floats
             return math.inf, ()
         orders = [_round(event, kind, count) for kind in kinds]
         if closed_form(orders[0]):
@@ -240,24 +240,6 @@ def _round(event: Event, kinds: _Kinds, count: int) -> Round:
         coin=event.coin,
         otherwise=None if other is None else _round(other, kinds, 1),
     )
-
-
-def _without_nothing(event: Event) -> Event:
-    """The same without a side of its lottery that tells nothing."""
-    other = event.otherwise
-    if other is None:
-        return event._replace(coin=0.0) if event.noise_multiplier == math.inf else event
-    if event.coin == 1.0 or other.rate == 0.0 or other.noise_multiplier == math.inf:
-        return _without_nothing(event._replace(otherwise=None))
-    if event.coin * event.moves.rate == 0.0 or event.noise_multiplier == math.inf:
-        return other._replace(coin=(1.0 - event.coin) * other.coin)
-    return event
-
-
-def _loudest(event: Event) -> float:
-    """The least noise multiplier of either side of its lottery."""
-    of_other = math.inf if event.otherwise is None else _loudest(event.otherwise)
-    return min(event.noise_multiplier, of_other)
 
 
 def check_pld(accountant: str) -> None:

@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
-from ..participation import Event, Reach, as_events
-from .losses import Kind, Losses, losses_of
+from ..participation import Event
+from .distributions import distribution_of
+from .kinds import Kind, Unanswered, ever_sampled, kinds_of
+from .losses import Losses, losses_of
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -40,6 +41,7 @@ __all__ = ["LEAST_DELTA", "Estimate", "Unanswered", "delta_estimate", "epsilon_e
 LEAST_DELTA = 1e-10  # of one round; rounding errors of its transforms are 1e-14 and grow with T
 SECONDS, BYTES = 20.0, 1e9  # that one estimate may take, about
 _PER_CELL, _PER_BIN = 4e-6, 1e-6  # seconds; a cell is a loss of one round, a bin of all of them
+_PER_MIXED = 1.6e-4  # of a cell of several records, from above
 _CELL_BYTES, _BIN_BYTES = 250.0, 100.0
 _WANTED, _BEARABLE = 5e-5, 1e-3  # share of epsilon that the grid may add from above
 _WANTED_BELOW = 1e-4  # and may take from below
@@ -48,14 +50,9 @@ _COARSEST = 0.05  # nats
 # share of about T _NOISE sqrt(width) / h^2, found by trial, of which so much is borne.
 _NOISE, _MOST_NOISE = 5e-18, 1e-3
 _LEAST_MULTIPLIER = 1e-4
-_MOST_KINDS = 256  # of rounds that differ; each is convolved with all before it
 _SMALLEST, _LARGEST = 1e-7, 700.0  # epsilon that a grid is chosen for, and that it resolves
 _ROUNDED = 1e-4  # share of delta that rounding errors of its transforms stay below
 _TAILS = 1e-6  # share of delta that the tails of all rounds may hold
-
-
-class Unanswered(InputError):
-    """dp-accounting cannot say: the reason, as a clause."""
 
 
 class Estimate(NamedTuple):
@@ -80,7 +77,6 @@ def epsilon_estimate(
         rounds: how often each (noise multiplier > 0, sampling rate) occurs.
         delta: strictly between 0 and 1.
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        contributions: the most that a record makes to a sampled batch, released jointly.
         pessimistic: an upper bound, or else a lower one.
         near: an epsilon by which to choose the grid; by default Chernoff's, then its own.
         seconds: that it may take, about.
@@ -92,17 +88,17 @@ def epsilon_estimate(
     >>> round(found.figure, 3)
     1.828
     """
-    kinds = _kinds(rounds, adjacency)
+    kinds = kinds_of(rounds, adjacency)
     _check_delta(kinds, delta)
-    if not kinds or _ever_sampled(kinds) <= delta:
+    if not kinds or ever_sampled(kinds) <= delta:
         return Estimate(0.0, 0.0)
     tails = math.log(_TAILS * delta / sum(k.count for k in kinds))
-    needs = _needs(kinds, adjacency, delta=delta, tails=tails)
+    needs = _needs(kinds, pessimistic=pessimistic, delta=delta, tails=tails)
     expected = needs.epsilon if near is None else near
     at = delta if pessimistic else delta * (1.0 + _ROUNDED)
     while True:
         interval = needs.interval(expected, pessimistic=pessimistic, seconds=seconds)
-        composed = _composed(kinds, adjacency, interval, tails=tails, pessimistic=pessimistic)
+        composed = _composed(kinds, interval, tails=tails, pessimistic=pessimistic)
         with _quiet(), _answered():
             epsilon = float(composed.get_epsilon_for_delta(at))
         if not epsilon <= _LARGEST:
@@ -133,14 +129,14 @@ def delta_estimate(
     >>> f"{delta_estimate({(1.0, 0.01): 1000}, epsilon=2.0):.2e}"
     '2.67e-06'
     """
-    kinds = _kinds(rounds, adjacency)
+    kinds = kinds_of(rounds, adjacency)
     if not kinds:
         return 0.0
     least = _least_delta(kinds)
     tails = math.log(_TAILS * least / sum(k.count for k in kinds))
-    needs = _needs(kinds, adjacency, delta=least, tails=tails)
+    needs = _needs(kinds, pessimistic=True, delta=least, tails=tails)
     interval = needs.interval(max(epsilon, 1e-2 * needs.epsilon), pessimistic=True, seconds=seconds)
-    composed = _composed(kinds, adjacency, interval, tails=tails, pessimistic=True)
+    composed = _composed(kinds, interval, tails=tails, pessimistic=True)
     with _quiet(), _answered():
         delta = float(composed.get_delta_for_epsilon(epsilon))
     if not delta >= least:
@@ -149,52 +145,6 @@ def delta_estimate(
             "transforms count"
         )
     return min(delta, 1.0)
-
-
-def _kinds(
-    rounds: Mapping[tuple[float, float], int] | Mapping[Event, int], adjacency: str
-) -> list[Kind]:
-    """The rounds that cost anything; those with full batches are one Gaussian together."""
-    kinds, squares = [], 0.0
-    for event, count in sorted(as_events(rounds).items(), key=lambda item: item[0][:4]):
-        multiplier, moves, reach, coin, otherwise = event
-        rate = event.rate
-        if rate == 0.0 or multiplier == math.inf or count == 0:
-            continue
-        if multiplier == 0.0:
-            raise Unanswered("a round has no noise")
-        # In full batches a ball's diameter is what replacing moves, and half of what it doubles.
-        within = reach is not Reach.SUM
-        if within and rate < 1.0 and adjacency != "add-or-remove-one":
-            raise Unanswered(
-                "it has no bound for a record that moves a mean, or a batch of fixed size, within "
-                "a ball"
-            )
-        if not moves.is_poisson or coin < 1.0 or otherwise is not None:
-            raise Unanswered("it is asked here about one record's own coin alone")
-        # In a full batch nobody is in a place instead of a record whose values become nothing.
-        blank = reach is Reach.PLACE and adjacency == "zero-out"
-        if within and adjacency != "replace-one" and not blank:
-            multiplier /= 2.0
-        if rate == 1.0:
-            squares += count / multiplier**2
-        else:
-            kinds.append(Kind(multiplier=multiplier, rate=rate, count=count))
-    if len(kinds) > _MOST_KINDS:
-        raise Unanswered(
-            f"{len(kinds)} different rounds take too long to compose; it is asked about "
-            f"{_MOST_KINDS} at most"
-        )
-    if squares > 0.0:
-        kinds.append(Kind(multiplier=squares**-0.5, rate=1.0, count=1))
-    return kinds
-
-
-def _ever_sampled(kinds: Sequence[Kind]) -> float:
-    """No delta is larger than the probability that the record is in any batch."""
-    if any(k.rate == 1.0 for k in kinds):
-        return 1.0
-    return -math.expm1(sum(k.count * math.log1p(-k.rate) for k in kinds))
 
 
 def _least_delta(kinds: Sequence[Kind]) -> float:
@@ -214,6 +164,7 @@ class _Needs(NamedTuple):
 
     Attributes:
         cells, bins: points of all rounds' grids, and of their compositions, times the interval.
+        mixed: seconds that cells of several records take beyond those of one, times the interval.
         epsilon, tilt: Chernoff's bound for all rounds.
         rounds: how many there are.
         finest: interval below which dp-accounting's own differences are rounding errors.
@@ -221,6 +172,7 @@ class _Needs(NamedTuple):
 
     cells: float
     bins: float
+    mixed: float
     epsilon: float
     tilt: float
     rounds: float
@@ -233,7 +185,7 @@ class _Needs(NamedTuple):
             Unanswered: too coarse, or too fine for its own arithmetic.
         """
         least = max(
-            (_PER_CELL * self.cells + _PER_BIN * self.bins) / seconds,
+            (_PER_CELL * self.cells + _PER_BIN * self.bins + self.mixed) / seconds,
             (_CELL_BYTES * self.cells + _BIN_BYTES * self.bins) / BYTES,
         )
         epsilon = max(epsilon, _SMALLEST)
@@ -256,12 +208,12 @@ class _Needs(NamedTuple):
         )
 
 
-def _needs(kinds: Sequence[Kind], adjacency: str, *, delta: float, tails: float) -> _Needs:
+def _needs(kinds: Sequence[Kind], *, pessimistic: bool, delta: float, tails: float) -> _Needs:
     reach = math.sqrt(-2.0 * tails)
-    smallest = min(k.multiplier for k in kinds)
+    smallest = min(side.multiplier for k in kinds for side in k.sides)
     if smallest < _LEAST_MULTIPLIER:
         raise Unanswered(f"noise_multiplier={smallest:g} makes losses too large for a grid")
-    found = [losses_of(k, replace=adjacency == "replace-one", reach=reach) for k in kinds]
+    found = [losses_of(k, reach=reach) for k in kinds]
     cells = sum(one.width for directions in found for one in directions)
     bins = 0.0
     for way in (0, -1):
@@ -273,6 +225,14 @@ def _needs(kinds: Sequence[Kind], adjacency: str, *, delta: float, tails: float)
     return _Needs(
         cells=cells,
         bins=bins,
+        mixed=_PER_MIXED
+        * pessimistic
+        * sum(
+            one.width
+            for kind, directions in zip(kinds, found, strict=True)
+            for one in directions
+            if any(side.of_several for side in kind.sides)
+        ),
         epsilon=epsilon,
         tilt=tilt,
         rounds=float(sum(k.count for k in kinds)),
@@ -296,26 +256,13 @@ def _guess(losses: Sequence[Losses], delta: float) -> tuple[float, float]:
 
 
 def _composed(
-    kinds: Sequence[Kind], adjacency: str, interval: float, *, tails: float, pessimistic: bool
+    kinds: Sequence[Kind], interval: float, *, tails: float, pessimistic: bool
 ) -> PrivacyLossDistribution:
     """dp-accounting's own distribution of all rounds."""
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    replace = adjacency == "replace-one"
-    relation = NeighboringRelation.REPLACE_ONE if replace else NeighboringRelation.ADD_OR_REMOVE_ONE
     total: PrivacyLossDistribution | None = None
     with _quiet(), _answered():
         for kind in kinds:
-            one = pld.from_gaussian_mechanism(
-                kind.multiplier,
-                pessimistic_estimate=pessimistic,
-                value_discretization_interval=interval,
-                log_mass_truncation_bound=tails,
-                sampling_prob=kind.rate,
-                use_connect_dots=pessimistic,
-                neighboring_relation=relation,
-            )
+            one = distribution_of(kind, interval, tails=tails, pessimistic=pessimistic)
             several = one.self_compose(kind.count) if kind.count > 1 else one
             total = several if total is None else total.compose(several)
     if total is None:

@@ -244,6 +244,40 @@ def test_no_data_set_of_four_records_tells_more_of_a_batch_that_is_cut(
     assert epsilon > 1.0 or most > 0.05 * bound  # the lottery tells whether a batch is full
 
 
+def test_real_pairs_of_twenty_records_lie_below_the_figure_of_batches_that_are_cut():
+    # All others alike; five rounds, whose losses are rounded down to 1e-3 nats: a lower bound.
+    n, q, size, z, rounds, delta, step = 20, 0.3, 6, 1.5, 5, 1e-5, 1e-3
+    event = Drawing(Scheme.TRUNCATED, n, size, n).event(z, Reach.SUM, q, added=False)
+    ours = composed_epsilon({event: rounds}, delta=delta, adjacency=REPLACED)
+    assert ours == pytest.approx(6.3518, abs=1e-4)
+    grid = np.linspace(-22.0, 22.0, 22_001)
+
+    def density(record, others):
+        total = np.zeros_like(grid)
+        for k in range(n):  # of the others are drawn
+            chance = binom.pmf(k, n - 1, q)
+            stays = min(size / (k + 1), 1.0)
+            with_it = norm.pdf(grid, others * min(k, size - 1) + record, z)
+            without = norm.pdf(grid, others * min(k, size), z)
+            total += chance * (q * stays * with_it + (1 - q * stays) * without)
+        return total * (grid[1] - grid[0])
+
+    def least(p, r):
+        losses = np.floor(np.log(p / r) / step).astype(int)
+        masses = np.bincount(losses - losses.min(), weights=p)
+        length = rounds * masses.size
+        composed = np.fft.irfft(np.fft.rfft(masses, length) ** rounds, length)
+        at = step * (np.arange(length) + rounds * losses.min())
+        found = [float(composed[at > e] @ -np.expm1(e - at[at > e])) for e in (0.9 * most, ours)]
+        return found
+
+    for others, most in ((-1.0, 2.743), (0.0, 3.440), (1.0, 2.743)):
+        pairs = [(density(1.0, others), density(-1.0, others))]
+        found = [least(p, r) for pair in pairs for p, r in (pair, pair[::-1])]
+        assert max(d for d, _ in found) > delta  # real, and not far below what it can be
+        assert max(d for _, d in found) < 0.1 * delta
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_no_order_of_four_records_in_two_batches_tells_more_than_the_order_itself(replaced):
     # Two rounds of two records, all 24 orders, all other records at -1: a mixture of normals in

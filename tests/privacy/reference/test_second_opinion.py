@@ -5,7 +5,7 @@ import math
 import pytest
 
 from overhear.privacy import SecondOpinion, composed_epsilon, epsilon, second_opinion
-from overhear.privacy.participation import Event, Reach, poisson
+from overhear.privacy.participation import Event, group
 from overhear.privacy.reference import second_opinion as module
 
 ROUNDS = {(1.0, 0.01): 1000}
@@ -52,7 +52,7 @@ def test_a_larger_figure_than_its_upper_bound_is_loose_not_wrong():
         (ROUNDS, {"ours": math.inf}, "no finite figure"),
         ({(0.0, 0.1): 1}, {}, "a round has no noise"),
         (ROUNDS, {"delta": 1e-12}, "below 1e-10"),
-        ({Event(2.0, poisson(0.1), Reach.BALL): 9}, {"adjacency": "replace-one"}, "a ball"),
+        ({Event(2.0, group(3, 0.1)): 9}, {"adjacency": "replace-one"}, "replaced together"),
         ({(7.0, 1e-4): 10**6}, {"delta": 1e-6}, "rounding errors"),
         ({(1.0 + k / 99, 0.01): 9 for k in range(99)}, {}, "0.5 seconds"),
     ],
