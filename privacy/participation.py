@@ -174,7 +174,9 @@ class Event(NamedTuple):
     def reduced(self) -> Event:
         """The same without a side of its lottery that tells nothing.
 
-        >>> Event(1.0, poisson(0.5), coin=0.5, otherwise=Event(math.inf, always())).reduced.otherwise
+        >>> free = Event(math.inf, always())
+        >>> Event(1.0, poisson(0.5), coin=0.5, otherwise=free).reduced.otherwise is None
+        True
         """
         other = self.otherwise
         if other is None:

@@ -27,7 +27,7 @@ from typing import SupportsIndex
 from ..errors import InputError
 from ..participation import Event, Reach, Rounds, poisson
 from ..reference.estimates import Unanswered, delta_estimate, epsilon_estimate
-from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
+from .gaussian import delta_from_mu, epsilon_from_mu, mu_from, stated
 from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
 from .request import (
     Accountant,
@@ -39,7 +39,15 @@ from .request import (
     check_setting,
     orders_of,
 )
-from .search import composed_delta_bound, composed_epsilon_bound, scale_bound, smallest_safe
+from .search import (
+    composed_delta_bound,
+    composed_epsilon_bound,
+    least_that_meets,
+    scale_bound,
+    smallest_safe,
+)
+
+_MOST_COMPARED = math.log(1e15)  # noise multiplier
 
 __all__ = [
     "Accountant",
@@ -76,7 +84,8 @@ def epsilon(
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
-        epsilon in nats; infinite without noise, 0 if no record is ever sampled.
+        epsilon in nats; infinite without noise, 0 if no record is ever sampled, else at least
+        1e-12.
 
     Raises:
         ValueError: a value is outside its range, or the accountant does not cover the request.
@@ -91,16 +100,14 @@ def epsilon(
         rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
     )
     multiplier, rate = float(noise_multiplier), float(sampling_rate)
-    events = {Event(multiplier, poisson(rate), Reach(reach)): count}
-    if by is Accountant.PLD:
-        return _composed_epsilon(events, delta, adjacency)
+    if by.by_losses:
+        events = {Event(multiplier, poisson(rate), Reach(reach)): count}
+        return composed_epsilon(events, delta=delta, adjacency=adjacency, accountant=by)
     if rate == 0.0 or multiplier == math.inf:
         return 0.0
     if multiplier == 0.0:
         return math.inf
-    if by is Accountant.DP_ACCOUNTING:
-        return _referred_epsilon(events, delta, adjacency)
-    return _compared_epsilon(by, multiplier, rate, rounds=count, delta=delta)
+    return stated(_compared_epsilon(by, multiplier, rate, rounds=count, delta=delta))
 
 
 def delta(
@@ -173,7 +180,7 @@ def noise_multiplier(
     """Return the least noise for which `rounds` equal rounds meet (epsilon, delta).
 
     Args:
-        epsilon: privacy loss in nats, > 0 and finite.
+        epsilon: privacy loss in nats, from 1e-12 to 1e6.
         delta: strictly between 0 and 1.
         rounds: how many, from 1 to 10 million.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
@@ -229,7 +236,16 @@ def _least_multiplier(
     """Of equal rounds, which are given at noise multiplier 1."""
     mu, orders = orders_of(at_one, adjacency)
     if orders:
-        return scale_bound(orders, epsilon=epsilon, delta=delta)
+        found = scale_bound(orders, epsilon=epsilon, delta=delta)
+        (event,) = at_one
+        if orders_of({event.scaled(found): 1}, adjacency)[1]:
+            return found
+
+        def spent(noise: float) -> float:
+            return _composed_epsilon({event.scaled(noise): at_one[event]}, delta, adjacency)
+
+        # So little noise, or so much, that its epsilon is stated as if every record took part.
+        return least_that_meets(spent, epsilon, start=found, otherwise="")
     least = mu / mu_from(epsilon, delta)
     while delta_from_mu(mu / least, epsilon) > delta:
         least *= 1.0 + 1e-14
@@ -269,8 +285,8 @@ def composed_epsilon(
     check_delta(delta)
     events = check_rounds(rounds, adjacency, accountant=accountant, contributions=contributions)
     if Accountant(accountant) is Accountant.DP_ACCOUNTING:
-        return _referred_epsilon(events, delta, adjacency)
-    return _composed_epsilon(events, delta, adjacency)
+        return stated(_referred_epsilon(events, delta, adjacency))
+    return stated(_composed_epsilon(events, delta, adjacency))
 
 
 def composed_delta(
@@ -360,6 +376,11 @@ def _compared_multiplier(
     by: Accountant, epsilon: float, delta: float, *, rounds: int, rate: float
 ) -> float:
     def excess(x: float) -> float:
+        if x > _MOST_COMPARED:
+            raise InputError(
+                f"accountant='{by}' finds no noise for epsilon={epsilon:g} at delta={delta:g}: "
+                "what it says is more at any; use accountant='pld'"
+            )
         return _compared_epsilon(by, math.exp(x), rate, rounds=rounds, delta=delta) - epsilon
 
     start = math.log(max(clt_multiplier(epsilon, delta, rounds=rounds, rate=rate), 0.2))

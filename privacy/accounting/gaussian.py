@@ -30,13 +30,24 @@ from numpy.typing import NDArray
 from .._validate import check_real
 from ..errors import InputError
 
-__all__ = ["delta_from_mu", "epsilon_from_mu", "mu_from"]
+__all__ = ["LEAST_EPSILON", "delta_from_mu", "epsilon_from_mu", "mu_from", "stated"]
+
+LEAST_EPSILON = 1e-12  # nats; what is not 0 is not stated to be less, where rounding would show
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _MU = "must be at least 0; it counts standard deviations"
 _MOST_MU = 1e15  # beyond it floats do not tell one epsilon from the next
 _ROUNDING = 4e-15  # relative; the first step to the safe side after a root is found
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+
+
+def stated(epsilon: float) -> float:
+    """An epsilon as it is stated: 0, or `LEAST_EPSILON` at least.
+
+    >>> stated(0.0), stated(3e-15), stated(2.0)
+    (0.0, 1e-12, 2.0)
+    """
+    return epsilon if epsilon == 0.0 else max(epsilon, LEAST_EPSILON)
 
 
 def delta_from_mu(mu: float, epsilon: float) -> float:
@@ -77,7 +88,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         delta: strictly between 0 and 1.
 
     Returns:
-        epsilon in nats, rounded up: `delta_from_mu(mu, epsilon) <= delta`.
+        epsilon in nats, rounded up: `delta_from_mu(mu, epsilon) <= delta`; 0 or at least 1e-12.
 
     Raises:
         ValueError: mu is negative or delta is outside (0, 1).
@@ -106,7 +117,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     step = _ROUNDING * max(epsilon, 0.5 * mu * mu)
     while _log_delta(mu, epsilon) > goal:
         epsilon, step = epsilon + step, 2.0 * step
-    return epsilon
+    return stated(epsilon)
 
 
 def mu_from(epsilon: float, delta: float) -> float:

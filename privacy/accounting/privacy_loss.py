@@ -114,12 +114,20 @@ class LossDistribution:
         first = int(np.searchsorted(losses, centre - 300.0))
         losses, masses, above = losses[first:], masses[first:], above[first:]
         below = np.cumsum((masses * np.exp(centre - losses))[::-1])[::-1]
-        # Between losses[i-1] and losses[i], delta is above[i] - exp(epsilon - centre) below[i].
-        reached = above - np.exp(np.minimum(losses - centre, 700.0)) * below > goal
+        # Between losses[i-1] and losses[i], delta is above[i] - exp(epsilon - losses[i]) scaled[i],
+        # and it falls by (1 - exp(-grid)) scaled[i]. Sums of these keep the digits of a delta that
+        # is far smaller than above[i].
+        scaled = np.exp(np.minimum(losses - centre, 700.0)) * below
+        falls = -math.expm1(-self.grid) * scaled
+        deltas = np.append(np.cumsum(falls[:0:-1])[::-1], 0.0)  # at each loss
+        reached = deltas > goal
         index = int(np.flatnonzero(reached)[-1]) + 1 if reached.any() else 0
         if index == 0 and self.start > 0 and not (self.complete and first == 0):
             return None
-        return max(0.0, centre + math.log((above[index] - goal) / below[index]))
+        less = (float(deltas[index]) - goal) / float(scaled[index])
+        if less < -0.5:  # above[index] > goal, and neither is close to what is subtracted
+            return max(0.0, float(losses[index]) + math.log((above[index] - goal) / scaled[index]))
+        return max(0.0, float(losses[index]) + math.log1p(less))
 
     def _of_displaced(self, epsilon: float) -> float:
         """The most that displaced probability adds to delta: max over x of e^(-t x) (1 - e^-x)."""

@@ -20,6 +20,7 @@ from .._validate import check_real
 from ..errors import InputError, InputTypeError
 from ..participation import Event, Reach, Rounds, always, as_events, poisson
 from .dominating_pairs import Pair, Round
+from .gaussian import LEAST_EPSILON
 
 __all__ = [
     "MOST_ROUNDS",
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 MOST_ROUNDS = 10_000_000
-RESOLVED_MULTIPLIERS = (1e-2, 1e9)  # outside, every record counts as sampled in every round
+RESOLVED_MULTIPLIERS = (1e-4, 1e9)  # outside, every record counts as sampled in every round
 
 _LEAST = 1e-100  # noise multiplier, or mu of a round
 
@@ -276,10 +277,11 @@ def check_delta(value: float) -> None:
 
 
 def check_epsilon(value: float, *, most: float = 1e6, positive: bool = False) -> None:
-    """From 0, or above it, to `most` nats."""
+    """From 0, or from the least that is stated, to `most` nats."""
     check_real("epsilon", value)
-    if not 0.0 <= value <= most or (positive and value == 0.0):
-        bound = f"above 0 and at most {most:g}" if positive else "at least 0"
+    least = LEAST_EPSILON if positive else 0.0
+    if not least <= value <= most:
+        bound = f"at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
         raise InputError(f"epsilon={value} must be {bound}, in nats; 1 to 10 is usual")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..errors import InputError
 from .dominating_pairs import DiscretisedPair, Round, discretised_pair
 from .gaussian import mu_from
 from .mixtures import Cell, mixtures
@@ -24,6 +25,7 @@ __all__ = [
     "composed_delta_bound",
     "composed_epsilon_bound",
     "ever_sampled",
+    "least_that_meets",
     "log_delta_guess",
     "scale_bound",
     "scaled",
@@ -36,6 +38,8 @@ FEW_ROUNDS = 64  # more distinct rounds than this are composed as mixtures of fe
 _LEAST_MISSING = 1e-307  # a smaller probability has no logarithm in floating point
 _TOLERANCE = 2e-6  # relative, on a noise multiplier
 _SHALLOW = 1.0  # tilt * epsilon below which the usual 2e-4 of log delta may be 1e-3 of epsilon
+_SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5)
+_MOST_NOISE = math.log(1e100)
 _LEAST_LOOSE = 0.01  # share of the usual, below which time grows and epsilon does not move
 
 
@@ -190,6 +194,38 @@ def smallest_safe(
     while value(x) > 0.0:
         x, tolerance = x + 0.5 * tolerance, 2.0 * tolerance
     return x
+
+
+def least_that_meets(
+    figure: Callable[[float], float], most: float, *, start: float, otherwise: str
+) -> float:
+    """The least noise, from `start` on, whose figure is at most `most`, by that very figure.
+
+    Args:
+        figure: falls with the noise, but for jumps where it is found in another way.
+        most: that it may be.
+        start: noise that was found in some way, and nearly or just meets it.
+        otherwise: the sentence where no noise up to 1e100 meets it.
+
+    Raises:
+        ValueError: none does.
+
+    >>> least_that_meets(lambda noise: 3.0 / noise, 2.0, start=1.5, otherwise="")
+    1.5
+    >>> round(least_that_meets(lambda noise: 3.0 / noise, 2.0, start=0.1, otherwise=""), 5)
+    1.5
+    """
+    for slack in _SLACKS:  # what will be said must not exceed the target by a rounding
+        if figure(start * (1.0 + slack)) <= most:
+            return start * (1.0 + slack)
+
+    def excess(x: float) -> float:
+        if x > _MOST_NOISE:
+            raise InputError(otherwise)
+        # A share, so that targets of 1e-12 and of 1e6 are alike.
+        return figure(math.exp(x)) / most - 1.0
+
+    return math.exp(smallest_safe(excess, math.log(start), step=1e-3, tolerance=_TOLERANCE))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

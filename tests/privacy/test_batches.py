@@ -262,18 +262,17 @@ def test_real_pairs_of_twenty_records_lie_below_the_figure_of_batches_that_are_c
             total += chance * (q * stays * with_it + (1 - q * stays) * without)
         return total * (grid[1] - grid[0])
 
-    def least(p, r):
+    def least_deltas(p, r, epsilons):
         losses = np.floor(np.log(p / r) / step).astype(int)
         masses = np.bincount(losses - losses.min(), weights=p)
         length = rounds * masses.size
         composed = np.fft.irfft(np.fft.rfft(masses, length) ** rounds, length)
         at = step * (np.arange(length) + rounds * losses.min())
-        found = [float(composed[at > e] @ -np.expm1(e - at[at > e])) for e in (0.9 * most, ours)]
-        return found
+        return [float(composed[at > e] @ -np.expm1(e - at[at > e])) for e in epsilons]
 
     for others, most in ((-1.0, 2.743), (0.0, 3.440), (1.0, 2.743)):
-        pairs = [(density(1.0, others), density(-1.0, others))]
-        found = [least(p, r) for pair in pairs for p, r in (pair, pair[::-1])]
+        pair = density(1.0, others), density(-1.0, others)
+        found = [least_deltas(*order, (0.9 * most, ours)) for order in (pair, pair[::-1])]
         assert max(d for d, _ in found) > delta  # real, and not far below what it can be
         assert max(d for _, d in found) < 0.1 * delta
 

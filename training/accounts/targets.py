@@ -10,17 +10,16 @@ import math
 from collections.abc import Sequence
 
 from ...privacy.accounting.risk import scale_for_risk
+from ...privacy.accounting.search import least_that_meets
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import UnsupportedView
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Statement
 from ..exposure.events import asked_releases, counted, spent_releases
 from ..exposure.guarantees import calibrated_multiplier, check_traced_at, run_epsilon
-from ..exposure.sensitivity import JointSensitivity, UnsupportedMechanism
+from ..exposure.sensitivity import JointSensitivity
 
 __all__ = ["multiplier_for", "reached"]
-
-_SLACKS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
 def reached(
@@ -126,13 +125,9 @@ def multiplier_for(sensitivity: JointSensitivity, *, statement: Statement, goal:
             f"{goal.words} against {who} is met without any noise, because so few rounds draw a "
             "record that a test can hardly gain; choose a smaller target, or give noise_multiplier"
         )
-    found = math.inf
-    for slack in _SLACKS:  # what will be reported must not exceed the target by a rounding
-        multiplier = needed * (1.0 + slack)
-        found = reached(sensitivity, statement=statement, noise_multiplier=multiplier, goal=goal)
-        if found <= goal.figure:
-            return multiplier
-    raise UnsupportedMechanism(
-        f"noise_multiplier={needed:g} was found for {goal.words}, but {found:g} is reached with "
-        "it; choose another target, or give noise_multiplier"
+    return least_that_meets(
+        lambda noise: reached(sensitivity, statement=statement, noise_multiplier=noise, goal=goal),
+        goal.figure,
+        start=needed,
+        otherwise=f"no noise is found for {goal.words} of {who}; choose a larger target",
     )

@@ -19,14 +19,12 @@ from collections.abc import Sequence
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import Accountant, check_multiplier, orders_of
+from ...privacy.accounting.search import least_that_meets
 from ...privacy.batches.sampling import Sampling
 from ...privacy.guarantee import Bound, Guarantee, Statement, Status, Unit
 from ...privacy.view.view import UnsupportedView
 from .events import asked_releases, at_least, counted, spent_releases
 from .sensitivity import JointSensitivity, UnsupportedMechanism
-
-_SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
-
 
 _BOUNDS = {
     Accountant.RDP: Bound.RENYI,
@@ -251,8 +249,8 @@ def calibrated_multiplier(
 
     Raises:
         UnsupportedView: no noise reaches the target, or nothing is released.
-        UnsupportedMechanism: the accountant does not cover the rounds, or its answer to one
-            question contradicts its answer to the other.
+        UnsupportedMechanism: the accountant does not cover the rounds.
+        ValueError: no noise meets it by the accountant.
     """
     releases = spent_releases(sensitivity.releases)
     if math.isinf(sensitivity.largest):
@@ -292,17 +290,10 @@ def calibrated_multiplier(
             adjacency=statement.adjacency,
             accountant=statement.accountant,
         )
-    spent = math.inf
-    for slack in _SLACKS:  # what will be reported must not exceed the target by a rounding
-        multiplier = needed * (1.0 + slack)
-        spent = run_epsilon(
-            sensitivity,
-            statement=statement,
-            noise_multiplier=multiplier,
-        )
-        if spent <= epsilon:
-            return multiplier
-    raise UnsupportedMechanism(
-        f"accountant='{statement.accountant}' answers noise_multiplier={needed:g} for "
-        f"epsilon={epsilon:g}, but spends {spent:g} with it; use accountant='pld'"
+    return least_that_meets(
+        lambda noise: run_epsilon(sensitivity, statement=statement, noise_multiplier=noise),
+        epsilon,
+        start=needed,
+        otherwise=f"accountant='{statement.accountant}' finds no noise for epsilon={epsilon:g}; "
+        "choose a larger epsilon or a larger delta",
     )

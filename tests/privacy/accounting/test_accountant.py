@@ -442,7 +442,7 @@ def test_rounds_must_be_an_integer(rounds):
 
 @pytest.mark.parametrize("eps", [-1.0, 0.0, math.inf, math.nan])
 def test_a_target_must_be_positive_and_finite(eps):
-    with pytest.raises(ValueError, match=f"epsilon={eps} must be above 0"):
+    with pytest.raises(ValueError, match=f"epsilon={eps} must be at least 1e-12"):
         noise_multiplier(epsilon=eps, delta=1e-5, rounds=10, sampling_rate=0.1)
 
 

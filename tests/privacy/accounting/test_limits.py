@@ -105,7 +105,7 @@ def test_rates_have_their_limits():
         ({"sampling_rate": 0.0}, "sampling_rate=0 costs nothing: any number"),
         ({"noise_multiplier": math.inf}, "noise_multiplier=inf costs nothing"),
         ({"noise_multiplier": 1e6}, "rounds=10000000 still meet the target"),
-        ({"epsilon": 0.0}, "epsilon=0.0 must be above 0"),
+        ({"epsilon": 0.0}, "epsilon=0.0 must be at least 1e-12"),
         ({"sampling_rate": 1.5}, "did you mean batch_size"),
         ({"accountant": "rdp", "adjacency": "replace-one"}, "does not cover adjacency"),
     ],

@@ -389,7 +389,7 @@ def test_multipliers_in_range_give_the_same_joint_sensitivity(multiplier):
         ({"delta": 1}, "delta=1 must lie strictly"),
         ({"epsilon": 1.0}, "exactly one of them; epsilon and noise_multiplier given"),
         ({"noise_multiplier": None}, "exactly one of them; none given"),
-        ({"noise_multiplier": None, "epsilon": 0.0}, "epsilon=0.0 must be above 0"),
+        ({"noise_multiplier": None, "epsilon": 0.0}, "epsilon=0.0 must be at least 1e-12"),
         ({"noise_multiplier": None, "epsilon": math.nan}, "epsilon=nan must be"),
         ({"adversary": "neighbour"}, "has no effect without epsilon"),
         ({"adversaries": "neighbour"}, "must be a list"),

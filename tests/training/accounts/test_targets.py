@@ -98,7 +98,7 @@ def test_fewer_rounds_reach_less():
         ({"tpr": 1.0, "fpr": 0.01}, "both must lie strictly between 0 and 1"),
         ({"advantage": "0.1"}, "advantage='0.1'"),
         ({"advantage": True}, "advantage=True"),
-        ({"epsilon": -1.0}, "epsilon=-1.0 must be above 0"),
+        ({"epsilon": -1.0}, "epsilon=-1.0 must be at least 1e-12"),
     ],
     ids=str,
 )
