@@ -1,0 +1,341 @@
+"""The operations of a round on dense linear forms, and what crosses links meanwhile.
+
+Written from the documentation of the operations alone, beside the tracer whose figures it checks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..functions.purity import PureFunction
+from ..graphs.graph import Graph
+from ..step.local_steps import LocalSteps
+from ..step.operations import Coef, Operations, reply_order
+from ..step.values import Agents, Batch, Cohort, Edges, Per, Server, Value
+from .dense_rows import Contribution, Kind, NotAnswered, Rows, Sources, bound_of, zeros
+
+__all__ = ["DenseRound", "Message"]
+
+
+class Message(NamedTuple):
+    """Rows that somebody sees, or that count as seen by everybody.
+
+    Attributes:
+        rows: what is in them.
+        parties: of each row the agents that send or receive it; None where it crosses no link and
+            counts as seen by every adversary.
+    """
+
+    rows: Rows
+    parties: tuple[frozenset[int], ...] | None
+
+
+class DenseRound(Operations):
+    """One round, on dense linear forms.
+
+    Args:
+        graph: of the round.
+        number: of the round, from 1; 0 is the start.
+        sources: gets the columns that the round adds.
+
+    Attributes:
+        seen: messages, and what counts as seen, in their order.
+        asked_number: whether the step asked for the number of the round.
+    """
+
+    def __init__(self, graph: Graph, *, number: int, sources: Sources) -> None:
+        self.agents, self._graph, self._index, self._sources = graph.agents, graph, number, sources
+        self.weights, self.active = Edges(self.weight_table), Agents(self.active_table)
+        self.seen: list[Message] = []
+        self.asked_number = False
+        self._drawn: list[Batch] = []
+        self._cohorts: list[Cohort] = []
+
+    @property
+    def index(self) -> int:
+        """See `Round.index`."""
+        self.asked_number = True
+        return self._index
+
+    @property
+    def weight_table(self) -> Tensor:
+        """See `Operations.weight_table`."""
+        return torch.from_numpy(self._graph.edge_weights.copy())[:, None]
+
+    @property
+    def active_table(self) -> Tensor:
+        """See `Operations.active_table`."""
+        return torch.from_numpy(self._graph.active.astype(np.float64))[:, None]
+
+    @property
+    def everybody(self) -> bool:
+        """See `Operations.everybody`."""
+        return bool(self._graph.active.all())
+
+    def _there(self) -> np.ndarray[Any, Any]:
+        return self._graph.active.astype(np.float64)
+
+    def kept(self, old: Agents, new: Agents) -> Agents:
+        """See `Operations.kept`."""
+        there = np.diag(self._there())
+        stays = np.eye(self.agents) - there
+        return Agents(_rows(new).through(there) + _rows(old).through(stays))
+
+    def initial(self, *, block: int = 0) -> Agents:
+        """See `Round.initial`."""
+        return Agents(zeros(self.agents, block))
+
+    def of_agents(self, table: Tensor) -> Agents:
+        """See `Round.of_agents`."""
+        return Agents(table)
+
+    def of_edges(self, table: Tensor) -> Edges:
+        """See `Round.of_edges`."""
+        return Edges(table)
+
+    def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
+        """See `Round.draw`."""
+        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate, per=Per(per))
+        self._drawn.append(batch)
+        return batch
+
+    def _owners(self, like: Value) -> list[int]:
+        """Who holds each row; -1 is the server."""
+        if isinstance(like, Server):
+            return [-1]
+        return list(range(self.agents)) if isinstance(like, Agents) else self._receivers
+
+    @property
+    def _receivers(self) -> list[int]:
+        return [int(one) for one in self._graph.receivers]
+
+    @property
+    def _senders(self) -> list[int]:
+        return [int(one) for one in self._graph.senders]
+
+    def _counts_as_seen(self, *values: Value) -> None:
+        self.seen += [Message(_rows(one), None) for one in values if not _is_public(one)]
+
+    def _contribute(
+        self,
+        points: Sequence[Value],
+        batches: Sequence[Batch],
+        *,
+        kind: str,
+        clip_norm: float | None,
+    ) -> list[Rows]:
+        """A contribution for each row of a point, with a part in each of its blocks."""
+        rates = [batch.sampling_rate for batch in batches]
+        # In any of several batches, each drawn on its own; the run's own rate is not known here.
+        if len(batches) > 1 and any(rate is not None for rate in rates):
+            raise NotAnswered("local steps take batches at rates of their own")
+        columns: list[list[int]] = []
+        for owner in self._owners(points[0]):
+            if not self._graph.active[owner]:
+                columns.append([-1] * len(points))
+                continue
+            one = Contribution(
+                owner=owner,
+                batches=tuple(batch.call for batch in batches),
+                rate=rates[0] if rates else 1.0,
+                kind=kind,
+                users=any(batch.per is Per.USER for batch in batches),
+                bound=bound_of(clip_norm),
+                round=self._index,
+            )
+            columns.append(self._sources.contribute(one, len(points)))
+        return [
+            Rows.at([of[at] for of in columns], block=_rows(point).block)
+            for at, point in enumerate(points)
+        ]
+
+    def _clipped_sums(
+        self,
+        points: Sequence[tuple[Any, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+        per: Per,
+    ) -> tuple[Any, ...]:
+        del coefs  # the combination is clipped as one vector, whatever they are
+        for point in points:
+            self._counts_as_seen(*point)
+        kind = Kind.USERS if per is Per.USER else Kind.SUM
+        first = points[0]
+        made = self._contribute(first, [batch], kind=kind, clip_norm=clip_norm)
+        return tuple(type(part)(rows) for part, rows in zip(first, made, strict=True))
+
+    def _clipped_mean(
+        self, point: Any, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> Any:
+        del batch_size
+        self._counts_as_seen(point)
+        (made,) = self._contribute([point], [batch], kind=Kind.BALL, clip_norm=clip_norm)
+        return type(point)(made)
+
+    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        self._counts_as_seen(point)
+        batches = asked.batches
+        (made,) = self._contribute([point], batches, kind=Kind.BALL, clip_norm=asked.clip_norm)
+        return Agents(made)
+
+    def noise(
+        self,
+        like: Any,
+        *,
+        std: float,
+        factor: Tensor | None = None,
+        known_to: Sequence[frozenset[int]] | None = None,
+    ) -> Any:
+        """See `Round.noise`."""
+        owners = self._owners(like)
+        table = np.eye(len(owners)) if factor is None else factor.detach().cpu().double().numpy()
+        for row, owner in enumerate(owners):
+            if owner >= 0 and not self._graph.active[owner]:
+                table = table.copy()
+                table[row] = 0.0  # an absent agent makes none
+        knowing = known_to or [
+            frozenset(owners[row] for row in np.flatnonzero(of)) - {-1} for of in table.T
+        ]
+        sources = [self._sources.noise(frozenset(who)) for who in knowing]
+        return type(like)(
+            Rows.at(sources, block=_block(like)).through(float(std) * np.asarray(table))
+        )
+
+    def _send(self, value: Value, parties: Sequence[frozenset[int]]) -> None:
+        """Messages of the rows whose parties are more than one, or any agent and the server."""
+        if _is_public(value):
+            return
+        sent = [row for row, of in enumerate(parties) if of]
+        self.seen.append(Message(_rows(value)[sent], tuple(parties[row] for row in sent)))
+
+    def broadcast(self, value: Agents, *, kind: str) -> Edges:
+        """See `Round.broadcast`."""
+        hear = [{j} for j in range(self.agents)]
+        for receiver, sender in zip(self._receivers, self._senders, strict=True):
+            hear[sender].add(receiver)
+        self._send(value, [frozenset(of) if len(of) > 1 else frozenset() for of in hear])
+        return Edges(_rows(value)[self._senders])
+
+    def reply(self, value: Edges, *, kind: str) -> Edges:
+        """See `Round.reply`."""
+        pairs = zip(self._receivers, self._senders, strict=True)
+        self._send(value, [frozenset({d, m}) if d != m else frozenset() for d, m in pairs])
+        return Edges(_rows(value)[reply_order(self._graph).numpy()])
+
+    def upload(self, value: Agents, *, kind: str) -> Server:
+        """See `Round.upload`."""
+        there = self._graph.active
+        self._send(value, [frozenset({j} if there[j] else ()) for j in range(self.agents)])
+        return self._average(value)
+
+    def download(self, value: Server, *, kind: str) -> Agents:
+        """See `Round.download`."""
+        self._send(value, [frozenset(range(self.agents))])
+        return Agents(_rows(value)[[0] * self.agents])
+
+    def _average(self, value: Agents) -> Server:
+        there = self._there()
+        return Server(_rows(value).through(there[None] / max(there.sum(), 1.0)))
+
+    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+        return Server(_rows(value).through(self._there()[None] / (cohort.rate * self.agents)))
+
+    def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
+        """See `Round.sum_in`."""
+        by = np.ones(len(self._receivers)) if weights is None else _table(weights)[:, 0]
+        matrix = np.zeros((self.agents, len(self._receivers)))
+        matrix[self._receivers, np.arange(len(self._receivers))] = by
+        return Agents(_rows(value).through(matrix))
+
+    def own(self, value: Edges) -> Agents:
+        """See `Round.own`."""
+        pairs = enumerate(zip(self._receivers, self._senders, strict=True))
+        loops = {d: at for at, (d, m) in pairs if d == m}
+        picked = [loops[agent] for agent in range(self.agents)]
+        if _is_public(value):
+            return Agents(value.rows[picked])
+        return Agents(_rows(value)[picked])
+
+    def spread(self, value: Agents) -> Edges:
+        """See `Round.spread`."""
+        if _is_public(value):
+            return Edges(value.rows[self._receivers])
+        return Edges(_rows(value)[self._receivers])
+
+    def bounded(
+        self,
+        fn: PureFunction,
+        secret: Agents,
+        *,
+        released: Sequence[Edges] = (),
+        private: Sequence[Agents] = (),
+        lipschitz: float,
+        blame: str,
+    ) -> Agents:
+        """See `Round.bounded`."""
+        del fn, private, blame
+        for one in released:  # the rows that other agents sent, and not those of the self-loops
+            if not _is_public(one):
+                others = [
+                    at
+                    for at, (d, m) in enumerate(zip(self._receivers, self._senders, strict=True))
+                    if d != m
+                ]
+                self.seen.append(Message(_rows(one)[others], None))
+        columns, rows = [], _rows(secret)
+        for owner, of in enumerate(rows.cleaned):
+            held = [(column, abs(of[column])) for column in np.flatnonzero(of)]
+            if not held:
+                columns.append(-1)
+                continue
+            parts = [(self._sources.columns[column], by) for column, by in held]
+            made = [
+                (self._sources.contributions[part[0]], by)
+                for part, by in parts
+                if isinstance(part, tuple)
+            ]
+            if len(made) < len(parts) or len({one.batches for one, _ in made}) != 1:
+                raise NotAnswered("a bounded function is given more than sums of one batch")
+            first = made[0][0]
+            bound = lipschitz * math.fsum(by * one.bound for one, by in made)
+            one = first._replace(owner=owner, bound=bound)
+            columns += self._sources.contribute(one, 1)
+        return Agents(Rows.at(columns, block=rows.block))
+
+    def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
+        """See `Round.postprocess`."""
+        del fn
+        self._counts_as_seen(*values)
+        return Agents(zeros(self.agents, block))
+
+    def project(self, value: Agents, *, block: int = 1) -> Agents:
+        """See `Round.project`."""
+        self._counts_as_seen(value)
+        return Agents(zeros(self.agents, block))
+
+
+def _is_public(value: Value) -> bool:
+    return isinstance(value.base, Tensor)
+
+
+def _table(value: Value) -> np.ndarray[Any, Any]:
+    if not _is_public(value):
+        raise NotAnswered("it weighs by what is not public")
+    return np.asarray(value.rows.detach().cpu().double().numpy())
+
+
+def _rows(value: Value) -> Rows:
+    rows = value.rows
+    return zeros(len(rows)) if isinstance(rows, Tensor) else rows
+
+
+def _block(value: Value) -> int:
+    return 0 if _is_public(value) else value.base.block

@@ -1,0 +1,362 @@
+"""The second tracer: what each batch of a run shows of a record, from the operations alone.
+
+A step runs on dense numbers, round by round; what an adversary sees is stacked and closed, and its
+pseudo-inverse is taken. None of it is shared with the tracer whose figures it is held against: the
+two have the step, the operations and the mathematics in common, and no code.
+
+A round is done once for all rounds that must be equal to it: the step asked for no number, and its
+public tensors and its graph are the same.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.guarantee import Unit
+from ..graphs.graph import Topology
+from ..step import values
+from ..step.perform import histories_of, perform
+from .dense_rows import Contribution, Kind, NotAnswered, Rows, Sources, zeros
+from .dense_round import DenseRound, Message
+from .dense_view import Bracket, Whitened, largest_move
+
+__all__ = ["Moves", "NotAnswered", "SecondTrace", "Told"]
+
+Array = NDArray[np.float64]
+MOST_ROWS = 800  # of a view
+_SECONDS = 20.0  # of one question
+_MEETS = 1e-8  # of two batches in one view, relative
+
+
+class Told(NamedTuple):
+    """What one batch of one round, or a whole run, shows of a record.
+
+    Attributes:
+        rate: the probability that the record is in the batch.
+        squared: its squared joint sensitivity, at the noise of the run.
+        ball: whether it moves within a ball.
+    """
+
+    rate: float
+    squared: Bracket
+    ball: bool
+
+
+class Moves(NamedTuple):
+    """What an adversary is told of one victim.
+
+    Attributes:
+        by_round: what each distinct round tells, and how many rounds there are of it.
+        shared: whether batches of one round have noise in common, so that none stands alone.
+    """
+
+    by_round: tuple[tuple[int, tuple[Told, ...]], ...]
+    shared: bool = False
+
+    @property
+    def sum_of_squares(self) -> float:
+        """Of all rounds together, from below."""
+        return math.fsum(n * one.squared.low for n, of in self.by_round for one in of)
+
+
+class _Done(NamedTuple):
+    """One round, or all rounds together: its columns, what is seen, and the state at its end."""
+
+    sources: Sources
+    seen: Sequence[Message]
+    end: Sequence[Rows]  # that counts as seen, of every agent
+
+
+@dataclass(slots=True)
+class SecondTrace:
+    """A run on dense numbers.
+
+    Args:
+        init: the start, with every number bound.
+        step: the step, likewise.
+        graph: of the run.
+        rounds: T.
+        sampling_rate: at which a record is drawn where the step names no rate.
+        unit: whose data are hidden.
+        records: of one user.
+        released: the fields of the last state that count as seen where all rounds are one release.
+
+    Raises:
+        NotAnswered: the run is too large, or does what this tracer has no answer for.
+    """
+
+    init: Callable[..., Any]
+    step: Callable[..., Any]
+    graph: Topology
+    rounds: int
+    sampling_rate: float
+    unit: Unit = Unit.RECORD
+    records: int = 1
+    released: Sequence[str] = ("x", "y")
+    _closed: list[tuple[int, _Done]] = field(default_factory=list)
+    _whole: _Done | None = None
+    remembers: bool = False
+    _until: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Give one question its time."""
+        self._until = time.monotonic() + _SECONDS
+
+    def _in_time(self) -> None:
+        if time.monotonic() > self._until:
+            raise NotAnswered(f"the second tracer would take more than {_SECONDS:g} seconds")
+
+    # Running the step.
+
+    def _run(self, *, apart: bool) -> Iterator[tuple[tuple[Any, ...], DenseRound, Any, Sources]]:
+        """The start and the rounds, each on columns of its own if they are looked at apart."""
+        sources, state, known = Sources(), None, {}
+        for number in range(self.rounds + 1):
+            graph = self.graph.at(number)
+            key = (id(graph), *_public(state))
+            if apart and number and key in known:
+                yield known[key]
+                continue
+            self._in_time()
+            sources = Sources() if apart else sources
+            round = DenseRound(graph, number=number, sources=sources)
+            began = state
+            function = self.step if number else self.init
+            state = perform(function, round, number=number, state=began).state
+            self.remembers = self.remembers or bool(histories_of(state))
+            told = (round, state, sources)
+            yield told
+            if apart:
+                state = state._replace(
+                    **{
+                        name: values.Agents(zeros(self.graph.agents, _block(of)))
+                        for name, of in _forms(state).items()
+                    }
+                )
+                equal = number > 0 and not round.asked_number and _public(state) == key[1:]
+                if equal:
+                    known[key] = told
+
+    @property
+    def closed(self) -> list[tuple[int, _Done]]:
+        """Every distinct round, closed, with the number of rounds that are equal to it."""
+        if not self._closed:
+            by: dict[int, list[Any]] = {}
+            for round, state, sources in self._run(apart=True):
+                end = _ends(state)
+                one = by.setdefault(id(round), [0, _Done(sources, round.seen, end)])
+                one[0] += 1
+            self._closed = [(count, done) for count, done in by.values()]
+        return self._closed
+
+    @property
+    def whole(self) -> _Done:
+        """All rounds as one release; of the last state what is released."""
+        if self._whole is None:
+            seen: list[Message] = []
+            for round, state, sources in self._run(apart=False):
+                seen += round.seen
+                rows = sum(len(message.rows) for message in seen)
+                if rows > 8 * MOST_ROWS or len(sources.columns) > 8 * MOST_ROWS:
+                    raise NotAnswered(f"all rounds together have more than {MOST_ROWS} rows")
+            self._whole = _Done(sources, seen, _ends(state, self.released))
+        return self._whole
+
+    # Looking at it.
+
+    def moves(self, adversary: Adversary, victim: int, *, encrypted: bool = False) -> Moves:
+        """What an adversary is told of a victim, round by round."""
+        found, shared = [], False
+        for count, done in self.closed:
+            view = self._view(done, adversary, encrypted=encrypted)
+            told, meet = self._told(view, victim)
+            found.append((count, told))
+            shared = shared or meet
+        return Moves(tuple(found), shared)
+
+    def move_of_run(
+        self,
+        adversary: Adversary,
+        victim: int,
+        *,
+        encrypted: bool = False,
+        turns: Sequence[Sequence[int]] | None = None,
+    ) -> Bracket:
+        """The squared joint sensitivity of all rounds as one release.
+
+        Args:
+            adversary: who sees.
+            victim: whose record is at risk.
+            encrypted: whether nobody on a link can read it.
+            turns: the sets of rounds in which a record may be, of which the worst counts; None
+                where it may be in all.
+        """
+        view = self._view(self.whole, adversary, encrypted=encrypted)
+        every = view.of(victim)
+        best = Bracket(0.0, 0.0)
+        for rounds in [None] if turns is None else turns:
+            mine = [
+                k for k in every if rounds is None or view.sources.contributions[k].round in rounds
+            ]
+            found = view.largest(mine, self._bound)
+            best = Bracket(max(best.low, found.low), max(best.high, found.high))
+        return best
+
+    def _bound(self, one: Contribution) -> float:
+        """How far the unit moves a contribution."""
+        whole_vector = one.kind == Kind.BALL
+        if self.unit is Unit.AGENT:
+            return one.bound if whole_vector else math.inf
+        if one.kind == Kind.USERS:
+            return one.bound if self.unit is Unit.USER else 2.0 * one.bound
+        return 2.0 * one.bound if whole_vector else one.bound
+
+    def _rate(self, one: Contribution) -> float:
+        """How likely the unit is in the batches of a contribution."""
+        rate = self.sampling_rate if one.rate is None else one.rate
+        times = len(one.batches)
+        if one.users:
+            return rate if self.unit is Unit.USER else 1.0
+        if one.kind == Kind.USERS and self.unit is Unit.USER:
+            times *= self.records
+        return rate if times <= 1 else -math.expm1(times * math.log1p(-rate)) if rate < 1 else 1.0
+
+    def _told(self, view: _View, victim: int) -> tuple[tuple[Told, ...], bool]:
+        every = view.of(victim)
+        if self.unit is Unit.AGENT:
+            return (Told(1.0, view.largest(every, self._bound), False),) if every else (), False
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for k in every:
+            groups.setdefault(view.sources.contributions[k].batches, []).append(k)
+        told = []
+        for mine in groups.values():
+            ones = [view.sources.contributions[k] for k in mine]
+            ball = all(
+                one.kind == Kind.BALL or (one.kind == Kind.USERS and self.unit is Unit.RECORD)
+                for one in ones
+            )
+            told.append(Told(self._rate(ones[0]), view.largest(mine, self._bound), ball))
+        return tuple(told), len(groups) > 1 and view.meet(list(groups.values()))
+
+    def _view(self, done: _Done, adversary: Adversary, *, encrypted: bool) -> _View:
+        self._in_time()
+        if adversary.sees is Sees.ONE_MESSAGE:
+            raise NotAnswered("a single message is what papers count, and nobody's view")
+        rows: list[Rows] = list(done.end)
+        for message in done.seen:
+            rows.append(message.rows[_seen_by(adversary, message, encrypted=encrypted)])
+        return _View(done.sources, rows, adversary.agents)
+
+
+def _seen_by(adversary: Adversary, message: Message, *, encrypted: bool) -> list[int]:
+    """Which rows of a message an adversary sees."""
+    every = list(range(len(message.rows)))
+    if message.parties is None:
+        return every
+    if adversary.sees is Sees.LINKS:
+        return [] if encrypted else every
+    if adversary.sees is Sees.OWN_LINKS:
+        return [row for row in every if message.parties[row] & adversary.agents]
+    return []
+
+
+class _View:
+    """What an adversary sees: rows in each block of the points, and who contributed what."""
+
+    def __init__(self, sources: Sources, rows: Sequence[Rows], known: frozenset[int]) -> None:
+        """Stack rows by block, and drop the noise that the agents in `known` made.
+
+        Raises:
+            NotAnswered: there are too many.
+        """
+        self.sources, self._blocks = sources, dict[int, Whitened]()
+        columns, width = sources.columns, len(sources.columns)
+        parts = [at for at, one in enumerate(columns) if isinstance(one, tuple)]
+        hidden = [
+            at for at, one in enumerate(columns) if isinstance(one, frozenset) and not one & known
+        ]
+        self._places = {columns[at]: place for place, at in enumerate(parts)}
+        for block in sorted({of.block for of in rows}):
+            stacked = [of.wide(width) for of in rows if of.block == block]
+            table = np.unique(np.vstack(stacked)[:, [*parts, *hidden]], axis=0)
+            table = table[np.abs(table).max(axis=1, initial=0.0) > 0.0]
+            if len(table) > MOST_ROWS:
+                raise NotAnswered(f"the view has {len(table)} rows, and at most {MOST_ROWS} are checked")
+            self._blocks[block] = Whitened(table[:, : len(parts)], table[:, len(parts) :])
+
+    def of(self, victim: int) -> list[int]:
+        """The contributions of a victim."""
+        return [k for k, one in enumerate(self.sources.contributions) if one.owner == victim]
+
+    def _information(self, ks: Sequence[int]) -> dict[int, Array] | None:
+        """M of contributions in every block; None where one of them shows without noise."""
+        found = {}
+        for block, whitened in self._blocks.items():
+            there = [at for at, k in enumerate(ks) if (k, block) in self._places]
+            of = np.zeros((len(ks), len(ks)))
+            inner = whitened.information(np.array([self._places[ks[at], block] for at in there], int))
+            if inner is None:
+                return None
+            of[np.ix_(there, there)] = inner
+            found[block] = of
+        return found
+
+    def largest(self, ks: Sequence[int], bound: Callable[[Contribution], float]) -> Bracket:
+        """The squared joint sensitivity of contributions."""
+        if not ks:
+            return Bracket(0.0, 0.0)
+        found = self._information(ks)
+        if found is None:
+            return Bracket(math.inf, math.inf)
+        bounds = np.array([bound(self.sources.contributions[k]) for k in ks])
+        return largest_move(found, bounds) if found else Bracket(0.0, 0.0)
+
+    def meet(self, groups: Sequence[Sequence[int]]) -> bool:
+        """Whether contributions of different groups have noise in common."""
+        every = [k for group in groups for k in group]
+        which = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        apart = which[:, None] != which[None]
+        for of in (self._information(every) or {}).values():
+            sizes = np.sqrt(np.outer(of.diagonal(), of.diagonal()))
+            if (np.abs(of[apart]) > _MEETS * np.maximum(sizes[apart], 1e-300)).any():
+                return True
+        return False
+
+
+def _forms(state: Any) -> dict[str, values.Agents]:
+    """The fields of a state that are no public tensors."""
+    return {n: of for n, of in state._asdict().items() if isinstance(of, values.Agents)}
+
+
+def _ends(state: Any, names: Sequence[str] | None = None) -> list[Rows]:
+    """The fields that count as seen, of those that are named; a history never does."""
+    never = histories_of(state)
+    return [
+        of.rows
+        for name, of in _forms(state).items()
+        if name not in never and (names is None or name in names) and isinstance(of.rows, Rows)
+    ]
+
+
+def _block(of: values.Agents) -> int:
+    return of.rows.block if isinstance(of.rows, Rows) else 0
+
+
+def _public(state: Any) -> tuple[Any, ...]:
+    """The public tensors of a state, by content."""
+    if state is None:
+        return ()
+    return tuple(
+        (name, of.detach().cpu().numpy().tobytes())
+        for name, of in state._asdict().items()
+        if isinstance(of, Tensor)
+    )
