@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.batches.drawing import Scheme
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
 from ..step.local_steps import LocalSteps
@@ -197,17 +198,13 @@ class DenseRound(Operations):
         """See `Round.noise`."""
         owners = self._owners(like)
         table = np.eye(len(owners)) if factor is None else factor.detach().cpu().double().numpy()
-        for row, owner in enumerate(owners):
-            if owner >= 0 and not self._graph.active[owner]:
-                table = table.copy()
-                table[row] = 0.0  # an absent agent makes none
-        knowing = known_to or [
+        knowing = known_to or [  # an absent agent has the seed of what it shares
             frozenset(owners[row] for row in np.flatnonzero(of)) - {-1} for of in table.T
         ]
+        there = [owner < 0 or bool(self._graph.active[owner]) for owner in owners]
+        table = np.where(np.array(there)[:, None], table, 0.0)  # and makes none itself
         sources = [self._sources.noise(frozenset(who)) for who in knowing]
-        return type(like)(
-            Rows.at(sources, block=_block(like)).through(float(std) * np.asarray(table))
-        )
+        return type(like)(Rows.at(sources, block=_block(like)).through(float(std) * table))
 
     def _send(self, value: Value, parties: Sequence[frozenset[int]]) -> None:
         """Messages of the rows whose parties are more than one, or any agent and the server."""
@@ -218,6 +215,7 @@ class DenseRound(Operations):
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
+        del kind  # a name
         hear = [{j} for j in range(self.agents)]
         for receiver, sender in zip(self._receivers, self._senders, strict=True):
             hear[sender].add(receiver)
@@ -226,18 +224,21 @@ class DenseRound(Operations):
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
+        del kind  # a name
         pairs = zip(self._receivers, self._senders, strict=True)
         self._send(value, [frozenset({d, m}) if d != m else frozenset() for d, m in pairs])
         return Edges(_rows(value)[reply_order(self._graph).numpy()])
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
+        del kind  # a name
         there = self._graph.active
         self._send(value, [frozenset({j} if there[j] else ()) for j in range(self.agents)])
         return self._average(value)
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
+        del kind  # a name
         self._send(value, [frozenset(range(self.agents))])
         return Agents(_rows(value)[[0] * self.agents])
 
@@ -246,7 +247,20 @@ class DenseRound(Operations):
         return Server(_rows(value).through(there[None] / max(there.sum(), 1.0)))
 
     def _average_of(self, value: Agents, cohort: Cohort) -> Server:
-        return Server(_rows(value).through(self._there()[None] / (cohort.rate * self.agents)))
+        # A contribution that counts or not, by a coin of its agent, is another one than itself.
+        rate = cohort.rate if cohort.scheme is Scheme.POISSON else None
+        rows, columns = _rows(value), self._sources.columns
+        masked = np.zeros((len(rows), 0))
+        for column in np.flatnonzero(rows.cleaned.any(axis=0)):
+            part = columns[column]
+            if not isinstance(part, tuple):
+                raise NotAnswered("a cohort's sum holds noise")
+            one = self._sources.contributions[part[0]]._replace(cohort=rate)
+            at = self._sources.contribute(one, part[1] + 1)[part[1]]
+            masked = np.pad(masked, ((0, 0), (0, at + 1 - masked.shape[1])))
+            masked[:, at] = rows.of[:, column]
+        made = Rows(masked, np.abs(masked), rows.block)
+        return Server(made.through(self._there()[None] / (cohort.rate * self.agents)))
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""

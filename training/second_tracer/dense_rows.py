@@ -45,6 +45,8 @@ class Contribution(NamedTuple):
         users: whether its batch is one of whole users.
         bound: what its clipped vectors are at most, by norm.
         round: in which it is made.
+        cohort: the probability that its agent takes part in a trusted sum, which nobody sees; None
+            where that is decided by no coin.
     """
 
     owner: int
@@ -54,6 +56,7 @@ class Contribution(NamedTuple):
     users: bool
     bound: float
     round: int
+    cohort: float | None = 1.0
 
 
 @dataclass(slots=True)

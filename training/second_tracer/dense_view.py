@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-
 __all__ = ["Bracket", "Whitened", "largest_move"]
 
 Array = NDArray[np.float64]
@@ -63,9 +62,7 @@ class Whitened:
         return np.asarray(of.T @ of)
 
 
-def largest_move(
-    found: Mapping[int, Array], bounds: Array, *, start: int = 0
-) -> Bracket:
+def largest_move(found: Mapping[int, Array], bounds: Array, *, start: int = 0) -> Bracket:
     """The largest sum_kl <g_k, g_l> M_kl over vectors of bounded length.
 
     Args:
@@ -80,8 +77,10 @@ def largest_move(
     """
     if not np.isfinite(bounds).all():
         moved = [np.diag(of)[~np.isfinite(bounds)].any() for of in found.values()]
-        return Bracket(math.inf, math.inf) if any(moved) else largest_move(
-            found, np.where(np.isfinite(bounds), bounds, 0.0)
+        return (
+            Bracket(math.inf, math.inf)
+            if any(moved)
+            else largest_move(found, np.where(np.isfinite(bounds), bounds, 0.0))
         )
     scaled = {block: of * np.outer(bounds, bounds) for block, of in found.items()}
     count = len(bounds)
@@ -143,5 +142,3 @@ def _ascended(scaled: Mapping[int, Array], count: int, start: int) -> Bracket:
             if high - low <= _CLOSE * max(low, 1e-300) * count:
                 break
     return Bracket(low, high)
-
-

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,18 +22,17 @@ from torch import Tensor
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.guarantee import Unit
-from ..graphs.graph import Topology
+from ..graphs.graph import Graph, Topology
 from ..step import values
 from ..step.perform import histories_of, perform
-from .dense_rows import Contribution, Kind, NotAnswered, Rows, Sources, zeros
 from .dense_round import DenseRound, Message
+from .dense_rows import Contribution, Kind, NotAnswered, Rows, Sources, zeros
 from .dense_view import Bracket, Whitened, largest_move
 
 __all__ = ["Moves", "NotAnswered", "SecondTrace", "Told"]
 
 Array = NDArray[np.float64]
 MOST_ROWS = 800  # of a view
-_SECONDS = 20.0  # of one question
 _MEETS = 1e-8  # of two batches in one view, relative
 
 
@@ -44,11 +43,13 @@ class Told(NamedTuple):
         rate: the probability that the record is in the batch.
         squared: its squared joint sensitivity, at the noise of the run.
         ball: whether it moves within a ball.
+        cohort: the probability that its agent takes part; None where that is not by a coin.
     """
 
     rate: float
     squared: Bracket
     ball: bool
+    cohort: float | None = 1.0
 
 
 class Moves(NamedTuple):
@@ -88,6 +89,8 @@ class SecondTrace:
         sampling_rate: at which a record is drawn where the step names no rate.
         unit: whose data are hidden.
         records: of one user.
+        encrypted: whether nobody on a link can read what crosses it.
+        seconds: that all questions together may take.
         released: the fields of the last state that count as seen where all rounds are one release.
 
     Raises:
@@ -101,83 +104,83 @@ class SecondTrace:
     sampling_rate: float
     unit: Unit = Unit.RECORD
     records: int = 1
+    encrypted: bool = False
+    seconds: float = 20.0
     released: Sequence[str] = ("x", "y")
     _closed: list[tuple[int, _Done]] = field(default_factory=list)
     _whole: _Done | None = None
     remembers: bool = False
     _until: float = 0.0
+    _views: dict[tuple[int, Adversary], _View] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Give one question its time."""
-        self._until = time.monotonic() + _SECONDS
+        """Begin to count the time."""
+        self._until = time.monotonic() + self.seconds
 
     def _in_time(self) -> None:
         if time.monotonic() > self._until:
-            raise NotAnswered(f"the second tracer would take more than {_SECONDS:g} seconds")
+            raise NotAnswered(f"it would take more than {self.seconds:g} seconds")
 
     # Running the step.
 
-    def _run(self, *, apart: bool) -> Iterator[tuple[tuple[Any, ...], DenseRound, Any, Sources]]:
-        """The start and the rounds, each on columns of its own if they are looked at apart."""
-        sources, state, known = Sources(), None, {}
-        for number in range(self.rounds + 1):
-            graph = self.graph.at(number)
-            key = (id(graph), *_public(state))
-            if apart and number and key in known:
-                yield known[key]
-                continue
-            self._in_time()
-            sources = Sources() if apart else sources
-            round = DenseRound(graph, number=number, sources=sources)
-            began = state
-            function = self.step if number else self.init
-            state = perform(function, round, number=number, state=began).state
-            self.remembers = self.remembers or bool(histories_of(state))
-            told = (round, state, sources)
-            yield told
-            if apart:
-                state = state._replace(
-                    **{
-                        name: values.Agents(zeros(self.graph.agents, _block(of)))
-                        for name, of in _forms(state).items()
-                    }
-                )
-                equal = number > 0 and not round.asked_number and _public(state) == key[1:]
-                if equal:
-                    known[key] = told
+    def _perform(self, number: int, state: Any, sources: Sources) -> tuple[DenseRound, Any]:
+        """The start or a round, and the state after it."""
+        self._in_time()
+        done = DenseRound(self.graph.at(number), number=number, sources=sources)
+        function = self.step if number else self.init
+        state = perform(function, done, number=number, state=state).state
+        self.remembers = self.remembers or bool(histories_of(state))
+        return done, state
 
     @property
     def closed(self) -> list[tuple[int, _Done]]:
-        """Every distinct round, closed, with the number of rounds that are equal to it."""
-        if not self._closed:
-            by: dict[int, list[Any]] = {}
-            for round, state, sources in self._run(apart=True):
-                end = _ends(state)
-                one = by.setdefault(id(round), [0, _Done(sources, round.seen, end)])
-                one[0] += 1
-            self._closed = [(count, done) for count, done in by.values()]
-        return self._closed
+        """The start and every distinct round, each closed, with how many rounds are equal to it."""
+        if self._closed:
+            return self._closed
+        state, known, number = None, dict[Any, int](), 0
+        found: list[tuple[int, _Done]] = []
+        while number <= self.rounds:
+            key = (id(self.graph.at(number)), *_public(state))
+            if number and key in known:
+                at, same = known[key], isinstance(self.graph, Graph)
+                times = self.rounds - number + 1 if same else 1
+                found[at] = (found[at][0] + times, found[at][1])
+                number += times
+                continue
+            sources = Sources()
+            done, state = self._perform(number, state, sources)
+            found.append((1, _Done(sources, done.seen, _ends(state))))
+            if number and not done.asked_number and _public(state) == key[1:]:
+                known[key] = len(found) - 1
+            values_now = {
+                name: values.Agents(zeros(self.graph.agents, _block(of)))
+                for name, of in _forms(state).items()
+            }
+            state, number = state._replace(**values_now), number + 1
+        self._closed = found
+        return found
 
     @property
     def whole(self) -> _Done:
         """All rounds as one release; of the last state what is released."""
         if self._whole is None:
             seen: list[Message] = []
-            for round, state, sources in self._run(apart=False):
-                seen += round.seen
-                rows = sum(len(message.rows) for message in seen)
-                if rows > 8 * MOST_ROWS or len(sources.columns) > 8 * MOST_ROWS:
+            sources, state = Sources(), None
+            for number in range(self.rounds + 1):
+                done, state = self._perform(number, state, sources)
+                seen += done.seen
+                if max(sum(len(one.rows) for one in seen), len(sources.columns)) > 8 * MOST_ROWS:
                     raise NotAnswered(f"all rounds together have more than {MOST_ROWS} rows")
             self._whole = _Done(sources, seen, _ends(state, self.released))
         return self._whole
 
     # Looking at it.
 
-    def moves(self, adversary: Adversary, victim: int, *, encrypted: bool = False) -> Moves:
+    def moves(self, adversary: Adversary, victim: int) -> Moves:
         """What an adversary is told of a victim, round by round."""
         found, shared = [], False
         for count, done in self.closed:
-            view = self._view(done, adversary, encrypted=encrypted)
+            view = self._view(done, adversary)
             told, meet = self._told(view, victim)
             found.append((count, told))
             shared = shared or meet
@@ -188,7 +191,6 @@ class SecondTrace:
         adversary: Adversary,
         victim: int,
         *,
-        encrypted: bool = False,
         turns: Sequence[Sequence[int]] | None = None,
     ) -> Bracket:
         """The squared joint sensitivity of all rounds as one release.
@@ -196,11 +198,10 @@ class SecondTrace:
         Args:
             adversary: who sees.
             victim: whose record is at risk.
-            encrypted: whether nobody on a link can read it.
             turns: the sets of rounds in which a record may be, of which the worst counts; None
                 where it may be in all.
         """
-        view = self._view(self.whole, adversary, encrypted=encrypted)
+        view = self._view(self.whole, adversary)
         every = view.of(victim)
         best = Bracket(0.0, 0.0)
         for rounds in [None] if turns is None else turns:
@@ -231,30 +232,33 @@ class SecondTrace:
         return rate if times <= 1 else -math.expm1(times * math.log1p(-rate)) if rate < 1 else 1.0
 
     def _told(self, view: _View, victim: int) -> tuple[tuple[Told, ...], bool]:
-        every = view.of(victim)
-        if self.unit is Unit.AGENT:
-            return (Told(1.0, view.largest(every, self._bound), False),) if every else (), False
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for k in every:
-            groups.setdefault(view.sources.contributions[k].batches, []).append(k)
+        groups: dict[Any, list[int]] = {}
+        agent = self.unit is Unit.AGENT
+        for k in view.of(victim):
+            one = view.sources.contributions[k]
+            groups.setdefault((one.cohort, () if agent else one.batches), []).append(k)
         told = []
         for mine in groups.values():
             ones = [view.sources.contributions[k] for k in mine]
-            ball = all(
+            ball = not agent and all(
                 one.kind == Kind.BALL or (one.kind == Kind.USERS and self.unit is Unit.RECORD)
                 for one in ones
             )
-            told.append(Told(self._rate(ones[0]), view.largest(mine, self._bound), ball))
+            rate = 1.0 if agent else self._rate(ones[0])
+            squared = view.largest(mine, self._bound)
+            told.append(Told(rate, squared, ball, ones[0].cohort))
         return tuple(told), len(groups) > 1 and view.meet(list(groups.values()))
 
-    def _view(self, done: _Done, adversary: Adversary, *, encrypted: bool) -> _View:
+    def _view(self, done: _Done, adversary: Adversary) -> _View:
         self._in_time()
-        if adversary.sees is Sees.ONE_MESSAGE:
-            raise NotAnswered("a single message is what papers count, and nobody's view")
-        rows: list[Rows] = list(done.end)
-        for message in done.seen:
-            rows.append(message.rows[_seen_by(adversary, message, encrypted=encrypted)])
-        return _View(done.sources, rows, adversary.agents)
+        key = (id(done), adversary)
+        if key not in self._views:
+            rows: list[Rows] = list(done.end)
+            for message in done.seen:
+                seen = _seen_by(adversary, message, encrypted=self.encrypted)
+                rows.append(message.rows[seen])
+            self._views[key] = _View(done.sources, rows, adversary.agents)
+        return self._views[key]
 
 
 def _seen_by(adversary: Adversary, message: Message, *, encrypted: bool) -> list[int]:
@@ -290,7 +294,9 @@ class _View:
             table = np.unique(np.vstack(stacked)[:, [*parts, *hidden]], axis=0)
             table = table[np.abs(table).max(axis=1, initial=0.0) > 0.0]
             if len(table) > MOST_ROWS:
-                raise NotAnswered(f"the view has {len(table)} rows, and at most {MOST_ROWS} are checked")
+                raise NotAnswered(
+                    f"the view has {len(table)} rows, and at most {MOST_ROWS} are checked"
+                )
             self._blocks[block] = Whitened(table[:, : len(parts)], table[:, len(parts) :])
 
     def of(self, victim: int) -> list[int]:
@@ -303,7 +309,9 @@ class _View:
         for block, whitened in self._blocks.items():
             there = [at for at, k in enumerate(ks) if (k, block) in self._places]
             of = np.zeros((len(ks), len(ks)))
-            inner = whitened.information(np.array([self._places[ks[at], block] for at in there], int))
+            inner = whitened.information(
+                np.array([self._places[ks[at], block] for at in there], int)
+            )
             if inner is None:
                 return None
             of[np.ix_(there, there)] = inner
