@@ -32,6 +32,7 @@ from .prepare.new import new
 from .prepare.plan import plan
 from .read.account import account
 from .read.check import check
+from .read.check_account import check_account
 from .read.compare import compare
 from .read.person import person
 from .read.report import report
@@ -113,7 +114,7 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for command in (
-    *(new, budget, plan, design, account),
+    *(new, budget, plan, design, check_account, account),
     *(train, attack, invert, audit, sweep),
     *(report, check, compare, total, person, schema),
     *(table, plot, reproduce),

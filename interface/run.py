@@ -241,7 +241,8 @@ class Run:
         wanted = policy_of(policy) if isinstance(policy, Mapping) else load_policy(policy)
         with trusting(pins=wanted.code.allow):
             run = read_checked_run(self.folder)
-        return Checked(decide(wanted, run.facts, fixes=limit_fixes(run.config, run.spent)))
+            facts = run.facts_for(wanted)
+        return Checked(decide(wanted, facts, fixes=limit_fixes(run.config, run.spent)))
 
     def __repr__(self) -> str:
         """The folder, its rounds and what they cost."""

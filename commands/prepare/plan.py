@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from ...reports.judgement.advice import Advice
     from ...reports.judgement.gate import Decision
     from ...runs.readiness.readiness import Readiness
+    from ...training.accounts.traced_twice import TracedTwice
 
 __all__ = ["plan"]
 
 _LEAKS = ("leak", "within")
 _NOTES = ("no-target",)
+_SECONDS_TRACED = 10.0  # of a second tracer, with --check
 _LONG = 4.0  # seconds of a plan, above which the remedies, plans too, are skipped
 
 
@@ -65,7 +67,8 @@ def plan(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Build data and model too, and refuse what train would refuse."
+            "--check",
+            help="Build data and model too, refuse what train would refuse, and trace twice.",
         ),
     ] = False,
     out: Annotated[
@@ -91,6 +94,7 @@ def plan(
 
     Nothing is trained. The exit code is 2 on bad input, or with --check if train would refuse the
     run. With --strict it is 3 if a figure that is asked for is not proven, or a target is missed.
+    It is 4 if another library, or with --check a second tracer, contradicts a figure.
     """
     from ...privacy.errors import InputError
     from ...runs.run_file.run_file import load_run_file
@@ -147,6 +151,12 @@ def plan(
         from ...reports.judgement.gate import decide_plan
 
         decision = decide_plan(facts_of_plan(config, planned))
+    traced: dict[str, TracedTwice] = {}
+    if check:
+        from ...runs.plan.second_traces import second_traces
+
+        with waiting(told, "plan", "tracing the algorithm a second time, by other code"):
+            traced = second_traces(config, planned, seconds=_SECONDS_TRACED)
     described = with_opinions(planned)
     found, opinions = described.dump(), described.second_opinion or {}
     far = None
@@ -157,7 +167,8 @@ def plan(
     if json:
         said: dict[str, object] = {} if far is None else {"recipients": far.dump()}
         if ready is not None:
-            said["check"] = {"attack": ready.attack, "audit": ready.audit}
+            verdicts = {name: str(one.verdict) for name, one in traced.items()}
+            said["check"] = {"attack": ready.attack, "audit": ready.audit, "traced": verdicts}
         if decision is not None:
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
@@ -171,8 +182,14 @@ def plan(
             show_recipients(far, make_console())
         if ready is not None:
             _show_ready(ready)
+            _show_traced(traced)
     if contradicted := contradiction(opinions):
         raise ContradictedProof(contradicted)
+    if traced:
+        from ...runs.plan.second_traces import contradicted_trace
+
+        if contradicted := contradicted_trace(traced):
+            raise ContradictedProof(contradicted)
     if decision is not None:
         _refuse(decision)
 
@@ -205,6 +222,17 @@ def _show_ready(ready: Readiness) -> None:
     for command, why in (("attack", ready.attack), ("audit", ready.audit)):
         if why is not None:
             _say_indented(console, f"overhear {command} would refuse it: {why}")
+
+
+def _show_traced(traced: Mapping[str, TracedTwice]) -> None:
+    """A line for each verdict of the second tracer, with its adversaries."""
+    from ...runs.plan.second_traces import trace_words
+
+    console, grouped = make_console(), dict[str, list[str]]()
+    for name, one in traced.items():
+        grouped.setdefault(trace_words(one), []).append(name)
+    for words, names in grouped.items():
+        say(console, f"second tracer on {', '.join(names)}: {words}")
 
 
 def _show_plan(

@@ -81,7 +81,7 @@ def _decided(folder: Path, wanted: Policy) -> Decision:
         run = read_checked_run(folder)
         return decide(
             wanted,
-            run.facts,
+            run.facts_for(wanted),
             fixes=limit_fixes(run.config, run.spent),
             risks=limit_risks(run.config, run.spent),
         )

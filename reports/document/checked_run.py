@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
@@ -21,10 +21,14 @@ from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
+from ...runs.folder.accounted_run import read_run
 from ...runs.folder.released import read_released
 from ...runs.folder.sums import check_sums
+from ...runs.plan.plan import Plan
+from ...runs.plan.second_traces import second_traces
 from ...runs.run_file.run_file import RunFile, load_run_file
 from ..judgement.facts import Facts, facts_of_report
+from ..judgement.policy import Policy
 from ..plain_text import plain
 from ..schema import Report
 from .collect import SCHEMA, collect
@@ -50,6 +54,7 @@ class CheckedRun:
         report: the object of privacy.json, computed anew.
         reported: whether privacy.json was there; with the same content, where that was asked for.
         spent: the ledger.
+        plan: of the run file, from which the figures are.
     """
 
     folder: Path
@@ -57,6 +62,7 @@ class CheckedRun:
     report: Report
     reported: bool
     spent: Spent
+    plan: Plan
 
     @property
     def victim(self) -> int | None:
@@ -74,6 +80,14 @@ class CheckedRun:
             missing=len(planned) - len(set(self.spent.numbers) & set(planned)),
             victim=self.victim,
         )
+
+    def facts_for(self, policy: Policy) -> Facts:
+        """What a policy judges: with a second trace of the algorithm where it asks for one."""
+        facts = self.facts
+        if not policy.evidence.second_opinion or facts.ran is None:
+            return facts
+        traced = second_traces(self.config, self.plan)
+        return replace(facts, ran=replace(facts.ran, traced=traced))
 
 
 def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
@@ -96,7 +110,9 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     read_evidence(folder / run_folder.MEMBERSHIP, Membership)
     read_evidence(folder / run_folder.LAST_MODEL, LastModel)
     reported = (folder / run_folder.PRIVACY).exists()
-    report = collect(folder, recipients=_told_of(folder) if reported and hold_report else None)
+    read = read_run(folder)
+    told = _told_of(folder) if reported and hold_report else None
+    report = collect(folder, recipients=told, read=read)
     if reported and hold_report:
         _check_report(folder, report.dump())
     return CheckedRun(
@@ -105,6 +121,7 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
         report=report,
         reported=reported,
         spent=read_released(folder),
+        plan=read.plan,
     )
 
 

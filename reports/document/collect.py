@@ -24,7 +24,12 @@ from ...runs.evidence.last_model import read_last_model
 from ...runs.evidence.membership import read_membership
 from ...runs.evidence.schema import Attack
 from ...runs.folder import folder as run_folder
-from ...runs.folder.accounted_run import epsilon_of_ledger, read_run, released_sensitivities
+from ...runs.folder.accounted_run import (
+    AccountedRun,
+    epsilon_of_ledger,
+    read_run,
+    released_sensitivities,
+)
 from ...runs.folder.records import header_of, read_environment, read_metrics
 from ...runs.folder.sums import write_sums
 from ...runs.plan.plan import Plan
@@ -98,20 +103,27 @@ def _pictures(folder: Path, attack: Attack | None, *, show_records: bool) -> dic
     }
 
 
-def collect(folder: Path, *, others: Sequence[Path] = (), recipients: int | None = None) -> Report:
+def collect(
+    folder: Path,
+    *,
+    others: Sequence[Path] = (),
+    recipients: int | None = None,
+    read: AccountedRun | None = None,
+) -> Report:
     """The report of a run that is finished or not, from the files of its folder alone.
 
     Args:
         folder: of the run.
         others: folders of runs on the same records, with which the total is given.
         recipients: the agent of whose record final models and distant agents are told.
+        read: the run, where it was read already.
 
     Raises:
         FileNotFoundError: no run is in the folder, or one that released nothing.
         ValueError: its files cannot be read, or do not belong together.
     """
     # What the run's files say, each held against the others.
-    found = read_run(folder)
+    found = read or read_run(folder)
     config, built, plan, spent = found.config, found.built, found.plan, found.spent
     attack, audit = read_attack(folder), read_audit(folder)
     metrics = read_metrics(folder / run_folder.METRICS)

@@ -17,6 +17,7 @@ from ...runs.evidence.schema import Attack, Audit
 from ...runs.plan.plan import Plan
 from ...runs.plan.schema import SecondOpinion, Target
 from ...runs.run_file.run_file import RunFile
+from ...training.accounts.traced_twice import TracedTwice
 from ...training.own.algorithms import algorithm_named, known_algorithm
 from ..schema import Remedy as Fix
 from ..schema import Report
@@ -140,6 +141,8 @@ class Ran:
         attack, audit, membership, last_model: the evidence, or None.
         fixes: what would have met the target, as privacy.json holds it.
         opinions: by adversary what another library says of its figure.
+        traced: by adversary what a second tracer says of its joint sensitivity; empty where none
+            was asked.
     """
 
     folder: str
@@ -160,6 +163,7 @@ class Ran:
     opinions: Mapping[str, SecondOpinion] = field(default_factory=dict)
     membership: Membership | None = None
     last_model: LastModel | None = None
+    traced: Mapping[str, TracedTwice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

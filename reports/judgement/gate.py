@@ -23,7 +23,7 @@ from .findings import Finding, Fixes, Kind, Risks, judge, no_fixes
 from .notes import notes
 from .phrases import NOTHING_SINGLED_OUT, Note
 from .policy import Evidence, Limit, Policy
-from .proofs import against_proofs, of_membership, of_opinion
+from .proofs import against_proofs, of_membership, of_opinion, of_trace
 from .sentence import Figure, Value, text_of
 from .wording import plain_sentences, sentence
 
@@ -67,6 +67,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.AUDITED,
         Kind.TRIED,
         Kind.CONFIRMED,
+        Kind.TRACED,
         Kind.INFERRED,
     ),
     Outcome.OVER: (
@@ -87,6 +88,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.REBUILT,
         Kind.MEASURED,
         Kind.OPINION_CONTRADICTS,
+        Kind.TRACE_CONTRADICTS,
         Kind.MEMBERS_GUESSED,
         Kind.LAST_MODEL,
         Kind.CHECK_FAILED,
@@ -248,12 +250,14 @@ def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
         yield "proof: not contradicted by the attack", rebuilt or [agrees]
     if ran.audit is not None:
         by_models = (Kind.MEMBERS_GUESSED, Kind.LAST_MODEL)
-        others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS, *by_models)
+        others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS, Kind.TRACE_CONTRADICTS, *by_models)
         told = [one for one in against if one.kind not in others]
         refuted = [one for one in told if one.kind is not Kind.SUSPICIOUS]
         yield "proof: not contradicted by the audit", refuted or told or [_agrees(ran.audit)]
     if doubted := [one for one in against if one.kind is Kind.OPINION_CONTRADICTS]:
         yield "proof: not contradicted by a second opinion", doubted
+    if told := [one for one in against if one.kind is Kind.TRACE_CONTRADICTS]:
+        yield "proof: not contradicted by a second tracer", told
     if guessed := [one for one in against if one.kind is Kind.MEMBERS_GUESSED]:
         yield "proof: not contradicted by guesses of members", guessed
     if told := [one for one in against if one.kind is Kind.LAST_MODEL]:
@@ -279,6 +283,7 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
     if wanted.second_opinion:
         for name in dict.fromkeys(limit.adversary for limit in policy.limits):
             yield f"second opinion on {name}", of_opinion(name, facts)
+            yield f"second trace of {name}", of_trace(name, facts)
     if wanted.wants_membership:
         yield "membership", of_membership(wanted.membership_tpr_at_1_percent, facts)
     if wanted.wants_audit:

@@ -44,6 +44,7 @@ HEADLINES: Mapping[Kind, str] = {
     Kind.REBUILT: "Contradicted: an attack found more than is proven",
     Kind.MEASURED: "Contradicted: the audit found more than is proven",
     Kind.OPINION_CONTRADICTS: "Contradicted: another library finds more than is proven",
+    Kind.TRACE_CONTRADICTS: "Contradicted: a second tracer finds more than is proven",
     Kind.MEMBERS_GUESSED: "Contradicted: more members were guessed than is proven",
     Kind.LAST_MODEL: "Contradicted: last models tell more than is proven",
     Kind.CHECK_FAILED: "Not met: a check of the audit failed",
@@ -126,6 +127,18 @@ KINDS: Mapping[Kind, str] = {
     Kind.CONFIRMED: (
         "{library} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the "
         "same releases; the {ours} that is stated is {ratio} of its upper bound."
+    ),
+    Kind.TRACE_CONTRADICTS: (
+        "A second tracer, which shares no code with the first, finds more against {adversary}: "
+        "{why}; over all rounds a joint sensitivity of {second}, where {first} is stated."
+    ),
+    Kind.NOT_TRACED: (
+        "The joint sensitivity to {adversary} was not held against a second tracer: {why}. Change "
+        "what it names, and train again, or leave `second_opinion` out of the policy."
+    ),
+    Kind.TRACED: (
+        "A second tracer, which shares no code with the first, finds no more against {adversary}: "
+        "over all rounds a joint sensitivity of {second}, where {first} is stated."
     ),
     Kind.CHECK_FAILED: (
         "The check {check} of the implementation failed ({said}), so what ran is not what was "

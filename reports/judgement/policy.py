@@ -153,7 +153,10 @@ class Evidence(Table):
     membership_tpr_at_1_percent: Annotated[float, Field(gt=0, le=1)] | None = None
     """Most members that any attack may find at 1 % false positives, its interval included."""
     second_opinion: bool = False
-    """Whether dp-accounting must confirm the figure of every adversary that has a limit."""
+    """Whether dp-accounting must confirm the figure of every adversary that has a limit.
+
+    A second tracer must find no more in what is sent, too.
+    """
     declared: DeclaredName | None = None
     """Whether figures of declared releases pass: those that kept releases agree with, or all.
 

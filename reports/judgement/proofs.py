@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from ...attacks.bounds.evidence import LINKS
 from ...privacy.reference.second_opinion import AGREES_WITHIN
 from ...runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
+from ...training.accounts.traced_twice import Verdict
 from .facts import Facts
 from .findings import Action, Finding, Kind, Remedy
 from .sentence import Figure, Value
 
-__all__ = ["against_proofs", "of_membership", "of_opinion"]
+__all__ = ["against_proofs", "of_membership", "of_opinion", "of_trace"]
 
 _REFUTED = "contradicted"
 _RATE = 0.01  # of false positives, at which a policy limits members that are found
@@ -30,6 +31,8 @@ def against_proofs(facts: Facts) -> tuple[Finding, ...]:
         return ()
     opinions = (of_opinion(name, facts) for name in facts.ran.opinions)
     told = [one for one in opinions if one.kind is Kind.OPINION_CONTRADICTS]
+    traced = (of_trace(name, facts) for name in facts.ran.traced)
+    told += [one for one in traced if one.kind is Kind.TRACE_CONTRADICTS]
     refuted = (*_refuted(facts.ran.audit, facts), *_rebuilt(facts), *told)
     return (*refuted, *_guessed(facts), *_told_by_last_models(facts))
 
@@ -150,6 +153,33 @@ def of_opinion(adversary: str, facts: Facts) -> Finding:
 
 def _without(name: str, why: str) -> Finding:
     return Finding(kind=Kind.NO_OPINION, adversary=name, words={"why": why})
+
+
+def of_trace(adversary: str, facts: Facts) -> Finding:
+    """What a second tracer says of the joint sensitivity to one adversary."""
+    traced = {} if facts.ran is None else facts.ran.traced
+    claim = facts.claim(adversary)
+    name = adversary if claim is None else claim.name
+    found = traced.get(name)
+    if claim is None or found is None:
+        why = "the run does not account for it" if claim is None else "none was asked"
+        return Finding(kind=Kind.NOT_TRACED, adversary=name, words={"why": why})
+    if found.second is None:
+        return Finding(kind=Kind.NOT_TRACED, adversary=name, words={"why": found.because})
+    words: dict[str, Value] = {
+        "why": found.because,
+        "first": Figure("exact", found.first),
+        "second": Figure("exact", found.second),
+    }
+    if found.verdict is not Verdict.CONTRADICTED:
+        return Finding(kind=Kind.TRACED, adversary=name, figure=found.second, words=words)
+    return Finding(
+        kind=Kind.TRACE_CONTRADICTS,
+        adversary=name,
+        figure=found.second,
+        remedy=(Remedy(action=Action.DISTRUST),),
+        words=words,
+    )
 
 
 def _rebuilt(facts: Facts) -> Iterator[Finding]:

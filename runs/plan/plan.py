@@ -76,6 +76,7 @@ class Plan:
         participation: who takes part in which round; None where everybody does in all.
         missing: how many agents may be missing besides; None where none may.
         joined_within: of graphs that take turns, how many rounds in a row join all agents.
+        account: what the figures are from.
     """
 
     statement: Statement
@@ -94,6 +95,7 @@ class Plan:
     participation: Participation | None = None
     missing: Missing | None = None
     joined_within: int | None = None
+    account: Account | None = None
 
     def guarantee(self, adversary: str) -> Guarantee:
         """The statement for one adversary."""
@@ -278,6 +280,7 @@ def make_plan(
         participation=participation_of(graph),
         missing=_missing_of(config),
         joined_within=joined_within(graph),
+        account=found,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...privacy.adversary import (
@@ -31,7 +31,7 @@ from ..second_tracer.second_trace import Moves, NotAnswered, SecondTrace
 from .result import Account
 from .subject import Subject
 
-__all__ = ["TracedTwice", "Verdict", "check_account", "check_figures"]
+__all__ = ["TracedTwice", "Verdict", "check_account"]
 
 _AGREES = 1e-9  # relative
 _SECONDS = 20.0  # of all figures of an account together
@@ -69,7 +69,9 @@ class TracedTwice:
     because: str = ""
 
 
-def check_account(account: Account, *, seconds: float = _SECONDS) -> dict[str, TracedTwice]:
+def check_account(
+    account: Account, *, victim: int | None = None, seconds: float = _SECONDS
+) -> dict[str, TracedTwice]:
     """Hold every joint sensitivity of an account against a second tracer.
 
     The second tracer runs the same step on dense numbers, stacks what an adversary sees, and takes
@@ -78,10 +80,11 @@ def check_account(account: Account, *, seconds: float = _SECONDS) -> dict[str, T
 
     Args:
         account: of a run with a few dozen agents; larger ones are not checked.
+        victim: the only agent whose record is meant; None where any is.
         seconds: that it may take; figures that were not reached are not checked.
 
     Returns:
-        A verdict by adversary.
+        A verdict by adversary; a single message is how papers count, and nobody's view.
 
     >>> from overhear import account
     >>> known = account("dpdl", graph="ring:5", rounds=10, sampling_rate=0.1, delta=1e-5,
@@ -90,40 +93,14 @@ def check_account(account: Account, *, seconds: float = _SECONDS) -> dict[str, T
     >>> str(found.verdict), round(found.first, 6), round(found.second, 6)
     ('agrees', 5.477226, 5.477226)
     """
-    return check_figures(
-        account.subject,
-        account.joint_sensitivities,
-        statement=account.said_of,
-        noise_multiplier=account.noise_multiplier,
-        encrypted=account.encrypted,
-        seconds=seconds,
+    asked = _Asked(
+        account.subject, account.said_of, account.noise_multiplier, account.encrypted, victim
     )
-
-
-def check_figures(
-    subject: Subject,
-    stated: Mapping[str, JointSensitivity],
-    *,
-    statement: Statement,
-    noise_multiplier: float,
-    encrypted: bool = False,
-    victim: int | None = None,
-    seconds: float = _SECONDS,
-) -> dict[str, TracedTwice]:
-    """The same of joint sensitivities by adversary.
-
-    Args:
-        subject: the run.
-        stated: what is accounted for, by adversary.
-        statement: what the figures are said of.
-        noise_multiplier: of the run.
-        encrypted: whether nobody on a link can read what crosses it.
-        victim: the only agent whose record is meant; None where any is.
-        seconds: that all of it may take.
-    """
-    asked = _Asked(subject, statement, noise_multiplier, encrypted, victim)
     second = asked.traced(seconds)
-    return {name: asked.held(name, one, second) for name, one in stated.items()}
+    every = account.joint_sensitivities.items()
+    return {
+        name: asked.held(name, one, second) for name, one in every if name != SINGLE_MESSAGE.name
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +162,6 @@ class _Asked:
         apart = any(one.sampling_rate != 1.0 or one.rounds > 1 for one in first.releases)
         if self.noise == 0:
             why = "no noise is added, and no figure is finite"
-        elif first.adversary.name == SINGLE_MESSAGE.name:
-            why = "a single message is how papers count, and nobody's view"
         elif first.status is Status.CANNOT_BE_EXPRESSED:
             why = "no figure is stated that it could be held against"
         elif self.statement.holders:
