@@ -82,9 +82,7 @@ def _planned(run: Path, overrides: list[str] | tuple[()]) -> tuple[RunFile, Plan
         config = load_run_file(run, overrides, notice=tell)
         return config, make_plan(config, notice=tell)
     if overrides:
-        raise InputError(
-            "--set changes a run file, and a folder is a run that was made; leave it out"
-        )
+        raise InputError(f"--set changes a run file, and {run} is a run that was made; drop it")
     held = read_run(run)
     return held.config, held.plan
 

@@ -168,10 +168,12 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
         return Finding(kind=Kind.NOT_TRACED, adversary=name, words={"why": found.because})
     words: dict[str, Value] = {
         "why": found.because,
-        "first": Figure("exact", found.first),
-        "second": Figure("exact", found.second),
+        "first": Figure("given", found.first),
+        "second": Figure("given", found.second),
     }
     if found.verdict is not Verdict.CONTRADICTED:
+        words |= {"first": Figure("precise", found.first)}
+        words |= {"second": Figure("lower", found.second)}
         return Finding(kind=Kind.TRACED, adversary=name, figure=found.second, words=words)
     return Finding(
         kind=Kind.TRACE_CONTRADICTS,

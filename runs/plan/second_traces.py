@@ -49,7 +49,7 @@ def trace_words(found: TracedTwice) -> str:
 
 
 def contradicted_trace(found: Mapping[str, TracedTwice]) -> str:
-    """The sentence for figures that a second tracer contradicts; empty where it contradicts none."""
+    """The sentence for figures that a second tracer contradicts; empty without any."""
     said = [
         f"a second tracer finds more against {name} than is stated ({one.because})"
         for name, one in found.items()

@@ -24,8 +24,9 @@ from ...privacy.adversary import (
 from ...privacy.batches.patterns import PatternKind
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status, Unit
+from ...privacy.participation import Reach
 from ..algorithms.algorithm import bind
-from ..exposure.sensitivity import JointSensitivity, Reach, Release
+from ..exposure.sensitivity import JointSensitivity, Release
 from ..graphs.graph import ScheduledGraph
 from ..second_tracer.second_trace import Moves, NotAnswered, SecondTrace
 from .result import Account
@@ -226,13 +227,14 @@ class _Asked:
             # What is stated bounds every pair that the name stands for, largest by largest.
             every = [second.moves(who, v) for who, v in self._pairs(name, first)]
         theirs = _largest([_theirs(one, rates=rates, agent=agent) for one in every])
+        square = math.fsum(s * n for of in theirs.values() for s, n in of)
         verdict, because = _compared(ours, theirs)
         if verdict is not Verdict.CONTRADICTED:
             for who, victim in self._pairs(name, first):
                 other = second.moves(who, victim)
                 if _below(stated, other.sum_of_squares) or (other.shared and math.isfinite(stated)):
                     return Verdict.CONTRADICTED, other.sum_of_squares, _more(who, victim)
-        return verdict, moves.sum_of_squares, because
+        return verdict, square, because
 
 
 _Key = tuple[float | None, float | None, bool]  # rate, that of its cohort, whether it is a ball

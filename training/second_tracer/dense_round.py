@@ -320,8 +320,8 @@ class DenseRound(Operations):
                 raise NotAnswered("a bounded function is given more than sums of one batch")
             first = made[0][0]
             bound = lipschitz * math.fsum(by * one.bound for one, by in made)
-            one = first._replace(owner=owner, bound=bound)
-            columns += self._sources.contribute(one, 1)
+            moved = first._replace(owner=owner, bound=bound)
+            columns += self._sources.contribute(moved, 1)
         return Agents(Rows.at(columns, block=rows.block))
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:

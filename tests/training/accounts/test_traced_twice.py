@@ -1,0 +1,255 @@
+"""Two tracers agree on the registry, and the second one finds faults that are put into the first.
+
+None of this is a matter of chance: both tracers compute, and 1e-9 is far above their rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from overhear import account
+from overhear.privacy.view import view as first_view
+from overhear.training import ALGORITHMS, Agents, Form, Round
+from overhear.training.accounts.traced_twice import TracedTwice, Verdict, check_account
+from overhear.training.step.operations import reply_order
+from overhear.training.step.values import Edges
+from overhear.training.tracing.traced_round import TracedRound
+
+RUN: Mapping[str, Any] = {
+    "graph": "ring:5",
+    "rounds": 4,
+    "sampling_rate": 0.1,
+    "batch_size": 10,
+    "delta": 1e-5,
+    "noise_multiplier": 2.0,
+    "adversaries": ["eavesdropper", "neighbour", "final-models", "coalition:1,2", "all-others"],
+}
+FORMS = [(name, form) for name, one in ALGORITHMS.items() for form in one.forms]
+ABSENT = np.array([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 1]])
+
+
+def checked(*algorithm: Any, **asked: Any) -> dict[str, TracedTwice]:
+    return check_account(account(*algorithm, **{**RUN, **asked}))
+
+
+def verdicts(found: Mapping[str, TracedTwice]) -> set[Verdict]:
+    return {one.verdict for one in found.values()}
+
+
+def asked_of(name: str) -> dict[str, Any]:
+    """What an algorithm of the registry needs besides."""
+    records = {"records": 100} if ALGORITHMS[name].needs_records else {}
+    return records | ({"graph": "server:5"} if name in ("dp-sgda", "dp-fedavg") else {})
+
+
+def check_agreement(found: Mapping[str, TracedTwice]) -> None:
+    for name, one in found.items():
+        assert one.verdict is Verdict.AGREES, (name, one)
+        assert one.second == pytest.approx(one.first, rel=1e-9), (name, one)
+
+
+@pytest.mark.parametrize("name", ["dpdl", "decor", "dp-cga", "dp-netfleet"])
+def test_two_tracers_agree(name: str) -> None:
+    found = checked(name, adversaries=["eavesdropper", "neighbour"], graph="ring:4", rounds=2)
+    check_agreement(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_two_tracers_agree_on_the_registry(name: str, form: Form) -> None:
+    check_agreement(checked(name, form=form, **asked_of(name)))
+
+
+DRAWN: Mapping[str, Any] = {"records": 100, "adjacency": "zero-out"}
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    # whose data are hidden
+    ("whisper", {"unit": "agent", "clip": "batch"}),
+    ("dp-cga", {"unit": "agent", "clip": "batch"}),
+    ("decor", {"unit": "agent", "clip": "batch", "adjacency": "replace-one"}),
+    ("dp-fedavg", {"unit": "agent", "graph": "server:5"}),
+    ("dp-fedavg", {"unit": "agent", "graph": "server:5", "cohort": "fixed", "cohort_rate": 0.4}),
+    ("dp-cga", {"clip": "batch"}),
+    ("dp-dpsgd", {"unit": "user", "records_per_person": 3}),
+    ("dp-netfleet", {"unit": "user", "records_per_person": 3, "batches": "per-round"}),
+    # how they are drawn
+    ("dp-netfleet", {"batches": "per-round", "local_steps": 4}),
+    ("dp-netfleet", {"sampling": "fixed", **DRAWN}),
+    ("dpdl", {"sampling": "shuffled", **DRAWN}),
+    ("dpdl", {"sampling": "cyclic", "records": 100, "adjacency": "replace-one"}),
+    ("dp-dpsgd", {"largest_batch": 20, **DRAWN}),
+    ("dp-fedavg", {"graph": "server:5", "local_data": "one-batch", "cohort_rate": 0.4}),
+    ("dp-fedavg", {"graph": "server:5", "local_data": "batches", "cohort_rate": 1.0}),
+    (
+        "dp-fedavg",
+        {"graph": "server:5", "cohort": "shuffled", "cohort_rate": 0.4, "local_data": "batches"},
+    ),
+    # which rounds a record, or an agent, is in
+    ("dp-ftrl", {"participation": {"cycle": 2}}),
+    ("mafalda", {"participation": {"cycle": 3}, "rounds": 7}),
+    ("decor-over-time", {"participation": [1, 3]}),
+    ("dpdl", {"active": ABSENT}),
+    ("whisper", {"active": ABSENT}),
+    ("cdp-dsgd", {"active": ABSENT}),
+    # graphs, links and numbers
+    ("dpdl", {"graph": "star:6"}),
+    ("decor", {"graph": "grid:9"}),
+    ("dp-cga", {"graph": "full:6"}),
+    ("muffliato", {"graph": "star:6"}),
+    ("dyn-d2p", {"graph": "directed-ring:6", "rounds": 12}),
+    ("dyn-d2p", {"graph": "directed-exponential:6"}),
+    ("decor", {"links": "encrypted", "adversaries": ["eavesdropper", "all-others"]}),
+    ("dp-dpsgd", {"learning_rate": {"schedule": "cosine", "start": 0.1}}),
+    ("dpdl", {"rounds": 100_000, "noise_multiplier": 8.0}),
+    ("dpdl", {"clip_norm": 3.0, "noise_multiplier": 0.7}),
+    ("decor", {"graph": "ring:40", "adversaries": ["eavesdropper"]}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "asked"), OTHERS)
+def test_two_tracers_agree_on_units_batches_and_graphs(name: str, asked: dict[str, Any]) -> None:
+    check_agreement(checked(name, **asked))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "asked", "why"),
+    [
+        ("dpdl", {"missing": 1, "adversaries": ["eavesdropper"]}, "may be missing"),
+        ("dpdl", {"holders": [0, 3], "adversaries": ["eavesdropper"]}, "one person at several"),
+        ("dp-ftrl", {"participation": {"apart": 2}}, "does not count turns"),
+        ("dp-dpsgd", {"participation": {"cycle": 2}}, "does not count turns"),
+        ("dp-dpsgd", {"noise_multiplier": 0.0}, "no noise"),
+    ],
+)
+def test_what_is_not_checked_is_not_confirmed(name: str, asked: dict[str, Any], why: str) -> None:
+    found = checked(name, **asked)
+    assert verdicts(found) == {Verdict.NOT_CHECKED}
+    assert all(why in one.because and one.second is None for one in found.values())
+
+
+def test_a_view_that_is_too_large_is_not_checked() -> None:
+    known = account("dp-dpsgd", **{**RUN, "adversaries": ["eavesdropper"]})
+    (one,) = check_account(known, seconds=1e-9).values()
+    assert (one.verdict, one.second) == (Verdict.NOT_CHECKED, None)
+    assert "it would take more than" in one.because
+
+
+class State(NamedTuple):
+    x: Agents
+
+
+def init(round: Round) -> State:
+    return State(round.initial())
+
+
+def crossed(state: State, round: Round, *, clip_norm: float, noise_std: float) -> State:
+    """Gradients on neighbours' models, which go back to them: three of one batch on a ring."""
+    models = round.broadcast(state.x, kind="model")
+    sums = round.clipped_sums(models, batch=round.draw(), clip_norm=clip_norm)
+    back = round.reply(sums + round.noise(sums, std=noise_std), kind="cross-gradient")
+    return State(state.x - round.sum_in(back))
+
+
+Original = Callable[..., Any]
+
+
+def smaller(of: Original, *given: Any) -> float:
+    """A joint sensitivity times .9."""
+    return float(0.81 * of(*given))
+
+
+def forgotten(of: Original, self: TracedRound, value: Edges, *, kind: str) -> Edges:
+    """A message that nobody is said to see."""
+    del of, kind
+    return Edges(value.rows[reply_order(self._graph)])
+
+
+def noise_twice(of: Original, self: TracedRound, like: Any, *, std: float, **more: Any) -> Any:
+    """Noise counted twice."""
+    return of(self, like, std=2.0 * std, **more)
+
+
+def batch_twice(of: Original, self: TracedRound, points: Any, *, batch: Any, **more: Any) -> Any:
+    """One batch counted as two, each drawn by itself."""
+    taken = self.__dict__.setdefault("_taken", [])
+    taken.append(batch)
+    return of(self, points, batch=self.draw() if len(taken) == 2 else batch, **more)
+
+
+FAULTS = [
+    (first_view, "squared_joint_sensitivity", smaller, "is stated"),
+    (TracedRound, "reply", forgotten, "is stated"),
+    (TracedRound, "noise", noise_twice, "is stated"),
+]
+
+
+def test_an_honest_step_agrees() -> None:
+    check_agreement(checked(init, crossed, adversaries=["eavesdropper", "neighbour"]))
+
+
+@pytest.mark.parametrize(("where", "name", "fault", "said"), FAULTS)
+def test_a_fault_of_the_first_tracer_is_found(
+    where: Any, name: str, fault: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(where, name)
+
+    @functools.wraps(original)
+    def planted(*given: Any, **named: Any) -> Any:
+        return fault(original, *given, **named)
+
+    monkeypatch.setattr(where, name, planted)
+    found = checked(init, crossed, adversaries=["eavesdropper"])["eavesdropper"]
+    assert found.verdict is Verdict.CONTRADICTED
+    assert found.second is not None
+    assert found.first < 0.95 * found.second
+    assert said in found.because
+
+
+def test_a_batch_that_the_first_tracer_counts_as_two_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = {"batches": "per-round", "adversaries": ["eavesdropper"]}
+    check_agreement(checked("dp-netfleet", **asked))
+    original = TracedRound._clipped_sums
+    monkeypatch.setattr(TracedRound, "_clipped_sums", functools.partialmethod(_twice, original))
+    found = checked("dp-netfleet", **asked)["eavesdropper"]
+    assert found.verdict is Verdict.CONTRADICTED
+    assert found.first == pytest.approx(found.second)  # the sum of squares alone shows nothing
+    assert "moves a sum by" in found.because
+
+
+def _twice(self: TracedRound, of: Original, *given: Any, **named: Any) -> Any:
+    return batch_twice(of, self, *given, **named)
+
+
+def test_another_pair_that_is_told_more_and_another_rate_are_found() -> None:
+    known = account("dpdl", **{**RUN, "graph": "star:5", "adversaries": ["eavesdropper"]})
+    [(name, stated)] = known.joint_sensitivities.items()
+    assert stated.victim == 0  # the hub, of whom five cross-gradients are released
+    leaf = account("dpdl", **{**RUN, "graph": "star:5", "adversaries": ["eavesdropper"]}, victim=1)
+    wrong = dataclasses.replace(known, joint_sensitivities=leaf.joint_sensitivities)
+    found = check_account(wrong)[name]
+    assert found.verdict is Verdict.CONTRADICTED
+    assert found.because == "eavesdropper is told more of agent 0"
+    assert check_account(leaf, victim=1)[name].verdict is Verdict.AGREES
+    release = stated.releases[0]._replace(sampling_rate=0.05)
+    slower = {name: stated._replace(releases=(release,))}
+    found = check_account(dataclasses.replace(known, joint_sensitivities=slower))[name]
+    assert found.verdict is Verdict.CONTRADICTED
+    assert "more batches at sampling rate 0.1" in found.because
+
+
+def test_more_than_is_told_is_looser_and_contradicts_nothing() -> None:
+    known = account("dpdl", **{**RUN, "adversaries": ["eavesdropper"]})
+    [(name, stated)] = known.joint_sensitivities.items()
+    release = stated.releases[0]._replace(joint_sensitivity=2.0)
+    larger = {name: stated._replace(releases=(release,))}
+    found = check_account(dataclasses.replace(known, joint_sensitivities=larger))[name]
+    assert (found.verdict, found.because) == (Verdict.LOOSER, "")
