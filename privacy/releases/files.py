@@ -30,6 +30,7 @@ class LogFile:
         path: where it lies.
         header: its first line.
         rounds: its releases, by round.
+        at: the numbers of their lines, where somebody must have received what they hold.
         torn: how many of its lines were cut off.
         resumed_after: the rounds after which the system went on.
     """
@@ -37,6 +38,7 @@ class LogFile:
     path: Path
     header: Header
     rounds: dict[Played, list[Release]] = field(default_factory=dict)
+    at: dict[Played, list[int]] = field(default_factory=dict)
     torn: int = 0
     resumed_after: list[int] = field(default_factory=list)
 

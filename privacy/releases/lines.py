@@ -60,7 +60,9 @@ MOST_AGENTS = 100_000
 _HEADER_KEYS = (
     "schema", "system", "agents", "agent", "unit", "clip", "rate", "sampler", "depends_on", "links",
 )  # fmt: skip
-_RELEASE_KEYS = ("from", "to", "kind", "of", "noise", "clip", "rate", "sampler", "at", "kept")
+_RELEASE_KEYS = (
+    "from", "to", "kind", "of", "noise", "clip", "rate", "sampler", "at", "kept", "public",
+)  # fmt: skip
 _VECTOR_KEYS = ("owner", "batch", "vector", "part", "weight", "clip", "rate", "sampler", "round")
 _NOISE_KEYS = ("std", "id", "weight", "known_to", "law")
 
@@ -150,6 +152,8 @@ class Release:
         unsampled: whether a rate was given and counts as 1, since no sampler is declared.
         kept: the SHA-256 of the transcript that was kept of it, None where none was; it changes
             no figure.
+        public: why nothing that its sender received is in it beside what is listed; None where
+            that is not said.
     """
 
     sender: int
@@ -159,6 +163,7 @@ class Release:
     noise: tuple[Noise, ...]
     unsampled: bool = False
     kept: str | None = None
+    public: str | None = None
 
 
 def read_header(found: Mapping[str, Any]) -> Header:
@@ -232,6 +237,8 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
         )
     sender = party(found["from"], "from", header.agents)
     check_text(found["kind"], "kind")
+    if found.get("public") is not None:
+        check_text(found["public"], "public")
     if "of" in found:
         if not isinstance(found["of"], Sequence) or isinstance(found["of"], str):
             raise InputError(f"of={shown(found['of'])} must be a list of vectors")
@@ -239,7 +246,7 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
     elif sender == header.agents:
         raise InputError(
             "of is missing in a release of the server, which holds no records: list the vectors "
-            "that are in it, or [] where it is a function of what was released"
+            "that are in it, or [] where it is a function of what everybody may know"
         )
     else:
         specs = [{"owner": sender}]
@@ -252,6 +259,7 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
         noise=_noise(found["noise"], header, sender=sender),
         unsampled=any(_unsampled(one, found, header) for one in specs),
         kept=None if found.get("kept") is None else digest(found["kept"]),
+        public=found.get("public"),
     )
 
 

@@ -27,6 +27,7 @@ from ..ledgers.ledger_lines import (
 )
 from .files import LogFile, Played, check_joined, check_same_system, missing_rounds
 from .lines import SCHEMA, Header, Release, party_name, read_header, read_release
+from .received import hold_received
 
 __all__ = ["Played", "ReleaseLog", "holds_logs", "party_name", "read_log"]
 
@@ -44,7 +45,8 @@ class ReleaseLog:
         header: what all releases have in common; of a joined log `agent` is None.
         rounds: by round, in order, everybody's releases of it.
         torn: how many lines were cut off.
-        warnings: what was taken at its worst, in sentences.
+        warnings: what was taken at its worst, or as a release says it, in sentences.
+        stated: which releases count as public because they say so, in sentences.
         paths: the files.
         missing: first and last of rounds, one after the other, that no line is about.
     """
@@ -55,6 +57,7 @@ class ReleaseLog:
     warnings: Sequence[str]
     paths: Sequence[Path]
     missing: Sequence[tuple[int, int]] = ()
+    stated: Sequence[str] = ()
 
     @property
     def sampled(self) -> bool:
@@ -78,7 +81,8 @@ def read_log(
     Raises:
         FileNotFoundError: a path is not there.
         ValueError: a line that is no release, files of different systems, a round that an agent
-            released twice or not at all.
+            released twice or not at all, a release that does not say what it holds of what its
+            sender received.
     """
     files = _files([paths] if isinstance(paths, Path) else list(paths))
     every = [_read(path) for path in files]
@@ -93,6 +97,8 @@ def read_log(
             f"absent={sorted(absent)} has no effect on {files[0]}, which holds everybody's "
             "releases; leave it out"
         )
+    stated = hold_received(every)
+    warnings += stated
     rounds: dict[Played, list[Release]] = {}
     for one in every:
         for played, releases in one.rounds.items():
@@ -125,6 +131,7 @@ def read_log(
         warnings=tuple(warnings),
         paths=tuple(files),
         missing=missing,
+        stated=tuple(stated),
     )
 
 
@@ -200,7 +207,10 @@ class _Reader:
                 for release in body["releases"]
             ]
             self._check_once(found, one.header, number, seen)
-            one.rounds.setdefault(Played(number, met[number][1]), []).extend(found)
+            played = Played(number, met[number][1])
+            one.rounds.setdefault(played, []).extend(found)
+            if one.header.public:
+                one.at.setdefault(played, []).extend([self._now] * len(found))
         if one.torn and not any(one.rounds.values()):
             raise damaged(self._path, self._at, "it is cut off, and no line says what it announced")
         return one

@@ -136,6 +136,7 @@ def test_the_worst_neighbour_is_the_worst_of_all_of_them(tmp_path, seed, public)
             to=[draw.randrange(5)],
             kind=str(place),
             of=[{"owner": sender, "weight": draw.choice([1, 2])}] * draw.choice([0, 1]),
+            public="drawn by chance",
             noise=[{"std": draw.choice([1.0, 2.0])}] * draw.choice([0, 1, 1])
             + [
                 {"id": name, "std": draw.choice([1.0, 3.0]), "known_to": known[name]}
