@@ -3,15 +3,17 @@
 Where `depends_on` is "public", a release is its clipped vectors, its noise, and a function of
 public releases. A party that received anything else may have put it in, so that
 
-    nothing, no noise     every receiver has seen all that the sender received, or is refused
-    vectors or noise      what the receivers have not seen is in `of`, or is by the end of the round
-                          in a release of the sender to all of them, or in a public one, or is
-                          refused; beside vectors of its own alone what came in the same round came
-                          at the same time
+    no vector     every receiver has seen all that the sender received, or by the end of the round
+                  it is in a public release, or it is refused; noise alone may be received by who
+                  sends noise with a name, such as masks
+    vectors       what the receivers have not seen is in `of`, or is by the end of the round in a
+                  release of the sender to all of them, or in a public one, or it is refused; beside
+                  vectors of its own alone what came in the same round came at the same time
 
 unless the release says `public`, why there is nothing of it; that is named beside the figures.
-Noise without a name beside vectors that were received under noise may be that noise, and counts,
-as far as it goes, as known to those who know it. Where any release may depend on any other,
+Noise without a name beside vectors that were received under noise may be that noise: it counts, as
+far as it goes, as known to those who know or saw it, and is refused where it is all that there is,
+or hides vectors of the sender, too. Where any release may depend on any other,
 everybody counts as seeing all, and nothing is asked.
 """
 
@@ -32,6 +34,7 @@ __all__ = ["Received", "hold_received"]
 
 _Key = tuple[int, Played, str]  # owner, round and batch of a vector
 _SHOWN = 3
+_ROUNDING = 1e-6
 
 
 class _Message(NamedTuple):
@@ -50,9 +53,9 @@ class Received:
 
     def __init__(self, header: Header) -> None:
         self._header = header
-        # Of a party, by who saw a message: the first with vectors, and the first without.
-        self._seen: dict[int, dict[frozenset[int], dict[bool, _Message]]] = {}
-        # Of a party, by who saw a message or was told of it: those that hold vectors.
+        # Of a party, by who saw a message.
+        self._seen: dict[int, dict[frozenset[int], list[_Message]]] = {}
+        # Of a party, by who saw a message or was told of what it holds: those that hold vectors.
         self._due: dict[int, dict[frozenset[int], list[_Message]]] = {}
         self._published: set[int] = set()
         self._of: dict[_Key, list[tuple[Vector, _Message]]] = {}
@@ -79,8 +82,7 @@ class Received:
         for vector in release.of:
             self._of.setdefault(_key(vector, at), []).append((vector, message))
         for party in release.to - {release.sender}:
-            seen = self._seen.setdefault(party, {}).setdefault(audience, {})
-            seen.setdefault(bool(release.of), message)
+            self._seen.setdefault(party, {}).setdefault(audience, []).append(message)
             if release.of:
                 self._due.setdefault(party, {}).setdefault(audience, []).append(message)
 
@@ -110,24 +112,47 @@ class Received:
             raise InputError(
                 f"{self._name(release)} holds a vector of agent {stray.owner} in round "
                 f"{_key(stray, at)[1].round}, and no release brought it to "
-                f"{party_name(release.sender, self._header)}; name the round and the batch in "
+                f"{self._party(release.sender)}; name the round and the batch in "
                 "which it was received, or add the line by which it was"
             )
-        listing = release.of or release.noise
-        return self._unlisted(release, at) if listing else self._unseen(release)
+        return self._unlisted(release, at) if release.of else self._unseen(release)
 
     def with_knowers(self, release: Release, at: Played) -> Release:
-        """A release whose noise without a name counts as known to whose it may be."""
+        """A release whose noise without a name counts as known to whose it may be.
+
+        Raises:
+            ValueError: it is no more than what was received, or hides own vectors beside these.
+        """
         if not release.of or release.sender not in self._due:
             return release
-        return replace(release, noise=tuple(self._noise(release, at)))
+        theirs = self._noise_of_others(release, at)
+        free = [one for one in release.noise if one.id is None]
+        if not theirs or not free:
+            return release
+        squared = math.fsum(std**2 for std, _ in theirs)
+        own = any(vector.owner == release.sender for vector in release.of)
+        if own or math.fsum(one.std**2 for one in free) <= squared * (1 + _ROUNDING):
+            holds = "vectors of its own beside others" if own else "no more noise than these"
+            raise InputError(
+                f"{self._name(release)} holds vectors that {self._party(release.sender)} received "
+                f"under noise, and {holds}, which may be that noise: give each noise an id where "
+                "it is added, and list it by that id here"
+            )
+        noise = [one for one in release.noise if one.id is not None]
+        for one in free:
+            part = one.std / math.sqrt(math.fsum(other.std**2 for other in free))
+            noise += [Noise(std=part * std, id=None, known_to=one.known_to | known)
+                      for std, known in theirs]  # fmt: skip
+            rest = math.sqrt(one.std**2 - part**2 * squared)
+            noise.append(Noise(std=rest, id=None, known_to=one.known_to))
+        return replace(release, noise=tuple(noise))
 
     @property
     def stated(self) -> list[str]:
         """In sentences what releases count as public because they say so."""
         found = [
             f"{count} {'release' if count == 1 else 'releases'} of "
-            f"{party_name(sender, self._header)} count as holding nothing of what it received, "
+            f"{self._party(sender)} count as holding nothing of what it received, "
             f"because it says so: {why}"
             for (sender, why), count in self._stated.most_common()
         ]
@@ -135,17 +160,23 @@ class Received:
         return found[:_SHOWN] + ([f"{more} more such reasons are given"] if more > 0 else [])
 
     def _unseen(self, release: Release) -> _Message | None:
-        """A message to the sender, noise alone too, which a receiver of nothing has not seen."""
-        for audience, by_kind in self._seen[release.sender].items():
+        """A message to the sender which a receiver of no vector has not seen.
+
+        Noise with a name may be a mask, of somebody who received other masks.
+        """
+        masked = any(one.id is not None for one in release.noise)
+        for audience, messages in self._seen[release.sender].items():
             if release.to is None or not release.to <= audience:
-                return by_kind.get(True) or by_kind[False]
+                for one in messages:
+                    if id(one) not in self._published and (one.release.of or not masked):
+                        return one
         return None
 
     def _unlisted(self, release: Release, at: Played) -> _Message | None:
         """A message to the sender which a receiver has not seen, was not told of, nor is now."""
         due = self._due.get(release.sender, {})
         listed = _names(release, at)
-        own = bool(release.of) and all(v.owner == release.sender for v in release.of)
+        own = all(vector.owner == release.sender for vector in release.of)
         for audience in [a for a in due if release.to is None or not release.to <= a]:
             told, later = list[_Message](), list[_Message]()
             for one in due[audience]:
@@ -173,39 +204,28 @@ class Received:
             sender in (one.release.to or ()) for _, one in self._of.get(key, ())
         )
 
-    def _noise(self, release: Release, at: Played) -> Iterator[Noise]:
-        """The noise of a release; of what has no name, what may be of others is known to them."""
-        named = {one.id for one in release.noise}
-        others: dict[tuple[int, int], tuple[float, frozenset[int]]] = {}
+    def _noise_of_others(self, release: Release, at: Played) -> list[tuple[float, frozenset[int]]]:
+        """Deviations of noise under which its vectors were received, and to whom it may be known.
+
+        Whoever saw a message may take it off, and its noise with it.
+        """
+        named = {one.id for one in release.noise if one.id is not None}
+        found: dict[tuple[int, int], tuple[float, frozenset[int]]] = {}
         for vector in release.of:
             for theirs, message in self._of.get(_key(vector, at), ()):
-                if release.sender not in (message.release.to or ()) or not _is_same(vector, theirs):
+                audience = (message.release.to or frozenset()) | {message.release.sender}
+                if release.sender not in audience or not _is_same(vector, theirs):
                     continue
-                ratio = abs(vector.weight / theirs.weight)
                 for place, one in enumerate(message.release.noise):
-                    if release.sender in one.known_to or (one.id is not None and one.id in named):
-                        continue
-                    source = id(message), place
-                    before = others.get(source, (0.0, one.known_to))[0]
-                    others[source] = max(before, ratio * abs(one.std)), one.known_to
-        theirs_squared = math.fsum(std**2 for std, _ in others.values())
-        free_squared = math.fsum(one.std**2 for one in release.noise if one.id is None)
-        for one in release.noise:
-            pieces = [(std, knowers) for std, knowers in others.values() if knowers - one.known_to]
-            if one.id is not None or not pieces:
-                yield one
-                continue
-            # The same noise cannot be larger than it is declared.
-            part = one.std / math.sqrt(max(theirs_squared, free_squared))
-            for std, knowers in pieces:
-                yield Noise(std=part * std, id=None, known_to=one.known_to | knowers)
-            rest = one.std**2 - (part**2) * math.fsum(std**2 for std, _ in pieces)
-            if rest > 0:
-                yield Noise(std=math.sqrt(rest), id=None, known_to=one.known_to)
+                    if release.sender not in one.known_to and one.id not in named:
+                        std = abs(vector.weight / theirs.weight * one.std)
+                        before, _ = found.get((id(message), place), (0.0, None))
+                        found[id(message), place] = max(before, std), one.known_to | audience
+        return list(found.values())
 
     def _sentence(self, release: Release, message: _Message) -> str:
-        sender = party_name(release.sender, self._header)
-        whose = party_name(message.release.sender, self._header)
+        sender = self._party(release.sender)
+        whose = self._party(message.release.sender)
         says = "lists other vectors" if release.of else "lists no vector"
         says += "" if release.of or release.noise else " and no noise"
         return (
@@ -215,12 +235,15 @@ class Received:
             'the name that it has there, or say "public": "why nothing of it is"'
         )
 
+    def _party(self, party: int) -> str:
+        return party_name(party, self._header)
+
     def _name(self, release: Release) -> str:
         to = "all"
         if release.to is not None:
-            every = [party_name(party, self._header) for party in sorted(release.to)]
+            every = [self._party(party) for party in sorted(release.to)]
             to = ", ".join(every[:_SHOWN]) + ", ..." * (len(every) > _SHOWN)
-        return f"{release.kind!r} of {party_name(release.sender, self._header)} to {to}"
+        return f"{release.kind!r} of {self._party(release.sender)} to {to}"
 
 
 def hold_received(every: Sequence[LogFile]) -> list[str]:
@@ -255,11 +278,9 @@ def hold_received(every: Sequence[LogFile]) -> list[str]:
             for place, release in enumerate(of):
                 line = f"{one.path} line {one.at[played][place]}"
                 with _in(line):
-                    if not (release.of or release.noise):
-                        received.check(release, played)
-                    elif received.left_out(release, played) is not None:
+                    if received.left_out(release, played) is not None:
                         later.append((line, release))
-                of[place] = received.with_knowers(release, played)
+                    of[place] = received.with_knowers(release, played)
                 if not several:
                     received.take_in(release, played)
         for line, release in later:

@@ -58,6 +58,7 @@ def assumed(
     header: Header,
     *,
     sampled: bool | None = None,
+    stated: Sequence[str] = (),
     passed: Sequence[str] = (),
     rounds: Sequence[int] = (),
 ) -> list[Assumed]:
@@ -67,6 +68,7 @@ def assumed(
         header: of the log.
         sampled: whether some release counts as made of a batch, as it may say for itself; what the
             header says when None.
+        stated: which releases count as public because they say so, in sentences.
         passed: names of the checks of kept releases that passed.
         rounds: the rounds in which they looked.
 
@@ -91,7 +93,10 @@ def assumed(
         by = [name for name in CHECKS[number] if name in passed]
         checks = f"the {'check' if len(by) == 1 else 'checks'} of {' and '.join(by)}"
         how = f"{checks} passed in {_of(rounds)}; otherwise assumed" if by else _ASSUMED
-        found.append(Assumed(number, text.format(**words), how, bool(by)))
+        said = text.format(**words)
+        if number == "A2":
+            said = " ".join([said, *(f"{one.removesuffix('.')}." for one in stated)])
+        found.append(Assumed(number, said, how, bool(by)))
     return found
 
 

@@ -173,6 +173,7 @@ def declared_report(
         assumptions=assumed(
             log.header,
             sampled=log.sampled,
+            stated=log.stated,
             passed=() if held is None else held.passed,
             rounds=() if held is None else held.rounds,
         ),

@@ -60,7 +60,7 @@ class Recorder:
         before: ReleaseLog | None,
     ) -> None:
         self._file, self._header, self._keep = file, header, keep
-        self._drawn, self._said, self._lock = Drawn(), Said(), threading.RLock()
+        self._drawn, self._said, self._lock = Drawn(), Said(header), threading.RLock()
         self._round, self._place, self._open = -1, 0, True
         self._goes_on = before is not None
         self._system: System | None = None
@@ -147,6 +147,7 @@ class Recorder:
         scale: float = 1.0,
         records: int | None = None,
         sender: int | str | None = None,
+        public: str | None = None,
     ) -> None:
         """Write a release down; it may leave once this has returned.
 
@@ -168,6 +169,8 @@ class Recorder:
             scale: factor of the sum and its noise in the value, not 0.
             records: how many the system itself drew the batches from.
             sender: whose release it is, where the log holds everybody's.
+            public: why nothing that the sender received is in it beside what is listed, where it
+                received what is not public, and releases depend on public ones alone.
 
             A tuple as batch or point has one for each vector of `of`.
 
@@ -201,6 +204,7 @@ class Recorder:
                 "kind": kind,
                 **({} if of is None else {"of": plain(of)}),
                 "noise": plain(noise),
+                **({} if public is None else {"public": public}),
             }
             entry = labelled(
                 entry,

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...privacy.errors import InputError
-from ...privacy.releases.lines import Release, Vector
+from ...privacy.releases.files import Played
+from ...privacy.releases.lines import Header, Release, Vector
+from ...privacy.releases.received import Received
 
 __all__ = ["Said"]
 
@@ -18,12 +20,16 @@ _Fact = tuple[tuple[int, str, str | None], float]
 
 
 class Said:
-    """Rates of batches, clip norms of vectors and knowers of sources, round by round.
+    """Rates of batches, clip norms of vectors, knowers of sources, and who received what.
 
     Rounds that are alike share what is held of them.
+
+    Args:
+        header: of the log.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, header: Header) -> None:
+        self._received = Received(header)
         self._sent: set[tuple[int, str, int | None]] = set()
         self._now: dict[tuple[int, str, str | None], float] = {}
         self._past: dict[int, frozenset[_Fact]] = {}
@@ -52,6 +58,7 @@ class Said:
         for vector in release.of:
             self._add(round if vector.round is None else vector.round, _facts(vector))
         self._know(release)
+        self._received.take_in(release, Played(round, 0))
 
     def carried_on(self, vector: dict[str, Any]) -> dict[str, Any]:
         """A vector of an earlier round, with the rate that its batch was drawn at."""
@@ -67,7 +74,7 @@ class Said:
         """Refuse a release that contradicts an earlier line, and take it in.
 
         Raises:
-            ValueError: it does.
+            ValueError: it does, or does not say what it holds of what its sender received.
         """
         ends = [None] if release.to is None else sorted(release.to)
         if any((release.sender, release.kind, to) in self._sent for to in ends):
@@ -93,6 +100,9 @@ class Said:
                     f"noise {one.id!r} is said to be known to others than before; name all who "
                     "know it, each time"
                 )
+        self._received.check(release, Played(round, 0))
+        self._received.with_knowers(release, Played(round, 0))
+        self._received.take_in(release, Played(round, 0))
         self._now = now
         for number, facts in past.items():
             self._add(number, facts.items())
