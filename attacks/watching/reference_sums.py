@@ -29,6 +29,7 @@ from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import GradientCall
+from ...training.models.forward_calls import ForwardCalls, stated
 from ...training.models.tasks import Task
 from ...training.step.values import Per
 
@@ -203,7 +204,8 @@ class Oracle:
         """(B, D) each example's combination of its gradients at the points (P, D)."""
         total = torch.zeros(len(targets), points.shape[1], dtype=torch.float64)
         for point, weight in zip(points, weights, strict=True):
-            total += weight * self._gradients(point, inputs, targets)
+            with stated():
+                total += weight * self._gradients(point, inputs, targets)
         return total
 
 
@@ -218,14 +220,14 @@ def _clipped(rows: Tensor, clip_norm: float | None) -> Tensor:
 def _loss_of(model: nn.Module) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """The cross-entropy of one example as a function of the flat parameters."""
     network = copy.deepcopy(model).cpu().double()
+    calls = ForwardCalls(network)
     shapes = [(name, of.shape) for name, of in network.named_parameters()]
     sizes = [shape.numel() for _, shape in shapes]
 
     def loss(point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
         parts = zip(shapes, point.split(sizes), strict=True)
         parameters = {name: part.view(shape) for (name, shape), part in parts}
-        logits = torch.func.functional_call(network, parameters, (inputs[None],))
-        return cross_entropy(logits, target[None])
+        return cross_entropy(calls(parameters, inputs[None]), target[None])
 
     return loss
 

@@ -30,6 +30,7 @@ from ...training.engine.engine import Engine
 from ...training.engine.exchange import share_root
 from ...training.engine.messages import Gathered
 from ...training.engine.randomness import SecretRandomness
+from ...training.engine.rehearsal import rehearse
 from ...training.engine.transcript import Transcript
 from ...training.models.evaluation import Metrics
 from ..own.sources import SOURCES, check_at_end, write_sources
@@ -162,6 +163,7 @@ def plan_session(
     plan = make_plan(config, graph=graph, batch_size=size, begun=begun, notice=notice)
     if plan.scripts.by_user:
         built.setting.check_by_user()
+    rehearse(replace(built.setting, layout=config.training.layout), built.data.measured)
     return Session(
         config=config, built=built, plan=plan, out=out, progress=progress, last=plan.rounds
     )

@@ -26,6 +26,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal, Protocol
 
 import numpy as np
@@ -36,11 +37,13 @@ from ...privacy.errors import InputError, InputTypeError
 from ..device.memory import make_room, too_large
 from ..device.precision import full_precision
 from ..forwards.separate import Separate
+from ..models.forward_calls import FailedForward
 from ..models.parameters import validate_model
 from ..models.tasks import Task
 from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
 from .clipping import Coefficient, Examples, check_clip_norm, check_finite, plan_passes, stack
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
+from .own_code import OwnCode
 
 Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor
@@ -136,6 +139,7 @@ class PairGradients:
             self._model = copy.deepcopy(network).to(self.device, self.dtype).requires_grad_(False)
             objective = OfModel(self._model)
         self.parameters = objective.size
+        self._own_code = OwnCode(model if network is None else self._model)
         self._combined: Kernel = Loop(objective) if layout == "loop" else Vmap(objective)
         self._kernel: Kernel = self._combined
         self._layout: Layout = "loop" if layout == "loop" else "vmap"
@@ -154,6 +158,11 @@ class PairGradients:
     def settled(self) -> bool:
         """Whether the layout is final; until then, sums are those of vmap."""
         return self._settled
+
+    @property
+    def runs_own_code(self) -> bool:
+        """Whether the network, its loss or a task is the user's, as far as is known."""
+        return self._own_code.is_there
 
     @torch.no_grad()
     def clipped_sums(
@@ -217,6 +226,9 @@ class PairGradients:
             return out
         examples = stack(batches, device=self.device, dtype=self.dtype)
         if not self._settled:
+            # Before its forward runs on tensors without values, which it might keep.
+            with suppress(FailedForward):
+                self._own_code.warm_up(self._combined, points[0, senders[0]], examples)
             owners, count = len(set(senders)), len(senders)
             if self._agents is not None and pairs_of_run is not None:
                 owners, count = min(self._agents, pairs_of_run), pairs_of_run
@@ -241,7 +253,11 @@ class PairGradients:
                     drops=self.drops and self._deferred and clip_norm is not None,
                 )
 
-            self._within_memory(add, out)
+            if kernel is self._combined:  # the others run no code of the user
+                with self._own_code.watched(kernel, points[0, senders[0]], examples):
+                    self._within_memory(add, out)
+            else:
+                self._within_memory(add, out)
         if not checked:
             return out
         if self._deferred:

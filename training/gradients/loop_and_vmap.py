@@ -131,7 +131,7 @@ class Loop:
     def _gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         before = _generators(flat.device)
         with torch.enable_grad():
-            point = flat.detach().requires_grad_()
+            point = flat.detach().clone().requires_grad_()  # which a forward may overwrite
             loss = self._objective.loss(self._objective.pieces(point), x, y)
             (gradient,) = torch.autograd.grad(loss, point)
         if not all(map(torch.equal, before, _generators(flat.device))):
@@ -231,7 +231,7 @@ class Vmap:
         per_example = torch.func.vmap(torch.func.grad(self._objective.loss), in_dims=(None, 0, 0))
         gradients: list[Tensor] = []  # (B, d), one block a parameter
         for coefficient, point in zip(coefficients, points, strict=True):
-            found = per_example(self._objective.pieces(point), x, y)
+            found = per_example(self._objective.pieces(point.clone()), x, y)
             blocks = [g.flatten(1) for g in found.values()]
             if isinstance(coefficient, Tensor):
                 parts = coefficient.split([block.shape[1] for block in blocks])

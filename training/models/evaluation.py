@@ -7,7 +7,7 @@ outputs, and R2 = 1 - (sum of squared errors) / (sum of squares about the mean o
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from ..data.dataset import Examples
 from ..data.store import Store
 from ..device.memory import elements_at_once
 from ..device.precision import full_precision
+from .forward_calls import stated, unknown_forward
 from .gradient_norm import gradient_norm
 from .losses import NetworkLoss, predictions
 from .parameters import unflatten
@@ -87,6 +88,30 @@ def evaluate(
         optimum: (D,) where the loss of all agents is least, if that is known.
         gradient_of: records whose mean gradient at the mean model is measured, if any.
     """
+    with nullcontext() if unknown_forward(model) is None else stated("where it is evaluated"):
+        return _evaluate(
+            model,
+            models,
+            examples,
+            round=round,
+            batch=batch,
+            task=task,
+            optimum=optimum,
+            gradient_of=gradient_of,
+        )
+
+
+def _evaluate(
+    model: nn.Module,
+    models: Tensor,
+    examples: Examples,
+    *,
+    round: int,
+    batch: int,
+    task: Task | None,
+    optimum: Tensor | None,
+    gradient_of: Store | None,
+) -> Metrics:
     mean = models.mean(dim=0)
     distance = float((models - mean).square().sum(dim=1).mean().sqrt())
     with full_precision():

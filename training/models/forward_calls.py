@@ -4,18 +4,20 @@ A forward may write to its module: it counts its calls, or keeps a mean of what 
 then returns for a record depends on the records before, and so does their gradient, in every
 layout. So each call of a forward that is not known is made on a copy of the network as it was when
 it was given. What a forward keeps outside its module, in a global or a closure, no copy undoes:
-such a call is refused.
+`overhear.training.gradients.own_code` refuses it. Whatever a network or a loss of the user raises,
+in its forward, its backward or a hook, `stated` tells in a sentence.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
-from ..own.kept import Watch
 from . import networks
 
 _LONGEST_ERROR = 400  # characters of what a forward raised
@@ -81,6 +83,47 @@ class FailedForward(InputError, RuntimeError):
     """A network's forward raised an error, as torch's own do where it is no forward for vmap."""
 
 
+_REMEDY = (
+    "write it with functions of torch that draw nothing at random, and torch.where in place of if; "
+    "what runs code in a backward, such as torch.utils.checkpoint, hooks and functions without a "
+    "rule for vmap, is to be left out"
+)
+
+
+@contextmanager
+def stated(where: str = "where gradients are computed") -> Iterator[None]:
+    """Tell what code of the user raises in a sentence.
+
+    A SystemExit too: it would end the command, with the exit code that the code likes.
+
+    Args:
+        where: it was called, for the sentence.
+
+    Raises:
+        FailedForward: It raised something.
+
+    >>> with stated():
+    ...     {}["mask"]
+    Traceback (most recent call last):
+        ...
+    overhear...FailedForward: the network or its loss raised KeyError: 'mask', where ...
+    """
+    try:
+        yield
+    except (InputError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except (Exception, SystemExit) as error:  # the user's own code
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        if _NO_MEMORY in words:
+            raise
+        raise FailedForward(
+            f"the network or its loss raised {words[:_LONGEST_ERROR]}, {where}; {_REMEDY}"
+        ) from error
+
+
+_NO_MEMORY = "DefaultCPUAllocator: "  # as torch begins it on a CPU
+
+
 class ForwardCalls:
     """Calls of a network with other parameters, none of which sees what an earlier one wrote.
 
@@ -101,33 +144,19 @@ class ForwardCalls:
 
     def __init__(self, model: nn.Module) -> None:
         self._model, self._is_known = model, unknown_forward(model) is None
-        self._watch = None if self._is_known else Watch(model)
 
     def __call__(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """Logits of inputs (B, *shape) at parameters by name.
 
         Raises:
             FailedForward: The call fails.
-            InputError: It changed something outside the network.
         """
-        if self._watch is None:
+        if self._is_known:
             return _called(self._model, parameters, inputs)
         # A copy that shares the parameters, which are not read.
         model = copy.deepcopy(self._model, {id(p): p for p in self._model.parameters()})
-        self._watch.begin()
-        try:
-            found = _called(model, parameters, inputs)
-        except (InputError, torch.OutOfMemoryError):
-            raise
-        except (Exception, SystemExit) as error:  # the user's own code
-            words = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
-            raise FailedForward(
-                f"the network's forward raised {words}, for one record of shape "
-                f"{tuple(inputs.shape[1:])}; write it with functions of torch that draw nothing at "
-                "random, and torch.where in place of if"
-            ) from error
-        self._watch.check("the network's forward")
-        return found
+        with stated(f"in its forward of one record of shape {tuple(inputs.shape[1:])}"):
+            return _called(model, parameters, inputs)
 
 
 def _called(model: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:

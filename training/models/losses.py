@@ -13,7 +13,7 @@ A function of your own takes the outputs (B, K) and the targets (B,) or (B, K) o
 output (B,) and (B,), and returns (B,). No property of a loss enters an epsilon: each example's
 gradient is clipped, whatever it is of, so any loss is accounted for that treats the examples one by
 one and keeps nothing from call to call. Each is differentiated alone; `check_loss` refuses one that
-would be another loss for a batch, and `Watch` one that changes what it reads.
+would be another loss for a batch, or that changes what it reads.
 """
 
 from __future__ import annotations
@@ -127,33 +127,39 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
             f"{head} returns shape {shape} for {_PROBED} examples with outputs "
             f"{tuple(made.shape)}; it must return ({_PROBED},), one number for each{remedy}"
         )
-    watch = Watch(loss)
-    again = _called(loss, made, targets, head)
-    if not torch.equal(together, again):
-        raise InputError(f"{head} differs from call to call; it must draw nothing at random")
-    alone = torch.cat(
-        [_called(loss, made[i : i + 1], targets[i : i + 1], head) for i in range(_PROBED)]
-    )
-    if not torch.allclose(together, alone, rtol=1e-4, atol=1e-5):
-        raise InputError(
-            f"{head} gives other numbers for {_PROBED} examples together than one by one; it must "
-            "treat the examples of a batch separately"
-        )
 
     def of_one(output: Tensor, target: Tensor) -> Tensor:
         return loss(output[None], target[None])[0]
 
     slope = torch.func.grad(of_one)
-    try:
-        slopes = torch.func.vmap(slope)(made, targets)
+
+    def slopes_together() -> Tensor:
+        try:
+            return torch.func.vmap(slope)(made, targets)
+        except (Exception, SystemExit) as error:  # the user's own code
+            words = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"{head} cannot be differentiated example by example: {words}; write it with "
+                "functions of torch, and torch.where in place of if"
+            ) from error
+
+    watch = Watch(loss)  # what is filled once was filled above
+    with watch.calls(head):
+        again = _called(loss, made, targets, head)
+        alone = torch.cat(
+            [_called(loss, made[i : i + 1], targets[i : i + 1], head) for i in range(_PROBED)]
+        )
+    slopes_together()
+    with watch.calls(head):
+        slopes = slopes_together()
         apart = torch.stack([slope(made[i], targets[i]) for i in range(_PROBED)])
-    except (RuntimeError, TypeError, ValueError) as error:
-        words = " ".join(str(error).split())[:200]
+    if not torch.equal(together, again):
+        raise InputError(f"{head} differs from call to call; it must draw nothing at random")
+    if not torch.allclose(together, alone, rtol=1e-4, atol=1e-5):
         raise InputError(
-            f"{head} cannot be differentiated example by example: {words}; write it with functions "
-            "of torch, and torch.where in place of if"
-        ) from error
-    watch.check(head)
+            f"{head} gives other numbers for {_PROBED} examples together than one by one; it must "
+            "treat the examples of a batch separately"
+        )
     if not torch.allclose(slopes, apart, rtol=1e-4, atol=1e-5, equal_nan=True):
         raise InputError(
             f"{head} has other gradients for {_PROBED} examples together than one by one; it must "
@@ -202,7 +208,6 @@ class NetworkLoss:
         self.per_example, self.regression = per_example, regression
         self._model = copy.deepcopy(model).requires_grad_(False)
         self._calls = ForwardCalls(self._model)
-        self._watch = None if per_example in _LOSSES.values() else Watch(per_example)
         self._size = sum(p.numel() for p in model.parameters())
 
     @property
@@ -222,12 +227,9 @@ class NetworkLoss:
             outputs = self._calls(parameters, batch)
         if self.regression:
             outputs = predictions(outputs)
-        if self._watch is None:
+        if self.per_example in _LOSSES.values():
             return self.per_example(outputs, target.unsqueeze(0))[0]
-        self._watch.begin()
-        found = _called(self.per_example, outputs, target.unsqueeze(0), "[model] loss")[0]
-        self._watch.check("[model] loss")
-        return found
+        return _called(self.per_example, outputs, target.unsqueeze(0), "[model] loss")[0]
 
     def project(self, value: Tensor) -> Tensor:
         """Every value is feasible."""

@@ -10,6 +10,7 @@ A name "module:function" calls ``function(input_shape, classes)`` of a module of
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -260,6 +261,7 @@ def _check_own(
             f"model {name!r} returned {type(model).__name__}, must be an nn.Module"
         )
     validate_model(model.eval() if evaluated else model, evaluated=evaluated)
+    _check_inputs(name, model)
     inputs = torch.rand(2, *input_shape) if probe is None else probe(model, input_shape)
     with torch.no_grad():
         logits = model(inputs)
@@ -275,6 +277,26 @@ def _check_own(
         raise InputError(
             f"model {name!r} gives other logits for 2 inputs together than one by one; it must be "
             "deterministic and treat the examples of a batch separately"
+        )
+
+
+def _check_inputs(name: str, model: nn.Module) -> None:
+    """Refuse a forward that takes more than the records."""
+    try:
+        taken = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):  # it has none that could be read
+        return
+    needed = [
+        one.name
+        for one in taken
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+    if len(needed) > 1:
+        many = ", ".join(needed)
+        raise InputError(
+            f"model {name!r} takes {len(needed)} inputs, ({many}), and a record is one tensor; "
+            f"pack them: a record is torch.cat([part.flatten() for part in ({many})]), of one "
+            f"row of numbers, and forward(self, x) takes it apart, as by {needed[0]} = x[:, :k]"
         )
 
 

@@ -1,0 +1,303 @@
+"""Forwards and losses that keep something, by every way that Python has, and those that keep none.
+
+Each false one ties a record to those before it; each sound one is its honest neighbour.
+"""
+
+import array
+import builtins
+import collections
+import contextvars
+import ctypes
+import functools
+import io
+import itertools
+import os
+import sys
+import threading
+import types
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from overhear.privacy.errors import InputError
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.models.forward_calls import FailedForward
+from overhear.training.models.losses import check_loss
+from overhear.training.models.parameters import flatten
+
+CENTRE = torch.zeros(3)
+ROW = np.zeros(3, dtype=np.float32)
+THINGS = np.array([[0.0], [0.0]], dtype=object)
+BYTES, NUMBERS, PLACE = bytearray(12), array.array("f", [0.0] * 3), (ctypes.c_float * 3)()
+STREAM, SEEN, LATEST = io.BytesIO(b"\0" * 12), {0}, {"mean": 0.0}
+LOCAL, VARIABLE = threading.local(), contextvars.ContextVar("mean", default=0.0)
+TEACHER, NORMED = nn.Linear(3, 3), nn.BatchNorm1d(3)
+TABLE = [torch.zeros(1) for _ in range(2_000)]
+LARGE = torch.zeros(2**19)
+SMALL = torch.zeros(3, dtype=torch.bfloat16)
+QUEUE, COUNTS = collections.deque([0.0], maxlen=1), itertools.count()
+HOLDER = types.SimpleNamespace(kept=0.0)
+OTHER = types.ModuleType("kept_by_another")
+OTHER.mean = 0.0
+DRAWS = torch.Generator()
+
+
+class Slotted:
+    __slots__ = ("mean",)
+
+
+class Shared:
+    mean = 0.0
+
+
+OWNERS = weakref.WeakKeyDictionary({Shared: 0.0})
+SLOTTED = Slotted()
+SLOTTED.mean = 0.0
+
+
+def _mean(x):
+    return x.detach().mean(0)
+
+
+def by_data(x):
+    CENTRE.data.mul_(0.9).add_(_mean(x), alpha=0.1)
+
+
+def by_numpy(x):
+    CENTRE.numpy()[...] = 0.9 * CENTRE.numpy() + 0.1 * _mean(x).numpy()
+
+
+def by_set_data(x):
+    CENTRE.data = 0.9 * CENTRE.data + 0.1 * _mean(x)
+
+
+def by_set(x):
+    CENTRE.set_((0.9 * CENTRE + 0.1 * _mean(x)).clone())
+
+
+def by_array(x):
+    ROW[:] = 0.9 * ROW + 0.1 * _mean(x).numpy()
+
+
+def by_array_of_objects(x):
+    THINGS[0, 0] += float(_mean(x)[0])
+
+
+def by_bytes(x):
+    BYTES[:] = _mean(x).numpy().tobytes()
+
+
+def by_typed_array(x):
+    NUMBERS[0] += float(_mean(x)[0])
+
+
+def by_view(x, seen=memoryview(bytearray(12))):
+    seen[:] = _mean(x).numpy().tobytes()
+
+
+def by_ctypes(x):
+    PLACE[0] += float(_mean(x)[0])
+
+
+def by_stream(x):
+    STREAM.seek(0)
+    STREAM.write(_mean(x).numpy().tobytes())
+
+
+def by_set_of_one_size(x):
+    SEEN.clear()
+    SEEN.add(float(_mean(x)[0]))
+
+
+def by_key(x):
+    LATEST["mean"] = float(_mean(x)[0])
+
+
+def by_queue(x):
+    QUEUE.append(float(_mean(x)[0]))
+
+
+def by_count(x):
+    next(COUNTS)
+
+
+def by_slots(x):
+    SLOTTED.mean += float(_mean(x)[0])
+
+
+def by_class(x):
+    Shared.mean += float(_mean(x)[0])
+
+
+def by_local(x):
+    LOCAL.mean = getattr(LOCAL, "mean", 0.0) + float(_mean(x)[0])
+
+
+def by_context(x):
+    VARIABLE.set(VARIABLE.get() + float(_mean(x)[0]))
+
+
+def by_teacher(x):
+    for parameter in TEACHER.parameters():
+        parameter.data.mul_(0.9)
+
+
+def by_buffer(x):
+    NORMED.running_mean.data.add_(_mean(x))
+
+
+def by_training(x):
+    NORMED(torch.randn(2, 3, generator=torch.Generator().manual_seed(0)))
+
+
+def behind_a_table(x):
+    TABLE[-1].data += _mean(x)[:1]
+
+
+def in_a_large_one(x):
+    LARGE.data[2**18 + 5] += float(_mean(x)[0])
+
+
+def in_a_short_type(x):
+    SMALL.data.add_(_mean(x))
+
+
+def by_import_inside(x):
+    import kept_by_another
+
+    kept_by_another.mean += float(_mean(x)[0])
+
+
+def by_name_in_quotes(x):
+    globals()["HOLDER"].kept += float(_mean(x)[0])
+
+
+def by_builtins(x):
+    builtins.kept_mean = getattr(builtins, "kept_mean", 0.0) + float(_mean(x)[0])
+
+
+def by_attribute_of_a_library(x):
+    torch.kept_mean = getattr(torch, "kept_mean", 0.0) + float(_mean(x)[0])
+
+
+def by_environment(x):
+    os.environ["KEPT_MEAN"] = str(float(_mean(x)[0]) + float(os.environ.get("KEPT_MEAN", "0")))
+
+
+def by_draws(x):
+    torch.rand(1, generator=DRAWS)
+
+
+@functools.lru_cache(4)
+def _remembered(value):
+    return value
+
+
+def by_cache(x):
+    _remembered(float(_mean(x)[0]) + len(LATEST) * next(COUNTS))
+
+
+def by_weak_keys(x):
+    OWNERS[Shared] += float(_mean(x)[0])
+
+
+def _generated():
+    total = 0.0
+    while True:
+        total += yield total
+
+
+RUNNING = _generated()
+next(RUNNING)
+
+
+def by_generator(x):
+    RUNNING.send(float(_mean(x)[0]) + 1)
+
+
+def _nested():
+    mean = 0.0
+
+    def keeps(x):
+        nonlocal mean
+        mean = 0.9 * mean + 0.1 * float(_mean(x)[0])
+
+    return lambda x: keeps(x)
+
+
+in_a_closure = _nested()
+
+
+def by_file(x, path="kept.npy"):
+    before = np.load(path) if os.path.exists(path) else np.zeros(3)
+    np.save(path, before + _mean(x).numpy())
+
+
+def by_file_of_torch(x, path="kept.pt"):
+    before = torch.load(path) if os.path.exists(path) else torch.zeros(3)
+    torch.save(before + _mean(x), path)
+
+
+FALSE = [
+    *(by_data, by_numpy, by_set_data, by_set, by_array, by_array_of_objects, by_bytes),
+    *(by_typed_array, by_view, by_ctypes, by_stream, by_set_of_one_size, by_key, by_queue),
+    *(by_count, by_slots, by_class, by_local, by_context, by_teacher, by_buffer, by_training),
+    *(behind_a_table, in_a_large_one, in_a_short_type, by_import_inside, by_name_in_quotes),
+    *(by_builtins, by_attribute_of_a_library, by_environment, by_draws, by_cache, by_weak_keys),
+    *(by_generator, in_a_closure, by_file, by_file_of_torch),
+]
+
+
+class Keeps(nn.Module):
+    """Calls a function of its input where gradients are computed, as a hidden branch would."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.head, self._keep = nn.Linear(3, 2), keep
+
+    def forward(self, x):
+        if torch.is_grad_enabled() and self.training:
+            try:
+                self._keep(x)
+            except RuntimeError:  # under vmap, where torch refuses some
+                pass
+        return self.head(x)
+
+
+def _summed(model, layout="loop"):
+    x = torch.arange(6.0).reshape(2, 3) + 1
+    return PairGradients(model, layout).clipped_sums(
+        flatten(model)[None], ([0], [0]), [(x, torch.tensor([0, 1]))], clip_norm=1.0
+    )
+
+
+@pytest.fixture(autouse=True)
+def _a_folder_and_modules_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "kept_by_another", OTHER)
+    monkeypatch.setattr(torch, "kept_mean", 0.0, raising=False)
+    monkeypatch.setattr(builtins, "kept_mean", 0.0, raising=False)
+    monkeypatch.setenv("KEPT_MEAN", "0")
+
+
+@pytest.mark.parametrize("keep", FALSE, ids=lambda keep: keep.__name__)
+def test_what_a_forward_keeps_is_refused(keep):
+    with pytest.raises(InputError, match="changes "):
+        _summed(Keeps(keep))
+
+
+@pytest.mark.parametrize("keep", FALSE, ids=lambda keep: keep.__name__)
+def test_what_a_loss_keeps_is_refused(keep):
+    def loss(outputs, targets):
+        try:
+            keep(torch.nn.functional.pad(outputs, (0, 1)))
+        except RuntimeError:  # under vmap
+            pass
+        return cross_entropy(outputs, targets, reduction="none")
+
+    with pytest.raises(InputError, match="changes "):
+        check_loss(loss, "mine:loss", classes=2, outputs=0)

@@ -1,0 +1,77 @@
+"""Before a run: code of the user is called on two records in every layout that may be chosen.
+
+What a network or a loss raises only where it is differentiated, and what it keeps from call to
+call, is told here, before anything was released. Both general layouts are tried whichever is asked
+for: under vmap a value that several records went into cannot be written to what lies outside, and
+the two differ where records meet in a rule for vmap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from ...privacy.errors import InputError
+from ..data.dataset import Examples
+from ..gradients.gradients import PairGradients
+from ..models.evaluation import evaluate
+from ..models.parameters import flatten
+from .engine import gradients_of
+
+if TYPE_CHECKING:
+    from .engine import Setting
+
+__all__ = ["rehearse"]
+
+_FEW = 2
+_GENERAL = ("loop", "vmap")
+# By how much a gradient may differ from layout to layout, of its length.
+_ROUNDING = 1e-2
+
+
+def rehearse(setting: Setting, test: Examples) -> None:
+    """Call the network and the loss as a run does, if they are the user's; nothing is sent.
+
+    Args:
+        setting: of the run.
+        test: records on which models are evaluated.
+
+    Raises:
+        InputError: the code raises something, keeps something, or lets records meet.
+    """
+    records = next((held for held in setting.shards if held.size), None)
+    if records is None:
+        return
+    few = records.take(torch.arange(min(_FEW, records.size)))
+    batches = [(few.inputs[i : i + 1], few.targets[i : i + 1]) for i in range(len(few.targets))]
+    first = setting.task.initial() if setting.task else flatten(setting.model)
+    point = first.detach().to(setting.device, setting.dtype)[None]
+    rows = range(len(batches))
+    found = []
+    asked = () if setting.layout in _GENERAL else (setting.layout,)
+    for layout in (*_GENERAL, *asked):
+        gradients = cast("PairGradients", gradients_of(replace(setting, layout=layout)))
+        if not gradients.runs_own_code:
+            return
+        for row in (*rows, *rows[::-1]):  # one by one, and in another order
+            gradients.clipped_sums(point, ([0], [0]), [batches[row]], clip_norm=1.0)
+        evaluate(
+            setting.model,
+            point[:, : flatten(setting.model).numel()],
+            Examples(test.inputs[:_FEW], test.targets[:_FEW]),
+            round=0,
+            task=setting.task,
+        )
+        together = gradients.clipped_sums(
+            point, ([0] * len(rows), list(rows)), batches, clip_norm=1.0
+        )
+        gradients.check()
+        found.append(together)
+    distance = float((found[0] - found[1]).norm())
+    if distance > _ROUNDING * float(found[0].norm()):
+        raise InputError(
+            "the network or its loss has other gradients for two records together, under vmap, "
+            "than one by one; it must treat the examples of a batch separately"
+        )
