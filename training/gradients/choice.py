@@ -155,9 +155,7 @@ def disagreement(
                 clip_norm=1e-6,  # so small that every gradient is clipped and every norm matters
             )
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            if isinstance(kernel, Loop):
-                raise
-            return True, str(error)
+            return True, str(error)  # of the loop too: a constant of a forward may be of float32
         sums.append(rows)
     size = float(sums[0].norm())
     if size == 0 and bool(sums[1].any()):

@@ -1,0 +1,237 @@
+"""Before a run, code of the user is called in every layout: what it raises is told, sound code runs."""
+
+import functools
+import logging
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from overhear.privacy.errors import InputError
+from overhear.training import Examples, Setting, build_graph
+from overhear.training.engine.rehearsal import rehearse
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+
+
+class Checkpointed(Net):
+    def forward(self, x):
+        return self.head(checkpoint(self.body, x, use_reentrant=False).tanh())
+
+
+class CheckpointedAgain(Net):
+    def forward(self, x):
+        return self.head(checkpoint(self.body, x, use_reentrant=True).tanh())
+
+
+class OnHost(Net):
+    def forward(self, x):
+        with torch.autograd.graph.save_on_cpu():
+            return super().forward(x)
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, slope):
+        return 2 * slope
+
+
+class WithoutRule(Net):
+    def forward(self, x):
+        return super().forward(_Doubled.apply(x))
+
+
+class _Centred(torch.autograd.Function):
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope
+
+    @staticmethod
+    def vmap(info, dims, x):
+        return x - x.mean(dims[0], keepdim=True), dims[0]
+
+
+class MeetingUnderVmap(Net):
+    def forward(self, x):
+        return super().forward(_Centred.apply(x))
+
+
+class Branching(Net):
+    def forward(self, x):
+        return super().forward(x if x.sum().item() > 0 else -x)
+
+
+class Hooked(Net):
+    def __init__(self):
+        super().__init__()
+        self.body.register_full_backward_hook(self._raise)
+
+    def _raise(self, *_):
+        raise ValueError("a hook")
+
+
+class OnTheTape(Net):
+    def forward(self, x):
+        out = self.body(x)
+        if out.requires_grad:
+            out.register_hook(self._raise)
+        return self.head(out)
+
+    def _raise(self, slope):
+        raise KeyError("a tape")
+
+
+class Exits(Net):
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            sys.exit(7)
+        return super().forward(x)
+
+
+class Recurses(Net):
+    def forward(self, x):
+        return self.forward(x) if torch.is_grad_enabled() else super().forward(x)
+
+
+class ReturnsMore(Net):
+    def forward(self, x):
+        out = super().forward(x)
+        return {"logits": out} if torch.is_grad_enabled() else out
+
+
+class Evaluated(Net):
+    def forward(self, x):
+        if not torch.is_grad_enabled():
+            raise RuntimeError("no evaluation")
+        return super().forward(x)
+
+
+class Interrupted(Net):
+    def forward(self, x):
+        raise KeyboardInterrupt
+
+
+def _setting(model, layout):
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(4, 4, generator=draw), torch.tensor([0, 1, 1, 0])
+    shards = [Examples(x, y), Examples(x, y)]
+    return Setting(
+        graph=build_graph("ring", 2),
+        model=model,
+        shards=shards,
+        sampling_rate=1.0,
+        device=torch.device("cpu"),
+        layout=layout,
+    ), Examples(x, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", ["auto", "loop"])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Checkpointed, "CheckpointError|checkpoint|saved"),
+        (CheckpointedAgain, "autograd.Function"),
+        (OnHost, "RuntimeError"),
+        (WithoutRule, "functorch transforms"),
+        (MeetingUnderVmap, "other gradients for two records together"),
+        (Branching, "control flow"),
+        (Hooked, "ValueError: a hook|RuntimeError"),
+        (OnTheTape, "KeyError: 'a tape'|RuntimeError"),
+        (Exits, "SystemExit: 7"),
+        (Recurses, "RecursionError"),
+        (ReturnsMore, "TypeError|AttributeError"),
+        (Evaluated, "no evaluation, where it is evaluated"),
+    ],
+)
+def test_what_a_network_raises_is_told_before_a_run(kind, words, layout):
+    with pytest.raises(InputError, match=words):
+        rehearse(*_setting(kind(), layout))
+
+
+def test_an_interruption_is_none_of_the_network_s():
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(*_setting(Interrupted(), "loop"))
+
+
+MASKS, LOG = {}, logging.getLogger("mine")
+
+
+@functools.lru_cache(maxsize=8)
+def _mask(width):
+    return torch.ones(width, width).tril()
+
+
+class Masked(Net):
+    def forward(self, x):
+        width = x.shape[-1]
+        if width not in MASKS:
+            MASKS[width] = torch.ones(width)
+        LOG.debug("called on %s", tuple(x.shape))
+        return super().forward(x * MASKS[width] @ _mask(width))
+
+
+class Lazy(Net):
+    position = None
+
+    def forward(self, x):
+        if Lazy.position is None:
+            Lazy.position = torch.arange(4.0) / 4
+        return super().forward(x + Lazy.position)
+
+
+class WithConstants(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("position", torch.arange(4.0))
+        self.teacher = [nn.Linear(4, 4).requires_grad_(False)]
+
+    def forward(self, x):
+        return super().forward(x + self.position) + self.teacher[0](x)[..., :2]
+
+
+class Attends(Net):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x):
+        seen = x[:, None].expand(-1, 3, -1)
+        return super().forward(self.attention(seen, seen, seen, need_weights=False)[0].mean(1))
+
+
+class ReadsAFile(Net):
+    def forward(self, x):
+        return super().forward(x * torch.from_numpy(np.load("scale.npy")))
+
+
+@pytest.mark.parametrize("kind", [Net, Masked, Lazy, WithConstants, Attends, ReadsAFile])
+def test_sound_networks_are_rehearsed(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("scale.npy", np.ones(4, dtype=np.float32))
+    rehearse(*_setting(kind(), "auto"))  # which tries the loop, vmap and a layout by layer
