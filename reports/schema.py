@@ -26,7 +26,7 @@ from ..runs.described import (
 from ..runs.evidence.last_model import LastModel
 from ..runs.evidence.membership import Membership
 from ..runs.evidence.schema import Assumption, Attack, Audit, Measured, Trail
-from ..runs.folder.records import Environment, Stopped
+from ..runs.folder.records import Environment, Items, Stopped
 from ..runs.plan.schema import Planned, Recipients, SecondOpinion
 
 __all__ = [
@@ -333,6 +333,8 @@ class Report(Described):
     """Where it was inferred; records are never listed here."""
     last_model: LastModel | None = None
     """Where last models alone were asked of a canary."""
+    items: Items | None = None
+    """How the items of the data were made of records, where they do not come along."""
     assumptions: list[Assumption]
     reproduce: Reproduce
     trail: Trail | None = None

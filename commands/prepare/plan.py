@@ -169,6 +169,8 @@ def plan(
         if ready is not None:
             verdicts = {name: str(one.verdict) for name, one in traced.items()}
             said["check"] = {"attack": ready.attack, "audit": ready.audit, "traced": verdicts}
+            if ready.items is not None:
+                said["check"] |= {"items": ready.items.dump()}
         if decision is not None:
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
@@ -219,6 +221,12 @@ def _show_ready(ready: Readiness) -> None:
     console = make_console()
     console.print()
     say(console, "Checked: train would begin this run")
+    if (items := ready.items) is not None and items.left_out:
+        _say_indented(
+            console,
+            f"{items.left_out} records were left out, one at a time: the items of the others stay "
+            "the same",
+        )
     for command, why in (("attack", ready.attack), ("audit", ready.audit)):
         if why is not None:
             _say_indented(console, f"overhear {command} would refuse it: {why}")

@@ -30,7 +30,7 @@ from ...runs.folder.accounted_run import (
     read_run,
     released_sensitivities,
 )
-from ...runs.folder.records import header_of, read_environment, read_metrics
+from ...runs.folder.records import Items, header_of, read_environment, read_metrics
 from ...runs.folder.sums import write_sums
 from ...runs.plan.plan import Plan
 from ...runs.plan.recipients import recipients as recipients_of
@@ -131,7 +131,7 @@ def collect(
     # What follows from them.
     device = read_environment(folder / run_folder.ENVIRONMENT).device
     run = run_facts(config, built, plan, came=came, sent=traffic(built, plan), device=device)
-    ledger = _ledger(plan, spent)
+    ledger, items = _ledger(plan, spent), _items(config, spent)
     limit, graph = plan.target.epsilon, built.setting.graph
     report = Report(
         version=SCHEMA,
@@ -149,9 +149,11 @@ def collect(
         attack=attack,
         audit=audit,
         measured=measured(audit),
-        assumptions=assumptions(_facts(built, run, spent, plan), audit),
+        assumptions=assumptions(_facts(built, run, spent, plan, items), audit),
         reproduce=_reproduce(folder, config),
     )
+    if items is not None:
+        report = report.model_copy(update={"items": items})
     if (inferred := read_membership(folder)) is not None:
         # The page goes to readers who are not to know of whom it speaks.
         unnamed = inferred.model_copy(update={"exposed": []})
@@ -182,8 +184,17 @@ def _recipients(config: RunFile, plan: Plan, ledger: Released, victim: int) -> R
     return recipients_of(config, plan, victim)
 
 
-def _facts(built: Built, run: Run, spent: Spent, plan: Plan) -> Facts:
+def _items(config: RunFile, spent: Spent) -> Items | None:
+    """What the ledger says of how items were made; nothing was shown where it says nothing."""
+    d, said = config.data, header_of(spent).items
+    if said is None and (d.root is not None or d.source != "rows"):
+        return Items(source=d.source)
+    return said
+
+
+def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None) -> Facts:
     return Facts(
+        items=items,
         planned=header_of(spent).planned_rounds,
         released=spent.rounds,
         repeated=sum(times - 1 for number, times in _repeated(spent) if number > 0),

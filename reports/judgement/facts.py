@@ -14,6 +14,7 @@ from ...privacy.guarantee import Bound, Statement, Status, Unit
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
+from ...runs.folder.records import Items
 from ...runs.plan.plan import Plan
 from ...runs.plan.schema import SecondOpinion, Target
 from ...runs.run_file.run_file import RunFile
@@ -137,7 +138,9 @@ class Ran:
         releases, accounted: releases of rounds, and the rounds that the figures cover.
         resumed: how often the run was resumed.
         repeated: (round, how often) of what was released more than once.
-        duplicates: records that occur more than once.
+        duplicates: items that occur more than once.
+        items: how they were made of records; None where they come along or were made by a seed.
+        alone: what is known of whether an item is made of one record alone, in words.
         attack, audit, membership, last_model: the evidence, or None.
         fixes: what would have met the target, as privacy.json holds it.
         opinions: by adversary what another library says of its figure.
@@ -164,6 +167,8 @@ class Ran:
     membership: Membership | None = None
     last_model: LastModel | None = None
     traced: Mapping[str, TracedTwice] = field(default_factory=dict)
+    items: Items | None = None
+    alone: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -398,5 +403,7 @@ def facts_of_report(
             opinions=report.second_opinion,
             membership=report.membership,
             last_model=report.last_model,
+            items=report.items,
+            alone=next((one.how for one in report.assumptions if one.name == "alone"), ""),
         ),
     )

@@ -90,6 +90,8 @@ class Kind(enum.StrEnum):
     COMPLETE = "complete"
     AUDITED = "audited"
     TRIED = "attack tried"
+    ALONE = "records alone"
+    NOT_ALONE = "records not shown to be alone"
 
 
 class Action(enum.StrEnum):

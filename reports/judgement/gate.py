@@ -66,6 +66,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.COMPLETE,
         Kind.AUDITED,
         Kind.TRIED,
+        Kind.ALONE,
         Kind.CONFIRMED,
         Kind.TRACED,
         Kind.INFERRED,
@@ -97,7 +98,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
 OUTCOMES: Mapping[Kind, Outcome] = dict.fromkeys(Kind, Outcome.MISSING) | {
     kind: outcome for outcome, kinds in _GROUPS.items() for kind in kinds
 }
-_NOTES = (Note.DUPLICATES, Note.ENCRYPTED, Note.TORN)
+_NOTES = (Note.DUPLICATES, Note.ALONE, Note.ENCRYPTED, Note.TORN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -280,6 +281,10 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
     yield "report", Finding(kind=Kind.REPORTED if ran.reported else Kind.NO_REPORT)
     if wanted.complete_run:
         yield "complete run", _complete(ran)
+    if wanted.records_alone:
+        shown = ran.items is None or ran.items.shown
+        kind = Kind.ALONE if shown else Kind.NOT_ALONE
+        yield "records alone", Finding(kind=kind, words={"alone": ran.alone})
     if wanted.second_opinion:
         for name in dict.fromkeys(limit.adversary for limit in policy.limits):
             yield f"second opinion on {name}", of_opinion(name, facts)

@@ -46,6 +46,8 @@ def _notes(facts: Facts, limited: Collection[str]) -> Iterator[tuple[Note, Sente
     if ran.duplicates:
         copies = Figure("whole", ran.duplicates, ("run", "duplicate_records"))
         yield Note.DUPLICATES, fill(NOTES[Note.DUPLICATES], copies=copies)
+    if ran.items is not None and not ran.items.shown:
+        yield Note.ALONE, fill(NOTES[Note.ALONE], alone=ran.alone)
     if any(finding.kind is Kind.SUSPICIOUS for finding in against_proofs(facts)):
         yield Note.SUSPICIOUS, fill(NOTES[Note.SUSPICIOUS])
     if facts.encrypted and EAVESDROPPER.name in limited:

@@ -29,6 +29,7 @@ class Note(enum.StrEnum):
     TORN = "torn ledger"
     SEEDED = "seeded noise"
     DUPLICATES = "duplicates"
+    ALONE = "records alone"
     SUSPICIOUS = "suspicious"
     ENCRYPTED = "encrypted links"
 
@@ -223,6 +224,12 @@ KINDS: Mapping[Kind, str] = {
     Kind.COMPLETE: "The ledger holds all {planned} planned rounds.",
     Kind.AUDITED: "The run was audited with {canaries} canaries{part} at confidence {confidence}.",
     Kind.TRIED: "{preset} was tried on the run's own messages{saw}.",
+    Kind.ALONE: "Every item is made of one record alone, as far as can be shown: {alone}.",
+    Kind.NOT_ALONE: (
+        "That every item is made of one record alone is not shown: {alone}. Give a data function "
+        "that takes `leave_out`, make each item of one record by public constants, and train "
+        "again, or leave `records_alone` out of the policy."
+    ),
 }
 VERDICT_ALONE = "The verdict of the audit is {verdict}."  # of an audit whose rows do not say why
 NOTHING_SINGLED_OUT = (
@@ -388,6 +395,10 @@ NOTES: Mapping[Note, str] = {
     Note.DUPLICATES: (
         "{copies} records occur more than once. The figure holds for one copy: whoever is in the "
         "data k times is protected less."
+    ),
+    Note.ALONE: (
+        "That every item of the data is made of one record alone is assumed, and every figure "
+        "rests on it: {alone}."
     ),
     Note.SUSPICIOUS: "The audit is suspicious: once it measured more than is proven (section 6).",
     Note.ENCRYPTED: (

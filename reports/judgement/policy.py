@@ -157,6 +157,9 @@ class Evidence(Table):
 
     A second tracer must find no more in what is sent, too.
     """
+    records_alone: bool = False
+    """Whether it must be shown that every item is made of one record: by an own reader of rows, or
+    by a data function that was called with records left out. Shown, and not proven."""
     declared: DeclaredName | None = None
     """Whether figures of declared releases pass: those that kept releases agree with, or all.
 
@@ -283,6 +286,7 @@ _DEMANDS = {
     "declared": f"be one of {', '.join(_CHOICES['declared'])}",
     "membership": "be true or false",
     "membership_tpr_at_1_percent": "be a number in (0, 1]",
+    "records_alone": "be true or false",
     "second_opinion": "be true or false",
 }
 

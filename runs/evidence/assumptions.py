@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ...training.graphs.missing import MISSING
+from ..folder.records import Items
 from .schema import Assumption, Audit, AuditCheck
 
 __all__ = ["DECLARED", "Declared", "Facts", "assumptions"]
@@ -51,8 +52,9 @@ class Facts:
         repeated: how many of these are of a round that was released before.
         torn: whether a line of the ledger was cut off.
         seed: the evaluation_noise_seed, None for the system's entropy.
-        duplicates: records that equal another one.
-        records: how many there are.
+        duplicates: items that equal another one.
+        records: how many items there are.
+        items: how they were made of records; None where they come along or were made by a seed.
         clipped: whether examples are clipped.
         encrypted: whether links are taken to be encrypted.
         server: whether a server sums what agents send.
@@ -80,6 +82,7 @@ class Facts:
     encrypted: bool
     server: bool
     changing: bool
+    items: Items | None = None
     announced: int = 0
     tested: int = 0
     numbers: int = 0
@@ -134,7 +137,7 @@ DECLARED: tuple[Declared, ...] = (
     ),
     Declared(
         name="records",
-        text="No record is held twice, by a batch or by the agents, that is not twice in the data.",
+        text="No item is held twice, by a batch or by the agents, that is not twice in the data.",
         check="records",
     ),
     Declared(
@@ -169,7 +172,8 @@ _ALWAYS: tuple[Declared, ...] = (
     ),
     Declared(
         name="choices",
-        text="No choice was made by looking at the data: preprocessing, tuning, other runs.",
+        text="No choice was made by looking at the data: preprocessing, weights in a loss, a "
+        "network's start, tuning, other runs.",
         how="other runs on the same records add to these figures, and this report knows only one",
     ),
     Declared(
@@ -287,12 +291,47 @@ def _from_ledger(facts: Facts) -> Sequence[Assumption]:
         _tested(facts),
         Assumption(
             name="duplicates",
-            text="No record is held by several agents, or twice by one.",
+            text="No two items, of one agent or of several, have equal inputs.",
             status="gap" if facts.duplicates else "verified",
-            how=f"{facts.duplicates} of {facts.records} records equal another one"
+            how=f"{facts.duplicates} of {facts.records} items equal another one"
             if facts.duplicates
-            else f"all {facts.records} records were compared",
+            else f"all {facts.records} items were compared, number by number; other views of one "
+            "record, and what is made of several, are not equal and would not show",
         ),
+        _alone(facts),
+    )
+
+
+def _alone(facts: Facts) -> Assumption:
+    """That an item is a record: a promise wherever items were made by what is not part of a run."""
+    items, most = facts.items, facts.records_of_user or 1
+    each = "a record is in one item" if most == 1 else f"a user has at most {most} items"
+    how = "the data come along with a library, or were made by a public seed"
+    if items is not None and items.source == "rows":
+        how = (
+            "each row or picture is read by itself, by what the run file declares; what wrote the "
+            "files is not part of the run"
+        )
+    elif items is not None and items.left_out:
+        how = (
+            f"the data function was called with {items.left_out} records left out, one at a time "
+            f"(of {facts.records} items that are trained on), and the items of the others stayed "
+            "the same; whether it leaves a record out of all that it computes is its author's word"
+        )
+    elif items is not None and items.source == "function":
+        how = (
+            "nothing can show it: the data function takes no leave_out, by which it would be "
+            "called with one record less"
+        )
+    elif items is not None:
+        how = "nothing can show it: the arrays are taken as they are, and what made them is unknown"
+    if items is not None and items.tied:
+        how = f"{'; '.join(items.tied)}"
+    return Assumption(
+        name="alone",
+        text=f"Every item is made of one record alone, and {each}.",
+        status="gap" if items is not None and items.tied else "assumed",
+        how=how,
     )
 
 

@@ -72,6 +72,22 @@ class RecordsFile(Described):
     """SHA-256 of the salt, of the records and of who holds which."""
 
 
+class Items(Described):
+    """What is known of how the items of the data were made of records, where it is not a reader."""
+
+    source: Literal["function", "arrays", "rows"]
+    """A function of the user, arrays that were made elsewhere, or rows that are read one by one."""
+    left_out: Count = 0
+    """Records that were left out, one at a time, while the items of the others stayed the same."""
+    tied: list[str] = Field(default_factory=list)
+    """What speaks for items that were made of several records."""
+
+    @property
+    def shown(self) -> bool:
+        """Whether it was seen of what made the items that it makes each of one record."""
+        return not self.tied and (self.source == "rows" or self.left_out > 0)
+
+
 class ExposureFacts(Described):
     """What a record is exposed to by one adversary, at noise multiplier 1."""
 
@@ -174,6 +190,8 @@ class LedgerHeader(Described):
     """SHA-256 of the list of who takes part in which round; None where everybody does in all."""
     missing: Count | None = None
     """How many agents may be missing from any round although nobody knew it; None where none."""
+    items: Items | None = None
+    """How the items were made of records; None where they come along or were made for the run."""
     turns: dict[Literal["cycle", "apart", "most"], Count] | list[Count] | None = None
     """In which rounds one record may take part, as [privacy] participation says it; None: any."""
 

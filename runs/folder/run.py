@@ -40,8 +40,9 @@ from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile
 from ..stop import Stop, tell
 from . import folder as run_folder
+from .items import items_of
 from .ranks import Group, Start
-from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary
+from .records import ExposureFacts, Items, LedgerHeader, MetricsLine, TrainSummary
 from .released import epsilon_so_far, price_of_loss
 from .rounds_kept import forget_states, layout_of, save_transcript, snapshot_rounds
 from .same_records import write_records
@@ -64,6 +65,7 @@ class Session:
         out: the run folder.
         progress: called with (round, rounds, epsilon of the target adversary, metrics).
         last: the last round, which is the planned one unless the budget ends before it.
+        items: how they were made of records; None where that was looked at when the run began.
         released: the number of each round that the ledger names already.
         group: this process among the ranks of the run, where there are several.
         run: what tells this run from others of the same run file, in its ledger and checkpoints.
@@ -76,6 +78,7 @@ class Session:
     out: Path
     progress: Progress | None = None
     last: int
+    items: Items | None = None
     released: Sequence[int] = ()
     group: Group | None = None
     run: str = ""
@@ -164,8 +167,15 @@ def plan_session(
     if plan.scripts.by_user:
         built.setting.check_by_user()
     rehearse(replace(built.setting, layout=config.training.layout), built.data.measured)
+    items = None if begun else items_of(config, built.data, plan.statement, notice=notice)
     return Session(
-        config=config, built=built, plan=plan, out=out, progress=progress, last=plan.rounds
+        config=config,
+        built=built,
+        plan=plan,
+        out=out,
+        progress=progress,
+        last=plan.rounds,
+        items=items,
     )
 
 
@@ -201,6 +211,8 @@ def first_session(session: Session) -> TrainSummary:
         header = header.model_copy(update={"participation": plan.participation.digest})
     if plan.missing is not None:
         header = header.model_copy(update={"missing": plan.missing.at_most})
+    if session.items is not None:
+        header = header.model_copy(update={"items": session.items})
     if not session.config.pattern.is_every:
         header = header.model_copy(update={"turns": session.config.pattern.entry})
     if (sources := out / SOURCES).is_file():

@@ -259,6 +259,7 @@ def make_plan(
             *_warnings(config, found, every),
             *found.memory,
             *read_off_the_data(config),
+            *taken_to_be_alone(config),
             *([] if known else unknown_users(statement)),
         ],
         published_bound=_published_bound(
@@ -346,6 +347,19 @@ def read_off_the_data(config: RunFile) -> list[str]:
         *found,
         f"the number of classes is taken from the labels of {d.name!r} and counted as public; set "
         "[data] classes",
+    ]
+
+
+def taken_to_be_alone(config: RunFile) -> list[str]:
+    """That items are records, in a sentence, where what makes them is not read row by row."""
+    d = config.data
+    if d.source == "rows":
+        return []
+    what = d.name if d.source == "function" else d.root
+    remedy = "; where the function takes leave_out, train and plan --check try it"
+    return [
+        f"every item of {what!r} is taken to be made of one record alone, and a record to be in "
+        f"one item{remedy if d.source == 'function' else ''}"
     ]
 
 

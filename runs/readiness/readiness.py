@@ -22,6 +22,7 @@ from ...training.models.evaluation import evaluate
 from ..attack.points import check_attackable
 from ..audit.audit import check_auditable
 from ..folder import folder as run_folder
+from ..folder.records import Items
 from ..folder.run import Session, engine_of, plan_session
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile
@@ -38,11 +39,13 @@ class Readiness:
 
     Attributes:
         plan: of the run.
+        items: how the items of its data were made of records, as train would write it down.
         attack, audit: why `overhear attack` or `overhear audit` would refuse the run, None where
             they would not.
     """
 
     plan: Plan
+    items: Items | None
     attack: str | None
     audit: str | None
 
@@ -77,7 +80,7 @@ def check_ready(
     audit = _refusal(
         lambda: check_auditable(config, built, multiplier=plan.noise_multiplier), asked=asked
     )
-    return Readiness(plan=plan, attack=attack, audit=audit)
+    return Readiness(plan=plan, items=session.items, attack=attack, audit=audit)
 
 
 def _rehearse(session: Session) -> None:

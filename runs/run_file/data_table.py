@@ -214,6 +214,13 @@ class DataTable(Table):
         return 1 if self.name in _MADE else self.outputs
 
     @property
+    def source(self) -> Literal["function", "arrays", "rows"]:
+        """What makes items: code of the user, what made an array, or a reader that takes rows."""
+        if is_own(self.name):
+            return "function"
+        return "arrays" if self.name in (*_ARRAYS, "libsvm") else "rows"
+
+    @property
     def reads_classes(self) -> bool:
         """Whether the number of classes is to be told by the labels."""
         if self.classes or self.predicts or self.name in _BUNDLED:

@@ -15,6 +15,7 @@ records, the same ones every time; of records that are not in memory at most 10,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any
 
@@ -32,7 +33,16 @@ from .dataset_store import DatasetStore, is_map_style
 from .partition import hold_out_users
 from .store import Shard, Store, TensorStore
 
-__all__ = ["dataset_of", "dataset_of_stores", "own_dataset"]
+__all__ = [
+    "LEAVE_OUT",
+    "dataset_of",
+    "dataset_of_stores",
+    "own_dataset",
+    "own_function",
+    "stores_of",
+]
+
+LEAVE_OUT = "leave_out"  # the argument by which a function leaves one of its records out
 
 _SPLIT_SEED = 20_000
 _MOST_HELD_OUT = 10_000  # records that are brought into memory to test with
@@ -76,6 +86,22 @@ def own_dataset(
     return dataset_of(found, name=name, classes=classes, outputs=outputs)
 
 
+def own_function(name: str) -> Callable[..., Any] | None:
+    """The function that "module:NAME" stands for, if it can leave a record out; else None.
+
+    Args:
+        name: of a function that was found before.
+    """
+    found = own_object(name, key="[data] name")
+    if not callable(found) or isinstance(found, Dataset):
+        return None
+    try:
+        taken = signature(found).parameters
+    except (TypeError, ValueError):  # of built-in functions
+        return None
+    return found if LEAVE_OUT in taken and taken[LEAVE_OUT].default is None else None
+
+
 def _check_options(function: Any, name: str, options: dict[str, Any]) -> None:
     try:
         taken = signature(function).parameters
@@ -92,6 +118,11 @@ def _check_options(function: Any, name: str, options: dict[str, Any]) -> None:
         if key not in named:
             known = ", ".join(named) or "nothing"
             raise InputError(f"[data] {key} is unknown, and {name!r} takes {known}; leave it out")
+        if key == LEAVE_OUT and named[key].default is None:
+            raise InputError(
+                f"[data] {key} is given when it is checked that items are of one record each, and "
+                "training is on all; leave it out, or call it otherwise in your function"
+            )
     for key, one in named.items():
         if one.default is Parameter.empty and key not in options:
             raise InputError(f"[data] {key} is missing; {name!r} needs it")
@@ -124,17 +155,36 @@ def dataset_of(
         raise InputError(f"classes={classes} and outputs={outputs}: give one of them")
     if isinstance(value, Dataset):
         return _agreeing(value, classes=classes, outputs=outputs)
-    parts: list[object] = list(value) if isinstance(value, (tuple, list)) else [value]
-    if len(parts) in (1, 2) and all(_is_torch(part) for part in parts):
-        stores: list[Store] = [_dataset_store(part, name=name, outputs=outputs) for part in parts]
-    elif isinstance(value, (tuple, list)) and len(parts) in (2, 4):
-        stores = _of_arrays(parts, name=name, classes=classes, outputs=outputs)
-    else:
-        found = type(value).__name__
-        found += f" of {len(parts)}" if isinstance(value, (tuple, list)) else ""
-        raise InputTypeError(f"{name!r} gives a {found}; it must give {_FORMS}")
+    stores = stores_of(value, name=name, classes=classes, outputs=outputs)
     test = stores[1] if len(stores) > 1 else None
     return dataset_of_stores(stores[0], test, name=name, classes=classes, outputs=outputs)
+
+
+def stores_of(
+    value: object, *, name: str, classes: int | None = None, outputs: int = 0
+) -> list[Store]:
+    """The records of such a value, and those to test with where it has any.
+
+    Args:
+        value: as for `dataset_of`.
+        name: what reports call it.
+        classes: public number of classes.
+        outputs: numbers to predict of a record, 0 of labels.
+
+    Raises:
+        ValueError: what is no such value, or holds what is no number or label.
+    """
+    if isinstance(value, Dataset):
+        kept = [] if value.validation is None else [TensorStore(*value.validation)]
+        return [value.train, TensorStore(value.test_inputs, value.test_targets), *kept]
+    parts: list[object] = list(value) if isinstance(value, (tuple, list)) else [value]
+    if len(parts) in (1, 2) and all(_is_torch(part) for part in parts):
+        return [_dataset_store(part, name=name, outputs=outputs) for part in parts]
+    if isinstance(value, (tuple, list)) and len(parts) in (2, 4):
+        return _of_arrays(parts, name=name, classes=classes, outputs=outputs)
+    found = type(value).__name__
+    found += f" of {len(parts)}" if isinstance(value, (tuple, list)) else ""
+    raise InputTypeError(f"{name!r} gives a {found}; it must give {_FORMS}")
 
 
 def _is_torch(value: object) -> bool:

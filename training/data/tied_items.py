@@ -1,0 +1,268 @@
+"""What shows, in items alone, that they were made of several records.
+
+Nothing here proves that items are of one record each; some common ways in which they are not leave
+a trace that is hard to come by otherwise:
+
+==============================================  ====================================================
+Trace                                           How it comes about
+==============================================  ====================================================
+columns of mean 0 and deviation 1               a scaler that was fitted on these records
+columns of mean 0                               centring, or a PCA, that was fitted on them
+columns whose ends are 0 and 1, each met once   scaling by their smallest and largest value
+items that mirror another one                   views of one record, as items of their own
+items on the line between two others            records that were mixed: mixup, SMOTE
+items far nearer to another one than most are   copies with noise, or other slight changes
+==============================================  ====================================================
+
+Each is told where it comes to more than chance would give: see the constants below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .dataset import Dataset
+from .store import Store, blocks
+
+__all__ = ["tied_items"]
+
+_Rows = NDArray[np.float32]
+_D = NDArray[np.float64]
+_Places = NDArray[np.int64]
+
+_FEWEST = 20  # items
+_MOST_NUMBERS = 1 << 26  # of items that are looked at; of more, the first and the last ones
+# A column of independent normal numbers has a mean within so many standard errors of 0 with
+# probability .0024, and a deviation as near to 1 with .0048 (of the population, or of a sample).
+_NEAR = 3e-3
+_SHARE = 0.01  # of the columns, at least one, that are standardised
+_CENTRED = 0.5  # of the columns that have mean 0 alone, or whose ends are 0 and 1
+_DIFFERS = 8  # numbers in which an item differs from what it is held against
+_LEAST_WIDTH = 36  # numbers of a row that is taken for a picture
+_LEAST_FOUND = 3  # items
+_LOOKED_AT = 96  # items that are held against all others, for lines and for copies
+_MOST_OTHERS, _NEAREST = 20_000, 1 << 23  # of these, and of their numbers
+_MOST_VIEWED = 4096  # items of a view that are held against what projects to the same number
+_SIMILAR = 8  # items of one projection that one is held against
+_BLOCK = 4096  # items at once
+_STRAIGHT = 1e-6  # of a line, relative to its length
+_COPY = 0.01  # of the median distance
+_COPIES = 0.2  # of the items that are looked at
+
+
+def tied_items(data: Dataset) -> list[str]:
+    """What speaks for items that were made of several records, as sentences without a full stop.
+
+    Args:
+        data: what is trained on; records that were held out of the same ones are looked at, too.
+
+    >>> draw = np.random.default_rng(0)
+    >>> from overhear.training.data.own_data import dataset_of
+    >>> X, y = draw.normal(3.0, 2.0, size=(200, 5)).astype("float32"), np.arange(200) % 2
+    >>> tied_items(dataset_of((X, y), name="mine"))
+    []
+    >>> tied_items(dataset_of(((X - X.mean(0)) / X.std(0), y), name="mine"))
+    ['5 of 5 columns have mean 0 and deviation 1 over the items, as after a scaler fitted on them']
+    """
+    rows, shape = _rows_of(data)
+    if len(rows) < _FEWEST:
+        return []
+    return [*_fitted(rows), *_mirrored(rows, shape), *_between(rows)]
+
+
+def _rows_of(data: Dataset) -> tuple[_Rows, tuple[int, ...]]:
+    """(N, D) inputs on which something may have been fitted, in the units in which it was."""
+    width = max(1, math.prod(data.input_shape))
+    most = max(_FEWEST, _MOST_NUMBERS // width)
+    parts = [_some(data.train, most)]
+    if data.held_out:
+        parts.append(data.test_inputs[:most].flatten(1).numpy())
+    if data.validation is not None:
+        parts.append(data.validation.inputs[:most].flatten(1).numpy())
+    rows = np.concatenate(parts)
+    for column in data.columns:
+        if column.kind == "number":
+            at = rows[:, column.start]
+            rows[:, column.start] = column.low + (column.high - column.low) * at
+    return rows, data.input_shape
+
+
+def _some(store: Store, most: int) -> _Rows:
+    """All items, or of many the first and the last ones."""
+    if store.size <= most:
+        return np.concatenate([block.inputs.flatten(1).numpy() for block in blocks(store)])
+    half = most // 2
+    at = torch.cat([torch.arange(half), torch.arange(store.size - half, store.size)])
+    return store.take(at).inputs.flatten(1).numpy()
+
+
+def _fitted(rows: _Rows) -> Iterator[str]:
+    """Constants that were read off the items."""
+    items, columns = rows.shape
+    mean, off = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
+    varied = off > 0
+    near = _NEAR / math.sqrt(items)
+    centred = varied & (np.abs(mean) <= near * off)
+    sample = off * math.sqrt(items / (items - 1))
+    scaled = centred & (np.minimum(np.abs(off - 1), np.abs(sample - 1)) <= near)
+    if (count := int(scaled.sum())) >= max(1, _SHARE * columns):
+        yield (
+            f"{count} of {columns} columns have mean 0 and deviation 1 over the items, as after a "
+            "scaler fitted on them"
+        )
+    elif (count := int(centred.sum())) >= max(3, _CENTRED * int(varied.sum())):
+        yield (
+            f"{count} of {columns} columns have mean 0 over the items, as after centring, or a "
+            "PCA, that was fitted on them"
+        )
+    ends = varied & (rows.max(0) == 1) & ((rows.min(0) == 0) | (rows.min(0) == -1))
+    once = [
+        at
+        for at in np.flatnonzero(ends).tolist()
+        if (rows[:, at] == 1).sum() == 1 == (rows[:, at] == rows[:, at].min()).sum()
+    ]
+    if len(once) >= max(2, _CENTRED * int(varied.sum())):
+        yield (
+            f"{len(once)} of {columns} columns have ends {float(rows[:, once[0]].min()):g} and 1, "
+            "each met by one item, as after scaling by the smallest and largest value"
+        )
+
+
+def _mirrored(rows: _Rows, shape: Sequence[int]) -> Iterator[str]:
+    """Items that are another one, mirrored or turned, by projections on one random direction."""
+    direction = np.random.default_rng(0).normal(size=(1, rows.shape[1]))
+    views = _views(shape, rows.shape[1])
+    if not views:
+        return
+    # Turning the items is turning the direction back; what is near is then looked at whole.
+    onto = np.concatenate([direction, *(view.turned(direction) for view in views)]).T
+    cuts = range(0, len(rows), _BLOCK)
+    here, *turned = np.concatenate([rows[cut : cut + _BLOCK] @ onto for cut in cuts]).T
+    order = np.argsort(here, kind="stable")
+    spread = 1e-6 * max(1.0, float(np.abs(here).max()))
+    found = set[int]()
+    for view, along in zip(views, turned, strict=True):
+        first = np.searchsorted(here[order], along - spread)
+        last = np.searchsorted(here[order], along + spread)
+        for at in np.flatnonzero(last > first)[:_MOST_VIEWED].tolist():
+            of = view.back(rows[at : at + 1])[0]
+            if at in found or (of != rows[at]).sum() < _DIFFERS:
+                continue
+            others = rows[order[first[at] : min(last[at], first[at] + _SIMILAR)]]
+            if (others == of).all(1).any():
+                found.add(at)
+    if len(found) >= max(_LEAST_FOUND, _SHARE * len(rows)):
+        yield (
+            f"at least {len(found)} of {len(rows)} items are another one, mirrored or turned, as "
+            "views of one record are"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A picture turned or mirrored, as a permutation of the numbers of a row."""
+
+    order: _Places
+
+    def turned(self, rows: _D) -> _D:
+        """(N, D)."""
+        return rows[:, self.order]
+
+    def back(self, rows: _Rows) -> _Rows:
+        """The inverse."""
+        return rows[:, np.argsort(self.order)]
+
+
+def _views(shape: Sequence[int], width: int) -> list[_View]:
+    """What turns and mirrors records of a shape, or rows that may be square pictures."""
+    layouts: list[tuple[int, ...]] = []
+    places: list[tuple[int, int]] = []
+    if len(shape) == 3:
+        layouts, places = [tuple(shape)], [(1, 2)]
+    elif len(shape) == 2:
+        layouts, places = [tuple(shape)], [(0, 1)]
+    elif width >= _LEAST_WIDTH:
+        for channels in (1, 3):
+            side = math.isqrt(width // channels)
+            if side * side * channels == width:
+                layouts += [(channels, side, side), (side, side, channels)]
+                places += [(1, 2), (0, 1)]
+    found = []
+    numbers = np.arange(width)
+    for layout, (rows, columns) in zip(layouts, places, strict=True):
+        grid = numbers.reshape(layout)
+        turns: list[_Places] = [np.flip(grid, columns), np.flip(grid, rows)]
+        turns.append(np.flip(grid, (rows, columns)))
+        if layout[rows] == layout[columns]:
+            turns += [np.rot90(grid, k, (rows, columns)) for k in (1, 3)]
+        found += [_View(turn.reshape(-1)) for turn in turns]
+    return found
+
+
+def _between(rows: _Rows) -> Iterator[str]:
+    """Items on the line between two others, and those that are nearly another one."""
+    items, width = rows.shape
+    if width < _DIFFERS:
+        return
+    draw = np.random.default_rng(1)
+    kept = np.sort(draw.permutation(items)[: min(_MOST_OTHERS, _NEAREST // width)])
+    ends = np.arange(items)[-_LOOKED_AT // 3 :]
+    chosen = np.unique(np.r_[np.linspace(0, items - 1, _LOOKED_AT * 2 // 3), ends]).astype(int)
+    others, looked_at = rows[kept].astype(np.float64), rows[chosen].astype(np.float64)
+    # Lengths and directions of all differences by products, without the differences themselves.
+    direction = draw.normal(size=width)
+    products = others @ looked_at.T
+    squared = (others**2).sum(1)[:, None] + (looked_at**2).sum(1) - 2 * products
+    lengths = np.sqrt(squared.clip(0))
+    steps = (others @ direction)[:, None] - looked_at @ direction
+    reach, lines, copies = _STRAIGHT * float(np.linalg.norm(direction)), 0, 0
+    for one, length, step in zip(looked_at, lengths.T, steps.T, strict=True):
+        typical = float(np.median(length))
+        near = others[length < _COPY * typical] - one
+        copies += bool(((near != 0).sum(1) >= _DIFFERS).any())
+        away = np.flatnonzero(length >= max(_COPY * typical, 1e-12))
+        lines += _is_between(others, one, away, step[away] / length[away], reach)
+    looked = len(chosen)
+    if lines >= max(_LEAST_FOUND, _SHARE * looked):
+        yield (
+            f"{lines} of {looked} items that were looked at lie on the line between two others, as "
+            "records that were mixed do"
+        )
+    if copies >= max(_LEAST_FOUND, _COPIES * looked):
+        yield (
+            f"{copies} of {looked} items that were looked at are nearly another one, as copies "
+            "with slight changes are"
+        )
+
+
+def _is_between(others: _D, one: _D, away: _Places, along: _D, reach: float) -> bool:
+    """Whether an item (D,) lies between two of the others (N, D).
+
+    Args:
+        others: among which they are.
+        one: the item.
+        away: (M,) places of those that are not copies of it.
+        along: (M,) steps to these, each of length 1, projected on one direction.
+        reach: how far two opposite steps may be from each other there.
+    """
+    order = np.argsort(along, kind="stable")
+    first = np.searchsorted(along[order], -along - reach)
+    last = np.searchsorted(along[order], -along + reach)
+    for further in range(_SIMILAR):
+        some = np.flatnonzero(last > first + further)[:_MOST_VIEWED]
+        there = others[away[some]] - one
+        back = others[away[order[first[some] + further]]] - one
+        off = there / np.linalg.norm(there, axis=1, keepdims=True)
+        off += back / np.linalg.norm(back, axis=1, keepdims=True)
+        straight = np.linalg.norm(off, axis=1) <= 10 * _STRAIGHT
+        if (straight & ((there != 0).sum(1) >= _DIFFERS)).any():
+            return True
+        if not len(some):
+            break
+    return False
