@@ -283,8 +283,7 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
         yield "complete run", _complete(ran)
     if wanted.records_alone:
         shown = ran.items is None or ran.items.shown
-        kind = Kind.ALONE if shown else Kind.NOT_ALONE
-        yield "records alone", Finding(kind=kind, words={"alone": ran.alone})
+        yield "records alone", Finding(kind=Kind.ALONE if shown else Kind.NOT_ALONE)
     if wanted.second_opinion:
         for name in dict.fromkeys(limit.adversary for limit in policy.limits):
             yield f"second opinion on {name}", of_opinion(name, facts)

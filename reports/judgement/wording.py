@@ -201,6 +201,7 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
     if ran is not None:
         words |= {
             "folder": ran.folder,
+            "alone": ran.alone,
             "planned": Figure("whole", facts.rounds, ("run", "rounds")),
             "waive": (phrases.WAIVE,),
             "Continue": fill(phrases.CONTINUE, folder=ran.folder, file=run_folder.RUN),

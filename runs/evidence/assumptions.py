@@ -378,7 +378,7 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
             name="read-off-the-data",
             text=f"{words[0].upper()}{words[1:]}.",
             status="assumed",
-            how="the run file does not say it; [data] classes would",
+            how="the run file does not say it; [data] classes, or labels of libsvm, would",
         )
         for words in facts.counted_as_public
     ]

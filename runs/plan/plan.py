@@ -341,6 +341,9 @@ def read_off_the_data(config: RunFile) -> list[str]:
     """What the run will read off the records and count as public, in sentences."""
     d = config.data
     found = [NOT_COUNTED] if config.training.gradient_norm else []
+    if d.name == "libsvm" and d.labels is None:
+        told = f"the labels of {d.root!r} are taken from its records and counted as public"
+        found = [*found, f"{told}; set [data] labels"]
     if not d.reads_classes:
         return found
     return [

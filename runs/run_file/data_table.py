@@ -42,6 +42,7 @@ class DataTable(Table):
         "concentration": ("partition", "dirichlet"),
         "shards": ("partition", "shards"),
         "features": ("name", "libsvm"),
+        "labels": ("name", "libsvm"),
         "test": ("name", ("libsvm", *_TABLES)),
         "columns": ("name", _TABLES),
         "target": ("name", (*_TABLES, "npy")),
@@ -79,6 +80,9 @@ class DataTable(Table):
     """Public bound on the training records of any agent; a run in which one has more is refused."""
     features: Count | None = None
     """Public number of features of a libsvm file."""
+    labels: Annotated[tuple[int, ...], Field(strict=False, min_length=2)] | None = None
+    """Public labels of a libsvm file, in the order of their numbers; without it the file tells
+    them, and they count as public."""
     test: str | None = None
     """File of test records; for libsvm by default the file's name with `.t`."""
     columns: Columns | None = None
@@ -169,6 +173,8 @@ class DataTable(Table):
             raise InputError(f"root is missing; data {self.name!r} is read from a path of yours")
         if self.name == "libsvm" and self.features is None:
             raise InputError("features is missing; the number of features is a public choice")
+        if self.labels is not None and len(set(self.labels)) < len(self.labels):
+            raise InputError(f"labels={list(self.labels)} must name each label once")
         if self.name == "npy" and self.target is None:
             raise InputError("target is missing; name the npy file of the labels")
         return self
@@ -307,7 +313,9 @@ class DataTable(Table):
                     spread=self.spread,
                     seed=self.seed,
                 )
-        return load_dataset(self.name, root=self.root, features=self.features, test=self.test)
+        return load_dataset(
+            self.name, root=self.root, features=self.features, test=self.test, labels=self.labels
+        )
 
     def entries(self) -> dict[str, object]:
         """See `Table.entries`; options stand as keys of their own."""

@@ -99,14 +99,18 @@ def leave_out(
             given = function(**options, **({} if at is None else {LEAVE_OUT: at}))
         except (Exception, SystemExit) as error:  # the user's own code
             where = "" if at is None else f" with {LEAVE_OUT}={at}"
-            few = f"; of {base.every} items of one record each it is one" if at else ""
+            few = (
+                f"; there are {len(base.keys)} items, so if each is one record there is it"
+                if at
+                else ""
+            )
             raise InputError(
                 f"[data] name={name!r}: calling it{where} raised {told(error)}{line_of(error)}{few}"
             ) from error
         return _items(given, name=name, classes=classes, outputs=outputs)
 
     base, begun, calls = call(None), clock(), dict[int, _Items]()
-    records = max(2, -(-base.every // most))
+    records = max(2, -(-len(base.keys) // most))
     left = set[int]()
     for first in _places(base, records):
         if calls and clock() - begun > _SECONDS:
@@ -161,13 +165,14 @@ def _check_pair(
         raise _unsteady(name)
     said = f"[data] name={name!r}: between record {i} left out and record {j} left out"
     may = "1 item" if most == 1 else f"{most} items of one user"
-    if gone > most and changed <= gone and not anew:
+    if gone > 1 and changed <= gone and not anew:
         at = i if one.every <= other.every else j
         raise InputError(
-            f"[data] name={name!r}: with record {at} left out {gone} items are gone, where {may} may be: a record is in several of them, and "
-            "each would be protected for itself alone; make one item of a record, or give their "
-            "users by overhear.training.Dataset(users=...) and state unit = 'user' in [privacy] "
-            f"with records_per_person = {gone} or more"
+            f"[data] name={name!r}: with record {at} left out {gone} items are gone, where {may} "
+            "may be: a record is in several of them, and each would be protected for itself "
+            "alone; make one item of a record, or give their users by "
+            "overhear.training.Dataset(users=...) and state unit = 'user' in [privacy] with "
+            f"records_per_person = {max(gone, most)} or more"
         )
     raise InputError(
         f"{said} {changed} items differ{_where(one, other)}, where {may} may: an item must be made "
@@ -177,9 +182,9 @@ def _check_pair(
 
 
 def _one_user(base: _Items, keys: Counter[bytes]) -> bool:
-    """Whether some items are all of one user, as far as anybody says whose they are."""
-    if base.users is None or keys.total() < 2:
-        return True
+    """Whether some items are known to be of one user, and so to be dealt to one agent."""
+    if keys.total() < 2 or base.users is None:
+        return keys.total() < 2
     places = [at for at, key in enumerate(base.keys) if key in keys]
     return len(places) < 2 or len(base.users[places].unique()) == 1
 

@@ -22,7 +22,8 @@ A set without a test part of its own gives up a fifth of its records, the same o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def load_dataset(
     root: str | Path | None = None,
     features: int | None = None,
     test: str | Path | None = None,
+    labels: Sequence[int] | None = None,
 ) -> Dataset:
     """Loads a data set from this machine; nothing is downloaded.
 
@@ -53,6 +55,8 @@ def load_dataset(
         root: Where the files are; not used by "digits" and "faces".
         features: For "libsvm", and required there: the public number of features.
         test: For "libsvm": the test file; by default ROOT.t if there is one.
+        labels: For "libsvm": the public labels, in the order of their numbers; not given, the file
+            tells them, which `Dataset.notes` says.
 
     Raises:
         FileNotFoundError: If a file is missing; the message says where it was looked for.
@@ -66,7 +70,7 @@ def load_dataset(
     """
     if name not in DATASET_NAMES:
         raise InputError(f"data name={name!r} is unknown; choose one of {', '.join(DATASET_NAMES)}")
-    for option, value in (("features", features), ("test", test)):
+    for option, value in (("features", features), ("test", test), ("labels", labels)):
         if value is not None and name != "libsvm":
             raise InputError(f"{option}={value!r} belongs to 'libsvm' and not to {name!r}")
     if name in _BUNDLED:
@@ -76,14 +80,23 @@ def load_dataset(
     if root is None:
         raise InputError(f"data {name!r} needs root, {_ROOT_HOLDS[name]}")
     test = None if test is None else Path(test).expanduser()
-    return _read(name, Path(root).expanduser(), features=features, test=test)
+    return _read(name, Path(root).expanduser(), features=features, test=test, labels=labels)
 
 
-def _read(name: str, root: Path, *, features: int | None, test: Path | None) -> Dataset:
+def _read(
+    name: str,
+    root: Path,
+    *,
+    features: int | None,
+    test: Path | None,
+    labels: Sequence[int] | None,
+) -> Dataset:
     """A data set from its files, normalised by public constants."""
     if name == "libsvm":
-        train, held_out, classes = read_libsvm(root, test, features=features)
-        return _dataset(name, train, held_out, classes=classes, mean=(0.0,), std=(1.0,))
+        train, held_out, values = read_libsvm(root, test, features=features, labels=labels)
+        found = _dataset(name, train, held_out, classes=len(values), mean=(0.0,), std=(1.0,))
+        told = f"the labels of {root.name!r}, {list(values)}, are taken from its records and"
+        return found if labels else replace(found, notes=(f"{told} counted as public",))
     if name == "image-folder":
         train, held_out, classes = read_image_folder(root)
         half = (0.5,) * train.inputs.shape[1]

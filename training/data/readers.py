@@ -13,6 +13,7 @@ import io
 import math
 import pickle
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -251,42 +252,54 @@ class _CifarUnpickler(pickle.Unpickler):
 
 
 def read_libsvm(
-    path: Path, test: Path | None = None, *, features: int | None
-) -> tuple[Records, Records | None, int]:
-    """LIBSVM text: train, test and the number of classes; inputs (N, features) float32.
+    path: Path,
+    test: Path | None = None,
+    *,
+    features: int | None,
+    labels: Sequence[int] | None = None,
+) -> tuple[Records, Records | None, tuple[int, ...]]:
+    """LIBSVM text: train, test and the labels; inputs (N, features) float32.
 
-    Labels are whole numbers; the values of the training file, ascending, become 0, 1, ... (so -1
-    and +1 become 0 and 1). Indices count from 1.
+    Labels are whole numbers; they become 0, 1, ... in their order (so -1 and +1 become 0 and 1).
+    Not declared, they are the values of the training file, ascending: one record more or less, of
+    a label of its own, would number the others anew. Indices count from 1.
 
     Args:
         path: The training file.
         test: The test file; by default PATH.t if there is one.
         features: Number of features. Never read off the data: a file need not use them all, and
             the number must agree between files and be public.
+        labels: The public labels, in the order of their numbers; None where the file tells them.
 
     Raises:
         FileNotFoundError: If a named file is not there.
         ValueError: If features is missing or too small, a line cannot be read, a value is not
-            finite, or a label is not a whole number or unknown to the training file.
+            finite, or a label is not a whole number, not declared or unknown to the training file.
     """
     if test is None and Path(f"{path}.t").is_file():
         test = Path(f"{path}.t")
-    train_inputs, labels = _read_libsvm_file(path, features)
-    values = np.unique(labels)
+    train_inputs, given = _read_libsvm_file(path, features)
+    values = np.unique(given) if labels is None else np.array(labels, dtype=np.float64)
     if len(values) < 2 or (values != np.round(values)).any():
         raise InputError(
             f"{path} has labels {values[:5].tolist()}, must have at least two whole numbers: "
             "classes, not measurements"
         )
-    train = Records(inputs=train_inputs, targets=np.searchsorted(values, labels).astype(np.int64))
+
+    def numbered(found: NDArray[np.float64], where: Path) -> NDArray[np.int64]:
+        unknown = np.setdiff1d(found, values)
+        if unknown.size:
+            never = f"{path} never uses" if labels is None else f"labels={list(labels)} lacks"
+            raise InputError(f"{where} has label {unknown[0]:g}, which {never}")
+        order = np.argsort(values)
+        return order[np.searchsorted(values[order], found)].astype(np.int64)
+
+    declared = tuple(int(value) for value in values)
+    train = Records(inputs=train_inputs, targets=numbered(given, path))
     if test is None:
-        return train, None, len(values)
+        return train, None, declared
     test_inputs, test_labels = _read_libsvm_file(test, features)
-    unknown = np.setdiff1d(test_labels, values)
-    if unknown.size:
-        raise InputError(f"{test} has label {unknown[0]:g}, which {path} never uses")
-    targets = np.searchsorted(values, test_labels).astype(np.int64)
-    return train, Records(inputs=test_inputs, targets=targets), len(values)
+    return train, Records(inputs=test_inputs, targets=numbered(test_labels, test)), declared
 
 
 def _read_libsvm_file(

@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from overhear.privacy.errors import InputError
 from overhear.training.data.readers import read_cifar10, read_idx, read_idx_folder, read_libsvm
 
 IMAGES = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
@@ -220,23 +221,29 @@ def _libsvm(tmp_path, text, test=None):
 
 def test_libsvm_reads_continuous_and_negative_values(tmp_path):
     path = _libsvm(tmp_path, "+1 1:0.5 4:-3e-2  # a remark\n-1 2:-7\n-1\n", test="-1 1:1\n")
-    train, test, classes = read_libsvm(path, features=5)
+    train, test, labels = read_libsvm(path, features=5)
     expected = [[0.5, 0, 0, -0.03, 0], [0, -7, 0, 0, 0], [0, 0, 0, 0, 0]]
     assert np.array_equal(train.inputs, np.array(expected, dtype=np.float32))
     assert train.inputs.dtype == np.float32
     assert train.targets.tolist() == [1, 0, 0]
     assert test.targets.tolist() == [0]
     assert test.inputs.shape == (1, 5)
-    assert classes == 2
+    assert labels == (-1, 1)
 
 
 def test_libsvm_labels_become_classes_in_their_order(tmp_path):
-    train, test, classes = read_libsvm(
-        _libsvm(tmp_path, "3 1:1\n1 1:1\n8 1:1\n1 1:1\n"), features=1
-    )
+    train, test, labels = read_libsvm(_libsvm(tmp_path, "3 1:1\n1 1:1\n8 1:1\n1 1:1\n"), features=1)
     assert train.targets.tolist() == [1, 0, 2, 0]
     assert test is None
-    assert classes == 3
+    assert labels == (1, 3, 8)
+
+
+def test_declared_libsvm_labels_number_the_classes_whatever_the_file_holds(tmp_path):
+    path = _libsvm(tmp_path, "1 1:1\n8 1:1\n1 1:1\n")
+    train, _, labels = read_libsvm(path, features=1, labels=[3, 1, 8])
+    assert (train.targets.tolist(), labels) == ([1, 2, 1], (3, 1, 8))
+    with pytest.raises(InputError, match=r"has label 8, which labels=\[1, 3\] lacks"):
+        read_libsvm(path, features=1, labels=[1, 3])
 
 
 def test_libsvm_test_file_may_be_named(tmp_path):
