@@ -172,7 +172,7 @@ def _check_rows(bound: Bound, graph: Topology) -> None:
     held = {
         Contributions: recorded.contributions,
         NoiseSources: recorded.noise,
-        Known: [*before.values(), *recorded.known],
+        Known: recorded.known_of(record.groups, before.values()),
         Messages: [message.rows for message in sent],
     }
     for kind, values in held.items():

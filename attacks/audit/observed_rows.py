@@ -227,6 +227,9 @@ def values_of(
         if isinstance(group, Contributions):
             yield None
         elif isinstance(group, Known):
+            if group.table is not None:
+                yield group.table
+                continue
             field = next((f for f in before if group.what == state_column(f)), None)
             yield next(known) if field is None else before[field]
         elif isinstance(group, Messages):

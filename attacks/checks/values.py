@@ -80,11 +80,8 @@ def _faults(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]]
 def _floor(floor: Floor, watched: WatchedRound) -> Iterator[tuple[str, int]]:
     """Whether the round's late noise is large enough beside its known values."""
     norms, eps = dict[str, float](), 0.0
-    values = iter([*watched.before.values(), *watched.recorded.known])
-    for group in watched.trace.groups:
-        if not isinstance(group, Known):
-            continue
-        rows = next(values)
+    groups = [group for group in watched.trace.groups if isinstance(group, Known)]
+    for group, rows in zip(groups, watched.known, strict=False):
         if group.what in floor.names:
             norm = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).max()
             norms[group.what] = max(norms.get(group.what, 0.0), float(norm))
@@ -175,6 +172,8 @@ def _results(watched: WatchedRound) -> list[tuple[Tensor, bool]]:
             if of_state:
                 of_state -= 1
                 continue
+            if group.table is not None:  # public: its numbers are the trace's
+                continue
             rows = next(known)
             if group.what != INITIAL:
                 found.append((rows, False))
@@ -184,10 +183,10 @@ def _results(watched: WatchedRound) -> list[tuple[Tensor, bool]]:
 def _initial(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]]:
     """The initial model is the public one."""
     of_state, task = len(watched.before), run.setting.task
-    groups = [g for g in watched.trace.groups if isinstance(g, Known)][of_state:]
+    groups = [g for g in watched.trace.groups if isinstance(g, Known) and g.table is None]
     public = (task.initial() if task else flatten(run.setting.model)).detach().cpu()
     blocks = public.split(task.dimensions) if task else (public,)
-    for group, rows in zip(groups, watched.recorded.known, strict=True):
+    for group, rows in zip(groups[of_state:], watched.recorded.known, strict=True):
         if group.what == INITIAL:
             expected = blocks[group.block].to(rows.dtype).expand(len(rows), -1)
             same = _equal(rows, expected)

@@ -283,6 +283,11 @@ class _Columns:
     def _known(self, group: Known, place: int) -> int:
         """Columns that came from outside; 1 where the value is none of `recorded.known`."""
         mine, played = self._system.who.agents, self._played
+        if group.table is not None:
+            self._add(self._units(group))
+            for i, value in enumerate(group.table):
+                self._system.note(self._column(group, i), value=value)
+            return 1
         for field, rows in played.state.items():
             if group.what == state_column(field):
                 if self._carried_in is not None:

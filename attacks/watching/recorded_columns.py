@@ -40,7 +40,7 @@ class RecordedColumns:
     def __init__(self, watched: WatchedRound) -> None:
         recorded = watched.recorded
         made, noise = iter(recorded.contributions), iter(recorded.noise)
-        known = iter([*watched.before.values(), *recorded.known])
+        known = iter(watched.known)
         sent = iter(message.rows for message in watched.messages)
         self._groups, units = list[_Group](), [torch.finfo(torch.float64).eps]
         for group in watched.trace.groups:

@@ -168,7 +168,7 @@ class Residuals:
 
     def _columns(self, watched: WatchedRound) -> list[_Column]:
         """The round's contributions, known values and messages."""
-        given = iter([*watched.before.values(), *watched.recorded.known])
+        given = iter(watched.known)
         sent = iter(watched.messages)
         calls = zip(watched.recorded.contributions, watched.recorded.calls, strict=True)
         sums: dict[int, Tensor] = {}  # by call: blocks are parts of one
@@ -188,7 +188,7 @@ class Residuals:
                 size = unit * _norms(made, value)
             else:
                 value = next(given) if isinstance(group, Known) else next(sent).rows
-                size = torch.finfo(value.dtype).eps * _norms(value)
+                size = torch.finfo(self._setting.dtype).eps * _norms(value)
             found.append(
                 _Column(
                     start=group.start,

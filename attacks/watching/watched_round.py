@@ -69,13 +69,18 @@ class WatchedRound:
         return found
 
     @property
+    def known(self) -> list[Tensor]:
+        """The rows of each group of known values of the trace, and of what is too many."""
+        return self.recorded.known_of(self.trace.groups, self.before.values())
+
+    @property
     def mismatch(self) -> str:
         """What the round did otherwise than its trace; empty where nothing."""
         where, recorded = f"round {self.number}", self.recorded
         made: dict[type, list[int]] = {
             Contributions: [len(rows) for rows in recorded.contributions],
             NoiseSources: [len(rows) for rows in recorded.noise],
-            Known: [len(rows) for rows in (*self.before.values(), *recorded.known)],
+            Known: [len(rows) for rows in self.known],
             Messages: [len(message.rows) for message in self.messages],
         }
         for kind, sizes in made.items():

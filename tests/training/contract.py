@@ -172,7 +172,7 @@ def check_rows(
     drawn = {
         Contributions: recorded.contributions,
         NoiseSources: recorded.noise,
-        Known: [*before.values(), *recorded.known],
+        Known: recorded.known_of(record.groups, before.values()),
         Messages: [message.rows for message in sent],
     }
     for kind, held in drawn.items():

@@ -6,7 +6,7 @@ Kept is a value for each column of the round's trace but its messages, which tap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from ..step.delegated import Delegated
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V
 from ..step.values import SERVER, Agents, Batch, Cohort, Edges, Per, Server, Value
+from ..tracing.linear_forms import Group, Known
 from .function_calls import Calls
 from .links import Links, by_coordinate, stacked
 from .randomness import NoiseMaker
@@ -152,6 +153,20 @@ class Recorded:
     given: list[Value] = field(default_factory=list)
     arguments: list[range] = field(default_factory=list)
     functions: Calls = field(default_factory=Calls)
+
+    def known_of(self, groups: Iterable[Group], before: Iterable[Tensor]) -> list[Tensor]:
+        """The rows of each group of known values of a round, and what there is beside those.
+
+        Args:
+            groups: the columns of its trace, which has the numbers of public tables.
+            before: of each field of the state that it began with the rows.
+        """
+        given, found = iter([*before, *self.known]), list[Tensor]()
+        for group in groups:
+            if isinstance(group, Known):
+                held = next(given, None) if group.table is None else group.table
+                found += [] if held is None else [held]
+        return [*found, *given]
 
 
 class KeptNoise:

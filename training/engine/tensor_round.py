@@ -23,7 +23,7 @@ from ..functions.projection import no_projection, projection
 from ..functions.purity import PureFunction
 from ..gradients.gradients import ClippedSums
 from ..gradients.whole_vectors import clipped, local_change, sums_of
-from ..step.floor import INITIAL, NO_FLOOR, RESULT
+from ..step.floor import INITIAL, NO_FLOOR, RESULT, TABLE
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
@@ -133,14 +133,20 @@ class TensorRound(Operations):
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`."""
         check_table(table, rows=self.agents, of="agent")
-        mine, device = self._links.mine, self._initial[0].device
-        return Agents(on_device(table.detach()[mine.start : mine.stop], device, torch.float64))
+        return Agents(self._of_table(table, self._links.mine))
 
     def of_edges(self, table: Tensor) -> Edges:
         """See `Round.of_edges`."""
         check_table(table, rows=len(self._links.graph.receivers), of="edge")
-        mine, device = self._links.edges, self._initial[0].device
-        return Edges(on_device(table.detach()[mine.start : mine.stop], device, torch.float64))
+        return Edges(self._of_table(table, self._links.edges))
+
+    def _of_table(self, table: Tensor, mine: range) -> Tensor:
+        """The rows that are here, in the precision of the run; factors keep float64."""
+        like, own = self._initial[0], table.detach()[mine.start : mine.stop]
+        kind = torch.float64 if table.shape[1] == 1 else like.dtype
+        rows = on_device(own, like.device, kind)
+        self._public.note(TABLE, rows)
+        return rows
 
     @property
     def weight_table(self) -> Tensor:
@@ -156,6 +162,16 @@ class TensorRound(Operations):
     def everybody(self) -> bool:
         """See `Operations.everybody`."""
         return self._links.everybody
+
+    def held(self, field: str, value: Agents) -> Agents:
+        """See `Operations.held`; factors are in float64, and tables may have any width."""
+        width = value.rows.shape[1]
+        if width not in (self._sizes[:1] if field == "x" else (*self._sizes, 1)):
+            raise InputError(
+                f"state field {field!r} has rows of {width} numbers, and the model has "
+                f"{' and '.join(map(str, self._sizes))}; give round.of_agents as many columns"
+            )
+        return Agents(value.rows.to(self._initial[0].dtype))
 
     def kept(self, old: Agents, new: Agents) -> Agents:
         """See `Operations.kept`."""

@@ -59,6 +59,10 @@ class Delegated(Operations):
         """See `Operations.everybody`."""
         return self._inner.everybody
 
+    def held(self, field: str, value: Agents) -> Agents:
+        """See `Operations.held`."""
+        return self._inner.held(field, value)
+
     def kept(self, old: Agents, new: Agents) -> Agents:
         """See `Operations.kept`."""
         return self._inner.kept(old, new)

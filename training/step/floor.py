@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from ...privacy.noise.floor import mu_lost
 
-__all__ = ["INITIAL", "NO_FLOOR", "RESULT", "UNIT", "Beside", "Floor"]
+__all__ = ["INITIAL", "NO_FLOOR", "RESULT", "TABLE", "UNIT", "Beside", "Floor"]
 
-INITIAL, RESULT = "initial model", "result of postprocess"
+INITIAL, RESULT, TABLE = "initial model", "result of postprocess", "public table"
 UNIT = ""  # the name of values of size 1 in every coordinate
 
 

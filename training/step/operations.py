@@ -84,6 +84,14 @@ class Operations(ABC):
         """Whether no agent is absent from the round."""
 
     @abstractmethod
+    def held(self, field: str, value: Agents) -> Agents:
+        """A value as a field of the state, where a public table is one like any other.
+
+        Raises:
+            InputError: its rows are no block of the run's.
+        """
+
+    @abstractmethod
     def kept(self, old: Agents, new: Agents) -> Agents:
         """What agents hold after the round: an absent one what it held before."""
 

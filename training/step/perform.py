@@ -83,7 +83,9 @@ def perform(
             f"the algorithm's {'init' if state is None else 'step'} raised "
             f"{told(error)}{line_of(error)}; mend it"
         ) from error
-    end = _with_absent(operations, state, _closed(returned, script, state))
+    end = _closed(returned, script, state)
+    held = {k: operations.held(k, v) for k, v in _values(end)}  # of public tables, too
+    end = _with_absent(operations, state, end._replace(**held))
     entries = script.finished()
     if watch is not None:
         watch.settle(at_end=True)
@@ -197,12 +199,14 @@ def _with_absent(operations: Operations, before: Any, end: Any) -> Any:
     """The state after a round: absent agents keep what they held, in every field."""
     if before is None or operations.everybody:
         return end
-    fields = {
-        name: operations.kept(getattr(before, name), held)
-        for name, held in end._asdict().items()
-        if isinstance(held, values.Agents)
-    }
+    fields = {name: operations.kept(getattr(before, name), held) for name, held in _values(end)}
     return end._replace(**fields)
+
+
+def _values(state: Any) -> Iterator[tuple[str, values.Agents]]:
+    """The fields of a state that are values, by name."""
+    held = state._asdict().items()
+    return ((name, value) for name, value in held if isinstance(value, values.Agents))
 
 
 def _check_same_fields(before: Any, fields: Iterable[str]) -> None:

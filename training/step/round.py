@@ -76,7 +76,8 @@ class Round:
     def of_agents(self, table: Tensor) -> Agents:
         """The rows of a public table (A, w), one an agent, such as step sizes of their own.
 
-        A value that is scaled by it has a factor for each agent, wherever the agent runs.
+        A value that is scaled by it has a factor for each agent, wherever the agent runs. With
+        (A, D) it is a value itself: a start, an addend, a message; everybody knows its rows.
         """
         return _with_table(self, "of_agents", table)
 

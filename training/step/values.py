@@ -24,6 +24,7 @@ from .refusals import REMEDY
 
 __all__ = [
     "ALL",
+    "NUMBERS",
     "REMEDY",
     "SERVER",
     "UNSEEN_COHORT",
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 SERVER = -1  # the server among the senders and receivers of messages
+
+NUMBERS = -1  # the block of values that are one number a row, and no parameters
 
 UNSEEN_COHORT = "who sends is seen on a link: a secret cohort can only enter a trusted sum"
 
@@ -109,12 +112,16 @@ class Value:
 
     def _addend(self, other: object, operation: str) -> tuple[Any, Any]:
         mine, theirs = self.rows, self._same(other, operation).rows
-        if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and mine.shape != theirs.shape:
+        if not isinstance(mine, Tensor):  # a trace knows no width; a table is a column there
+            return mine, mine.of_table(theirs) if isinstance(theirs, Tensor) else theirs
+        if not isinstance(theirs, Tensor):
+            return theirs.of_table(mine), theirs
+        if mine.shape != theirs.shape:
             raise UndeclaredOperation(
                 f"{operation} of rows of shapes {tuple(mine.shape)} and {tuple(theirs.shape)}: "
                 "both need the same width, nothing is broadcast over coordinates"
             )
-        return mine, theirs
+        return _alike(mine, theirs)
 
     def __add__(self, other: object) -> Self:
         mine, theirs = self._addend(other, "+")
@@ -278,7 +285,7 @@ def check_table(table: Tensor, *, rows: int, of: str) -> None:
     Raises:
         ValueError: another shape than (rows, w).
     """
-    if table.ndim != 2 or len(table) != rows:
+    if table.ndim != 2 or len(table) != rows or not table.shape[1]:
         raise InputError(
             f"table of shape {tuple(table.shape)} must be ({rows}, w): one row for each {of}"
         )

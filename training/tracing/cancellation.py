@@ -24,9 +24,11 @@ whether every rounding so far was of that kind.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from ..step.values import UndeclaredOperation
 from .rounding import Kinds, Meeting
@@ -99,9 +101,14 @@ class Cancelled(NamedTuple):
 
 
 class Columns:
-    """The units of the columns of a round, and what cancelled in them."""
+    """The units of the columns of a round, and what cancelled in them.
 
-    def __init__(self) -> None:
+    Args:
+        of_table: makes rows of a public table, in a block.
+    """
+
+    def __init__(self, of_table: Callable[[Tensor, int], Any]) -> None:
+        self.of_table = of_table
         self.cancelled: list[Cancelled] = []
         self.residues = 0
         self._parts: list[np.ndarray] = [np.zeros(0)]

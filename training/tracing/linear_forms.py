@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -88,8 +88,9 @@ class Known:
 
     `inputs` are the private values that a function made them of, as rows with the position of the
     column that each row enters; none where they come from outside the round. Of a `history` they
-    are noise that the rounds before remember, which counts as known within its round alone.
-    `secret_rounds` is not 0 where they are data that so many rounds may have carried without noise.
+    are noise that the rounds before remember, which counts as known within its round alone. Of a
+    public `table` (rows, w) the trace has the numbers, too. `secret_rounds` is not 0 where they are
+    data that so many rounds may have carried without noise.
     """
 
     start: int
@@ -99,6 +100,7 @@ class Known:
     inputs: Sequence[tuple[csr_array, np.ndarray]] = ()
     history: bool = False
     secret_rounds: int = 0
+    table: Tensor | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +198,10 @@ class LinearForms:
     def shape(self) -> tuple[int]:
         """The number of rows; how many coordinates they have is not known in a trace."""
         return (self.matrix.shape[0],)
+
+    def of_table(self, table: Tensor) -> LinearForms:
+        """A public table as rows of the same trace and block."""
+        return self.made_by.of_table(table, self.block)
 
     def _combine(self, other: object, sign: float) -> LinearForms:
         if not isinstance(other, LinearForms):

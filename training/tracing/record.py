@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ...privacy.participation import Draws, Reach
-from ..step.floor import NO_FLOOR, Floor
+from ..step.floor import NO_FLOOR, TABLE, Floor
 from ..step.perform import histories_of
-from ..step.values import Agents, Batch, Per, UndeclaredOperation, Value
+from ..step.values import NUMBERS, Agents, Batch, Per, UndeclaredOperation, Value
 from .arguments import check_history, check_shown
 from .cancellation import Cancelled, Columns, History
 from .linear_forms import (
@@ -103,7 +104,7 @@ class Recorder:
         self.blames: list[str] = []
         self.reads_index = False
         self.width = 0
-        self.columns = Columns()
+        self.columns = Columns(self.of_table)
         self._closed_residues: list[csr_array | None] = []
         self._vectors = 0
         self._taken: dict[int, tuple[int, ...]] = {}  # with which others each batch is taken
@@ -149,6 +150,26 @@ class Recorder:
         if isinstance(group, Known) and group.secret_rounds:
             forms.rounded = matrix * group.secret_rounds
         return forms
+
+    def of_table(self, table: Tensor, block: int | None = None) -> LinearForms:
+        """New columns that are the rows of a public table, of the block that its width names.
+
+        Raises:
+            UndeclaredOperation: an entry that is no finite number.
+        """
+        if not torch.isfinite(table).all():
+            raise UndeclaredOperation(
+                "a public table with an entry that is not finite, as a value: give finite numbers"
+            )
+        own = NUMBERS if table.shape[1] == 1 else 0
+        made = Known(
+            start=self.width,
+            size=len(table),
+            what=TABLE,
+            block=own if block is None else block,
+            table=table,
+        )
+        return self.add(made)
 
     def clipped(
         self,
@@ -240,18 +261,22 @@ class Recorder:
             self.columns.add(np.ones(group.size), own=own)
             return History(noise=True)
         if isinstance(group, Known):
-            public, secret = not group.history, group.secret_rounds > 0
-            self.columns.add(np.ones(group.size), known=True, public=public, secret=secret)
+            public, secret, units = not group.history, group.secret_rounds > 0, np.ones(group.size)
+            if group.table is not None:
+                units = np.maximum(units, group.table.abs().amax(dim=1).numpy())
+            self.columns.add(units, known=True, public=public, secret=secret)
             return History(data=secret)
         self.columns.add(self.columns.sizes(group.rows), public=True)
         return History(data=sent.data, noise=sent.noise, early=sent.early, bare=sent.bare)
 
     def rows(self, value: Value, operation: str) -> LinearForms:
-        """The rows of a value that this round's operations made.
+        """The rows of a value that this round's operations made; of a public table new ones.
 
         Raises:
-            UndeclaredOperation: the value is public, or of another round.
+            UndeclaredOperation: the value is of another round.
         """
+        if isinstance(value, Value) and isinstance(value.rows, Tensor):
+            return self.of_table(value.rows)
         if not isinstance(value, Value) or not isinstance(value.rows, LinearForms):
             raise UndeclaredOperation(
                 f"round.{operation} takes values that the round's operations made, not "

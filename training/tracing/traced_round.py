@@ -121,6 +121,11 @@ class TracedRound(Operations):
         """See `Operations.everybody`."""
         return not self._graph.absent
 
+    def held(self, field: str, value: Agents) -> Agents:
+        """See `Operations.held`; how wide it is shows in a run."""
+        del field
+        return Agents(self._record.rows(value, "state"))
+
     def kept(self, old: Agents, new: Agents) -> Agents:
         """See `Operations.kept`."""
         active = self._graph.active
