@@ -175,13 +175,13 @@ def _results(watched: WatchedRound) -> list[tuple[Tensor, bool]]:
             if group.table is not None:  # public: its numbers are the trace's
                 continue
             rows = next(known)
-            if group.what != INITIAL:
+            if group.what != INITIAL and group.public is None:
                 found.append((rows, False))
     return found
 
 
 def _initial(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]]:
-    """The initial model is the public one."""
+    """The initial model is the public one, and public random numbers are those of their seed."""
     of_state, task = len(watched.before), run.setting.task
     groups = [g for g in watched.trace.groups if isinstance(g, Known) and g.table is None]
     public = (task.initial() if task else flatten(run.setting.model)).detach().cpu()
@@ -191,3 +191,8 @@ def _initial(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]
             expected = blocks[group.block].to(rows.dtype).expand(len(rows), -1)
             same = _equal(rows, expected)
             yield "" if same else "the initial model is not the public one", len(rows)
+        elif group.public is not None:
+            asked = group.public._replace(round=watched.number)  # one trace may stand for more
+            expected = asked.rows(range(len(rows)), width=rows.shape[1]).to(rows.dtype)
+            same = _equal(rows, expected)
+            yield "" if same else "public random numbers are not those of their seed", len(rows)

@@ -228,6 +228,10 @@ class Recording(Delegated):
         """See `Round.initial`."""
         return self._known(super().initial(block=block))
 
+    def public(self, seed: int, **how: Any) -> Agents:
+        """See `Round.public`."""
+        return self._known(super().public(seed, **how))
+
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""
         self._takes(len(values))

@@ -23,11 +23,13 @@ from ..functions.projection import no_projection, projection
 from ..functions.purity import PureFunction
 from ..gradients.gradients import ClippedSums
 from ..gradients.whole_vectors import clipped, local_change, sums_of
-from ..step.floor import INITIAL, NO_FLOOR, RESULT, TABLE
+from ..step.floor import INITIAL, NO_FLOOR, RANDOM, RESULT, TABLE
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
+from ..step.public_numbers import PublicNumbers
 from ..step.values import (
     ALL,
+    NUMBERS,
     Agents,
     Batch,
     Cohort,
@@ -37,6 +39,7 @@ from ..step.values import (
     UndeclaredOperation,
     Value,
     check_holder,
+    check_parameters,
     check_table,
 )
 from .exchange import Arrivals, fetch, gather
@@ -104,7 +107,8 @@ class TensorRound(Operations):
         self._called = calls or Calls()
         self._outbox = Outbox(links, round=index, taps=taps, gathered=gathered)
         self._projection = projection or no_projection
-        self._noise_calls, self._public = 0, public or PublicValues(NO_FLOOR, round=index)
+        self._noise_calls = 0
+        self._public_values = public or PublicValues(NO_FLOOR, round=index)
         self._take_all, self._draw_cohort, self._users_of = take_all, draw_cohort, users_of
         self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
@@ -121,11 +125,14 @@ class TensorRound(Operations):
 
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
+        check_parameters(block)
         self._checked_width(block)
-        self._public.note(INITIAL, self._initial[block][None])
+        self._public_values.note(INITIAL, self._initial[block][None])
         return Agents(self._initial[block].expand(len(self._links.mine), -1))
 
     def _checked_width(self, block: int) -> int:
+        if block == NUMBERS:
+            return 1
         if not 0 <= block < len(self._sizes):
             raise InputError(f"block={block} must lie in 0..{len(self._sizes) - 1}")
         return self._sizes[block]
@@ -134,6 +141,13 @@ class TensorRound(Operations):
         """See `Round.of_agents`."""
         check_table(table, rows=self.agents, of="agent")
         return Agents(self._of_table(table, self._links.mine))
+
+    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
+        rows = asked.rows(self._links.mine, width=self._checked_width(block))
+        like = self._initial[0]
+        held = on_device(rows, like.device, like.dtype)
+        self._public_values.note(RANDOM, held)
+        return Agents(held)
 
     def of_edges(self, table: Tensor) -> Edges:
         """See `Round.of_edges`."""
@@ -145,7 +159,7 @@ class TensorRound(Operations):
         like, own = self._initial[0], table.detach()[mine.start : mine.stop]
         kind = torch.float64 if table.shape[1] == 1 else like.dtype
         rows = on_device(own, like.device, kind)
-        self._public.note(TABLE, rows)
+        self._public_values.note(TABLE, rows)
         return rows
 
     @property
@@ -419,5 +433,5 @@ class TensorRound(Operations):
             operation="postprocess",
             width=self._checked_width(block),
         )
-        self._public.note(RESULT, made.rows)
+        self._public_values.note(RESULT, made.rows)
         return made

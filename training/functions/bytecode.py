@@ -87,7 +87,10 @@ def reads_of(code: types.CodeType) -> Reads:
 
 def _attribute_words(name: str) -> str:
     if name in RANDOM:
-        return f"makes random numbers by .{name}: add round.noise, which is accounted for"
+        return (
+            f"makes random numbers by .{name}: add round.noise, which is accounted for, "
+            "or give the function round.public(seed), which everybody knows"
+        )
     if _INSPECT.match(name):
         return f"asks for .{name}, which looks behind a value: use what its arguments hold"
     return (

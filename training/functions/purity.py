@@ -352,7 +352,8 @@ class _Copy:
         if at == "random" or (known is not None and name not in known and not inner):
             if name in RANDOM or at == "random":
                 self._refuse(
-                    f"makes random numbers by {shown}: add round.noise, which is accounted for"
+                    f"makes random numbers by {shown}: add round.noise, which is accounted for, "
+                    "or give the function round.public(seed), which everybody knows"
                 )
             self._refuse(f"uses {shown}, which is not among what only computes")
         if held is MISSING:

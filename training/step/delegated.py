@@ -11,6 +11,7 @@ from ...privacy.batches.drawing import Scheme
 from ..functions.purity import PureFunction
 from .local_steps import LocalSteps
 from .operations import Coef, Operations, P, V
+from .public_numbers import PublicKind, PublicNumbers
 from .values import Agents, Batch, Cohort, Edges, Per, Server, Value
 
 __all__ = ["Delegated"]
@@ -78,6 +79,15 @@ class Delegated(Operations):
     def of_edges(self, table: Tensor) -> Edges:
         """See `Round.of_edges`."""
         return self._inner.of_edges(table)
+
+    def public(
+        self, seed: int, *, kind: str = PublicKind.UNIFORM, same: bool = False, block: int = 0
+    ) -> Agents:
+        """See `Round.public`."""
+        return self._inner.public(seed, kind=kind, same=same, block=block)
+
+    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
+        raise NotImplementedError  # the other round's `public` does all of it
 
     def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
         """See `Round.draw`."""

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from ...privacy.noise.floor import mu_lost
 
-__all__ = ["INITIAL", "NO_FLOOR", "RESULT", "TABLE", "UNIT", "Beside", "Floor"]
+__all__ = ["INITIAL", "NO_FLOOR", "RANDOM", "RESULT", "TABLE", "UNIT", "Beside", "Floor"]
 
-INITIAL, RESULT, TABLE = "initial model", "result of postprocess", "public table"
+INITIAL, RESULT = "initial model", "result of postprocess"
+TABLE, RANDOM = "public table", "public random numbers"
 UNIT = ""  # the name of values of size 1 in every coordinate
 
 

@@ -20,7 +20,7 @@ _OF_ANYBODY = {
     *("state", "initial", "draw", "clipped_sums", "clipped_mean", "local_update", "noise"),
     *("average", "upload", "download", "+", "-", "*", "/", "return"),
 }
-_WITHOUT_LINKS = _OF_ANYBODY | {"of_agents"}
+_WITHOUT_LINKS = _OF_ANYBODY | {"of_agents", "public"}
 _HANDLES = ("Agents", "Edges", "Server")
 _REMEDY = (
     "use round.weights, or a table of round.of_edges, as weights of what is received alone "

@@ -22,6 +22,7 @@ from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
 from .local_steps import LocalSteps, checked_rate
 from .memory import remembered
+from .public_numbers import PublicKind, PublicNumbers
 from .values import (
     Agents,
     Batch,
@@ -50,6 +51,7 @@ class Operations(ABC):
     _drawn: list[Batch]
     _cohorts: list[Cohort]
     _index: int
+    _public_calls: int = 0
 
     @property
     @abstractmethod
@@ -67,6 +69,23 @@ class Operations(ABC):
     @abstractmethod
     def of_edges(self, table: Tensor) -> Edges:
         """See `Round.of_edges`."""
+
+    def public(
+        self,
+        seed: int,
+        *,
+        kind: str = PublicKind.UNIFORM,
+        same: bool = False,
+        block: int = 0,
+    ) -> Agents:
+        """See `Round.public`."""
+        call, self._public_calls = self._public_calls, self._public_calls + 1
+        asked = PublicNumbers.of(seed, kind=kind, same=same, round=self._index, call=call)
+        return self._public(asked, block=block)
+
+    @abstractmethod
+    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
+        """`public` after the checks that all kinds of round share."""
 
     @property
     @abstractmethod

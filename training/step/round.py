@@ -88,6 +88,21 @@ class Round:
         """
         return _with_table(self, "of_edges", table)
 
+    def public(
+        self, seed: int, *, kind: str = "uniform", same: bool = False, block: int = 0
+    ) -> Agents:
+        """(A, D) random numbers that everybody knows, new ones in every round and at every call.
+
+        Each agent has a row of its own, or all have the `same`: uniform in [0, 1), or standard
+        "normal". The same seed gives the same numbers in every run, on every device. They are for
+        masks and for rounding at random; as noise they hide nothing.
+
+        Raises:
+            ValueError: a seed outside [0, 2^64), or another kind.
+            TypeError: a seed that is no integer.
+        """
+        return _do(self, "public", seed, kind=kind, same=same, block=block)
+
     def draw(self, sampling_rate: float | None = None, *, per: str = "record") -> Batch:
         """Draw a secret Poisson batch on every agent, at the run's rate unless one is given.
 

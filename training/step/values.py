@@ -39,6 +39,7 @@ __all__ = [
     "Value",
     "check_drawn",
     "check_holder",
+    "check_parameters",
     "check_table",
     "unusual",
 ]
@@ -276,6 +277,19 @@ def check_drawn(batch: Batch, drawn: Sequence[Batch], *, clipped: Per = Per.RECO
             "a batch of whole users, of which all records of one come together, is for "
             'round.clipped_sums(..., per="user") alone: clipped otherwise they would move it '
             "together, and by more than one bound; draw each record on its own, by round.draw()"
+        )
+
+
+def check_parameters(block: int) -> None:
+    """Refuse the block of numbers where an operation is about parameters.
+
+    Raises:
+        ValueError: it is that block.
+    """
+    if block == NUMBERS:
+        raise InputError(
+            f"block={block} of round.initial is that of one number an agent, which no model has; "
+            "start from a table (A, 1): round.of_agents(table)"
         )
 
 

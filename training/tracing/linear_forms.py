@@ -20,6 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.participation import Draws, Reach
+from ..step.public_numbers import PublicNumbers
 from ..step.values import REMEDY, SERVER, Per, UndeclaredOperation
 from .cancellation import Columns, History, cancelled_terms
 from .rounding import meet, meet_in_sums, rounded_by
@@ -89,8 +90,9 @@ class Known:
     `inputs` are the private values that a function made them of, as rows with the position of the
     column that each row enters; none where they come from outside the round. Of a `history` they
     are noise that the rounds before remember, which counts as known within its round alone. Of a
-    public `table` (rows, w) the trace has the numbers, too. `secret_rounds` is not 0 where they are
-    data that so many rounds may have carried without noise.
+    public `table` (rows, w) the trace has the numbers, too; of random numbers that are `public`
+    what they are drawn from. `secret_rounds` is not 0 where they are data that so many rounds may
+    have carried without noise.
     """
 
     start: int
@@ -101,6 +103,7 @@ class Known:
     history: bool = False
     secret_rounds: int = 0
     table: Tensor | None = field(default=None, compare=False)
+    public: PublicNumbers | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,10 @@ from torch import Tensor
 from ...privacy.participation import Draws, Reach
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
-from ..step.floor import INITIAL, RESULT
+from ..step.floor import INITIAL, RANDOM, RESULT
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
+from ..step.public_numbers import PublicNumbers
 from ..step.values import (
     SERVER,
     Agents,
@@ -27,6 +28,7 @@ from ..step.values import (
     UndeclaredOperation,
     Value,
     check_holder,
+    check_parameters,
     check_table,
 )
 from .arguments import (
@@ -73,6 +75,7 @@ class TracedRound(Operations):
         made_of: Sequence[Value] = (),
         history: bool = False,
         secret_rounds: int = 0,
+        public: PublicNumbers | None = None,
     ) -> Agents:
         """A value that the closure counts as known, one row an agent."""
         start = self._record.width
@@ -89,11 +92,13 @@ class TracedRound(Operations):
             inputs=inputs,
             history=history,
             secret_rounds=secret_rounds,
+            public=public,
         )
         return Agents(self._record.add(made))
 
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
+        check_parameters(block)
         return self.known(INITIAL, block=block)
 
     def of_agents(self, table: Tensor) -> Agents:
@@ -105,6 +110,9 @@ class TracedRound(Operations):
         """See `Round.of_edges`; public, so it is no column."""
         check_table(table, rows=len(self._receivers), of="edge")
         return Edges(table.detach().double())
+
+    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
+        return self.known(RANDOM, block=block, public=asked)
 
     @property
     def weight_table(self) -> Tensor:
