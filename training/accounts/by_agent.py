@@ -148,4 +148,5 @@ def _release(r: Release) -> _Release:
         r.several,
         r.members,
         r.whole,
+        r.summed,
     )

@@ -18,6 +18,7 @@ from ...privacy.participation import Reach
 from ...privacy.view.leak import leak_sentence
 from ...privacy.view.view import UnsupportedView
 from ..tracing.linear_forms import Contributions, NoiseSources
+from ..tracing.record import GRADIENTS_AT
 from ..tracing.round_trace import UNCLIPPED
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
@@ -133,11 +134,15 @@ def _together(
             traces, sensitivity, f"of all rounds together: {whole.because}", encrypted=encrypted
         )
     because = leak_sentence(counted)
+    if not shown:
+        because = f"{because}; no message shows it, but it counts as seen"
+    if not shown and any(name.startswith(GRADIENTS_AT) for name in counted):
+        because = f"{because}; for several local steps under one noise use round.local_update"
     return sensitivity._replace(
         adversary=whole.adversary,
         victim=whole.victim,
         status=Status.NO_PROTECTION if shown else Status.CANNOT_BE_EXPRESSED,
-        because=because if shown else f"{because}; no message shows it, but it counts as seen",
+        because=because,
     )
 
 

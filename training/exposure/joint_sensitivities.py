@@ -62,7 +62,7 @@ def joint_sensitivities(
     found = []
     for name in names:
         asked = candidates(traces, name, victim)
-        each = [(run, one) for run in runs for one in run.of_those_there(asked)]
+        each = _each(runs, asked)
         top = max(range(len(each)), key=lambda i: cost(each[i][1]))
         every = [one for _, one in each]
         every[top] = each[top][0].named(every[top])
@@ -109,7 +109,7 @@ def joint_sensitivities_by_victim(
     for name in names:
         by_victim: dict[int, list[JointSensitivity]] = {}
         asked = candidates(traces, name)
-        for sensitivity in (one for run in runs for one in run.of_those_there(asked)):
+        for _, sensitivity in _each(runs, asked):
             # Of alike agents those that are there stand for all of them.
             v = sensitivity.victim
             for of in traces.alike if v in traces.alike else (v,):
@@ -133,6 +133,21 @@ def _runs(
     ]
 
 
+def _each(
+    runs: Sequence[_Run], asked: Sequence[tuple[Adversary, Sequence[int]]]
+) -> list[tuple[_Run, JointSensitivity]]:
+    """Of each run what each adversary learns of each victim, charged so that they can be compared.
+
+    Batches that are one sum to some adversaries, and not to others who see one of them apart, are
+    charged one by one to all.
+    """
+    for sums in (True, False):
+        each = [(run, one) for run in runs for one in run.of_those_there(asked, sums=sums)]
+        if len({tuple(r.summed for r in one.releases) for _, one in each}) <= 1:
+            break
+    return each
+
+
 class _Run:
     """A traced run, whose local views are found once for all adversaries."""
 
@@ -146,7 +161,7 @@ class _Run:
         away: frozenset[int] = frozenset(),
     ) -> None:
         self._traces, self._rate, self._encrypted = traces, rate, encrypted
-        self._away = away
+        self._away, self._sums = away, True
         self._parts = parts_of(traces)
         if traces.start.unit is Unit.AGENT:
             drawn = None  # an agent takes part in every batch, however it is drawn
@@ -170,9 +185,10 @@ class _Run:
         return [LocalViews(base) for base in self._bases]
 
     def of_those_there(
-        self, asked: Sequence[tuple[Adversary, Sequence[int]]]
+        self, asked: Sequence[tuple[Adversary, Sequence[int]]], *, sums: bool = True
     ) -> list[JointSensitivity]:
-        """Those of `sensitivities` whose victims are not missing."""
+        """Those of `sensitivities` whose victims are not missing; see `_each` for `sums`."""
+        self._sums = sums
         return [one for one in self.sensitivities(asked) if one.victim not in self._away]
 
     def sensitivities(
@@ -288,7 +304,13 @@ class _Run:
 
     def _sensitivity(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
         pairs = zip(self._bases, views, strict=True)
-        found = {id(base): view.sensitivities(victim) for base, view in pairs}
+        found = {id(base): view.sensitivities(victim, sums=self._sums) for base, view in pairs}
+        if self._drawn is not None and any(s.shares for each in found.values() for s in each):
+            raise InexpressibleView(
+                "the releases of two batches of one round share noise, of which a bound is known "
+                "for Poisson batches alone; give each batch its own noise, or use "
+                "batches='poisson' without largest_batch"
+            )
         releases = [
             Release(
                 self._traces.per_multiplier(s.mu * part.factor),
@@ -301,6 +323,7 @@ class _Run:
                 cohort=s.draws.cohort,
                 several=s.several,
                 whole=s.draws.whole,
+                summed=s.summed,
             ).in_cohort(s.draws, part.base, who)
             for part in self._parts
             for s in found[id(part.base)]
@@ -375,6 +398,8 @@ def _different(
 
 
 def _figures(sensitivity: JointSensitivity) -> list[float]:
+    if any(r.summed > 1 for r in sensitivity.releases):
+        raise UnsupportedView("batches of one sum are compared by their epsilon alone")
     return [rounded(r.joint_sensitivity) for r in sensitivity.releases]
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.participation import Draws
 from ...privacy.view.view import UnsupportedView, View
-from ..tracing.batches import Key, Sensitivity, joined, mu_by_batch
+from ..tracing.batches import Charge, Key, Sensitivity, charges, found_of, joined, kinds
 from ..tracing.linear_forms import Messages, NoiseSources
 from ..tracing.round_trace import RoundTrace
 from .implied_messages import Relations
@@ -193,8 +193,12 @@ class AdversaryView:
         owners = self.shared.touched(self._rows, self._known).tolist()
         return [v for v in owners if v not in self._who.agents]
 
-    def sensitivities(self, victim: int) -> list[Sensitivity]:
+    def sensitivities(self, victim: int, *, sums: bool = True) -> list[Sensitivity]:
         """As `RoundTrace.sensitivities`, but `because` is empty where it would name messages.
+
+        Args:
+            victim: the agent that holds the record.
+            sums: whether batches that are one sum are charged as one.
 
         Raises:
             UnsupportedView: as there.
@@ -204,13 +208,12 @@ class AdversaryView:
         by_key = self._views.batches(victim)
         batches = list(by_key.values())
         local = self._local(np.asarray([c for held, _, _ in batches for c in held], dtype=int))
-        mus = local.mus([(held, bounds) for held, bounds, _ in batches])
-        trace, found = self._views.trace, []
+        trace = self._views.trace
         reaches = trace.reaches(victim)
-        for mu, (held, bounds, draws), reach in zip(mus, batches, reaches, strict=True):
-            count = trace.count(held)
-            because = trace.reason(mu, bounds, count=count, draws=draws)
-            found.append(Sensitivity(mu, draws, count, because, *reach))
+        drawn = [draws for _, _, draws in batches]
+        alike = kinds(drawn, reaches) if sums else [None] * len(drawn)
+        charged = local.charges([(held, bounds) for held, bounds, _ in batches], alike)
+        found = found_of(trace, charged, batches, reaches)
         return joined(found, list(by_key), unit=trace.unit)
 
     def local_to(self, contributions: Sequence[int]) -> LocalColumns:
@@ -276,9 +279,9 @@ class _Problem:
         self._columns.sort_indices()
         self._lengths = np.diff(self._columns.indptr)
         self._vectors = np.asarray(view.vectors)
-        self._found: dict[Any, list[float]] = {}
+        self._found: dict[Any, list[Charge]] = {}
 
-    def mus(self, batches: _Batches) -> list[float]:
+    def charges(self, batches: _Batches, kinds: Sequence[Draws | None]) -> list[Charge]:
         every = np.asarray([c for columns, _ in batches for c in columns], dtype=int)
         held = entries(self._columns.indptr, every)
         key = (
@@ -287,9 +290,10 @@ class _Problem:
             self._lengths[every].tobytes(),
             _by_appearance(self._vectors[every])[1].tobytes(),
             tuple(tuple(bounds) for _, bounds in batches),
+            tuple(kinds),
         )
         if key not in self._found:
-            self._found[key] = mu_by_batch(self.view, batches)
+            self._found[key] = charges(self.view, batches, kinds)
         return self._found[key]
 
 
@@ -306,8 +310,8 @@ class _Local(NamedTuple):
         at = dict(zip(self.contributions.tolist(), self.names.tolist(), strict=True))
         return LocalColumns(self.problem.view, {c: at[c] for c in contributions if c in at})
 
-    def mus(self, batches: _Batches) -> list[float]:
-        """Mu of a victim's batches; contributions that are in no row add nothing."""
+    def charges(self, batches: _Batches, kinds: Sequence[Draws | None]) -> list[Charge]:
+        """What a victim's batches are charged; contributions that are in no row add nothing."""
         inside = []
         for columns, bounds in batches:
             at = np.searchsorted(self.contributions, columns)
@@ -315,7 +319,7 @@ class _Local(NamedTuple):
             held = self.contributions[at] == columns if len(self.contributions) else at < 0
             kept = [b for b, is_held in zip(bounds, held.tolist(), strict=True) if is_held]
             inside.append((self.names[at[held]].tolist() if kept else [], kept))
-        return self.problem.mus(inside)
+        return self.problem.charges(inside, kinds)
 
 
 class _Parts(NamedTuple):

@@ -57,6 +57,8 @@ class Release(NamedTuple):
             the adversary is not. Of an agent that is itself at risk it is `drawn`.
         whole: whether all records of a person move it by the joint sensitivity together; the
             sampling rate is then that of any of them being there.
+        summed: how many batches of a round enter what is released as one sum: a record, drawn for
+            each of them on its own, moves it by as many joint sensitivities as it is in.
     """
 
     joint_sensitivity: float
@@ -73,14 +75,17 @@ class Release(NamedTuple):
     several: int = 1
     members: Drawing | None = None
     whole: bool = False
+    summed: int = 1
 
     def held(self, records: int) -> int:
-        """How many of a person's records move it one by one.
+        """How often a person's records move it at most, each time by a coin of its own.
 
         >>> Release(1.0, 0.5, 3, 1, records=2).held(1), Release(1.0, 0.5, 3, 1, whole=True).held(3)
         (2, 1)
+        >>> Release(1.0, 0.5, 3, 1, records=2, summed=4).held(1)
+        8
         """
-        return 1 if self.whole else max(records, self.records)
+        return 1 if self.whole else max(records, self.records) * self.summed
 
     def in_cohort(self, draws: Draws, trace: RoundTrace, who: Adversary) -> Release:
         """The same in the cohort that a contribution is in; as it is where coins decide.

@@ -1,10 +1,17 @@
-"""What the batches of one round cost a victim: each by itself, those of a secret cohort as one."""
+"""What the batches of one round cost a victim: each by itself, those of a secret cohort as one.
+
+Batches whose releases share noise are not each by itself. Where they enter all that is seen as one
+sum, such as that of k sums accumulated under one noise, a record moves it once for each batch that
+it is in, and each of them has a coin of its own: as k records of one person move one batch. Other
+batches that share noise are charged what the certificate of all their columns together says
+(`privacy.view.joint_sensitivity.certificate`), as those of several holders are.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,7 +20,10 @@ from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.view import View
 
-__all__ = ["Key", "Sensitivity", "joined", "mu_by_batch"]
+if TYPE_CHECKING:
+    from .round_trace import RoundTrace
+
+__all__ = ["Charge", "Key", "Sensitivity", "charges", "found_of", "joined", "kinds"]
 
 Key = tuple[int, int | None]  # the calls of `draw` and `cohort`
 
@@ -28,6 +38,16 @@ class Sensitivity(NamedTuple):
     reach: Reach = Reach.SUM
     interleaved: bool = False
     several: int = 1  # batches of one secret cohort, each released with noise of its own
+    summed: int = 1  # batches of one sum, of which the record is in some
+    shares: bool = False  # whether its noise is that of another batch of the round, too
+
+
+class Charge(NamedTuple):
+    """What one batch is charged: mu, for how many batches, and whether its noise is theirs, too."""
+
+    mu: float
+    summed: int = 1
+    shares: bool = False
 
 
 def joined(found: Sequence[Sensitivity], keys: Sequence[Key], *, unit: Unit) -> list[Sensitivity]:
@@ -72,28 +92,79 @@ def joined(found: Sequence[Sensitivity], keys: Sequence[Key], *, unit: Unit) -> 
     return joint
 
 
-def mu_by_batch(
-    view: View, batches: Sequence[tuple[Sequence[int], Sequence[float]]]
-) -> list[float]:
+def kinds(batches: Sequence[Draws], reaches: Sequence[tuple[Reach, bool]]) -> list[Draws | None]:
+    """How records are drawn for each batch that another one may be added to; None of others.
+
+    Each record adds to the sums of such a batch, and has a coin of its own for it.
+    """
+    found: list[Draws | None] = []
+    for draws, (reach, _) in zip(batches, reaches, strict=True):
+        plain = len(draws.rates) == 1 and draws == Draws(draws.rates)
+        found.append(draws if plain and reach is Reach.SUM else None)
+    return found
+
+
+def charges(
+    view: View,
+    batches: Sequence[tuple[Sequence[int], Sequence[float]]],
+    kinds: Sequence[Draws | None],
+) -> list[Charge]:
     """Mu of a victim's batches, each by its columns and their bounds.
 
-    Raises:
-        InexpressibleView: the releases of two batches share noise.
+    Args:
+        view: what is seen.
+        batches: the columns of each, and their bounds.
+        kinds: as `kinds` gives them; batches of one kind may be one sum.
+
+    Returns:
+        One charge a batch; of those that are one sum the first has all of it.
     """
     mus = [view.mu(columns, bounds=bounds) if columns else 0.0 for columns, bounds in batches]
+    alone = [Charge(mu) for mu in mus]
     if len(batches) == 1:
-        return mus
-    touched = [[c for c, b in zip(*batch, strict=True) if b > 0] for batch in batches]
-    finite = [of for of, mu in zip(touched, mus, strict=True) if math.isfinite(mu)]
+        return alone
+    moved = [
+        [(c, b) for c, b in zip(columns, bounds, strict=True) if b > 0]
+        for columns, bounds in batches
+    ]
+    finite = [[c for c, _ in of] for of, mu in zip(moved, mus, strict=True) if math.isfinite(mu)]
     if not _share_noise(view, finite):
-        return mus
+        return alone
     # A batch that is infinite by itself makes what all of them release infinite.
     if len(finite) < len(batches):
-        return [math.inf if columns else 0.0 for columns in touched]
-    raise InexpressibleView(
-        "the releases of two batches of one round share noise, so they cannot be accounted for "
-        "batch by batch; give each batch its own noise"
-    )
+        return [Charge(math.inf if of else 0.0) for of in moved]
+    sums: dict[object, list[int]] = {}
+    for number, (of, kind) in enumerate(zip(moved, kinds, strict=True)):
+        key = number if kind is None or not of else (kind, _as_one(view, of))
+        sums.setdefault(key, []).append(number)
+    # What is left is each by itself, or shares noise with the others.
+    heads = [of[0] for of in sums.values()]
+    shared = _share_noise(view, [[c for c, _ in moved[head]] for head in heads])
+    if shared:
+        together = view.shares([list(zip(*moved[head], strict=True)) or [[], []] for head in heads])
+        for head, mu in zip(heads, together, strict=True):
+            mus[head] = mu
+    found = [Charge(0.0)] * len(batches)
+    for head, of in zip(heads, sums.values(), strict=True):
+        if mus[head] > 0:
+            found[head] = Charge(mus[head], len(of), shares=shared or len(of) > 1)
+    return found
+
+
+def _as_one(view: View, moved: Sequence[tuple[int, float]]) -> tuple[bytes, bytes]:
+    """What a batch does to the view, the same for batches that enter it as one sum.
+
+    Each column times its bound, up to the sign of all, and which of them are one vector's.
+    """
+    from scipy.sparse import csc_array
+
+    names = [c for c, _ in moved]
+    columns = csc_array(view.contributions)[:, names].toarray() * np.array([b for _, b in moved])
+    entries = columns.ravel()
+    first = entries[np.flatnonzero(entries)[:1]]
+    vectors = [int(view.vectors[c]) for c in names] if len(view.vectors) else names
+    parts = np.unique(vectors, return_inverse=True)[1]
+    return (columns * (np.sign(first[0]) if first.size else 1.0) + 0.0).tobytes(), parts.tobytes()
 
 
 def _share_noise(view: View, blocks: Sequence[Sequence[int]]) -> bool:
@@ -107,3 +178,38 @@ def _share_noise(view: View, blocks: Sequence[Sequence[int]]) -> bool:
     of = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
     across = of[:, None] != of[None, :]
     return bool(across.any() and share[across].max() > 1e-9)
+
+
+def found_of(
+    trace: RoundTrace,
+    charged: Sequence[Charge],
+    batches: Sequence[tuple[Sequence[int], Sequence[float], Draws]],
+    reaches: Sequence[tuple[Reach, bool]],
+) -> list[Sensitivity]:
+    """What each batch of a victim costs by its charge, and the reason in words."""
+    found = []
+    for one, (columns, bounds, draws), (reach, meets) in zip(
+        charged, batches, reaches, strict=True
+    ):
+        count = trace.count(columns)
+        because = trace.reason(one.mu, bounds, count=count, draws=draws)
+        if one.summed > 1:
+            because = (
+                f"{one.summed} batches enter what is released as one sum, each drawn on its own, "
+                "and a record moves it once for each that it is in"
+            )
+        elif one.shares:
+            because = f"{because}; its noise is that of other batches, too, counted jointly"
+        found.append(
+            Sensitivity(
+                one.mu,
+                draws,
+                count * one.summed,
+                because,
+                reach,
+                meets or (one.shares and reach is Reach.BALL),
+                summed=one.summed,
+                shares=one.shares,
+            )
+        )
+    return found

@@ -31,6 +31,8 @@ from .rounding import floor_of, holds
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+GRADIENTS_AT = "model at which gradients are taken"  # why such a value counts as seen
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:

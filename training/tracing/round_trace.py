@@ -22,7 +22,7 @@ from ...privacy.participation import Draws, Reach
 from ...privacy.view.leak import in_round, leak_sentence
 from ...privacy.view.view import UnsupportedView, View
 from ..step.values import Per
-from .batches import Key, Sensitivity, joined, mu_by_batch
+from .batches import Key, Sensitivity, charges, found_of, joined, kinds
 from .linear_forms import Contributions, Known, Messages, NoiseSources
 from .record import RoundRecord
 from .sparse_rows import pruned, widened
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _ENTRIES_AT_ONCE = 2**21  # of rows that are written out at once
+
 UNCLIPPED = "gradients are not clipped, so one record's influence has no bound"
 
 
@@ -186,8 +187,7 @@ class RoundTrace:
 
         Raises:
             UnsupportedView: the victim is one of the adversary's agents.
-            InexpressibleView: the releases of two batches share noise, so that they cannot be
-                accounted for one by one.
+            InexpressibleView: what is seen of a batch depends on a secret cohort only in part.
         """
         return self.sensitivities_in(self.view(adversary), adversary, victim)
 
@@ -207,15 +207,14 @@ class RoundTrace:
         # One figure for each batch, and in words what decided it.
         by_key = self.of_victim(victim)
         batches = list(by_key.values())
-        mus = mu_by_batch(view, [(columns, bounds) for columns, bounds, _ in batches])
-        found, reaches = [], self.reaches(victim)
-        for mu, (columns, bounds, draws), reach in zip(mus, batches, reaches, strict=True):
-            count = self.count(columns)
-            because = self.reason(mu, bounds, count=count, draws=draws)
-            if math.isinf(mu) and (shown := view.leaks(columns)):
+        held, reaches = [(columns, bounds) for columns, bounds, _ in batches], self.reaches(victim)
+        charged = charges(view, held, kinds([draws for _, _, draws in batches], reaches))
+        found = found_of(self, charged, batches, reaches)
+        for at, (columns, _) in enumerate(held):
+            if math.isinf(found[at].mu) and (shown := view.leaks(columns)):
                 names = [name if round is None else in_round(name, round) for name in shown]
-                because = "; ".join(part for part in (because, leak_sentence(names)) if part)
-            found.append(Sensitivity(mu, draws, count, because, *reach))
+                said = (found[at].because, leak_sentence(names))
+                found[at] = found[at]._replace(because="; ".join(part for part in said if part))
         return joined(found, list(by_key), unit=self.unit)
 
     def reaches(self, victim: int) -> list[tuple[Reach, bool]]:

@@ -39,7 +39,7 @@ from .arguments import (
     makers_of,
 )
 from .linear_forms import Known, LinearForms, NoiseSources, chosen, combined, only_of, weighted
-from .record import Recorder, RoundRecord
+from .record import GRADIENTS_AT, Recorder, RoundRecord
 
 __all__ = ["RoundRecord", "TracedRound"]
 
@@ -167,7 +167,7 @@ class TracedRound(Operations):
         for point in points:
             self._record.note_given(*point)
             for value in point:
-                self._record.count_as_seen(value, "model at which gradients are taken")
+                self._record.count_as_seen(value, GRADIENTS_AT)
 
         kind, owners = type(points[0][0]), self._holders(points[0][0])
         here, bound = self._graph.active[owners], checked_clip_norm(clip_norm)

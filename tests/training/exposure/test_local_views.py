@@ -236,15 +236,28 @@ def test_noise_that_one_agent_knows_protects_from_all_others():
     assert views.of_adversary(neighbour(1)).touched() == [0, 2, 3, 4, 5, 6, 7]
 
 
-def test_two_batches_that_share_noise_are_refused():
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    [
+        (1.0, [(1.0, 2), (0.0, 1)]),  # one sum of both
+        (-1.0, [(1.0, 2), (0.0, 1)]),  # the direction of a move is free
+        (2.0, [(3.0**0.5, 1), (6.0**0.5, 1)]),  # lam = |b| (|b_1| + |b_2|), as of two holders
+    ],
+)
+def test_two_batches_that_share_noise_are_counted_jointly(factor, expected):
     def step(state, round):
         first, second = _sums(state, round), _sums(state, round)
-        noisy = first + second + round.noise(first, std=1.0)
+        noisy = first + factor * second + round.noise(first, std=1.0)
         return _X(round.mix(noisy, kind="sum"))
 
-    seen = LocalViews(traced(_start, step, ring(5))).of_adversary(EAVESDROPPER)
-    with pytest.raises(UnsupportedView, match="two batches"):
-        seen.sensitivities(0)
+    one = traced(_start, step, ring(5))
+    for found in (
+        LocalViews(one).of_adversary(EAVESDROPPER).sensitivities(0),
+        one.sensitivities(EAVESDROPPER, 0),
+    ):
+        assert [s.summed for s in found] == [n for _, n in expected]
+        assert [s.mu for s in found] == pytest.approx([mu for mu, _ in expected])
+        assert all(s.shares for s in found if s.mu)
 
 
 def test_a_victim_among_the_adversary_and_an_adversary_without_a_view_are_refused():

@@ -13,13 +13,16 @@ from overhear.privacy import (
     Accountant,
     Statement,
     Status,
-    UnsupportedView,
     neighbour,
 )
 from overhear.training import build_graph
 from overhear.training.exposure import infinite
 from overhear.training.exposure.dense_rounds import witness
-from overhear.training.exposure.guarantees import calibrated_multiplier, guarantee
+from overhear.training.exposure.guarantees import (
+    calibrated_multiplier,
+    guarantee,
+    run_epsilon,
+)
 from overhear.training.exposure.infinite import replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.sensitivity import JointSensitivity
@@ -142,12 +145,12 @@ def test_what_only_the_closed_view_shows_cannot_be_expressed() -> None:
     assert witness(traced(local_steps), who, victim=0, closed=True)
 
 
-def test_two_batches_that_share_noise_cannot_be_expressed() -> None:
+def test_two_batches_of_one_sum_are_counted_as_one_that_a_record_is_in_twice() -> None:
     found = settled(traced(shared))
-    assert (found.largest, found.status) == (math.inf, Status.CANNOT_BE_EXPRESSED)
-    assert "two batches of one round share noise" in found.because
-    with pytest.raises(UnsupportedView, match="share noise"):
-        calibrated_multiplier(found, statement=AT, epsilon=4.0)
+    assert (found.largest, found.status) == (1.0, Status.PROVEN)
+    assert found.because.startswith("2 batches enter what is released as one sum")
+    multiplier = calibrated_multiplier(found, statement=AT, epsilon=4.0)
+    assert run_epsilon(found, statement=AT, noise_multiplier=multiplier) <= 4.0
 
 
 def test_a_leak_beside_batches_that_share_noise_leaves_no_protection() -> None:
