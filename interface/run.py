@@ -189,8 +189,9 @@ class Run:
         from ..runs.folder.released import read_released
 
         last = run_folder.last_round(self.folder)
-        held = final_models(self.folder, header_of(read_released(self.folder)), last)
-        network = build(self.config).setting.model
+        built, header = build(self.config), header_of(read_released(self.folder))
+        held = final_models(self.folder, header, last, field=built.algorithm.model)
+        network = built.setting.model
         found = []
         for row in held:
             model = copy.deepcopy(network)

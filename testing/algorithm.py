@@ -155,6 +155,7 @@ def _traced(bound: Bound, graph: Topology) -> list[RoundTrace]:
         graph=graph,
         rounds=_ROUNDS,
         noise_multiplier=bound.noise_multiplier,
+        release=bound.release,
     )
     return [one for one, count in found.rounds for _ in range(count)]
 

@@ -69,6 +69,7 @@ def engine_checks(
         graph=setting.graph,
         rounds=last,
         noise_multiplier=bound.noise_multiplier,
+        release=bound.release,
     )
     how: dict[str, Any] = {"rounds": rounds, "planned": last, "generator": chance, "traces": traces}
     run = watch(setting, bound, randomness=own, kept_so_far=watched_so_far, **how)

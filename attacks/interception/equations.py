@@ -23,6 +23,7 @@ from torch import Tensor
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...training.engine.recording import GradientCall
+from ...training.own.algorithms import algorithm_named
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
@@ -384,10 +385,11 @@ class _Columns:
         last = number == trial.rounds
         if number == 0 or not (last or self._system.who.sees is Sees.END_STATES):
             return
-        models = self._played.end["x"]
+        field = algorithm_named(trial.algorithm).model
+        models = self._played.end[field]
         columns = self._offset + self._played.trace.columns + np.arange(len(models))
         for column, model in zip(columns.tolist(), models, strict=True):
             self._system.note(column, value=model)
         ones, shape = np.ones(len(models)), (len(models), self._system.width)
         units = csr_array((ones, (np.arange(len(models)), columns)), shape=shape)
-        self.equations.append(csr_array(self.carried["x"] - units))
+        self.equations.append(csr_array(self.carried[field] - units))

@@ -191,6 +191,7 @@ def trace_of(trial: Trial) -> AlgorithmTrace:
         graph=trial.setting.graph,
         rounds=trial.rounds,
         noise_multiplier=bound.noise_multiplier,
+        release=bound.release,
     )
 
 

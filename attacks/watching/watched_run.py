@@ -197,6 +197,7 @@ def watch(
             graph=setting.graph,
             rounds=last,
             noise_multiplier=bound.noise_multiplier,
+            release=bound.release,
         )
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]
     kept = [0, *chosen_rounds(rounds, planned=last, generator=generator)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .drawing import Drawing, Scheme
 from .patterns import Pattern
 
-__all__ = ["counts_words", "drawn_words", "turn_words"]
+__all__ = ["counts_words", "drawn_words", "entry_words", "turn_words"]
 
 
 def drawn_words(drawn: Sequence[Drawing], sampling_rate: float) -> str:
@@ -34,6 +34,19 @@ def drawn_words(drawn: Sequence[Drawing], sampling_rate: float) -> str:
                 f"Each agent draws each of its records with probability {sampling_rate:.6g} a "
                 f"round, and of more than {size} keeps {size} by chance"
             )
+
+
+def entry_words(drawn: Drawing | None) -> str:
+    """The batches of one agent in a few words, with all numbers that a figure rests on.
+
+    >>> entry_words(None), entry_words(Drawing(Scheme.FIXED, 50, 5, 50))
+    ('Poisson batches', "batches='fixed' of 5 of 50 records")
+    """
+    if drawn is None:
+        return "Poisson batches"
+    if drawn.scheme is Scheme.TRUNCATED:
+        return f"Poisson batches of {drawn.records} records, cut at {drawn.size}"
+    return f"{drawn.named} of {drawn.size} of {drawn.records} records"
 
 
 def counts_words(drawn: Sequence[Drawing]) -> str:

@@ -16,9 +16,15 @@ B B^T, whose cut would be the square root too coarse.
 | B        | B              | (rows, sources)         | what of each source is left in it       |
 |          | S              | (rows, contributions)   | sum of |terms| that A was added up      |
 |          |                |                         | from: the measure of its rounding       |
+|          | T              | (rows, contributions)   | the part of S that small entries are    |
 |          | message        | (rows,)                 | which message a row was at first        |
 | p, z     | pivots, solved | (solved,)               | rows, and the sources they determine    |
 | A_p/B_pz | white          | (solved, contributions) | what is seen of each source             |
+
+Rounding is measured against the largest of what was added up. An entry that is small beside another
+one of its column, by `CUT`, would pass for rounding wherever the two meet; so small entries are
+followed by a measure of their own, and a row without noise of which one is a part, that nothing
+surely shows, is doubtful.
 """
 
 from __future__ import annotations
@@ -32,7 +38,17 @@ from ..errors import UnsupportedView
 if TYPE_CHECKING:
     from scipy.sparse import csc_array, csr_array
 
-__all__ = ["CUT", "ROUNDING", "Factors", "compressed", "factor", "without_rounding"]
+__all__ = [
+    "CUT",
+    "ROUNDING",
+    "Factors",
+    "apart",
+    "compressed",
+    "factor",
+    "is_hidden",
+    "small_entries",
+    "without_rounding",
+]
 
 CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
 ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave
@@ -99,12 +115,12 @@ class _Elimination:
     """The rows that are left, and what was made of the others."""
 
     def __init__(self, A: csr_array, B: csr_array) -> None:
-        self.A, self.B, self.S = A, B, abs(A)
+        self.A, self.B, self.S, self.T = A, B, abs(A), _small(A, B)
         self.message = np.arange(A.shape[0])
         self._made_of: dict[int, tuple[int, ...]] = {int(r): (int(r),) for r in self.message}
         self._solved_by: dict[int, int] = {}  # the message that each source was solved for from
         self._white: list[Any] = []
-        self._clean: list[tuple[Any, Any]] = []
+        self._clean: list[tuple[Any, Any, Any]] = []
         self._sources: list[tuple[int, ...]] = []
 
     def set_noiseless_aside(self) -> None:
@@ -130,7 +146,8 @@ class _Elimination:
         # Noise this weak hides nothing, but still tells what the source is.
         self._note_clean(pivots[np.abs(by) < CUT])
         white = diags_array(1.0 / by).tocsr() @ self.A[pivots]
-        white_size = diags_array(1.0 / np.abs(by)).tocsr() @ self.S[pivots]
+        scale = diags_array(1.0 / np.abs(by)).tocsr()
+        white_size, white_small = scale @ self.S[pivots], scale @ self.T[pivots]
         self._white.append(white)
         self._solved_by.update(zip(solved.tolist(), self.message[pivots].tolist(), strict=True))
         others = np.ones(len(self.message), dtype=bool)
@@ -140,6 +157,7 @@ class _Elimination:
         self._note_parts(weight, solved)
         self.A = csr_array(self.A - weight @ white)
         self.S = csr_array(self.S + abs(weight) @ white_size)
+        self.T = csr_array(self.T + abs(weight) @ white_small)
         unknown = np.ones(self.B.shape[1])
         unknown[solved] = 0.0
         self.B = self.B @ diags_array(unknown).tocsr()
@@ -147,25 +165,30 @@ class _Elimination:
 
     def untangle(self) -> None:
         """Rows whose noise no elimination disentangles: through the singular values of B itself."""
+        for rows in apart(self.B):
+            self._untangle(rows)
+
+    def _untangle(self, rows: np.ndarray) -> None:
+        """Some rows, whose noise no other row shares."""
         from scipy.linalg import svd
         from scipy.sparse import csr_array
 
-        if not len(self.message):
-            return
-        if self.B.shape[0] > _CORE_LIMIT:
+        if len(rows) > _CORE_LIMIT:
             raise UnsupportedView(
-                f"{self.B.shape[0]} messages share entangled noise, more than the {_CORE_LIMIT} "
+                f"{len(rows)} messages share entangled noise, more than the {_CORE_LIMIT} "
                 "that can be factorised; account for a smaller graph"
             )
-        live = np.unique(self.B.indices)
-        u, s, _ = svd(self.B[:, live].toarray(), full_matrices=True, lapack_driver="gesvd")
+        B = self.B[rows]
+        live = np.unique(B.indices)
+        u, s, _ = svd(B[:, live].toarray(), full_matrices=True, lapack_driver="gesvd")
         rank = int((s > CUT).sum())
-        rotated = csr_array(u.T @ self.A.toarray())
+        rotated = csr_array(u.T @ self.A[rows].toarray())
         # Every entry of u is only known to rounding, so each row may leak into every rotated one.
-        size = csr_array(np.tile(self.S.toarray().sum(axis=0), (len(u), 1)))
+        size = csr_array(np.tile(self.S[rows].toarray().sum(axis=0), (len(u), 1)))
+        small = csr_array((abs(u.T[rank:]) > CUT).astype(float)) @ self.T[rows]
         self._white.append(csr_array(rotated[:rank].toarray() / s[:rank, None]))
-        self._clean.append((rotated[rank:], size[rank:]))
-        together = tuple(self.message[:_NAMED].tolist())
+        self._clean.append((rotated[rank:], size[rank:], small))
+        together = tuple(self.message[rows][:_NAMED].tolist())
         self._sources += [together] * (rotated.shape[0] - rank)
 
     def factors(self) -> Factors:
@@ -173,11 +196,17 @@ class _Elimination:
         from scipy.sparse import csc_array, csr_array, vstack
 
         none = csr_array((0, self.A.shape[1]))
-        held = csr_array(vstack([none, *(rows for rows, _ in self._clean)]))
-        against = csr_array(vstack([none, *(size for _, size in self._clean)]))
+        held = csr_array(vstack([none, *(rows for rows, _, _ in self._clean)]))
+        against = csr_array(vstack([none, *(size for _, size, _ in self._clean)]))
+        small = csr_array(vstack([none, *(small for _, _, small in self._clean)])).tocoo()
         sure = csr_array(held * (abs(held) > against * CUT))
         perhaps = csr_array(held * (abs(held) > against * ROUNDING))
-        doubtful = csr_array(perhaps - sure)
+        of_small = csr_array((np.zeros(0), (np.zeros(0, dtype=int),) * 2), shape=held.shape)
+        if small.nnz:
+            at = small.coords
+            hidden = is_hidden(small.data, np.asarray(against[at]), np.asarray(sure[at]) != 0)
+            of_small = csr_array((hidden.astype(float), at), shape=held.shape)
+        doubtful = csr_array(abs(perhaps - sure) + of_small)
         doubtful.eliminate_zeros()
         white = csc_array(vstack([none, *self._white]))
         return Factors(white, csc_array(sure), csc_array(doubtful), self._sources)
@@ -188,11 +217,11 @@ class _Elimination:
         return self.B.indices[at], self.B.data[at]
 
     def _keep(self, rows: np.ndarray) -> None:
-        self.A, self.B, self.S = self.A[rows], self.B[rows], self.S[rows]
+        self.A, self.B, self.S, self.T = self.A[rows], self.B[rows], self.S[rows], self.T[rows]
         self.message = self.message[rows]
 
     def _note_clean(self, rows: np.ndarray) -> None:
-        self._clean.append((self.A[rows], self.S[rows]))
+        self._clean.append((self.A[rows], self.S[rows], self.T[rows]))
         self._sources += [self._made_of[int(m)] for m in self.message[rows]]
 
     def _note_parts(self, weight: csr_array, solved: np.ndarray) -> None:
@@ -202,6 +231,77 @@ class _Elimination:
             if len(self._made_of[key]) < _NAMED:
                 of = self._solved_by[int(solved[column])]
                 self._made_of[key] = (*self._made_of[key], of)
+
+
+def apart(noise: csr_array | np.ndarray) -> list[np.ndarray]:
+    """The rows that sources link with each other, of each set in order; all rows are in one.
+
+    >>> [rows.tolist() for rows in apart(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]))]
+    [[0, 2], [1]]
+    """
+    from scipy.sparse import coo_array, csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    held = coo_array(noise)
+    count, (at, to) = sum(held.shape), held.coords
+    links = csr_array((held.data != 0, (at, held.shape[0] + to)), shape=(count, count))
+    label = connected_components(links, directed=False)[1][: held.shape[0]]
+    order = np.argsort(label, kind="stable")
+    ends = np.flatnonzero(np.diff(label[order])) + 1
+    return [rows for rows in np.split(order, ends) if len(rows)]
+
+
+def small_entries(contributions: np.ndarray) -> np.ndarray:
+    """The sizes of entries that are small beside the largest one of their column; else zero.
+
+    >>> small_entries(np.array([[1.0, 1e-13], [1e-13, 1e-13]])).tolist()
+    [[0.0, 0.0], [1e-13, 0.0]]
+    """
+    size = np.abs(contributions)
+    return np.where(size <= size.max(axis=0, initial=0.0) * CUT, size, 0.0)
+
+
+def is_hidden(small: np.ndarray, size: np.ndarray, sure: np.ndarray) -> np.ndarray:
+    """Whether a small part of what was added up is lost in the rest, and nothing surely shown."""
+    return (small > 0) & (small <= size * CUT) & ~sure
+
+
+def _small(A: csr_array, B: csr_array) -> csr_array:
+    """Small entries of A, but in columns that one source of noise has throughout as they are.
+
+    There each small entry stands behind a small part of the source, and the two cancel together.
+    """
+    from scipy.sparse import csr_array, diags_array
+
+    none = csr_array(A.shape)
+    if not A.nnz:
+        return none
+    columns = np.asarray(abs(A).max(axis=0).toarray(), dtype=float).ravel()
+    held = A.tocoo()
+    is_small = abs(held.data) <= columns[held.coords[1]] * CUT
+    if not is_small.any():
+        return none
+    at = tuple(of[is_small] for of in held.coords)
+    T = csr_array((abs(held.data[is_small]), at), shape=A.shape)
+    by_source, by_column = B.tocsc(), A.tocsc()
+    by_source.sort_indices()
+    by_column.sort_indices()
+    sources = dict[bytes, list[int]]()
+    for z in range(B.shape[1]):
+        rows = by_source.indices[by_source.indptr[z] : by_source.indptr[z + 1]]
+        sources.setdefault(rows.astype(np.int64).tobytes(), []).append(z)
+    kept = np.ones(A.shape[1])
+    for c in np.unique(at[1]).tolist():
+        span = slice(by_column.indptr[c], by_column.indptr[c + 1])
+        values = by_column.data[span]
+        for z in sources.get(by_column.indices[span].astype(np.int64).tobytes(), ()):
+            share = values / by_source.data[by_source.indptr[z] : by_source.indptr[z + 1]]
+            if np.ptp(share) <= abs(share).max() * ROUNDING:
+                kept[c] = 0.0
+                break
+    T = csr_array(T @ diags_array(kept).tocsr())
+    T.eliminate_zeros()
+    return T
 
 
 def _square_sums(matrix: csr_array) -> np.ndarray:

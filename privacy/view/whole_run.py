@@ -40,7 +40,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, UnsupportedView
-from .elimination import CUT, ROUNDING, compressed, without_rounding
+from .elimination import (
+    CUT,
+    ROUNDING,
+    apart,
+    compressed,
+    is_hidden,
+    small_entries,
+    without_rounding,
+)
 from .joint_sensitivity import squared_joint_sensitivity
 from .leak import in_round
 
@@ -80,6 +88,32 @@ class Whitened(NamedTuple):
     response: Array
     weights: Array
     gain: Array
+
+
+class _Factored(NamedTuple):
+    """What seen rows were turned into: rows with a unit of noise of their own each.
+
+    Attributes:
+        response: (rank, columns) of each row to a unit contribution.
+        size: (rank, columns) the sum of absolute values that it was added up from.
+        small: (rank, columns) the part of that which small entries are.
+        directions: (rank, sources) of the noise that each row determines.
+        weak: (rank,) whether the noise of a row is below the cut, and hides nothing.
+        weights: (rank, seen) what each row is made of.
+    """
+
+    response: Array
+    size: Array
+    small: Array
+    directions: Array
+    weak: NDArray[np.bool_]
+    weights: Array
+
+    @classmethod
+    def none(cls, seen: int, sources: int, columns: int) -> _Factored:
+        """No row."""
+        of = np.zeros((0, columns))
+        return cls(of, of, of, np.zeros((0, sources)), np.zeros(0, bool), np.zeros((0, seen)))
 
 
 class _Leak(NamedTuple):
@@ -155,22 +189,26 @@ class StreamedView:
         shown = np.flatnonzero((A != 0).any(axis=1) | (B != 0).any(axis=1))
         names = [messages[i] if messages else f"message {i}" for i in shown.tolist()]
         made = self._factor(A[shown], size[shown], B[shown], names)
-        whitened, added, directions, hidden, made_of = made
+        whitened, directions = made.response, made.directions
         # What is carried loses what the seen rows tell of its noise, and takes over its response.
         K, size, L = self._over_columns(carried)
         determined = without_rounding(L @ directions.T, np.linalg.norm(L, axis=1, keepdims=True))
-        if determined[:, hidden:].any():
+        if determined[:, made.weak].any():
             raise UnsupportedView(
                 f"round {self.round} shows noise below {CUT:g} of its message, so weakly that what "
                 "it tells of noise carried on is known to a few digits only; leave it out of the "
                 "message, or send it apart"
             )
-        size += abs(determined) @ added
+        added = abs(determined) @ made.size
+        # What is small beside the rest of an entry is lost there, and a later message may show it.
+        small = np.where(abs(K) <= added * CUT, abs(K), 0.0) + abs(determined) @ made.small
+        self._note_doubt(is_hidden(small, size + added, np.zeros(1, dtype=bool)))
+        size += added
         size *= min(_SEVERAL, max(1, len(shown)))  # more rows leave more rounding
         self._response = without_rounding(K - determined @ whitened, size)
         self._noise = compressed(L - determined @ directions, np.linalg.norm(L, axis=1))
         self._add(whitened)
-        return Whitened(whitened, made_of @ np.eye(len(A))[shown], determined)
+        return Whitened(whitened, made.weights @ np.eye(len(A))[shown], determined)
 
     def rounds(self, owner: int) -> Array:
         """(columns,) the round of each of the owner's columns, counted from 0."""
@@ -332,46 +370,72 @@ class StreamedView:
                 "terms that cancel out of the step"
             )
 
-    def _factor(
-        self, A: Array, size: Array, B: Array, names: Sequence[str]
-    ) -> tuple[Array, Array, Array, int, Array]:
-        """Whitened rows, what was added up for each, and the directions of noise they determine.
+    def _factor(self, A: Array, size: Array, B: Array, names: Sequence[str]) -> _Factored:
+        """Whitened rows and the directions of noise they determine; notes what leaks.
 
-        Then how many of these are strong enough to hide anything, and the rows' weights in the
-        whitened ones. Notes what leaks.
+        Rows that share no noise are factorised apart, so that none is measured by another's size.
         """
-        from scipy.linalg import svd
-
         norm = np.sqrt((A**2).sum(axis=1) + (B**2).sum(axis=1))
         A, size, B = A / norm[:, None], size / norm[:, None], B / norm[:, None]
-        if not B.size:
-            self._note_leaks(A, size.sum(axis=0), np.eye(len(A)), names)
-            return A[:0], A[:0], np.zeros((0, B.shape[1])), 0, np.zeros((0, len(A)))
+        small = small_entries(A)
+        made = [_Factored.none(*B.shape, A.shape[1])]
+        for rows in apart(B):
+            of = [names[i] for i in rows.tolist()]
+            linked = self._factor_linked(A[rows], size[rows], B[rows], small[rows], of)
+            weights = np.zeros((len(linked.weights), len(A)))
+            weights[:, rows] = linked.weights / norm[rows]
+            made.append(linked._replace(weights=weights))
+        return _Factored(*map(np.concatenate, zip(*made, strict=True)))
+
+    def _factor_linked(
+        self, A: Array, size: Array, B: Array, small: Array, names: Sequence[str]
+    ) -> _Factored:
+        """The same of rows of length 1 that share noise."""
+        from scipy.linalg import svd
+
         # All of u is needed, and of vh as much as B has rank.
-        tall = len(B) > B.shape[1]
-        u, s, vh = svd(B, full_matrices=tall, lapack_driver="gesvd")
+        live = np.flatnonzero(B.any(axis=0))
+        tall = len(B) > len(live)
+        u, s, vh = (
+            svd(B[:, live], full_matrices=tall, lapack_driver="gesvd")
+            if len(live)
+            else (np.eye(len(B)), np.zeros(0), np.zeros((0, 0)))
+        )
         # Noise below the cut hides nothing, but still tells what its source is.
         hidden, rank = int((s > CUT).sum()), int((s > ROUNDING).sum())
-        rotated = u.T @ A
+        rotated, of_small = u.T @ A, (abs(u.T) > CUT) @ small
         # Every entry of u is only known to rounding, so each row may leak into every rotated one.
         reach = size.sum(axis=0)
-        self._note_leaks(rotated[hidden:], reach, u[:, hidden:], names)
+        self._note_leaks(rotated[hidden:], reach, of_small[hidden:], u[:, hidden:], names)
         least = np.clip(len(A) * s[:rank, None], 1.0, _SEVERAL)  # more rows, more rounding
-        whitened = without_rounding(rotated[:rank], reach * least) / s[:rank, None]
-        made_of = u[:, :rank].T / s[:rank, None] / norm
-        return whitened, reach / s[:rank, None], vh[:rank], hidden, made_of
+        directions = np.zeros((rank, B.shape[1]))
+        directions[:, live] = vh[:rank]
+        scale = s[:rank, None]
+        return _Factored(
+            without_rounding(rotated[:rank], reach * least) / scale,
+            reach / scale,
+            of_small[:rank] / scale,
+            directions,
+            s[:rank] <= CUT,
+            u[:, :rank].T / scale,
+        )
 
-    def _note_leaks(self, clean: Array, size: Array, weight: Array, names: Sequence[str]) -> None:
+    def _note_leaks(
+        self, clean: Array, size: Array, small: Array, weight: Array, names: Sequence[str]
+    ) -> None:
         sure = abs(clean) > size * CUT
         # What was carried was rounded in every round, and `size` is that of this one.
         doubtful = (abs(clean) > size * ROUNDING * min(_SEVERAL, 1 + self.round)) & ~sure
-        self._doubtful |= set(np.flatnonzero(doubtful.any(axis=0)).tolist())
+        self._note_doubt(doubtful | is_hidden(small, size, sure))
         for row in np.flatnonzero(sure.any(axis=1)):
             shown = frozenset(np.flatnonzero(sure[row]).tolist())
             made = np.flatnonzero(abs(weight[:, row]) > CUT)[:8]
             if not any(shown <= leak.columns for leak in self._leaks):
                 messages = tuple(in_round(str(names[int(i)]), self.round) for i in made)
                 self._leaks.append(_Leak(shown, messages))
+
+    def _note_doubt(self, doubtful: NDArray[np.bool_]) -> None:
+        self._doubtful |= set(np.flatnonzero(doubtful.any(axis=0)).tolist())
 
     def _add(self, whitened: Array) -> None:
         for owner, columns in self._owned.items():

@@ -38,6 +38,7 @@ def folder_checks(
         graph=graph,
         rounds=built.rounds,
         noise_multiplier=bound.noise_multiplier,
+        release=bound.release,
     )
     sizes = sizes_of(built.setting.model)
     kept = folder / run_folder.TRANSCRIPT

@@ -198,6 +198,7 @@ def _traced(built: Built, multiplier: float) -> AlgorithmTrace:
         graph=built.setting.graph,
         rounds=built.rounds,
         noise_multiplier=bound.noise_multiplier,
+        release=bound.release,
     )
 
 

@@ -121,9 +121,9 @@ def audit_membership(
         raise FileExistsError(f"{held} exists; --again attacks once more and keeps it beside")
     header = header_of(read_released(folder))
     last = run_folder.last_round(folder)
-    models = final_models(folder, header, last)
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
+    models = final_models(folder, header, last, field=built.algorithm.model)
     check_classes(built)
     check_poisson(built, "membership is inferred from runs")
     multiplier = header.noise_multiplier
@@ -168,8 +168,8 @@ def raise_membership(found: Membership) -> None:
         raise ContradictedProof(found.words)
 
 
-def final_models(folder: Path, header: LedgerHeader, last: int) -> Tensor:
-    """(A, D) that the run ended with."""
+def final_models(folder: Path, header: LedgerHeader, last: int, *, field: str) -> Tensor:
+    """(A, D) that the run ended with, in the field of its state that holds the models."""
     path = run_folder.checkpoint(folder, last)
     if not path.is_file():
         raise FileNotFoundError(
@@ -177,9 +177,9 @@ def final_models(folder: Path, header: LedgerHeader, last: int) -> Tensor:
             "put the file back from a copy of the run"
         )
     held = load_checkpoint(path)
-    if held.facts.get("run") != header.run or "x" not in held.state:
+    if held.facts.get("run") != header.run or field not in held.state:
         raise InputError(f"{path} is of another run than the ledger; put the run's own file back")
-    return held.state["x"]
+    return held.state[field]
 
 
 def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:

@@ -22,6 +22,7 @@ from ..algorithms.learning_rates import RateSchedule, read_rates
 from ..exposure.guarantees import guarantee
 from ..graphs.graph import Topology
 from ..graphs.missing import check_missing
+from ..tracing.scripts import Basis
 from ..tracing.trace import check_noise
 from .figures import Asked, adversaries_of, figures_of
 from .price import price_of
@@ -77,6 +78,7 @@ def account(  # every number that a figure depends on has a name here
     holders: Mapping[int, int] | Sequence[int] = (),
     unit: Unit | str = Unit.RECORD,
     accountant: Accountant | str = Accountant.PLD,
+    released: Sequence[str] | None = None,
     **settings: object,
 ) -> Account:
     """What an algorithm costs each adversary, at a noise multiplier or at the one for a target.
@@ -131,6 +133,8 @@ def account(  # every number that a figure depends on has a name here
             users; or "agent" for all data of one agent, whose contributions have to be clipped as
             whole vectors.
         accountant: how rounds are added up.
+        released: of a start and a step, the fields of the state that leave after the last round,
+            "x" among them; all where None. An `Algorithm` declares its own.
         settings: the algorithm's own hyper-parameters by name.
 
     Raises:
@@ -170,7 +174,7 @@ def account(  # every number that a figure depends on has a name here
     ...     adversaries=["eavesdropper"]).epsilon("eavesdropper"), 4)
     8.4253
     """
-    chosen = algorithm_of(algorithm, step, settings=settings)
+    chosen = algorithm_of(algorithm, step, settings=settings, released=released)
     if links not in _LINKS:
         raise InputError(f"links={links!r} must be 'clear' or 'encrypted'")
     goal = goal_of(epsilon, noise_multiplier, advantage, tpr, fpr)
@@ -336,7 +340,15 @@ def account_of(
         guarantees=MappingProxyType({g.adversary: g for g in every}),
         joint_sensitivities=MappingProxyType(figures.joint_sensitivities),
         message_kinds=tuple(figures.message_kinds),
-        scripts=figures.traces.scripts.at_rate(subject.sampling_rate, pattern=subject.pattern),
+        scripts=figures.traces.scripts.resting_on(
+            Basis(
+                sampling_rate=subject.sampling_rate,
+                pattern=subject.pattern,
+                drawn=subject.drawn,
+                most_of_user=statement.at_once if statement.unit is Unit.USER else None,
+                disjoint=not statement.holders,
+            )
+        ),
         warnings=(
             *warnings_of(
                 every,

@@ -24,6 +24,7 @@ from ..graphs.graph import Graph, GraphSequence, ScheduledGraph, Topology
 from ..graphs.participation import check_active, scheduled
 from ..graphs.topologies import build_graph
 from ..own.algorithms import algorithm_named
+from ..step.final_release import released_fields
 from .subject import Subject
 
 __all__ = [
@@ -56,7 +57,11 @@ class Chosen(NamedTuple):
 
 
 def algorithm_of(
-    algorithm: object, step: object = None, *, settings: Mapping[str, object]
+    algorithm: object,
+    step: object = None,
+    *,
+    settings: Mapping[str, object],
+    released: object = None,
 ) -> Chosen:
     """The algorithm that is meant, and its hyper-parameters.
 
@@ -65,6 +70,7 @@ def algorithm_of(
             pair.
         step: of a pair; None otherwise.
         settings: hyper-parameters by name.
+        released: fields of the state that leave after the last round, of a pair.
 
     Raises:
         ValueError: an unknown name or hyper-parameter, or one that is missing.
@@ -82,9 +88,14 @@ def algorithm_of(
             ("step", algorithm.step, 2),
         ):
             _check_parameters(what, function, first=first)
+        if released is not None:
+            raise InputTypeError(
+                f"algorithm {algorithm.name!r} declares which fields it releases; leave "
+                f"released={released!r:.40} out, or declare it there"
+            )
         return Chosen(algorithm, _settings_of(algorithm, settings))
     if callable(algorithm) and callable(step):
-        return _pair(algorithm, step, settings)
+        return _pair(algorithm, step, settings, released)
     if callable(algorithm):
         raise InputTypeError(
             "a start without a step: give both, account(init, step, ...), or an Algorithm"
@@ -138,7 +149,10 @@ def graph_of(graph: object) -> Topology:
 
 
 def _pair(
-    init: Callable[..., Any], step: Callable[..., Any], settings: Mapping[str, object]
+    init: Callable[..., Any],
+    step: Callable[..., Any],
+    settings: Mapping[str, object],
+    released: object,
 ) -> Chosen:
     """An algorithm of a start and a step, whose hyper-parameters are those that are given."""
     taken: dict[str, inspect.Parameter] = {}
@@ -159,7 +173,8 @@ def _pair(
         for name, parameter in taken.items()
         if parameter.default is inspect.Parameter.empty and name not in settings
     ]
-    if lacking and (whole := _owner(init, step)) is not None:
+    whole = _owner(init, step)
+    if lacking and whole is not None and released is None:
         return Chosen(whole, _settings_of(whole, settings))
     if lacking:
         name = lacking[0]
@@ -173,7 +188,12 @@ def _pair(
         "Settings", [(name, object) for name in settings], frozen=True, kw_only=True
     )
     name = getattr(step, "__name__", None) or type(step).__name__
-    return Chosen(Algorithm(name=name, init=init, step=step, settings=kind), kind(**settings))
+    model = "x" if whole is None else whole.model
+    fields = released_fields(released, model=model)
+    if fields is None and whole is not None:
+        fields = whole.released
+    made = Algorithm(name=name, init=init, step=step, settings=kind, model=model, released=fields)
+    return Chosen(made, kind(**settings))
 
 
 def _owner(init: object, step: object) -> Algorithm | None:

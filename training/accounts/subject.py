@@ -212,6 +212,7 @@ class Subject:
             graph=self.graph,
             rounds=self.rounds,
             noise_multiplier=noise_multiplier,
+            release=bound.release,
         )
         if not self.missing or isinstance(self.graph, ScheduledGraph):
             return found

@@ -15,6 +15,7 @@ from ...privacy.published.claim import PublishedClaim
 from ...privacy.raised import line_of, told
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
+from ..step.final_release import EVERYTHING, FinalRelease, released_fields
 from .learning_rates import LearningRates, at_rates
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Algorithm:
     Attributes:
         name: its name in a run file.
         init: `init(round, *, hyper-parameters) -> State`.
-        step: `step(state, round, *, hyper-parameters) -> State`; the field `x` holds the models.
+        step: `step(state, round, *, hyper-parameters) -> State`.
         settings: frozen dataclass of its own hyper-parameters, with defaults.
         private: whether it clips and adds noise at all.
         private_counterpart: of one that is not private, the name of the one to use in its place.
@@ -113,6 +114,10 @@ class Algorithm:
             round, if they differ. Nothing here may depend on data.
         weights: which sums of the mixing weights must be 1; both keep the mean of the models.
         blocks: of a point: 1 for parameters alone, 2 where a task adds dual variables.
+        model: the field of the state that holds the models.
+        released: the fields of the state that leave their agents after the last round, the models
+            among them; all fields of `Agents` where None. What is left out must stay with its
+            agent, and is accounted for so.
         published_bound: what its paper claims of a run; None where no bound of its own is known.
         single_gradients: kinds of its messages from which one agent's gradient on one model can
             be had without the others': what an attack can aim at beside the whole view.
@@ -124,8 +129,8 @@ class Algorithm:
 
     Raises:
         ValueError: a private algorithm with a counterpart, or another without one; or a name that
-            cannot be shown, a start or a step that is no function, or a hyper-parameter whose name
-            is taken.
+            cannot be shown, a start or a step that is no function, a hyper-parameter whose name
+            is taken, or released fields without the models.
     """
 
     name: str
@@ -137,6 +142,8 @@ class Algorithm:
     prepare: Callable[..., dict[str, object]] | None = None
     weights: Sums = Sums.BOTH
     blocks: int = 1
+    model: str = "x"
+    released: tuple[str, ...] | None = None
     published_bound: Callable[[PlannedRun], PublishedClaim | None] | None = None
     single_gradients: tuple[str, ...] = ()
     own_gradient: Callable[..., OwnGradient] | None = None
@@ -152,6 +159,8 @@ class Algorithm:
                     f"{what} of algorithm {self.name!r} is {type(getattr(self, what)).__name__}; "
                     "it must be a function"
                 )
+        released = released_fields(self.released, model=self.model)
+        object.__setattr__(self, "released", released)
         own = fields(self.settings) if is_dataclass(self.settings) else ()
         for field in own:
             if field.name in _RESERVED:
@@ -182,8 +191,8 @@ class Bound(NamedTuple):
     """`init(round)` and `step(state, round)` with every number given.
 
     `weights` says which sums of the mixing weights must be 1, `blocks` how many a point has where
-    that is known beforehand, and `noise_multiplier` is noise_std / clip_norm, or noise_std where
-    nothing is clipped.
+    that is known beforehand, `noise_multiplier` is noise_std / clip_norm, or noise_std where
+    nothing is clipped, and `release` which fields of the state leave after the last round.
     """
 
     init: Callable[..., Any]
@@ -191,6 +200,7 @@ class Bound(NamedTuple):
     weights: Sums = Sums.BOTH
     blocks: int | None = None
     noise_multiplier: float | None = None
+    release: FinalRelease = EVERYTHING
 
 
 def check_weights(graph: Topology, needed: Sums) -> None:
@@ -299,6 +309,7 @@ def bind(
         algorithm.weights,
         algorithm.blocks,
         noise_std / (clip_norm or 1.0),
+        FinalRelease(algorithm.model, algorithm.released),
     )
 
 

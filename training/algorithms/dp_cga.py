@@ -235,4 +235,5 @@ ALGORITHM = Algorithm(
     step=step,
     settings=Settings,
     single_gradients=("cross-gradient",),
+    released=("x",),
 )

@@ -110,4 +110,10 @@ def step(
     return State(round.mix(x, kind="model"), round.mix(y, kind="tracker"), g)  # 4
 
 
-ALGORITHM = Algorithm(name="dp-netfleet", init=init, step=step, settings=Settings)
+ALGORITHM = Algorithm(
+    name="dp-netfleet",
+    init=init,
+    step=step,
+    settings=Settings,
+    released=("x", "y"),
+)

@@ -264,4 +264,5 @@ ALGORITHM = Algorithm(
     published_bound=published_bound,
     single_gradients=("cross-gradient", "momentum"),
     own_gradient=own_gradient,
+    released=("x",),
 )

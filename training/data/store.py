@@ -17,7 +17,7 @@ round: a store belongs to the agent that it serves, as the records do.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,12 +38,14 @@ __all__ = [
     "Store",
     "TensorStore",
     "blocks",
+    "check_copies",
     "followed_by",
     "mapped",
     "moved",
     "placed",
 ]
 
+_FEWEST_ALIKE = 8  # records; fewer may be alike by chance in a table of few values
 _BLOCK = 4096  # records at once, where all are gone through
 # What a read of one row can bring into memory: Linux maps 16 pages around the one that is asked.
 _PER_ROW = 16 * mmap.PAGESIZE
@@ -323,3 +325,35 @@ def _check_room(shard: Shard) -> None:
             4 * numbers,
             "give the agents fewer records",
         )
+
+
+def check_copies(shards: Sequence[Held]) -> None:
+    """Refuse agents that are given the same records as a whole, as far as they are in memory.
+
+    Args:
+        shards: of each agent.
+
+    Raises:
+        ValueError: with the first two agents that hold the same.
+
+    >>> shard = Examples(torch.arange(18.0).reshape(9, 2), torch.zeros(9))
+    >>> check_copies([shard, shard])
+    Traceback (most recent call last):
+    overhear...InputError: agents 0 and 1 hold the same 9 records, and the plan is of agents that...
+    """
+    firsts: dict[tuple[int, bytes], int] = {}
+    for agent, shard in enumerate(shards):
+        if not isinstance(shard, Examples) or shard.size < _FEWEST_ALIKE:
+            continue
+        key = (shard.size, shard.inputs[0].detach().cpu().numpy().tobytes())
+        other = firsts.setdefault(key, agent)
+        if other == agent:
+            continue
+        held = shards[other]
+        alike = torch.equal(held.inputs, shard.inputs) and torch.equal(held.targets, shard.targets)
+        if alike:
+            raise InputError(
+                f"agents {other} and {agent} hold the same {shard.size} records, and the plan is "
+                "of agents that share none: give each record to one agent, or state a person at "
+                f"several by holders=[{other}, {agent}]"
+            )

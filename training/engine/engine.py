@@ -91,7 +91,7 @@ class Engine:
         self.scripts: Scripts = scripts or ScriptsOnDemand(
             bound.init, bound.step, graph=setting.graph
         )
-        self.scripts.check_setting(setting.graph, setting.sampling_rate, turns=setting.turns)
+        self.scripts.check_setting(setting)
 
         # The root of the randomness; without one of the caller's each start draws another.
         self._draws_own_root = randomness is None
@@ -384,7 +384,7 @@ class Engine:
 
     def models(self) -> Tensor:
         """(A, D) the models as they are now; with ranks all of them call, and all get them."""
-        return self._rows_of_all(self.state.x)
+        return self._rows_of_all(getattr(self.state, self._bound.release.model))
 
     def snapshot(self) -> dict[str, Tensor]:
         """The state by field, on the CPU; with ranks all of them call, and all get it whole."""

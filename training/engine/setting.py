@@ -63,6 +63,11 @@ class Setting:
             raise InputError(
                 f"{len(self.shards)} shards for {self.graph.agents} agents; give one to each"
             )
+        if self.dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"dtype={self.dtype} must be torch.float32 or torch.float64: every figure rests on "
+                "float32 as the coarsest arithmetic of a run"
+            )
         if not 0 <= self.sampling_rate <= 1:
             raise InputError(
                 f"sampling_rate={self.sampling_rate} must lie in [0, 1]; did you mean batch_size?"

@@ -1,7 +1,7 @@
 """A run of dense rounds: what is seen and what is carried on, and the view of them all together.
 
 The state is carried from round to round as rows over everything that ever entered it; only what is
-sent, the points at which gradients are taken and the final models count as seen.
+sent, the points at which gradients are taken and what leaves after the last round count as seen.
 
 A view of round after round finds the round in which noise cancels, and forgets what was sent before
 it. Where noise is used again, what shows it is an earlier message; so for the witness all rounds up
@@ -26,6 +26,7 @@ from ...privacy.errors import UnsupportedView
 from ...privacy.view.leak import in_round
 from ...privacy.view.view import View
 from ...privacy.view.whole_run import Rows, StreamedView
+from ..step.final_release import EVERYTHING, FinalRelease
 from ..tracing.linear_forms import Contributions, Known
 from ..tracing.round_trace import RoundTrace
 from ..tracing.scripts import state_column
@@ -45,7 +46,6 @@ __all__ = [
 ]
 
 _MOST_ENTRIES = 4_000_000  # of the matrix of all rounds: 32 MB
-_RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
 
 
 def streamed_view(
@@ -61,8 +61,8 @@ def streamed_view(
 
     With `until_leak` it ends once a contribution of every victim was shown without noise; without
     `ended` the traces are the first rounds of a run, whose last state is not released. If not
-    `closed` messages and final models alone count as seen: what leaks then is shown, and where
-    nothing does, nothing is proven.
+    `closed` messages and what is released at the end alone count as seen: what leaks then is shown,
+    and where nothing does, nothing is proven.
 
     >>> from overhear.privacy import EAVESDROPPER
     >>> from overhear.training import ALGORITHMS, bind, build_graph
@@ -99,7 +99,7 @@ def dense_rounds(
     """
     last: DenseRound | None = None
     for part, count in ((traces.start, 1), *traces.rounds):
-        last = DenseRound.of(part, adversary, victims, closed=closed)
+        last = DenseRound.of(part, adversary, victims, closed=closed, release=traces.release)
         yield from itertools.repeat(last, count)
     if last is not None and ended:
         yield last.after()
@@ -112,7 +112,8 @@ class DenseRound(NamedTuple):
         seen, carried: what the adversary sees, and what outlives the round.
         owners, vectors: of each contribution, as `StreamedView.advance` takes them.
         messages: the name of each seen row.
-        released: positions of models and dual variables among the carried rows.
+        released: positions among the carried rows of those that leave after the last round, each
+            with its name.
     """
 
     seen: Rows
@@ -120,14 +121,20 @@ class DenseRound(NamedTuple):
     owners: list[int]
     vectors: list[int]
     messages: list[str]
-    released: list[int]
+    released: dict[int, str]
 
     @classmethod
     def of(
-        cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int], *, closed: bool
+        cls,
+        part: RoundTrace,
+        adversary: Adversary,
+        victims: Sequence[int],
+        *,
+        closed: bool,
+        release: FinalRelease = EVERYTHING,
     ) -> DenseRound:
         """The round with the contributions of `victims`; other agents' are held fixed."""
-        rows = RoundRows.of(part, adversary, closed=closed)
+        rows = RoundRows.of(part, adversary, closed=closed, release=release)
         at, owners, _, vectors = contributions_of(part, victims)
         return cls(
             rows.over(rows.seen, at),
@@ -139,18 +146,18 @@ class DenseRound(NamedTuple):
         )
 
     def after(self) -> DenseRound:
-        """What the end of a run releases: its models and dual variables as they are."""
+        """What the end of a run releases: its models, and the fields that leave with them."""
         from scipy.sparse import csr_array, eye_array
 
         size = self.carried.carried.shape[0]
         kept, none = csr_array(eye_array(size)), np.zeros((size, 0))
-        models, many = kept[self.released], len(self.released)
+        models, many = kept[list(self.released)], len(self.released)
         return DenseRound(
             Rows(models, none[:many], none[:many]),
             Rows(kept, none, none),
             [],
             [],
-            [f"final model, row {i}" for i in range(many)],
+            list(self.released.values()),
             self.released,
         )
 
@@ -164,7 +171,8 @@ class RoundRows(NamedTuple):
     Attributes:
         seen, carried: what the adversary sees, and what outlives the round.
         messages: the name of each seen row.
-        released: positions of models and dual variables among the carried rows.
+        released: positions among the carried rows of those that leave after the last round, each
+            with its name.
         held: columns of the state that the round began with.
         unknown: columns of noise that the adversary does not know.
     """
@@ -172,20 +180,28 @@ class RoundRows(NamedTuple):
     seen: csr_array
     carried: csr_array
     messages: list[str]
-    released: list[int]
+    released: dict[int, str]
     held: np.ndarray
     unknown: np.ndarray
 
     @classmethod
-    def of(cls, part: RoundTrace, adversary: Adversary, *, closed: bool) -> RoundRows:
+    def of(
+        cls,
+        part: RoundTrace,
+        adversary: Adversary,
+        *,
+        closed: bool,
+        release: FinalRelease = EVERYTHING,
+    ) -> RoundRows:
         """The rows of a traced round; if not `closed` messages alone are seen."""
         rows, names, unseen = part.seen_rows(adversary, end_state=False, closed=closed)
-        released: list[int] = []
+        released: dict[int, str] = {}
         ends: list[csr_array] = []
         position = 0
         for field, matrix in part.record.end_state.items():
-            if field in _RELEASED:
-                released += range(position, position + matrix.shape[0])
+            if release.includes(field):
+                names_of = release.row_names(field, matrix.shape[0])
+                released |= {position + i: name for i, name in enumerate(names_of)}
             position += matrix.shape[0]
             ends.append(matrix)
         carried = part.expand(stacked(ends, part.columns), unseen=unseen)

@@ -13,11 +13,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
+from ...privacy.batches.drawing import Drawing
 from ...privacy.batches.patterns import EVERY, Pattern
+from ...privacy.batches.words import entry_words
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
+from ..batches.sampler import Sampler
 from ..batches.turns import Turns
 from ..batches.users import needs_users
+from ..data.partition import check_cap
+from ..data.store import Held, check_copies
 from ..graphs.graph import Graph, Topology
 from ..graphs.missing import ReducedGraph
 from ..step.floor import Floor
@@ -28,6 +33,7 @@ from .round_trace import RoundTrace
 from .traced_round import TracedRound
 
 __all__ = [
+    "Basis",
     "PlannedScripts",
     "Scripts",
     "ScriptsOnDemand",
@@ -44,6 +50,23 @@ Step = Callable[..., Any]
 Lines = tuple[Entry, ...]
 
 
+class PlannedSetting(Protocol):
+    """What of a run a figure rests on, beside its rounds; as `Setting` says it."""
+
+    @property
+    def graph(self) -> Topology: ...
+    @property
+    def sampling_rate(self) -> float: ...
+    @property
+    def shards(self) -> Sequence[Held]: ...
+    @property
+    def sampler(self) -> Sampler | None: ...
+    @property
+    def turns(self) -> Turns | None: ...
+    @property
+    def users(self) -> Sequence[Tensor] | None: ...
+
+
 class Scripts(Protocol):
     """What a run follows."""
 
@@ -52,9 +75,7 @@ class Scripts(Protocol):
         """Of the start."""
         ...
 
-    def check_setting(
-        self, graph: Topology, sampling_rate: float, *, turns: Turns | None = None
-    ) -> None:
+    def check_setting(self, setting: PlannedSetting) -> None:
         """Refuse a run that is not the planned one."""
         ...
 
@@ -77,6 +98,24 @@ class Scripts(Protocol):
         ...
 
 
+class Basis(NamedTuple):
+    """How a record comes into the batches of a run: what its figures rest on.
+
+    Attributes:
+        sampling_rate: of the run.
+        pattern: in which rounds one record may take part.
+        drawn: how each agent draws its batches; each record on its own where None.
+        most_of_user: records of one user at one agent, where the figures are about users.
+        disjoint: whether a record counts as held by one agent alone.
+    """
+
+    sampling_rate: float
+    pattern: Pattern = EVERY
+    drawn: tuple[Drawing, ...] | None = None
+    most_of_user: int | None = None
+    disjoint: bool = True
+
+
 class PlannedScripts:
     """The scripts of a trace.
 
@@ -85,9 +124,8 @@ class PlannedScripts:
         rounds: of the rounds, in turn.
         last: the last round that was planned.
         graph: of the run.
-        sampling_rate: of the run; None where no figure was asked for.
-        pattern: in which rounds one record may take part, if a figure was.
         floors: what the start and each of `rounds` need of their public values.
+        basis: how a record comes into batches, where there are figures of the run.
     """
 
     def __init__(
@@ -97,13 +135,11 @@ class PlannedScripts:
         *,
         last: int,
         graph: Topology | ReducedGraph,
-        sampling_rate: float | None = None,
-        pattern: Pattern = EVERY,
         floors: Sequence[Floor],
+        basis: Basis | None = None,
     ) -> None:
-        self.start, self._last, self._pattern = start, last, pattern
+        self.start, self._last, self._graph, self._basis = start, last, graph, basis
         self._floors = tuple(floors)
-        self._graph, self._sampling_rate = graph, sampling_rate
         kept: dict[Lines, Lines] = {}  # rounds that do the same share one script
         self._rounds = [kept.setdefault(one, one) for one in rounds]
 
@@ -142,44 +178,52 @@ class PlannedScripts:
         drawn = [entry for entry in every if entry.operation == "draw"]
         return bool(drawn) and all(needs_users([one]) for one in drawn)
 
-    def at_rate(self, sampling_rate: float, *, pattern: Pattern = EVERY) -> PlannedScripts:
-        """The same for batches that are drawn at a rate, in turns, for which there are figures."""
+    def resting_on(self, basis: Basis) -> PlannedScripts:
+        """The same for batches that are drawn so, for which there are figures."""
         return PlannedScripts(
             self.start,
             self._rounds,
             last=self._last,
             graph=self._graph,
-            sampling_rate=sampling_rate,
-            pattern=pattern,
             floors=self._floors,
+            basis=basis,
         )
 
-    def check_setting(
-        self, graph: Topology, sampling_rate: float, *, turns: Turns | None = None
-    ) -> None:
-        """Refuse a run on another graph, or of batches drawn at another rate or in other turns.
+    def check_setting(self, setting: PlannedSetting) -> None:
+        """Refuse a run on another graph, or of batches that are drawn otherwise than planned.
+
+        Of records it sees what costs nothing: that two agents are given the same ones as a whole.
+        Single records at two agents, or twice at one, are for who deals them to say.
 
         Raises:
             ValueError: the setting is not the planned one.
         """
+        graph = setting.graph
         if isinstance(self._graph, ReducedGraph) or not _same_links(graph, self._graph):
             raise InputError(
                 f"graph {graph.name!r} of {graph.agents} agents is not the planned one, "
                 f"{self._graph.name!r} of {self._graph.agents}; plan the run that is to be done"
             )
-        if self._sampling_rate is not None and sampling_rate != self._sampling_rate:
-            raise InputError(
-                f"sampling_rate={sampling_rate} is not the planned {self._sampling_rate}; plan the "
-                "run that is to be done"
-            )
-        found = EVERY if turns is None else turns.pattern
-        if self._sampling_rate is None:
+        if self._basis is None:
             return
-        if found != self._pattern:
+        planned, turns = self._basis, setting.turns
+        if setting.sampling_rate != planned.sampling_rate:
+            raise InputError(
+                f"sampling_rate={setting.sampling_rate} is not the planned "
+                f"{planned.sampling_rate}; plan the run that is to be done"
+            )
+        _check_batches(setting.sampler, planned.drawn)
+        if planned.most_of_user is not None:
+            for users in setting.users or ():
+                check_cap(users, planned.most_of_user)
+        if planned.disjoint:
+            check_copies(setting.shards)
+        found = EVERY if turns is None else turns.pattern
+        if found != planned.pattern:
             raise InputError(
                 f"records take part {found.words} of the setting, and the plan is of records that "
-                f"take part {self._pattern.words}: give it turns=turns_of(pattern, shards, ...) of "
-                "the planned pattern"
+                f"take part {planned.pattern.words}: give it turns=turns_of(pattern, shards, ...) "
+                "of the planned pattern"
             )
         if turns is not None and turns.rounds != self._last:
             raise InputError(
@@ -213,9 +257,7 @@ class ScriptsOnDemand:
         record = traced.finish(begun.state)
         return TracedCall(0, None, begun.script, begun.state, record.floor, record.secrets)
 
-    def check_setting(
-        self, graph: Topology, sampling_rate: float, *, turns: Turns | None = None
-    ) -> None:
+    def check_setting(self, setting: PlannedSetting) -> None:
         """Any: each round is traced as it is done."""
 
     @property
@@ -388,6 +430,25 @@ def _same_links(one: Topology, other: Topology) -> bool:
         return a is b or (alike and np.array_equal(a.weights, b.weights))
 
     return len(one.graphs) == len(other.graphs) and all(same(a, b) for a, b in pairs)
+
+
+def _check_batches(sampler: Sampler | None, planned: tuple[Drawing, ...] | None) -> None:
+    """Refuse batches of another scheme, of another size, or of other numbers of records."""
+    if sampler is not None and type(sampler) is not Sampler:
+        raise InputError(
+            f"the setting's sampler is a {type(sampler).__name__}, of whose batches nothing is "
+            "known; give it a Sampler of the planned batches"
+        )
+    drawn = None if sampler is None else tuple(sampler.drawn)
+    if drawn == planned:
+        return
+    pairs = zip(drawn or [None], planned or [None], strict=False)
+    found, wanted = next((one, other) for one, other in pairs if one != other)
+    remedy = "leave its sampler out" if planned is None else "give it a Sampler of these"
+    raise InputError(
+        f"the setting draws {entry_words(found)}, and the plan is of {entry_words(wanted)}: "
+        f"{remedy}, or plan the run that is to be done"
+    )
 
 
 def with_copies(function: Step) -> Step:

@@ -20,6 +20,7 @@ from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.missing import ReducedGraph, number_of_sets, reduced, sets_missing
+from ..step.final_release import EVERYTHING, FinalRelease
 from ..step.missing import alike_agents, check_unaware, check_weights, uses_links
 from ..step.perform import Performed, perform
 from .equivalent_rounds import EarlierRounds, repeats
@@ -53,6 +54,7 @@ class AlgorithmTrace(NamedTuple):
         without: where agents may be missing from rounds, sets of those that are and the trace of
             the same rounds without them.
         alike: agents that change places with each other in these sets, of which some stand for all.
+        release: which fields of the state leave after the last round.
     """
 
     start: RoundTrace
@@ -61,6 +63,7 @@ class AlgorithmTrace(NamedTuple):
     scripts: PlannedScripts
     without: Sequence[tuple[frozenset[int], AlgorithmTrace]] = ()
     alike: frozenset[int] = frozenset()
+    release: FinalRelease = EVERYTHING
 
     def per_multiplier(self, mu: float) -> float:
         """A mu of this trace times its noise multiplier: the joint sensitivity.
@@ -87,6 +90,7 @@ def trace(
     graph: Topology | ReducedGraph,
     rounds: int,
     noise_multiplier: float | None,
+    release: FinalRelease = EVERYTHING,
 ) -> AlgorithmTrace:
     """Run `init` and `step` on symbols: every message as linear forms over gradients and noise.
 
@@ -102,9 +106,11 @@ def trace(
         rounds: of the run.
         noise_multiplier: at which noise the two add theirs, noise_std / clip_norm; None where
             only what is sent matters, and no figure is asked for.
+        release: which fields of the state leave after the last round: by default all.
 
     Raises:
-        ValueError: fewer than one round, or a noise multiplier that is not that of the step.
+        ValueError: fewer than one round, a noise multiplier that is not that of the step, or a
+            field that the state does not have.
         UnsupportedView: two rounds on the same graph differ although neither their number nor
             their state does, or a round differs when it is traced again.
         UndeclaredOperation: the step does what no operation declares.
@@ -117,7 +123,7 @@ def trace(
     first = TracedRound(graph.at(0), index=0)
     begun = perform(with_copies(init), first, number=0)
     start = RoundTrace(first.finish(begun.state))
-    state = begun.state
+    state, release = begun.state, release.of(begun.state)
 
     # Each graph twice, if there are so many rounds. A step that reads the round's number, or
     # carries public tensors that change, has no two rounds alike, and every round is traced.
@@ -132,7 +138,7 @@ def trace(
             apart, scripts = _every_round(
                 init, step, begun, start.record, graph=graph, rounds=rounds
             )
-            return AlgorithmTrace(start, apart, noise_multiplier, scripts)
+            return AlgorithmTrace(start, apart, noise_multiplier, scripts, release=release)
         every.append(call)
         if of in turns and not (repeats(turns[of].record, one.record) and calls[of].does_as(call)):
             raise UnsupportedView(
@@ -158,9 +164,9 @@ def trace(
     # The same round again and again, or the graphs in turn.
     if len(graph.graphs) == 1:
         (only,) = turns.values()
-        return AlgorithmTrace(start, [(only, rounds)], noise_multiplier, scripts)
+        return AlgorithmTrace(start, [(only, rounds)], noise_multiplier, scripts, release=release)
     in_turn = [(turns[graph.at(index)], 1) for index in range(1, rounds + 1)]
-    return AlgorithmTrace(start, in_turn, noise_multiplier, scripts)
+    return AlgorithmTrace(start, in_turn, noise_multiplier, scripts, release=release)
 
 
 def with_missing(
@@ -203,7 +209,12 @@ def with_missing(
     for away in sets_missing(graph.agents, missing, alike=alike, victim=victim):
         for left in reduced(graph, away, links=uses_links(scripts)):
             one = trace(
-                init, step, graph=left, rounds=rounds, noise_multiplier=found.noise_multiplier
+                init,
+                step,
+                graph=left,
+                rounds=rounds,
+                noise_multiplier=found.noise_multiplier,
+                release=found.release,
             )
             check_unaware(scripts, [one.scripts.start, *one.scripts.rounds], away)
             without.append((away, one))

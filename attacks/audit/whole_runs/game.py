@@ -132,7 +132,7 @@ def _signs(game: CanaryGame, *, planned: int) -> list[list[NDArray[np.int64]]]:
             if host in done:
                 continue
             done.add(host)
-            told = Told(who, [host])
+            told = Told(who, [host], release=game.traces.release)
             for part in parts:
                 told.expect(part)
             if game.rounds == planned:
@@ -222,6 +222,7 @@ def _one_run(
             replace=game.replace,
         ),
         directions=directions,
+        release=game.traces.release,
         adversaries=game.adversaries,
         turns=turns,
         replace=game.replace,

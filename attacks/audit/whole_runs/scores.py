@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ....privacy.adversary import Adversary
+from ....training.step.final_release import FinalRelease
 from ..canaries import Directions, HappenedRound
 from ..canary_noise import Heard, Residue
 from ..observed_rows import Projected
@@ -62,6 +63,7 @@ class WholeRunScorer:
         directions: of the canaries.
         adversaries: by adversary name and host, whose view.
         turns: of each host.
+        release: which fields of the state leave after the last round.
         replace: whether the game is +u against -u.
 
     Attributes:
@@ -78,6 +80,7 @@ class WholeRunScorer:
         directions: Directions,
         adversaries: Mapping[str, Mapping[int, Adversary]],
         turns: Mapping[int, Turn],
+        release: FinalRelease,
         replace: bool,
     ) -> None:
         self._rounds, self._directions, self._turns = rounds, directions, turns
@@ -89,7 +92,7 @@ class WholeRunScorer:
                 views[who.name] = who
                 hosts.setdefault(who.name, []).append(host)
         self._told = {
-            name: Told(who, sorted(set(hosts[name])), count=directions.count)
+            name: Told(who, sorted(set(hosts[name])), count=directions.count, release=release)
             for name, who in views.items()
         }
         self._planted: list[Planted] = []

@@ -35,6 +35,7 @@ from torch import Tensor
 from ....privacy.adversary import Adversary
 from ....privacy.view.whole_run import Rows, StreamedView
 from ....training.exposure.dense_rounds import RoundRows
+from ....training.step.final_release import EVERYTHING, FinalRelease
 from ....training.tracing.linear_forms import Contributions
 from ....training.tracing.round_trace import RoundTrace
 from ..canaries import HappenedRound
@@ -88,14 +89,22 @@ class Told:
         adversary: whose view.
         hosts: whose contributions are looked for.
         count: n, of directions; 0 for the information alone.
+        release: which fields of the state leave after the last round.
     """
 
-    def __init__(self, adversary: Adversary, hosts: Sequence[int], *, count: int = 0) -> None:
+    def __init__(
+        self,
+        adversary: Adversary,
+        hosts: Sequence[int],
+        *,
+        count: int = 0,
+        release: FinalRelease = EVERYTHING,
+    ) -> None:
         self.adversary, self.hosts = adversary, list(hosts)
         self.columns: dict[int, list[Column]] = {host: [] for host in hosts}
         self.heard: list[NDArray[np.float32]] = []  # e of every round
         self.lost = 0.0  # share of a unit normal that rounding of what is sent amounts to
-        self._view, self._round = StreamedView(), -1
+        self._view, self._round, self._released = StreamedView(), -1, release
         self._owners: list[int] = []
         self._parts: dict[int, _Part] = {}
         self._last: _Part | None = None
@@ -143,7 +152,7 @@ class Told:
         held = self._parts.get(id(part))
         if held is not None:
             return held
-        rows = RoundRows.of(part, self.adversary, closed=False)
+        rows = RoundRows.of(part, self.adversary, closed=False, release=self._released)
         unseen = part.seen_rows(self.adversary, end_state=False, closed=False)[2]
         seen, sent, start = list[int](), list[tuple[int, NDArray[np.int64]]](), 0
         for number, group in enumerate(part.messages):

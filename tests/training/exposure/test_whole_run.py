@@ -25,11 +25,13 @@ from overhear.training.exposure.guarantees import guarantee, run_epsilon
 from overhear.training.exposure.infinite import replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
+from overhear.training.step.final_release import FinalRelease
 from overhear.training.step.round import Round
 from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import trace
 
 BETA = 0.01
+MODELS = FinalRelease(fields=("x",))  # all else stays with its agent
 
 
 class Recursion(NamedTuple):
@@ -60,14 +62,26 @@ def recursion(state: Recursion, round: Round) -> Recursion:
 
 def exposed(rounds, *, names=("eavesdropper",), agents=4, **options):
     traces = trace(
-        start, recursion, graph=build_graph("ring", agents), rounds=rounds, noise_multiplier=1.0
+        start,
+        recursion,
+        graph=build_graph("ring", agents),
+        rounds=rounds,
+        noise_multiplier=1.0,
+        release=MODELS,
     )
     found = whole_run_joint_sensitivities(traces, names, sampling_rate=0.1, **options)
     return dict(found)
 
 
 def test_round_by_round_a_clean_recursion_is_infinite():
-    traces = trace(start, recursion, graph=build_graph("ring", 4), rounds=5, noise_multiplier=1.0)
+    traces = trace(
+        start,
+        recursion,
+        graph=build_graph("ring", 4),
+        rounds=5,
+        noise_multiplier=1.0,
+        release=MODELS,
+    )
     ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     assert math.isinf(found.largest)
 
@@ -153,7 +167,9 @@ def test_what_a_neighbour_knows_of_the_noise_leaves_it_nothing_secret():
         shown = round.mix(m + round.noise(m, std=1.0, known_to=owners), kind="momentum")
         return State(state.x - 0.1 * shown, m)
 
-    traces = trace(init, step, graph=build_graph("ring", 4), rounds=3, noise_multiplier=1.0)
+    traces = trace(
+        init, step, graph=build_graph("ring", 4), rounds=3, noise_multiplier=1.0, release=MODELS
+    )
     seen = streamed_view(traces, EAVESDROPPER, victims=[0])
     assert seen.mu(0, [0]) ** 2 == pytest.approx(2.4661, abs=1e-4)
     assert math.isinf(streamed_view(traces, neighbour(1), victims=[0]).mu(0))
@@ -174,7 +190,9 @@ def test_the_final_models_are_released_after_the_last_round():
         m = 0.9 * state.m + sums
         return State(state.x - 0.1 * (m + round.noise(m, std=1.0)), m)
 
-    traces = trace(init, step, graph=build_graph("ring", 4), rounds=3, noise_multiplier=1.0)
+    traces = trace(
+        init, step, graph=build_graph("ring", 4), rounds=3, noise_multiplier=1.0, release=MODELS
+    )
     view = streamed_view(traces, FINAL_MODELS, victims=[0])
     assert view.mu(0, [0]) ** 2 == pytest.approx(2.4661, abs=1e-4)
 
@@ -182,7 +200,12 @@ def test_the_final_models_are_released_after_the_last_round():
 def test_twenty_agents_and_two_hundred_rounds_stay_small():
     """A dense matrix of all rows and columns would hold 4,000 x 8,000 entries for each agent."""
     traces = trace(
-        start, recursion, graph=build_graph("ring", 20), rounds=200, noise_multiplier=1.0
+        start,
+        recursion,
+        graph=build_graph("ring", 20),
+        rounds=200,
+        noise_multiplier=1.0,
+        release=MODELS,
     )
     view = streamed_view(traces, EAVESDROPPER, victims=[0])
     expected = 1.99 * math.sqrt(sum(0.9801**t for t in range(200)))
@@ -213,7 +236,14 @@ def test_a_run_of_one_release_is_accounted_as_one_and_may_not_repeat_a_round():
 
 
 def test_only_what_is_infinite_by_rounds_and_bounded_falls_back():
-    traces = trace(start, recursion, graph=build_graph("ring", 4), rounds=5, noise_multiplier=1.0)
+    traces = trace(
+        start,
+        recursion,
+        graph=build_graph("ring", 4),
+        rounds=5,
+        noise_multiplier=1.0,
+        release=MODELS,
+    )
     by_round = joint_sensitivities(traces, ["eavesdropper", "single-message"], sampling_rate=0.1)
     settled = dict(replace_infinite_by_whole_run(traces, by_round, sampling_rate=0.1))
     assert settled["eavesdropper"].largest == pytest.approx(14.53219, abs=1e-5)
@@ -262,7 +292,9 @@ def mean_of_a_ball(state: Recursion, round: Round) -> Recursion:
 
 def test_several_records_that_take_part_in_rounds_of_their_own_move_a_ball_in_all_of_them():
     graph = build_graph("ring", agents=3, weights="metropolis")
-    traces = trace(start, mean_of_a_ball, graph=graph, rounds=3, noise_multiplier=1.0)
+    traces = trace(
+        start, mean_of_a_ball, graph=graph, rounds=3, noise_multiplier=1.0, release=MODELS
+    )
 
     def spent(participation: object, records: int) -> float:
         setting = {"participation": participation, "sampling_rate": 1.0, "victim": 0}

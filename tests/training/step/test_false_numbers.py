@@ -14,6 +14,7 @@ from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.handles import Agents
+from overhear.training.tracing.scripts import Basis
 from overhear.training.tracing.trace import trace
 from tests.training.contract import setting
 from tests.training.step.test_false_proofs import GRAPH, ROUNDS, X, clipped, noised, start, tried
@@ -200,7 +201,7 @@ def test_scripts_are_those_of_one_setting(where, said):
 
     scripts = trace(start, step, graph=GRAPH, rounds=2, noise_multiplier=None).scripts
     with pytest.raises(InputError, match=said):
-        Engine(where, Bound(start, step), scripts=scripts.at_rate(0.5))
+        Engine(where, Bound(start, step), scripts=scripts.resting_on(Basis(0.5)))
 
 
 def test_values_may_be_added_up_by_sum():

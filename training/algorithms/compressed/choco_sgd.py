@@ -93,4 +93,11 @@ def step(
     return State(x, copies.own, copies.mixed, turn)
 
 
-ALGORITHM = Algorithm(name="choco-sgd", init=init, step=step, settings=Settings, prepare=prepare)
+ALGORITHM = Algorithm(
+    name="choco-sgd",
+    init=init,
+    step=step,
+    settings=Settings,
+    prepare=prepare,
+    released=("x",),
+)

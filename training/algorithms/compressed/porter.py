@@ -114,4 +114,11 @@ def step(
     return State(x, y, g, models.own, models.mixed, trackers.own, trackers.mixed, turn)
 
 
-ALGORITHM = Algorithm(name="porter", init=init, step=step, settings=Settings, prepare=prepare)
+ALGORITHM = Algorithm(
+    name="porter",
+    init=init,
+    step=step,
+    settings=Settings,
+    prepare=prepare,
+    released=("x", "y"),
+)

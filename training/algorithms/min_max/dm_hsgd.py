@@ -122,4 +122,5 @@ ALGORITHM = Algorithm(
     private=False,
     private_counterpart="dpmixsgd",
     blocks=2,
+    released=("x", "y"),
 )

@@ -212,4 +212,5 @@ ALGORITHM = Algorithm(
     settings=Settings,
     blocks=2,
     published_bound=published_bound,
+    released=("x", "y"),
 )

@@ -270,7 +270,12 @@ def traced(
         algorithm, algorithm.settings(**chosen), form=form, records=records, **unit | numbers
     )
     return trace(
-        bound.init, bound.step, graph=graph, rounds=rounds, noise_multiplier=bound.noise_multiplier
+        bound.init,
+        bound.step,
+        graph=graph,
+        rounds=rounds,
+        noise_multiplier=bound.noise_multiplier,
+        release=bound.release,
     )
 
 
