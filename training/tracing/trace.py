@@ -90,7 +90,7 @@ def trace(
     graph: Topology | ReducedGraph,
     rounds: int,
     noise_multiplier: float | None,
-    release: FinalRelease = EVERYTHING,
+    release: FinalRelease | None = None,
 ) -> AlgorithmTrace:
     """Run `init` and `step` on symbols: every message as linear forms over gradients and noise.
 
@@ -106,7 +106,7 @@ def trace(
         rounds: of the run.
         noise_multiplier: at which noise the two add theirs, noise_std / clip_norm; None where
             only what is sent matters, and no figure is asked for.
-        release: which fields of the state leave after the last round: by default all.
+        release: which fields of the state leave after the last round; all where None.
 
     Raises:
         ValueError: fewer than one round, a noise multiplier that is not that of the step, or a
@@ -123,7 +123,8 @@ def trace(
     first = TracedRound(graph.at(0), index=0)
     begun = perform(with_copies(init), first, number=0)
     start = RoundTrace(first.finish(begun.state))
-    state, release = begun.state, release.of(begun.state)
+    state = begun.state
+    release = EVERYTHING if release is None else release.of(state)
 
     # Each graph twice, if there are so many rounds. A step that reads the round's number, or
     # carries public tensors that change, has no two rounds alike, and every round is traced.
