@@ -44,8 +44,8 @@ def leak_sentence(messages: Sequence[str]) -> str:
 
     >>> leak_sentence(["first of agent 0 in round 1", "second of agent 0 in round 2"])[:71]
     'the noise cancels between: first of agent 0 in round 1, which showed it'
-    >>> leak_sentence(["final field v, row 0"])[62:119]
-    ': final field v, row 0; the field v counts as released aft'
+    >>> leak_sentence(["final field v, row 0"]).split("; ")[1].split(":")[0]
+    'the field v counts as released after the last round'
     """
     first, *others = messages
     ends = (_FINAL.fullmatch(name) for name in messages)

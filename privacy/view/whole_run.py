@@ -378,7 +378,7 @@ class StreamedView:
         norm = np.sqrt((A**2).sum(axis=1) + (B**2).sum(axis=1))
         A, size, B = A / norm[:, None], size / norm[:, None], B / norm[:, None]
         small = small_entries(A)
-        made = [_Factored.none(*B.shape, A.shape[1])]
+        made = [_Factored.none(len(B), B.shape[1], A.shape[1])]
         for rows in apart(B):
             of = [names[i] for i in rows.tolist()]
             linked = self._factor_linked(A[rows], size[rows], B[rows], small[rows], of)
