@@ -9,6 +9,7 @@ from overhear.privacy.errors import InputError, InputTypeError
 from overhear.runs.folder import run as run_folder
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
+from overhear.runs.readiness.readiness import check_ready
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS, Algorithm
 from tests.training.step.test_false_proofs import X, start
@@ -114,3 +115,22 @@ def test_a_run_that_leaves_its_plan_is_stopped_and_is_no_finished_run(
     assert not (out / "SHA256SUMS").exists()
     lines = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()[1:]]
     assert [line["round"] for line in lines] == list(range(late + 2))
+
+
+def test_a_start_beside_which_noise_is_lost_is_refused_before_a_folder_is_opened(
+    train, tmp_path, monkeypatch
+):
+    def large(round, **_):
+        return X(1e9 * round.initial())
+
+    def late(state, round, *, clip_norm, noise_std):
+        sums, z = clipped_and_noised(state, round, clip_norm=clip_norm, noise_std=noise_std)
+        return X(round.mix(state.x - sums + z, kind="model"))
+
+    config = train(late)
+    monkeypatch.setitem(ALGORITHMS, "odd", Algorithm(name="odd", init=large, step=late))
+    with pytest.raises(InputError, match=r"round 1 was stopped.*state x.*'1.weight'"):
+        train_run(config, tmp_path / "odd")
+    assert not (tmp_path / "odd").exists()
+    with pytest.raises(InputError, match="round 1 was stopped"):
+        check_ready(config)
