@@ -117,6 +117,7 @@ class Columns:
         self._public: list[np.ndarray] = [np.zeros(0, dtype=bool)]
         self._secret: list[np.ndarray] = [np.zeros(0, dtype=bool)]
         self._own: list[np.ndarray] = [np.zeros(0, dtype=bool)]
+        self._variance: list[np.ndarray] = [np.zeros(0)]
         self.meetings: list[Meeting] = []
 
     def add(
@@ -127,6 +128,7 @@ class Columns:
         public: bool = False,
         secret: bool = False,
         own: np.ndarray | None = None,
+        variance: np.ndarray | None = None,
     ) -> None:
         """Note new columns: the size of each in every coordinate, as far as it is known.
 
@@ -136,6 +138,7 @@ class Columns:
             public: whether they are released, as known values but for a history are, and messages.
             secret: whether they hold data that earlier rounds carried without noise.
             own: of noise sources, whether at most one agent knows each.
+            variance: of messages, of such noise in each that holds noise alone.
         """
         nothing = np.zeros(len(units), dtype=bool)
         self._parts.append(units)
@@ -144,6 +147,7 @@ class Columns:
         self._public.append(nothing | public)
         self._secret.append(nothing | secret)
         self._own.append(nothing if own is None else own)
+        self._variance.append(self._own[-1].astype(float) if variance is None else variance)
 
     def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
         parts[:] = [np.concatenate(parts)]
@@ -169,7 +173,7 @@ class Columns:
         """Masks of the columns by what they are."""
         public, noise, known = self._joined(self._public), self.is_noise, self.is_known
         data = ~(public | noise | known) | self._joined(self._secret)
-        return Kinds(public, data, noise, self._joined(self._own))
+        return Kinds(public, data, noise, self._joined(self._own), self._joined(self._variance))
 
     def sizes(self, rows: csr_array) -> np.ndarray:
         """(rows,) the sum of a row's terms, each at its unit."""

@@ -26,7 +26,7 @@ from .linear_forms import (
     NoiseSources,
     only_of,
 )
-from .rounding import floor_of, holds
+from .rounding import floor_of, holds, leave
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -242,6 +242,7 @@ class Recorder:
         crosses = np.zeros(rows.shape[0], dtype=bool)
         crosses[links[:, 0]] = True
         check_shown(f"the message {kind!r}", rows.matrix, self.groups, crosses)
+        self._leave(rows)
         message = Messages(
             start=self.width,
             kind=kind,
@@ -252,6 +253,11 @@ class Recorder:
             residue=rows.residue,
         )
         return self.add(message, sent=rows.history)
+
+    def _leave(self, rows: LinearForms) -> None:
+        """Note what rows ask for that are sent, or kept in the state."""
+        if rows.rounded is not None:
+            self.columns.meetings += leave(rows.matrix, rows.rounded, self.columns.kinds)
 
     def _noted(self, group: Group, sent: History) -> History:
         """Note the units of new columns; what rows of them alone hold."""
@@ -268,7 +274,9 @@ class Recorder:
                 units = np.maximum(units, group.table.abs().amax(dim=1).numpy())
             self.columns.add(units, known=True, public=public, secret=secret)
             return History(data=secret)
-        self.columns.add(self.columns.sizes(group.rows), public=True)
+        held, variance = group.rows, self.columns.kinds.variance
+        shares = np.asarray(held.multiply(held) @ variance[: held.shape[1]])
+        self.columns.add(self.columns.sizes(held), public=True, variance=shares * (not sent.data))
         return History(data=sent.data, noise=sent.noise, early=sent.early, bare=sent.bare)
 
     def rows(self, value: Value, operation: str) -> LinearForms:
@@ -405,6 +413,7 @@ class Recorder:
                 rows = self.rows(value, "state")
                 if name in histories:
                     check_history(name, rows.matrix, self.groups)
+                self._leave(rows)
                 end[name] = rows.matrix
                 residues.append(rows.residue)
             elif not isinstance(value, Tensor):

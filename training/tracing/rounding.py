@@ -14,6 +14,7 @@ row, the noise that does not enter the rounding is what hides it:
     data comes in    that of the noise in the row. The noise was rounded to a grid, which hides the
                      low digits of the data as long as nothing made the row finer meanwhile; so
                      public values may have come in once, by one addition, and none of them left
+    nothing does     that of messages of noise alone in the row, for whoever does not hear them
 
 Where data and noise meet bare, and then a public value comes in, rounding is postprocessing of what
 is noised: of such rows nothing is asked, however large the value. So it is of values that count as
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from scipy.sparse import csr_array
 
-__all__ = ["Kinds", "Meeting", "floor_of", "holds", "meet", "meet_in_sums", "rounded_by"]
+__all__ = ["Kinds", "Meeting", "floor_of", "holds", "leave", "meet", "meet_in_sums", "rounded_by"]
 
 _ONCE = 1.0 + 1e-9  # roundings of the public values that a row holds, where there was one
 
@@ -60,12 +61,14 @@ class Kinds(NamedTuple):
         data: contributions, and known values that are data which rounds carry without noise.
         noise: noise sources.
         own: sources that at most one agent knows.
+        variance: of such noise in each column, and in each message of noise alone.
     """
 
     public: np.ndarray
     data: np.ndarray
     noise: np.ndarray
     own: np.ndarray
+    variance: np.ndarray
 
 
 def holds(rows: csr_array, mask: np.ndarray) -> np.ndarray:
@@ -150,6 +153,14 @@ def meet_in_sums(
     largest = squares.max(axis=1).toarray().ravel()
     others = np.sqrt(np.maximum(np.asarray(squares.sum(axis=1)).ravel() - largest, 0.0))
     return [_meeting(csr_array(abs(weights) @ rounded), others, several)]
+
+
+def leave(rows: csr_array, rounded: csr_array, kinds: Kinds) -> list[Meeting]:
+    """What rows ask for that leave, or are kept, with no noise but shares that were received."""
+    received = np.sqrt(np.asarray(rows.multiply(rows) @ kinds.variance[: rows.shape[1]]))
+    bare = holds(rows, kinds.data) & ~holds(rows, kinds.noise) & (np.diff(rounded.indptr) > 0)
+    asked = bare & (received > 0)
+    return [_meeting(rounded, received, asked)] if asked.any() else []
 
 
 def _meeting(rounded: csr_array, deviation: np.ndarray, asked: np.ndarray) -> Meeting:

@@ -81,6 +81,10 @@ LATE = {
         lambda r, v, s: v.x + (s + noise(r, s, factor=100 * PAIRS)) + noise(r, s),
         {"state x": (1.0, STD)},
     ),
+    "noise that was received": (
+        lambda r, v, s: v.x - s + r.mix(noise(r, s), kind="share"),
+        {"state x": (2.0, round(STD / 3**0.5, 9))},
+    ),
     "pairs alone hide no rounding": (
         lambda r, v, s: v.x + s + noise(r, s, factor=PAIRS),
         {"state x": (1.0, 0.0)},
