@@ -275,8 +275,9 @@ class Engine:
         # A start that only tells shapes sums over no records and tells no tap.
         nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
         public, self._public = self._public_values(self.scripts.floor_of(0, None), number=0), None
-        how = {"recorded": recorded, "to_taps": to_taps, "public": public}
-        current = self._make_round(0, planted=nothing, **how)
+        current = self._make_round(
+            0, planted=nothing, recorded=recorded, to_taps=to_taps, public=public
+        )
         self._failed = True
         self.setting.check_users(self.scripts.start)
         watch = self._noise_of_round(0) if to_taps else None

@@ -286,8 +286,9 @@ class ScriptsOnDemand:
             # A traced state has the blocks of the fields.
             begin = self._start.after._replace(**public)
             one, call = trace_round(self._step, begin, graph=graph, index=index)
-            how = {"graph": self._graph, "rounds": index, "secrets": self._start.secrets}
-            call = call._replace(floor=floors_of(self._step, [call], **how)[0])
+            secrets, of = self._start.secrets, self._graph
+            (floor,) = floors_of(self._step, [call], graph=of, rounds=index, secrets=secrets)
+            call = call._replace(floor=floor)
             if one.record.reads_index:
                 return call
             self._known[key] = call
