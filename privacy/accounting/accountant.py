@@ -47,6 +47,7 @@ from .search import (
     smallest_safe,
 )
 
+_SMALL = 1e-6  # nats
 _MOST_COMPARED = math.log(1e15)  # noise multiplier
 
 __all__ = [
@@ -238,13 +239,15 @@ def _least_multiplier(
     if orders:
         found = scale_bound(orders, epsilon=epsilon, delta=delta)
         (event,) = at_one
-        if orders_of({event.scaled(found): 1}, adjacency)[1]:
+        composed = orders_of({event.scaled(found): 1}, adjacency)[1]
+        if composed and epsilon > _SMALL:
             return found
 
         def spent(noise: float) -> float:
             return _composed_epsilon({event.scaled(noise): at_one[event]}, delta, adjacency)
 
-        # So little noise, or so much, that its epsilon is stated as if every record took part.
+        # So little noise, or so much, that its epsilon is stated as if every record took part, or
+        # so small an epsilon that the slack on delta is much of it.
         return least_that_meets(spent, epsilon, start=found, otherwise="")
     least = mu / mu_from(epsilon, delta)
     while delta_from_mu(mu / least, epsilon) > delta:

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from .drawing import Drawing, Scheme
 from .patterns import Pattern
 
-__all__ = ["counts_words", "drawn_words", "entry_words", "turn_words"]
+__all__ = ["CONSTANTS", "counts_words", "drawn_words", "entry_words", "total_words", "turn_words"]
+
+CONSTANTS = (
+    "the rate, the normaliser, the weights, the graph and the number of rounds are public "
+    "constants; where they come from the number of records in all, that number is public"
+)
 
 
 def drawn_words(drawn: Sequence[Drawing], sampling_rate: float) -> str:
@@ -58,6 +63,24 @@ def counts_words(drawn: Sequence[Drawing]) -> str:
     least, most = min(one.records for one in drawn), max(one.most for one in drawn)
     held = f"{least}" if least == most else f"{least} to {most}"
     return f"How many records each agent holds ({held}) counts as public"
+
+
+def total_words(derived: Sequence[str]) -> str:
+    """That the number of all records is public, where one record more or less changes it.
+
+    Args:
+        derived: what is computed from it; at least one.
+
+    >>> print(total_words(["the sampling rate"]))
+    The number of records in all counts as public: the sampling rate comes from it, and so would \
+show a record more or less. With adjacency "zero-out" or "replace-one" that number stays
+    """
+    what = " and ".join(derived)
+    comes = "comes" if len(derived) == 1 else "come"
+    return (
+        f"The number of records in all counts as public: {what} {comes} from it, and so would show "
+        'a record more or less. With adjacency "zero-out" or "replace-one" that number stays'
+    )
 
 
 def turn_words(pattern: Pattern, coin: float) -> str:

@@ -212,6 +212,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
         test_rate=header_of(spent).noise_test_rate,
         counted_as_public=built.data.notes,
         batches=built.setting.batches_words,
+        counted=None if plan.summary is None else plan.summary.counted,
         participation=run.participation,
         missing=run.missing,
         records_of_user=plan.statement.at_once if plan.statement.unit is Unit.USER else None,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Bound, Statement, Status, Unit
+from ...runs.evidence.assumptions import COUNTED
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
@@ -195,6 +196,7 @@ class Facts:
         private: whether the run clips and adds noise at all.
         counterpart: the private algorithm to use where it does neither.
         ran: of a run that was trained.
+        counted: that the number of all records is public, in a sentence; empty where it need not.
     """
 
     claims: Sequence[Claim]
@@ -215,6 +217,7 @@ class Facts:
     private: bool = True
     counterpart: str = ""
     ran: Ran | None = None
+    counted: str = ""
 
     def claim(self, adversary: str) -> Claim | None:
         """The claim about an adversary, however it is written; None if there is none."""
@@ -384,6 +387,7 @@ def facts_of_report(
         whose=whose_of(report),
         private=algorithm is None or algorithm.private,
         counterpart=(algorithm and algorithm.private_counterpart) or run.algorithm,
+        counted=next((one.text for one in report.assumptions if one.name == COUNTED), ""),
         ran=Ran(
             folder=folder,
             reported=reported,

@@ -98,7 +98,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
 OUTCOMES: Mapping[Kind, Outcome] = dict.fromkeys(Kind, Outcome.MISSING) | {
     kind: outcome for outcome, kinds in _GROUPS.items() for kind in kinds
 }
-_NOTES = (Note.DUPLICATES, Note.ALONE, Note.ENCRYPTED, Note.TORN)
+_NOTES = (Note.DUPLICATES, Note.ALONE, Note.ENCRYPTED, Note.TORN, Note.COUNTED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

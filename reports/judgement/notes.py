@@ -50,6 +50,8 @@ def _notes(facts: Facts, limited: Collection[str]) -> Iterator[tuple[Note, Sente
         yield Note.ALONE, fill(NOTES[Note.ALONE], alone=ran.alone)
     if any(finding.kind is Kind.SUSPICIOUS for finding in against_proofs(facts)):
         yield Note.SUSPICIOUS, fill(NOTES[Note.SUSPICIOUS])
+    if facts.counted:
+        yield Note.COUNTED, fill(NOTES[Note.COUNTED], said=facts.counted)
     if facts.encrypted and EAVESDROPPER.name in limited:
         yield Note.ENCRYPTED, fill(NOTES[Note.ENCRYPTED])
 

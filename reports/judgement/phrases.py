@@ -32,6 +32,7 @@ class Note(enum.StrEnum):
     ALONE = "records alone"
     SUSPICIOUS = "suspicious"
     ENCRYPTED = "encrypted links"
+    COUNTED = "public number of records"
 
 
 HEADLINES: Mapping[Kind, str] = {
@@ -404,6 +405,7 @@ NOTES: Mapping[Note, str] = {
     Note.ENCRYPTED: (
         "The links are taken to be encrypted: the eavesdropper reads the released models alone."
     ),
+    Note.COUNTED: "{said}",
 }
 AT_MOST = ", to round {end} at the most, where its budget ends it"
 # A bound on a sum whose length was not fixed beforehand needs more than composition.

@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ...privacy.batches.words import CONSTANTS
 from ...training.graphs.missing import MISSING
 from ..folder.records import Items
 from .schema import Assumption, Audit, AuditCheck
 
-__all__ = ["DECLARED", "Declared", "Facts", "assumptions"]
+__all__ = ["COUNTED", "DECLARED", "Declared", "Facts", "assumptions"]
+
+COUNTED = "record-count"
 
 _Status = Literal["verified", "assumed", "gap"]
 
@@ -65,6 +68,7 @@ class Facts:
         test_rate: their false-alarm rate each time that the run went on; None without tests.
         counted_as_public: what was read off the records and is counted as public, in words.
         batches: how they are drawn, in sentences, where they are not Poisson.
+        counted: that the number of all records is public, in a sentence, where it has to be.
         participation: in how many rounds agents take part, where a public list says so.
         missing: how many agents may be missing from any round, where some may.
         records_of_user: the cap on the records of a user, where the figures are about users.
@@ -89,6 +93,7 @@ class Facts:
     test_rate: float | None = None
     counted_as_public: tuple[str, ...] = ()
     batches: str | None = None
+    counted: str | None = None
     participation: str | None = None
     missing: str | None = None
     records_of_user: int | None = None
@@ -166,8 +171,7 @@ _ALWAYS: tuple[Declared, ...] = (
     ),
     Declared(
         name="constants",
-        text="The rate, the normaliser, the weights, the graph and the number of rounds are public "
-        "constants; where they come from the number of records in all, that number is public.",
+        text=f"{CONSTANTS[0].upper()}{CONSTANTS[1:]}.",
         how="nothing in the run can show where a number came from",
     ),
     Declared(
@@ -383,6 +387,16 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         for words in facts.counted_as_public
     ]
     listed = []
+    if facts.counted is not None:
+        listed.append(
+            Assumption(
+                name=COUNTED,
+                text=facts.counted,
+                status="assumed",
+                how="the figures compare data sets of different sizes at the same rate and "
+                "normaliser",
+            )
+        )
     if facts.participation is not None:
         listed.append(
             Assumption(

@@ -38,6 +38,7 @@ from ..run_file.build import (
     data_of,
     drawn_of,
     draws_otherwise,
+    from_records_of,
     graph_of,
     missing_of,
     records_of,
@@ -227,6 +228,7 @@ def make_plan(
             learning_rate=config.training.learning_rate,
             batch_size=None if needs_records else batch_size,
             records=records,
+            from_records=from_records_of(config),
             drawn=drawn_of(config, data),
             pattern=config.pattern,
             missing=missing_of(config),
@@ -334,6 +336,7 @@ def _warnings(config: RunFile, found: Account, every: Sequence[Guarantee]) -> li
         encrypted=found.encrypted,
         repeatable=config.training.evaluation_noise_seed is not None,
         batches=found.subject.batches,
+        counted=found.summary.counted,
     )
 
 

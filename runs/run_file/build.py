@@ -17,6 +17,7 @@ from ...privacy.batches.drawing import Drawing, drawings
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
+from ...training.accounts.subject import takes_batch_size
 from ...training.algorithms import Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
 from ...training.algorithms.learning_rates import LearningRates, read_rates
@@ -187,6 +188,17 @@ def sampling_rate_of(config: RunFile, data: Dataset | None) -> float:
             f"{config.data.agents} agents can give; {remedy}"
         )
     return rate
+
+
+def from_records_of(config: RunFile) -> tuple[str, ...]:
+    """What a run computes from the number of all records, in words."""
+    algorithm = algorithm_named(config.algorithm.name)
+    of = {
+        "the sampling rate": config.training.sampling_rate is None,
+        "the normaliser of a batch's sum": takes_batch_size(algorithm),
+        "the start": algorithm.needs_records,
+    }
+    return tuple(words for words, there in of.items() if there)
 
 
 def drawn_of(config: RunFile, data: Dataset | None) -> tuple[Drawing, ...] | None:

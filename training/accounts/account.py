@@ -31,6 +31,7 @@ from .request import (
     check_drawn,
     check_with_missing,
     drawn_of,
+    from_records_of,
     goal_of,
     held_by,
     named_in,
@@ -211,6 +212,9 @@ def account(  # every number that a figure depends on has a name here
         learning_rate=read_rates(learning_rate),
         batch_size=batch_size,
         records=records,
+        from_records=from_records_of(
+            records, batch_size, sampling_rate, chosen.algorithm.needs_records
+        ),
         drawn=drawn_of(
             sampling,
             agents=topology.agents,
@@ -357,6 +361,7 @@ def account_of(
                 target=target,
                 encrypted=encrypted,
                 batches=subject.batches,
+                counted=subject.counted(statement) if figures.noise_multiplier else None,
             ),
             *memory,
             *unknown_users(statement),

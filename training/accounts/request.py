@@ -33,6 +33,7 @@ __all__ = [
     "check_drawn",
     "check_with_missing",
     "drawn_of",
+    "from_records_of",
     "goal_of",
     "graph_of",
     "held_by",
@@ -299,6 +300,28 @@ def held_by(holders: Mapping[int, int] | Sequence[int]) -> tuple[tuple[int, int]
             "each, such as {0: 3, 1: 2}"
         )
     return tuple((agent, 1) for agent in holders)
+
+
+def from_records_of(
+    records: float | None, batch_size: float | None, sampling_rate: float, needed: bool
+) -> tuple[str, ...]:
+    """What comes from a number of records that was given to `account`, in words.
+
+    Args:
+        records: of an average agent; None tells nothing.
+        batch_size: the normaliser; None where the start has that of the records.
+        sampling_rate: of Poisson batches.
+        needed: whether the start is given the number.
+
+    >>> from_records_of(100, 10, 0.1, needed=False), from_records_of(100, 16, 0.1, needed=False)
+    (('the sampling rate',), ())
+    """
+    if records is None:
+        return ()
+    meets = batch_size is not None and math.isclose(
+        sampling_rate * records, batch_size, rel_tol=1e-6
+    )
+    return (*["the sampling rate"] * meets, *["the start"] * needed)
 
 
 def goal_of(

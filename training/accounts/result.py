@@ -208,6 +208,7 @@ class Account:
             stated,
             self.joint_sensitivities[adversary],
             encrypted=self.encrypted,
+            counted=self.summary.counted,
         )
 
     def statement(self) -> str:
@@ -278,6 +279,7 @@ class Account:
             warnings=self.warnings,
             encrypted=self.encrypted,
             batches=self.subject.batches,
+            counted=self.subject.counted(self.said_of) if self.noise_multiplier else None,
             participation=participation_words(self.subject.graph),
             missing=self.subject.missing_words,
             users=users_words(self.said_of),

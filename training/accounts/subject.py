@@ -17,7 +17,7 @@ from ...privacy._validate import check_real
 from ...privacy.accounting.request import Adjacency, check_count
 from ...privacy.batches.drawing import Drawing
 from ...privacy.batches.patterns import EVERY, Pattern
-from ...privacy.batches.words import counts_words, drawn_words, turn_words
+from ...privacy.batches.words import counts_words, drawn_words, total_words, turn_words
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ..algorithms.algorithm import Algorithm, Bound, Form, bind
@@ -26,7 +26,7 @@ from ..graphs.graph import ScheduledGraph, Topology
 from ..graphs.missing import check_missing, missing_words
 from ..tracing.trace import AlgorithmTrace, trace, with_missing
 
-__all__ = ["Subject", "check_pattern", "is_amplified"]
+__all__ = ["Subject", "check_pattern", "is_amplified", "takes_batch_size"]
 
 _SOME_BATCH = 37.5  # where none is given; what a round costs must not depend on it
 _LEAST, _MOST = 1e-30, 1e30  # products and squares of such numbers stay within double precision
@@ -47,6 +47,7 @@ class Subject:
         learning_rate: step size of all rounds, or one of each.
         batch_size: public normaliser of a batch's sum; None where it is not known yet.
         records: public number of records of an average agent; None unless the start needs it.
+        from_records: what is computed from the number of all records, in words.
         drawn: how each agent draws its batches; each record on its own where it is None.
         pattern: in which rounds one record may take part, which the sampler enforces.
         missing: how many agents may be missing from a round that nobody knew of.
@@ -68,6 +69,7 @@ class Subject:
     learning_rate: LearningRates
     batch_size: float | None = None
     records: float | None = None
+    from_records: tuple[str, ...] = ()
     drawn: tuple[Drawing, ...] | None = None
     pattern: Pattern = EVERY
     missing: int = 0
@@ -131,6 +133,16 @@ class Subject:
         how = drawn_words(self.drawn, self.sampling_rate)
         return f"{how}. {counts_words(self.drawn)}."
 
+    def counted(self, statement: Statement) -> str | None:
+        """That the number of all records is public, in a sentence; None where it need not be.
+
+        Where batches are not Poisson, `batches` says it of each agent.
+        """
+        added = statement.adjacency is Adjacency.ADD_OR_REMOVE_ONE
+        if not added or not self.from_records or self.drawn is not None:
+            return None
+        return f"{total_words(self.from_records)}."
+
     def bound(self, noise_multiplier: float) -> Bound:
         """The algorithm with every number of the run.
 
@@ -186,8 +198,7 @@ class Subject:
 
     @property
     def _takes_batch_size(self) -> bool:
-        functions = (self.algorithm.init, self.algorithm.step)
-        return any("batch_size" in inspect.signature(f).parameters for f in functions)
+        return takes_batch_size(self.algorithm)
 
     def _bound(
         self, noise_multiplier: float, *, clip_norm: float | None, batch_size: float
@@ -233,6 +244,12 @@ def _check_size(name: str, value: Any) -> None:
             f"{name}={value!r:.40} must be a number from {_LEAST:g} to {_MOST:g}: rounding would "
             "decide what a message shows"
         )
+
+
+def takes_batch_size(algorithm: Algorithm) -> bool:
+    """Whether its start or its step is given the public normaliser of a batch's sum."""
+    functions = (algorithm.init, algorithm.step)
+    return any("batch_size" in inspect.signature(f).parameters for f in functions)
 
 
 def check_pattern(subject: Subject, statement: Statement) -> None:

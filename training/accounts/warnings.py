@@ -26,6 +26,7 @@ def warnings_of(
     encrypted: bool,
     repeatable: bool = False,
     batches: str | None = None,
+    counted: str | None = None,
 ) -> list[str]:
     """Sentences for the reader, the gravest first.
 
@@ -37,6 +38,7 @@ def warnings_of(
         encrypted: whether nobody on a link can read it.
         repeatable: whether the noise comes from a seed that somebody may know.
         batches: how they are drawn and what counts as public, where they are not Poisson.
+        counted: that the number of all records is public, where it has to be.
     """
     said = []
     if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
@@ -58,8 +60,7 @@ def warnings_of(
         said.append(
             "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."
         )
-    if batches is not None:
-        said.append(batches)
+    said += [words for words in (batches, counted) if words is not None]
     if (least := next((g for g in guarantees if g.at_least is not None), None)) is not None:
         what = "cohorts" if least.sampling is Sampling.SHUFFLED_COHORT else "batches"
         said.append(

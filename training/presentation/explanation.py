@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,6 +88,7 @@ def explain(
     sensitivity: JointSensitivity,
     *,
     encrypted: bool = False,
+    counted: str | None = None,
 ) -> Explanation:
     """Explain one adversary's figure.
 
@@ -96,7 +97,15 @@ def explain(
         stated: the guarantee.
         sensitivity: from which it follows.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        counted: that the number of all records is public, where it has to be.
     """
+    found = _explained(traces, stated, sensitivity, encrypted=encrypted)
+    return found if counted is None else replace(found, words=f"{found.words}\n{counted}")
+
+
+def _explained(
+    traces: AlgorithmTrace, stated: Guarantee, sensitivity: JointSensitivity, *, encrypted: bool
+) -> Explanation:
     who = stated.adversary
     if stated.worst_adversary is not None:
         who = f"{who} ({stated.worst_adversary})"

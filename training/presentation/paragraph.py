@@ -8,6 +8,7 @@ from ...privacy.accounting.request import Adjacency
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.batches.sampling import Sampling
+from ...privacy.batches.words import CONSTANTS
 from ...privacy.guarantee import Guarantee, Status, Unit
 from ..exposure.events import counted, spent_releases
 from ..exposure.sensitivity import JointSensitivity
@@ -68,8 +69,7 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         f"agents, with {_drawn(summary)}, {clipped} and noise multiplier "
         f"{rounded_up(summary.noise_multiplier, 6)}."
     ]
-    if summary.batches is not None:
-        said.append(summary.batches)
+    said += [words for words in (summary.batches, summary.counted) if words is not None]
     if summary.participation is not None:
         said.append(
             f"An agent takes part in {summary.participation}; the list is fixed beforehand and "
@@ -96,8 +96,8 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
     who = "nobody on a link reads it" if summary.encrypted else "every message can be read"
     said.append(
         "Assumed are that the agents run this step and send nothing else that depends on their "
-        f"records, that noise{coins} is secret and drawn anew, and that {who}; each figure is that "
-        f"of {figure}. Not covered are choices made by looking at the data "
+        f"records, that noise{coins} is secret and drawn anew, and that {who}; {CONSTANTS}; each "
+        f"figure is that of {figure}. Not covered are choices made by looking at the data "
         "or at results, data that evaluate the models, and agents that deviate."
     )
     return " ".join(said)

@@ -32,6 +32,7 @@ class Summary:
         guarantees: worst first.
         warnings: sentences.
         batches: how they are drawn, in a sentence, where they are not Poisson.
+        counted: that the number of all records is public, in a sentence, where it has to be.
         encrypted: whether nobody on a link can read it.
         participation: in how many rounds agents take part; None where everybody does in all.
         users: what is assumed of users, in a sentence; None where the unit is another one.
@@ -54,6 +55,7 @@ class Summary:
     warnings: Sequence[str]
     encrypted: bool
     batches: str | None = None
+    counted: str | None = None
     participation: str | None = None
     missing: str | None = None
     users: str | None = None
