@@ -47,7 +47,7 @@ from .search import (
     smallest_safe,
 )
 
-_SMALL = 1e-6  # nats
+_SMALL = 1e-4  # nats
 _MOST_COMPARED = math.log(1e15)  # noise multiplier
 
 __all__ = [

@@ -107,19 +107,21 @@ class LossDistribution:
         above = np.cumsum(masses[::-1])[::-1]
         if not losses.size or above[0] <= goal:
             return 0.0 if self.complete or self.start <= 0 else None
-        # epsilon is at most the last loss that more than `goal` reaches, and not far below it;
-        # the narrow range keeps exp(losses - centre) finite.
+        # epsilon is at most the last loss that more than `goal` reaches, and not far below it; the
+        # narrow range keeps exp(losses - centre) finite, and all of what lies beyond it counts.
         last = int(np.flatnonzero(above > goal)[-1])
         centre = float(losses[last])
         first = int(np.searchsorted(losses, centre - 300.0))
-        losses, masses, above = losses[first:], masses[first:], above[first:]
+        end = int(np.searchsorted(losses, centre + 300.0, side="right"))
+        beyond = float(above[end]) if end < above.size else 0.0
+        losses, masses, above = losses[first:end], masses[first:end], above[first:end]
         below = np.cumsum((masses * np.exp(centre - losses))[::-1])[::-1]
         # Between losses[i-1] and losses[i], delta is above[i] - exp(epsilon - losses[i]) scaled[i],
         # and it falls by (1 - exp(-grid)) scaled[i]. Sums of these keep the digits of a delta that
         # is far smaller than above[i].
-        scaled = np.exp(np.minimum(losses - centre, 700.0)) * below
+        scaled = np.exp(losses - centre) * below
         falls = -math.expm1(-self.grid) * scaled
-        deltas = np.append(np.cumsum(falls[:0:-1])[::-1], 0.0)  # at each loss
+        deltas = beyond + np.append(np.cumsum(falls[:0:-1])[::-1], 0.0)  # at each loss
         reached = deltas > goal
         index = int(np.flatnonzero(reached)[-1]) + 1 if reached.any() else 0
         if index == 0 and self.start > 0 and not (self.complete and first == 0):

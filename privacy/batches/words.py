@@ -10,8 +10,8 @@ from .patterns import Pattern
 __all__ = ["CONSTANTS", "counts_words", "drawn_words", "entry_words", "total_words", "turn_words"]
 
 CONSTANTS = (
-    "the rate, the normaliser, the weights, the graph and the number of rounds are public "
-    "constants; where they come from the number of records in all, that number is public"
+    "The rate, the normaliser, the weights, the graph and the number of rounds are public "
+    "constants; where they come from the number of records in all, that number is public."
 )
 
 
@@ -71,15 +71,14 @@ def total_words(derived: Sequence[str]) -> str:
     Args:
         derived: what is computed from it; at least one.
 
-    >>> print(total_words(["the sampling rate"]))
-    The number of records in all counts as public: the sampling rate comes from it, and so would \
-show a record more or less. With adjacency "zero-out" or "replace-one" that number stays
+    >>> total_words(["the sampling rate"])[:72]
+    'The number of records in all counts as public: the sampling rate comes f'
     """
     what = " and ".join(derived)
     comes = "comes" if len(derived) == 1 else "come"
     return (
-        f"The number of records in all counts as public: {what} {comes} from it, and so would show "
-        'a record more or less. With adjacency "zero-out" or "replace-one" that number stays'
+        f"The number of records in all counts as public: {what} {comes} from it and would show a "
+        'record more or less. With adjacency "zero-out" or "replace-one" that number stays the same'
     )
 
 

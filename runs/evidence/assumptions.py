@@ -171,7 +171,7 @@ _ALWAYS: tuple[Declared, ...] = (
     ),
     Declared(
         name="constants",
-        text=f"{CONSTANTS[0].upper()}{CONSTANTS[1:]}.",
+        text=CONSTANTS,
         how="nothing in the run can show where a number came from",
     ),
     Declared(

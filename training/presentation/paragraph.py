@@ -96,8 +96,8 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
     who = "nobody on a link reads it" if summary.encrypted else "every message can be read"
     said.append(
         "Assumed are that the agents run this step and send nothing else that depends on their "
-        f"records, that noise{coins} is secret and drawn anew, and that {who}; {CONSTANTS}; each "
-        f"figure is that of {figure}. Not covered are choices made by looking at the data "
+        f"records, that noise{coins} is secret and drawn anew, and that {who}; each figure is "
+        f"that of {figure}. {CONSTANTS} Not covered are choices made by looking at the data "
         "or at results, data that evaluate the models, and agents that deviate."
     )
     return " ".join(said)
