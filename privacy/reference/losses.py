@@ -116,7 +116,8 @@ def _nodes_of(kind: Kind, reach: float) -> list[_Nodes]:
         return [(ratio - _log_ratio(-positions, d * multiples, probabilities), log_masses)]
     if kind.moves.rate == 1.0 and len(kind.moves.multiples) == 1:
         return [(ratio, log_masses)]
-    return [(ratio, log_masses), (-_log_ratio(z, d * multiples, probabilities), log_density)]
+    nobody = np.full(positions.size - z.size, -math.inf)
+    return [(ratio, log_masses), (-ratio, np.concatenate([log_density, nobody]))]
 
 
 def _within(rate: float, distance: float, z: Array, log_density: Array) -> _Nodes:

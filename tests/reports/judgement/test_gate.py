@@ -517,6 +517,8 @@ def test_what_passes_and_still_matters_is_noted(facts: Facts) -> None:
     assert [note[:28] for note in decided(ran(facts, torn=True)).notes] == [
         "The last line of the ledger "
     ]
+    counted = "The number of records in all counts as public: the sampling rate comes from it."
+    assert decided(replace(ran(facts), counted=counted)).notes == [counted]
 
 
 def test_a_hostile_name_makes_one_harmless_line(facts: Facts) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.runs.evidence.assumptions import DECLARED, Facts, assumptions
+from overhear.privacy.batches.words import total_words
+from overhear.runs.evidence.assumptions import COUNTED, DECLARED, Facts, assumptions
 from overhear.runs.evidence.schema import Audit
 from tests.conftest import sample_audit
 
@@ -38,6 +39,14 @@ def test_each_assumption_has_a_name_of_its_own_and_says_how_it_is_known() -> Non
         assert entry.status in ("verified", "assumed", "gap")
         assert entry.text
         assert entry.how
+
+
+def test_the_number_of_all_records_is_assumed_to_be_public_where_it_shows() -> None:
+    assert COUNTED not in status()
+    said = total_words(["the sampling rate"]) + "."
+    found = {entry.name: entry for entry in assumptions(replace(FACTS, counted=said), None)}
+    assert (found[COUNTED].text, found[COUNTED].status) == (said, "assumed")
+    assert "from the number of records in all, that number is public" in found["constants"].text
 
 
 def test_without_an_audit_nothing_about_the_program_is_verified() -> None:

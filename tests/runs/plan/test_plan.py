@@ -162,3 +162,52 @@ def test_a_clean_recursion_is_planned_as_one_release_where_it_is_short(tmp_path)
     found = make_plan(load_run_file(tmp_path / "long.toml")).guarantee("eavesdropper")
     assert math.isinf(found.epsilon)
     assert "too large" in found.because
+
+
+COUNTED = "The number of records in all counts as public"
+SIX = """
+[data]
+name = "npz"
+root = "{folder}/six.npz"
+classes = 2
+agents = 2
+[model]
+name = "linear"
+[graph]
+name = "full"
+[algorithm]
+name = "dp-dpsgd"
+[privacy]
+noise_multiplier = 2
+delta = 1e-5
+[training]
+rounds = 3
+batch_size = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ((), "the sampling rate and the normaliser of a batch's sum come from it"),
+        (("training.sampling_rate=0.3333",), "the normaliser of a batch's sum comes from it"),
+        (("privacy.adjacency=zero-out",), ""),
+        (("privacy.adjacency=replace-one",), ""),
+        (("privacy.noise_multiplier=0",), ""),  # hides nothing
+    ],
+)
+def test_what_comes_from_the_number_of_records_is_told_beside_the_figures(tmp_path, change, said):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "six.npz", X=rng.random((6, 4), dtype=np.float32), y=np.arange(6) % 2)
+    text = SIX.format(folder=tmp_path)
+    if "training.sampling_rate=0.3333" in change:
+        text = text.replace("batch_size = 1", "sampling_rate = 0.3333")
+        change = ()
+    (tmp_path / "run.toml").write_text(text, encoding="utf-8")
+    plan = make_plan(load_run_file(tmp_path / "run.toml", list(change)))
+    told = [warning for warning in plan.warnings if COUNTED in warning]
+    assert len(told) == bool(said)
+    assert said in "".join(told)
+    assert (COUNTED in plan.paragraph()) == bool(said)
+    assert (COUNTED in repr(plan)) == bool(said)
+    assert (COUNTED in json.dumps(plan.to_json())) == bool(said)

@@ -527,3 +527,50 @@ def test_a_hyper_parameter_by_its_name_is_the_one_of_that_name(
             noise_std=1.0,
             batch_size=5.0,
         )
+
+
+# The number of records in all: what comes from it shows it.
+
+COUNTED = "The number of records in all counts as public"
+
+
+def counted(**how):
+    return account(
+        "dp-dpsgd",
+        graph="full:2",
+        rounds=3,
+        delta=1e-5,
+        noise_multiplier=2.0,
+        adversaries=["eavesdropper"],
+        **how,
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "public"),
+    [
+        ({"sampling_rate": 1 / 3, "batch_size": 1, "records": 3}, True),
+        ({"sampling_rate": 1 / 3, "batch_size": 1, "records": 3, "adjacency": "zero-out"}, False),
+        (
+            {"sampling_rate": 1 / 3, "batch_size": 1, "records": 3, "adjacency": "replace-one"},
+            False,
+        ),
+        ({"sampling_rate": 0.3, "batch_size": 1, "records": 3}, False),  # a rate of its own
+        ({"sampling_rate": 1 / 3, "batch_size": 1}, False),  # whose number is not said
+    ],
+)
+def test_a_rate_that_comes_from_the_number_of_records_says_that_it_is_public(how, public):
+    found = counted(**how)
+    said = [warning for warning in found.warnings if COUNTED in warning]
+    assert len(said) == public
+    assert (COUNTED in found.statement()) == public
+    assert (COUNTED in str(found.explain("eavesdropper"))) == public
+    assert "where they come from the number of records in all" in found.statement()
+
+
+def test_batches_of_fixed_size_say_of_each_agent_that_its_number_is_public():
+    found = counted(sampling_rate=1 / 3, batch_size=1, records=3, sampling="fixed")
+    assert any(
+        "How many records each agent holds (3) counts as public" in w for w in found.warnings
+    )
+    assert not any(COUNTED in warning for warning in found.warnings)
