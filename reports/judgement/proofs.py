@@ -172,8 +172,8 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
         "second": Figure("given", found.second),
     }
     if found.verdict is not Verdict.CONTRADICTED:
-        words |= {"first": Figure("precise", found.first)}
-        words |= {"second": Figure("lower", found.second)}
+        words |= {"first": Figure("sensitivity", found.first)}
+        words |= {"second": Figure("sensitivity", found.second)}
         return Finding(kind=Kind.TRACED, adversary=name, figure=found.second, words=words)
     return Finding(
         kind=Kind.TRACE_CONTRADICTS,

@@ -72,7 +72,11 @@ def test_a_new_policy_passes_a_small_run_and_stops_one_over_its_limit(
     main(["new", "run", "run.toml"])
     main(["new", "policy", "policy.toml"])
     few = ["--set", "training.rounds=2", "--set", "intercept.rounds=[1]", "--set", "data.agents=3"]
+    few += ["--set", "training.sampling_rate=0.5"]  # which an audit of two rounds can show
     assert main(["train", "run.toml", "--out", "runs/first", *few]) == 0
+    assert main(["report", "runs/first"]) == 0
+    assert main(["check", "runs/first", "--policy", "policy.toml"]) == 5  # not audited
+    assert main(["audit", "runs/first"]) == 0
     assert main(["report", "runs/first"]) == 0
     assert main(["check", "runs/first", "--policy", "policy.toml"]) == 0
     more = [*few, "--set", "privacy.epsilon=9"]

@@ -20,6 +20,7 @@ from overhear.reports.judgement.verdict import verdict
 from overhear.reports.schema import Remedy as Fix
 from overhear.runs.evidence.schema import Attack, Audit
 from overhear.runs.plan.schema import SecondOpinion
+from overhear.training.accounts.traced_twice import TracedTwice, Verdict
 from tests.conftest import typed
 from tests.runs.evidence.evidence import AUDIT, attack, audit, audited
 from tests.runs.evidence.membership import membership
@@ -560,15 +561,52 @@ def opinion(
     )
 
 
+def traced(verdict: Verdict = Verdict.AGREES, because: str = "") -> dict[str, TracedTwice]:
+    one = TracedTwice(
+        adversary="eavesdropper",
+        who="eavesdropper",
+        victim=0,
+        first=17.32,
+        second=None if verdict is Verdict.NOT_CHECKED else 17.32,
+        verdict=verdict,
+        because=because,
+    )
+    return {"eavesdropper": one}
+
+
 ASKED = {"second_opinion": True}
 
 
+def test_a_second_trace_is_evidence_where_a_second_opinion_is_asked_for(facts: Facts) -> None:
+    fine = {"eavesdropper": opinion()}
+    decision = decided(ran(facts, opinions=fine, traced=traced(Verdict.LOOSER)), evidence=ASKED)
+    assert decision.exit_code == 0
+    assert decision.requirements[-1].name == "evidence: second trace of eavesdropper"
+    small = traced(Verdict.NOT_CHECKED, "the view has 900 rows, and at most 800 are checked")
+    for held, why in (({}, "none was asked"), (small, "the view has 900 rows")):
+        decision = decided(ran(facts, opinions=fine, traced=held), evidence=ASKED)
+        assert decision.exit_code == 5
+        assert kinds(decision) == [Kind.NOT_TRACED]
+        assert why in decision.requirements[-1].sentence
+
+
+def test_a_second_trace_that_contradicts_fails_every_policy(facts: Facts) -> None:
+    wrong = ran(facts, traced=traced(Verdict.CONTRADICTED, "neighbour:1 is told more of agent 0"))
+    decision = decided(wrong)  # not asked for
+    assert decision.exit_code == 4
+    assert kinds(decision) == [Kind.TRACE_CONTRADICTS]
+    said = decision.requirements[1].sentence
+    assert "neighbour:1 is told more of agent 0" in said
+    assert "Do not rely on any figure of this run" in said
+    assert verdict(wrong).doubt == "contradicted"
+
+
 def test_a_second_opinion_is_asked_for_by_the_policy_alone(facts: Facts) -> None:
-    found = ran(facts, opinions={"eavesdropper": opinion()})
+    found = ran(facts, opinions={"eavesdropper": opinion()}, traced=traced())
     assert Kind.CONFIRMED not in kinds(decided(found), Outcome.PASSED)
     decision = decided(found, evidence=ASKED)
     assert decision.exit_code == 0
-    last = decision.requirements[-1]
+    last = decision.requirements[-2]
     assert last.name == "evidence: second opinion on eavesdropper"
     for words in ("dp-accounting 0.6.0 puts", "between 1.900 and 2.074", "is 0.9999 of its upper"):
         assert words in last.sentence
@@ -580,29 +618,29 @@ def test_a_second_opinion_is_asked_for_by_the_policy_alone(facts: Facts) -> None
 def test_a_second_opinion_that_is_not_there_is_missing_evidence(
     facts: Facts, held: dict[str, SecondOpinion]
 ) -> None:
-    decision = decided(ran(facts, opinions=held), evidence=ASKED)
+    decision = decided(ran(facts, opinions=held, traced=traced()), evidence=ASKED)
     assert decision.exit_code == 5
     assert kinds(decision) == [Kind.NO_OPINION]
-    said = decision.requirements[-1].sentence
+    said = decision.requirements[-2].sentence
     assert ("it takes too long" if held else "none was asked for") in said
     assert "leave `second_opinion` out of the policy" in said
 
 
 def test_a_second_opinion_well_above_the_figure_does_not_confirm_it(facts: Facts) -> None:
-    found = ran(facts, opinions={"eavesdropper": opinion("not confirmed")})
+    found = ran(facts, opinions={"eavesdropper": opinion("not confirmed")}, traced=traced())
     assert decided(found).exit_code == 0
     decision = decided(found, evidence=ASKED)
     assert decision.exit_code == 5
     assert kinds(decision) == [Kind.NOT_CONFIRMED]
-    assert '`accountant = "dp-accounting"`' in decision.requirements[-1].sentence
+    assert '`accountant = "dp-accounting"`' in decision.requirements[-2].sentence
 
 
 def test_a_second_opinion_on_a_figure_that_is_not_proven_is_none(facts: Facts) -> None:
     found = ran(changed(facts, proven=False), opinions={"eavesdropper": opinion()})
     decision = decided(found, evidence=ASKED)
-    assert "the figure is not proven" in decision.requirements[-1].sentence
+    assert "the figure is not proven" in decision.requirements[-2].sentence
     unknown = decided(found, {**LIMIT, "adversary": "neighbour:7"}, evidence=ASKED)
-    assert "the run does not account for it" in unknown.requirements[-1].sentence
+    assert "the run does not account for it" in unknown.requirements[-2].sentence
 
 
 def test_a_second_opinion_that_contradicts_fails_every_policy(facts: Facts) -> None:

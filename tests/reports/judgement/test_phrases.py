@@ -64,6 +64,8 @@ WORDS: dict[str, Any] = {
     "ratio": Figure("given", 0.95),
     "within": "1 %",
     "why": "it would take too long",
+    "first": Figure("precise", 2.0),
+    "second": Figure("precise", 2.5),
     "others": 90,
     "needed": 100,
     "attack": "LiRA online",
