@@ -14,6 +14,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
     "overhear": {"overhear": tuple(name for name in overhear.__all__ if name[0] != "_")},
     "training": {
         "overhear.training": (),  # all that it exports
+        "overhear.training.accounts.traced_twice": ("check_account", "TracedTwice"),
         "overhear.training.engine.ranks": ("Ranks", "MissingRank"),
         "overhear.training.engine.exchange": ("share_root",),
         "overhear.training.engine.messages": ("Gathered",),
