@@ -42,6 +42,9 @@ class Whitened:
     def __init__(self, contributions: Array, noise: Array) -> None:
         norms = np.linalg.norm(np.hstack([contributions, noise]), axis=1)[:, None]
         held, hidden = contributions / norms, noise / norms
+        # A contribution counts in units of its own, so that a small one is no rounding error.
+        sizes = np.linalg.norm(held, axis=0)
+        held = held / np.where(sizes > 0.0, sizes, 1.0)
         if not noise.size:
             self._rows = np.zeros((0, contributions.shape[1]))
             self._bare = np.abs(held).max(axis=0, initial=0.0) > 0.0
@@ -49,7 +52,7 @@ class Whitened:
         left, values, _ = np.linalg.svd(hidden, full_matrices=False)
         left, values = left[:, values > _CUT], values[values > _CUT]
         inside = left.T @ held
-        self._rows = inside / values[:, None]
+        self._rows = inside / values[:, None] * sizes
         # The directions themselves are known to rounding over the least noise that counts.
         rounding = 64 * np.finfo(float).eps / values.min(initial=1.0)
         self._bare = np.abs(held - left @ inside).max(axis=0, initial=0.0) > max(1e-11, rounding)
