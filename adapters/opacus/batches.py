@@ -162,6 +162,11 @@ class _Delivering:
 
     def __next__(self) -> Any:
         batch = next(self._inner)
+        if not self._ahead:
+            raise InputError(
+                "a batch came that the watched sampler did not draw; keep the loader's "
+                "batch_sampler as make_private returned it"
+            )
         self._batches.deliver(self._ahead.popleft())
         return batch
 

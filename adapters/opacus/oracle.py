@@ -33,7 +33,8 @@ def gradients_of(
     Args:
         model: as trained, wrapped by Opacus or not.
         parameters: those that are trained, in the optimizer's order.
-        loader: whose data set and collation give pairs (inputs (B, ...), targets (B, ...)).
+        loader: whose data set and collation give pairs (inputs (B, ...), targets (B, ...)), asked
+            for each record by itself.
         loss: of (outputs (1, ...), targets (1, ...)), a scalar.
         clips: of each parameter, where each is clipped by itself; a check clips whole rows alone,
             so it is done here.
@@ -61,22 +62,28 @@ def gradients_of(
         outputs = torch.func.functional_call(network, values, (inputs[None],))
         return loss(outputs, target[None])
 
-    each = torch.func.vmap(torch.func.grad(one), in_dims=(None, None, 0, 0))
+    each = torch.func.vmap(
+        torch.func.grad(one), in_dims=(None, None, 0, 0), randomness="different"
+    )  # so that dropout is found to be another each time
 
     def gradients(point: Tensor, positions: NDArray[np.int64]) -> Tensor:
         if not len(positions):
             return torch.zeros(0, sum(sizes), dtype=torch.float64)
         device = parameters[0].device
-        inputs, targets = _pair(loader.collate_fn([loader.dataset[int(at)] for at in positions]))
-        inputs = inputs.double() if inputs.is_floating_point() else inputs
+        # Each record is collated by itself, so that no other is in it.
+        pairs = [_pair(loader.collate_fn([loader.dataset[int(at)]])) for at in positions]
         others = {
             name: (of.detach().double() if of.is_floating_point() else of.detach())
             for name, of in [*network.named_parameters(), *network.named_buffers()]
             if name not in trained
         }
-        with _without_hooks_of_opacus(network):
-            found = each(point.double().to(device), others, inputs.to(device), targets.to(device))
-        return _clipped(found.detach().cpu(), sizes, clips)
+        found = torch.zeros(len(pairs), sum(sizes), dtype=torch.float64)
+        for at, inputs, targets in _stacked(pairs):
+            x = inputs.double() if inputs.is_floating_point() else inputs
+            with _without_hooks_of_opacus(network):
+                rows = each(point.double().to(device), others, x.to(device), targets.to(device))
+            found[at] = rows.detach().cpu()
+        return _clipped(found, sizes, clips)
 
     return gradients
 
@@ -92,10 +99,24 @@ def _clipped(rows: Tensor, sizes: list[int], clips: Sequence[float] | None) -> T
     )
 
 
+def _stacked(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Records of one shape together: their places, and their inputs and targets."""
+    alike: dict[tuple[torch.Size, torch.Size], list[int]] = {}
+    for place, (inputs, targets) in enumerate(pairs):
+        alike.setdefault((inputs.shape, targets.shape), []).append(place)
+    for at in alike.values():
+        yield at, torch.cat([pairs[k][0] for k in at]), torch.cat([pairs[k][1] for k in at])
+
+
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     if isinstance(batch, list | tuple) and len(batch) == 2:
         inputs, targets = batch
         if isinstance(inputs, Tensor) and isinstance(targets, Tensor):
+            if len(inputs) != 1 or len(targets) != 1:
+                raise InputError(
+                    f"collate_fn makes {len(inputs)} inputs and {len(targets)} targets of one "
+                    "record, where one vector is clipped for each; give all of a record as one"
+                )
             return inputs, targets
     raise InputError(
         "batches of the loader are no pairs (inputs, targets) of tensors; give "

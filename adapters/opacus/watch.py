@@ -94,6 +94,7 @@ class _Step(NamedTuple):
     clip: float
     std: float
     point: Tensor | None
+    gradients: list[Tensor] | None
 
 
 class OpacusSystem:
@@ -153,6 +154,10 @@ class OpacusSystem:
             inner.register_step_pre_hook(self._before_step),
             inner.register_step_post_hook(self._after_step),
         ]
+        if self._model is not None:
+            self._hooks.append(
+                self._model.register_forward_pre_hook(_check_input, with_kwargs=True)
+            )
 
     def detach(self) -> None:
         """Leave optimizer and loader as they were."""
@@ -249,6 +254,7 @@ class OpacusSystem:
             clip=clip,
             std=float(optimizer.noise_multiplier) * float(optimizer.max_grad_norm),
             point=_flat(optimizer.params) if kept else None,
+            gradients=_clipped_by_layer(optimizer, samples) if kept else None,
         )
         if self._canaries is not None and not any(hasattr(of, "_processed") for of in samples):
             made = self._canaries.plant(samples, here, clip=clip)
@@ -280,7 +286,7 @@ class OpacusSystem:
         kept: dict[str, Any] = {}
         if step.point is not None:
             kept = {"value": _flat(grads), "batch": step.positions, "point": step.point}
-            kept["records"] = self._batches.records
+            kept |= {"records": self._batches.records, "rows": step.gradients}
         recorder.release(
             self._round,
             kind="gradient",
@@ -339,6 +345,34 @@ def _clip(optimizer: Any) -> float:
         exact = math.sqrt(sum(float(of) ** 2 for of in optimizer.max_grad_norms))
         return max(exact, float(optimizer.max_grad_norm))
     return float(optimizer.max_grad_norm)
+
+
+def _clipped_by_layer(optimizer: Any, samples: Sequence[Tensor]) -> list[Tensor]:
+    """(B, ...) gradients of examples by parameter, clipped where each is by itself."""
+    if not isinstance(optimizer, DPPerLayerOptimizer):
+        return list(samples)
+    found = []
+    for one, clip in zip(samples, optimizer.max_grad_norms, strict=True):
+        norms = one.reshape(len(one), -1).norm(dim=1) if len(one) else one.new_zeros(0)
+        factors = float(clip) / norms.clamp(min=float(clip))
+        found.append(one * factors.reshape(-1, *[1] * (one.ndim - 1)))
+    return found
+
+
+def _check_input(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """Refuse inputs by which a gradient goes on to what stands before the model."""
+    if not torch.is_grad_enabled() or not module.training:
+        return
+    for one in (*inputs, *named.values()):
+        trained = isinstance(one, nn.Parameter) or (
+            isinstance(one, Tensor) and one.requires_grad and not one.is_leaf
+        )
+        if trained:
+            raise InputError(
+                "the model's input carries a gradient, so that what stands before it may be "
+                "trained without noise, which no line says; make one model of both, and give it "
+                "to make_private, or .detach() the input"
+            )
 
 
 def _flat(tensors: Any) -> Tensor:

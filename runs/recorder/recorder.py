@@ -146,6 +146,7 @@ class Recorder:
         known: Any = None,
         scale: float = 1.0,
         records: int | None = None,
+        rows: Any = None,
         sender: int | str | None = None,
         public: str | None = None,
     ) -> None:
@@ -168,11 +169,13 @@ class Recorder:
             known: what of the value does not depend on these records.
             scale: factor of the sum and its noise in the value, not 0.
             records: how many the system itself drew the batches from.
+            rows: (B, D) what each record of the batch added, before it was clipped, in the order of
+                the batch, or a list of tensors (B, ...) laid end to end; of these a sketch is kept.
             sender: whose release it is, where the log holds everybody's.
             public: why nothing that the sender received is in it beside what is listed, where it
                 received what is not public, and releases depend on public ones alone.
 
-            A tuple as batch or point has one for each vector of `of`.
+            A tuple as batch, point or rows has one for each vector of `of`.
 
         Raises:
             ValueError: a line that a reader would refuse, a value that is not finite, a kept round
@@ -230,6 +233,8 @@ class Recorder:
                     known=before,
                     scale=scale,
                     records=records,
+                    rows=rows,
+                    order=batch,
                 )
             self._said.check(release, round=at)
             if kept is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.releases.lines import Release
 from .conformance.keeping import Kept
+from .conformance.rows import kept_rows
 from .conformance.vectors import check_precise, each_of, vector_of
 from .drawn import Drawn
 
@@ -29,6 +30,8 @@ def transcribed(
     known: Tensor | None,
     scale: float,
     records: int | None,
+    rows: Any,
+    order: Any,
 ) -> Kept:
     """The transcript of a release.
 
@@ -41,6 +44,9 @@ def transcribed(
         known: (D,) what of the value everybody may know, None for nothing.
         scale: of the sum and its noise.
         records: that batches were drawn from which the recorder did not draw.
+        rows: (B, D) of a vector, what each record of its batch added before it was clipped, one for
+            all or a tuple; None where it is not kept.
+        order: positions in the order of the rows, as the caller gave the batch.
 
     Raises:
         ValueError: sizes that do not fit.
@@ -74,6 +80,7 @@ def transcribed(
         records=held,
         points=points,
         noise=_noise(release, drawn, len(value)),
+        rows=_rows(release, rows, order, positions),
     )
 
 
@@ -90,4 +97,20 @@ def _noise(release: Release, drawn: Drawn, width: int) -> dict[int, Tensor]:
         if one is not None and one.values == width:
             one.used = True
             found[j] = (source.std / one.std) * drawn.made(one).cpu()
+    return found
+
+
+def _rows(
+    release: Release, rows: Any, order: Any, positions: Mapping[int, Tensor]
+) -> dict[int, Tensor]:
+    """Sketches of what each record of a vector's batch added, in the order of its positions."""
+    found = dict[int, Tensor]()
+    given = each_of(order, len(release.of), "batch")
+    for j, one in enumerate(each_of(rows, len(release.of), "rows")):
+        if one is None:
+            continue
+        if j not in positions:
+            raise InputError("rows are given without a batch; give batch=, whose records they are")
+        at = positions[j] if given[j] is None else torch.as_tensor(given[j]).reshape(-1)
+        found[j] = kept_rows(one, at.cpu(), release.of[j].clip)
     return found

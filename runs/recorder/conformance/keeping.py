@@ -7,6 +7,7 @@
     records/i/j (1,)    how many records the batch was drawn from
     point/i/j  (D',)    where the gradients of vector j were taken
     noise/i/j  (D,)     source j of `noise` as it is in the sum, where the recorder drew it
+    rows/i/j   (B, 64)  sketches of what each record of the batch added to the sum
     salt       (32,)    random bytes, so that the digest in the log does not tell guesses apart
 
 All of it is private: whoever has it knows who was in a batch and what hides them. Files are for
@@ -19,7 +20,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -33,7 +34,7 @@ from .vectors import check_precise, positions_of, vector_of
 __all__ = ["Kept", "keep", "kept_folder", "read_kept"]
 
 _MOST_BYTES = 8 << 30
-_PARTS = ("value", "known", "scale", "batch", "records", "point", "noise")
+_PARTS = ("value", "known", "scale", "batch", "records", "point", "noise", "rows")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -48,6 +49,7 @@ class Kept:
         records: that the batch was drawn from.
         points: (D',) of a vector's gradients.
         noise: (D,) of a source, with its weight.
+        rows: (B, 64) sketches of what each record of a batch added.
     """
 
     value: Tensor
@@ -57,6 +59,7 @@ class Kept:
     records: Mapping[int, int]
     points: Mapping[int, Tensor]
     noise: Mapping[int, Tensor]
+    rows: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 def kept_folder(log: Path) -> Path:
@@ -91,7 +94,9 @@ def keep(log: Path, kept: Kept, *, round: int, place: int) -> str:
     }
     if kept.known is not None:
         tensors[f"known/{place}"] = kept.known
-    for name, parts in (("batch", kept.batches), ("point", kept.points), ("noise", kept.noise)):
+    for name, parts in (
+        ("batch", kept.batches), ("point", kept.points), ("noise", kept.noise), ("rows", kept.rows)
+    ):  # fmt: skip
         tensors |= {f"{name}/{place}/{j}": part.contiguous() for j, part in parts.items()}
     tensors |= {f"records/{place}/{j}": torch.tensor([n]) for j, n in kept.records.items()}
     tensors["salt"] = torch.frombuffer(bytearray(secrets.token_bytes(32)), dtype=torch.uint8)
@@ -161,4 +166,5 @@ def _parsed(tensors: Mapping[str, Tensor]) -> Kept:
         records={j: int(n) for j, n in found["records"].items()},
         points={j: vector_of(one, "point") for j, one in found["point"].items()},
         noise=noise,
+        rows={j: one.double() for j, one in found["rows"].items()},
     )

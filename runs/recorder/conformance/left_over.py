@@ -17,9 +17,10 @@ those whose names come again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from scipy.sparse import csr_array
@@ -33,7 +34,7 @@ from ....privacy.releases.log import Played
 from .kept_rounds import KeptRelease, KeptRounds
 from .oracle import ClippedSum, Oracle
 
-__all__ = ["LeftOver", "Row"]
+__all__ = ["Asked", "LeftOver", "Row"]
 
 _ROUNDING = 64  # units of rounding that adding up a row may lose
 _USUAL = 4  # and that it usually does
@@ -83,6 +84,30 @@ class Row:
         return total
 
 
+class Asked(NamedTuple):
+    """A batch whose gradients the oracle gave.
+
+    Attributes:
+        name: of the release, with its round.
+        owner, point, positions, clip, width: what was asked.
+        rows: (B, 64) sketches of what it gave, clipped.
+        kept: (B, 64) of what the training added, None where that was not kept.
+        is_drawn: whether the recorder drew all noise of the release.
+        rounding: Euclidean norm that rounding may account for in the release.
+    """
+
+    name: str
+    owner: int
+    point: Tensor
+    positions: Tensor
+    clip: float
+    width: int
+    rows: Tensor
+    kept: Tensor | None
+    is_drawn: bool
+    rounding: float
+
+
 class LeftOver:
     """The rows of the rounds that are looked at; a `Recording`.
 
@@ -93,19 +118,22 @@ class LeftOver:
     Attributes:
         rows: the releases that could be taken apart.
         unknown: for each of the others why not, in words.
+        asked: the batches of these.
+        rounds: as given.
     """
 
     mismatch = ""
 
     def __init__(self, rounds: KeptRounds, oracle: Oracle) -> None:
-        self._rounds, self._oracle = rounds, oracle
+        self.rounds, self._oracle = rounds, oracle
         self._places = _places(rounds)
         self._sums: dict[tuple[object, ...], ClippedSum] = {}
-        self.rows, self.unknown = list[Row](), list[str]()
+        self.rows, self.unknown, self.asked = list[Row](), list[str](), list[Asked]()
         for at in rounds.releases:
             found = self._row(at)
             if isinstance(found, Row):
                 self.rows.append(found)
+                self.asked += self._batches(found)
             else:
                 self.unknown.append(f"{at.name} in round {at.played.round}: {found}")
 
@@ -146,16 +174,42 @@ class LeftOver:
             resolution=_USUAL * size,
         )
 
+    def _batches(self, row: Row) -> Iterator[Asked]:
+        """The batches of a release, each time with what was kept of its rows."""
+        at = row.at
+        for j, vector in enumerate(at.release.of):
+            of, place = self._place(at, j, vector) or (at, j)
+            if place in of.kept.points and place in of.kept.batches:
+                width = len(at.kept.value)
+                yield Asked(
+                    name=f"{at.name} in round {at.played.round}",
+                    owner=vector.owner,
+                    point=of.kept.points[place],
+                    positions=of.kept.batches[place],
+                    clip=vector.clip,
+                    width=width,
+                    rows=self._sums[vector.owner, id(of), place, vector.clip, width].rows,
+                    kept=of.kept.rows.get(place),
+                    is_drawn=row.is_drawn,
+                    rounding=row.rounding,
+                )
+
+    def _place(self, at: KeptRelease, j: int, vector: Vector) -> tuple[KeptRelease, int] | None:
+        """Where the batch and the point of a vector were kept."""
+        client = self.rounds.log.header.unit is Unit.CLIENT
+        if j in at.kept.points and (client or j in at.kept.batches):
+            return at, j
+        key = _key(at, vector)
+        return None if key is None else self._places.get(key)
+
     def _sum(self, at: KeptRelease, j: int, vector: Vector, width: int) -> ClippedSum | str:
         if vector.part is not None:
             return "it holds a part of a vector, and which coordinates is not recorded"
-        of, place = at, j
-        client = self._rounds.log.header.unit is Unit.CLIENT
-        if j not in at.kept.points or not (client or j in at.kept.batches):
-            key = _key(at, vector)
-            if key is None or key not in self._places:
-                return f"the batch or the point of vector {j} was not kept"
-            of, place = self._places[key]
+        found = self._place(at, j, vector)
+        if found is None:
+            return f"the batch or the point of vector {j} was not kept"
+        of, place = found
+        client = self.rounds.log.header.unit is Unit.CLIENT
         point = of.kept.points[place]
         positions = of.kept.batches.get(place, torch.zeros(0, dtype=torch.int64))
         made = (vector.owner, id(of), place, vector.clip, width)
@@ -204,7 +258,7 @@ class LeftOver:
             for j, one in enumerate(row.at.release.noise)
         ]
         at, to, std = zip(*entries, strict=True) if entries else ((), (), ())
-        first, many = rows[0].at, len(self._blocks) == 1 and len(self._rounds.numbers) > 1
+        first, many = rows[0].at, len(self._blocks) == 1 and len(self.rounds.numbers) > 1
         return Residual(
             round=first.played.round,
             kind=f"message {first.release.kind}",
@@ -241,7 +295,7 @@ class LeftOver:
     @property
     def told(self) -> str:
         """See `Recording`."""
-        return told(self._rounds.numbers)
+        return told(self.rounds.numbers)
 
 
 def told(numbers: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ....privacy.errors import InputError, InputTypeError
 from ....privacy.releases.fields import shown
+from .sketches import sketch
 
 __all__ = ["ClippedSum", "Gradients", "Oracle", "per_example", "raised"]
 
@@ -29,12 +30,14 @@ class ClippedSum(NamedTuple):
         cut_off: (D,) what clipping took off: the sum without it, less the sum.
         norms: (B,) of the gradients before clipping.
         clip: the bound.
+        rows: (B, 64) sketches of the clipped gradients.
     """
 
     value: Tensor
     cut_off: Tensor
     norms: Tensor
     clip: float
+    rows: Tensor
 
 
 class Oracle:
@@ -72,6 +75,22 @@ class Oracle:
         Raises:
             ValueError: what the function returns is no (B, D) of finite numbers.
         """
+        each = self._each(agent, point, positions, shape)
+        norms = each.norm(dim=1)
+        factors = torch.ones_like(norms)
+        if math.isfinite(clip):
+            factors = torch.where(norms > clip, clip / norms, factors)
+        value = (factors[:, None] * each).sum(dim=0)
+        return ClippedSum(value, each.sum(dim=0) - value, norms, clip, sketch([each], clip))
+
+    def clipped_rows(
+        self, agent: int, point: Tensor, positions: Tensor, *, clip: float, width: int
+    ) -> Tensor:
+        """(B, 64) sketches of clipped gradients; see `clipped_sum`."""
+        return sketch([self._each(agent, point, positions, (len(positions), width))], clip)
+
+    def _each(self, agent: int, point: Tensor, positions: Tensor, shape: tuple[int, int]) -> Tensor:
+        """(B, D) of finite numbers."""
         each = self._rows(agent, point, positions)
         if each.shape != shape:
             raise InputError(
@@ -81,12 +100,7 @@ class Oracle:
             )
         if not bool(torch.isfinite(each).all()):
             raise InputError(f"gradients of agent {agent} hold a number that is not finite")
-        norms = each.norm(dim=1)
-        factors = torch.ones_like(norms)
-        if math.isfinite(clip):
-            factors = torch.where(norms > clip, clip / norms, factors)
-        value = (factors[:, None] * each).sum(dim=0)
-        return ClippedSum(value, each.sum(dim=0) - value, norms, clip)
+        return each
 
     def _rows(self, agent: int, point: Tensor, positions: Tensor) -> Tensor:
         asked = self._gradients

@@ -36,8 +36,8 @@ def verdicts(found):
 def test_a_sound_system_is_checked_in_the_rounds_that_were_kept(tmp_path):
     found = checked(play(tmp_path, own_noise=False, own_batches=False))
     assert verdicts(found) == {
-        "messages": PASSED, "residuals": PASSED, "sums": PASSED, "sampler": PASSED,
-        "points": PASSED, "knowledge": NOT_RUN,
+        "messages": PASSED, "residuals": PASSED, "sums": PASSED, "rows": PASSED,
+        "sampler": PASSED, "points": PASSED, "knowledge": NOT_RUN,
     }  # fmt: skip
     assert found.passed
     assert found.said == "declared; checked in rounds 1 to 8"
@@ -57,6 +57,53 @@ def test_a_few_rounds_are_too_few_for_some_checks_and_the_status_stays_declared(
     assert found.status is Status.DECLARED
     assert found.said == "declared; checked in rounds 1, 2 but for sampler"
     assert any("6 rounds beside rounds 1, 2" in sentence for sentence in found.assumed)
+
+
+@pytest.mark.parametrize("fault", ["", "mixed"])
+def test_rows_are_compared_with_their_records_where_the_noise_is_the_systems_own(tmp_path, fault):
+    """Without rows nobody compared them; with rows a mixed batch is found."""
+    chance = np.random.default_rng(0)
+    given = {"agents": 1, "clip": 1.0, "rate": 0.2, "sampler": "poisson", "keep": "all"}
+    for name in ("with", "without"):
+        with record(tmp_path / f"{name}.jsonl", agent=0, **given) as ledger:
+            for t in range(1, 31):
+                batch = chance.permutation(np.flatnonzero(chance.random(RECORDS) < 0.2))
+                each = gradients(START, batch, 0)
+                if fault:
+                    each = 0.9 * each + 0.1 * each.roll(1, 0)
+                ledger.release(
+                    t, kind="g", to="all", noise=STD, batch=batch, point=START, records=RECORDS,
+                    value=clipped(each) + torch.from_numpy(chance.normal(0, STD, D)),
+                    rows=each if name == "with" else None,
+                )  # fmt: skip
+        found = checked(ledger.path, points=None)
+        if name == "without":
+            assert found.status is Status.DECLARED
+            assert "was not kept, so that nobody compared it" in found["rows"].words
+        else:
+            assert found["rows"].verdict is (FAILED if fault else PASSED)
+            assert (found.status is Status.CHECKED) is not bool(fault)
+
+
+def test_an_oracle_that_mixes_records_speaks_for_no_row(tmp_path):
+    def mixing(point, positions, agent):
+        each = gradients(point, positions, agent)
+        return 0.9 * each + 0.1 * each.roll(1, 0)
+
+    play(tmp_path, own_noise=False, rounds=2)
+    found = checked(tmp_path, gradients=mixing)["rows"]
+    assert (found.verdict, "let it take each record by itself" in found.words) == (FAILED, True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [(np.zeros((3, D)), "rows has 3 gradients, and the batch 2 records"), (["x"], "rows must be")],
+)
+def test_rows_that_are_none_of_the_batch_are_refused(tmp_path, rows, message):
+    with record(tmp_path / "a.jsonl", agent=0, agents=1, clip=1.0, keep="all") as ledger:
+        given = {"value": START, "batch": [4, 2], "point": START, "rows": rows}
+        with pytest.raises(InputError, match=message):
+            ledger.release(1, kind="g", to="all", noise=1.0, **given)
 
 
 def test_the_auditor_draws_rounds_afterwards(tmp_path):
@@ -80,7 +127,7 @@ def test_noise_too_scarce_or_gradients_too_short_are_not_passed(tmp_path):
     found = checked(ledger.path, **given)
     assert "2 values are too few to see" in found["residuals"].words
     assert "none of 1 gradients is longer than the clip norm" in found["sums"].words
-    assert found.said == "declared; checked in round 1 but for residuals, sums, every log"
+    assert found.said == "declared; checked in round 1 but for residuals, sums, rows, every log"
     assert found.status is Status.DECLARED
     assert not checked(ledger.path, **{**given, "public": []}).passed  # nothing ran
 
