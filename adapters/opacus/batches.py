@@ -7,6 +7,7 @@ delivered; workers may have fetched others ahead.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,13 @@ from opacus.utils.uniform_sampler import (
     DistributedUniformWithReplacementSampler,
     UniformWithReplacementSampler,
 )
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
 
 from ...privacy.errors import InputError, InputTypeError
 
@@ -67,6 +74,22 @@ class Batches:
         self.records = int(sampler.num_samples) if self.poisson else len(held)
         self._ahead: deque[_Drawn] = deque()
         self._delivered: list[_Drawn] = []
+
+    def lost_sampler(self) -> str | None:
+        """The class of a sampler whose weights or order `make_private` left out, if it is there.
+
+        Opacus makes another loader, which says nothing of the one that was given.
+        """
+        if not self.poisson:
+            return None
+        for one in gc.get_referrers(self.loader.dataset):
+            others = [one] if not isinstance(one, dict) else gc.get_referrers(one)
+            for other in others:
+                sampler = getattr(other, "sampler", None) if isinstance(other, DataLoader) else None
+                usual = SequentialSampler | RandomSampler | UniformWithReplacementSampler
+                if isinstance(sampler, Sampler) and not isinstance(sampler, usual):
+                    return type(sampler).__name__
+        return None
 
     def attach(self) -> None:
         """Note batches from here on."""

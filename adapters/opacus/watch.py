@@ -143,6 +143,12 @@ class OpacusSystem:
                 "no amplification is proven here: every record counts as in each batch, at rate 1",
                 stacklevel=3,
             )
+        if (lost := self._batches.lost_sampler()) is not None:
+            warnings.warn(
+                f"make_private draws each record at rate {self._batches.rate:g}: weights or an "
+                f"order of the {lost} that the loader had are gone, and the figure is without them",
+                stacklevel=3,
+            )
         self._recorder, self._round = recorder, recorder.next_round
         self._batches.attach()
         self._clipping = self._optimizer.clip_and_accumulate

@@ -105,6 +105,14 @@ def audit(
             metavar="N", help="With --oracle: look at N of the kept rounds, drawn by chance."
         ),
     ] = None,
+    holds: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AGENT:N",
+            help="With --oracle: how many records an agent draws batches of its own from; may be "
+            "repeated.",
+        ),
+    ] = None,
     scores: Annotated[
         Path | None,
         typer.Option(
@@ -159,10 +167,12 @@ def audit(
         if extra := [name for name, value in stray.items() if value]:
             raise InputError(f"{extra[0]} does not belong to --oracle; leave it out")
         run_conformance(
-            target, oracle=oracle, points=points, public=public or (), draw=draw, json=json
-        )
+            target, oracle=oracle, points=points, public=public or (), draw=draw,
+            holds=holds or (), json=json,
+        )  # fmt: skip
         return
-    for name, value in {"--points": points, "--public": public, "--draw": draw}.items():
+    of_oracle = {"--points": points, "--public": public, "--draw": draw, "--holds": holds}
+    for name, value in of_oracle.items():
         if value:
             raise InputError(f"{name} belongs to --oracle; add it, or leave this out")
     trust(trust_code)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run_conformance"]
 
+_LONGEST = 30
+
 
 def run_conformance(
     target: Path,
@@ -23,6 +25,7 @@ def run_conformance(
     points: str | None,
     public: Sequence[str],
     draw: int | None,
+    holds: Sequence[str],
     json: bool,
 ) -> None:
     """Hold what was kept of a recorded system against its log, and show what was found.
@@ -33,6 +36,7 @@ def run_conformance(
         points: the name of a function of points.
         public: names of vectors that everybody knows.
         draw: how many of the kept rounds to look at, drawn by chance; all when None.
+        holds: "AGENT:N", how many records an agent draws batches of its own from.
         json: whether to print the object instead.
 
     Raises:
@@ -54,6 +58,7 @@ def run_conformance(
         points=starts,
         public=[own_object(name, key="--public") for name in public],
         rounds=draw,
+        records=_records(holds),
     )
     write_held(found)
     if json:
@@ -62,6 +67,24 @@ def run_conformance(
         _show(found)
     if found.failed:
         raise typer.Exit(4)
+
+
+def _records(holds: Sequence[str]) -> dict[int, int]:
+    """By agent how many records it holds."""
+    from ...privacy.errors import InputError
+
+    found: dict[int, int] = {}
+    for text in holds:
+        agent, _, count = text.partition(":")
+        if not (agent.isdecimal() and count.isdecimal() and int(count)) or len(text) > _LONGEST:
+            raise InputError(
+                f"--holds {text!r:.60} must be AGENT:N, an agent and how many records it holds, "
+                "such as 0:1000"
+            )
+        if int(agent) in found:
+            raise InputError(f"--holds names agent {agent} twice; say once how many it holds")
+        found[int(agent)] = int(count)
+    return found
 
 
 def _show(found: Conformance) -> None:

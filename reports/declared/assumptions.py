@@ -83,8 +83,8 @@ def assumed(
         "unit": unit,
         "sampler": (
             f"each {unit} on its own, at its rate, in secret and anew each time that a round is "
-            "gone through; nobody sees who takes part, and a rate or a divisor that comes from the "
-            "number of records makes that number public"
+            "gone through, without weights; nobody sees who takes part, and a rate or a divisor "
+            "that comes from the number of records makes that number public"
             if (header.poisson if sampled is None else sampled)
             else f"every {unit} may be in every batch"
         ),

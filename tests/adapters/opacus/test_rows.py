@@ -7,7 +7,7 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler, default_collate
 
 import overhear as oh
 from overhear.adapters import opacus
@@ -247,3 +247,21 @@ def test_a_sampler_that_is_replaced_is_refused(tmp_path):
         object.__setattr__(loader, "batch_sampler", own)
         with pytest.raises(InputError, match="the watched sampler did not draw"):
             next(iter(loader))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_weights_that_make_private_left_out_are_named(tmp_path, weighted):
+    sampler = WeightedRandomSampler([1.0] * 60, 60) if weighted else None
+    given = DataLoader(DATA, batch_size=20, sampler=sampler)
+    model = nn.Linear(64, 10)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Secure RNG turned off")
+        model, optimizer, loader = PrivacyEngine(accountant="prv").make_private(
+            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=given, noise_multiplier=1.0, max_grad_norm=1.0,
+        )  # fmt: skip
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        oh.record(tmp_path / "log", system=opacus.watch(optimizer, loader)).close()
+    words = [str(one.message) for one in said if "WeightedRandomSampler" in str(one.message)]
+    assert len(words) == weighted

@@ -20,6 +20,17 @@ def test_a_sound_system_is_checked(tmp_path, capsys):
     assert "Verdict: declared; checked in rounds 1 to 8." in capsys.readouterr().out
 
 
+def test_batches_of_ones_own_are_tested_where_it_is_said_how_many_records_there_are(
+    tmp_path, capsys
+):
+    play(tmp_path, own_noise=False)
+    assert main(["audit", str(tmp_path), *GIVEN, *PUBLIC]) == 0
+    assert "or --holds 0:N" in " ".join(capsys.readouterr().out.split())
+    held = ("--holds", "0:100", "--holds", "1:100")
+    assert main(["audit", str(tmp_path), *GIVEN, *PUBLIC, *held]) == 0
+    assert "Verdict: declared; checked in rounds 1 to 8." in capsys.readouterr().out
+
+
 def test_a_fault_ends_in_exit_code_4(tmp_path, capsys):
     play(tmp_path, own_noise=False, own_batches=False, fault="noise halved")
     assert main(["audit", str(tmp_path), *GIVEN, *PUBLIC, "--json"]) == 4
@@ -35,6 +46,8 @@ def test_a_fault_ends_in_exit_code_4(tmp_path, capsys):
         ((*GIVEN, "--draw", "9"), "rounds=9 must lie in 1..2"),
         ((*GIVEN, "--again"), "--again does not belong to --oracle"),
         (("--draw", "2"), "--draw belongs to --oracle"),
+        ((*GIVEN, "--holds", "0"), "--holds '0' must be AGENT:N"),
+        ((*GIVEN, "--holds", "0:9", "--holds", "0:8"), "names agent 0 twice"),
         (("--oracle", f"{MODULE}:gradient"), "did you mean 'gradients'?"),
         (("--oracle", f"{MODULE}:D"), "must be a function"),
         ((*GIVEN[:2], "--points", f"{MODULE}:D"), "must be a function"),
