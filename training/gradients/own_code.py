@@ -116,7 +116,12 @@ def _gradient(kernel: Kernel, point: Tensor, of: Examples) -> Tensor:
     passes = [Pass(owner=0, spans=(Span(row=0, start=0, stop=1),))]
     prepared = kernel.prepare(of, uses=1)
     kernel.add(
-        out, point[None, None], examples=prepared, passes=passes, coefficients=(1.0,), clip_norm=None
+        out,
+        point[None, None],
+        examples=prepared,
+        passes=passes,
+        coefficients=(1.0,),
+        clip_norm=None,
     )
     return out
 

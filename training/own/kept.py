@@ -245,7 +245,7 @@ def _look(value: object, walk: _Contents) -> tuple[object, _Held]:
             held.append(("grad", value.grad))
         return _of_tensor(value), held
     if isinstance(value, FunctionType):
-        return None, [] if walk.is_known(value) else _of_function(value)
+        return None, _of_closure(value) if walk.is_known(value) else _of_function(value)
     if isinstance(value, type):
         if walk.is_known(value):
             return id(value), []
@@ -271,7 +271,8 @@ _OF_CLASSES = ("__dict__", "__weakref__", "__doc__", "__annotations__")
 
 def _of_tensor(value: Tensor) -> object:
     try:
-        if value.device.type == "cpu" and value.numel() <= _FEW and value.dtype in _OF_NUMPY:
+        is_small = value.numel() <= _FEW and value.dtype in _OF_NUMPY
+        if is_small and value.device.type == "cpu" and value.layout == torch.strided:
             return (value.dtype, value.shape, value.detach().numpy().tobytes())
         return (value.dtype, str(value.device), value.shape, _digest(value.detach()))
     except (RuntimeError, NotImplementedError, TypeError):  # without values
@@ -433,16 +434,21 @@ def _slots(of: type) -> Sequence[str]:
     return [name for name in every if name not in ("__dict__", "__weakref__")]
 
 
-def _of_function(function: FunctionType) -> _Held:
+def _of_closure(function: FunctionType) -> _Held:
     held: _Held = list(vars(function).items())
-    held += _numbered("default", function.__defaults__ or ())
-    held += (function.__kwdefaults__ or {}).items()
     names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in names:
         try:
             held.append((name, cell.cell_contents))
         except ValueError:  # not filled yet
             continue
+    return held
+
+
+def _of_function(function: FunctionType) -> _Held:
+    held = _of_closure(function)
+    held += _numbered("default", function.__defaults__ or ())
+    held += (function.__kwdefaults__ or {}).items()
     used = _names(function.__code__)
     package = function.__globals__.get("__package__") or ""
     for name in used:

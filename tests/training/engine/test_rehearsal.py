@@ -160,7 +160,6 @@ def _setting(model, layout):
         (OnHost, "RuntimeError"),
         (WithoutRule, "functorch transforms"),
         (MeetingUnderVmap, "other gradients for two records together"),
-        (Branching, "control flow"),
         (Hooked, "ValueError: a hook|RuntimeError"),
         (OnTheTape, "KeyError: 'a tape'|RuntimeError"),
         (Exits, "SystemExit: 7"),
@@ -172,6 +171,12 @@ def _setting(model, layout):
 def test_what_a_network_raises_is_told_before_a_run(kind, words, layout):
     with pytest.raises(InputError, match=words):
         rehearse(*_setting(kind(), layout))
+
+
+def test_a_branch_on_the_data_is_taken_by_the_loop_alone():
+    rehearse(*_setting(Branching(), "loop"))
+    with pytest.raises(InputError, match=r"calling .item\(\)"):
+        rehearse(*_setting(Branching(), "auto"))
 
 
 def test_an_interruption_is_none_of_the_network_s():

@@ -301,3 +301,92 @@ def test_what_a_loss_keeps_is_refused(keep):
 
     with pytest.raises(InputError, match="changes "):
         check_loss(loss, "mine:loss", classes=2, outputs=0)
+
+
+class _First(nn.Module):
+    """A scale of the first batch that it meets, which then stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+        nn.init.ones_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x):
+        if "scale" not in FIRST:
+            FIRST["scale"] = 1.0 + float(x.detach().abs().mean())
+        return FIRST["scale"] * self.head(x)
+
+
+FIRST: dict[str, float] = {}
+
+
+def test_a_table_is_filled_from_no_record():
+    found = []
+    for records in (torch.ones(2, 3), 9 * torch.ones(2, 3)):
+        FIRST.clear()
+        model = _First()
+        PairGradients(model, "loop").clipped_sums(
+            flatten(model)[None], ([0], [0]), [(records, torch.tensor([0, 1]))], clip_norm=1.0
+        )
+        found.append(FIRST["scale"])
+    assert found[0] == found[1]
+
+
+SWITCH = {"on": False}
+
+
+class _Later(nn.Module):
+    """Keeps nothing until something switches it on, and then where no watch looks."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.head, self._place = nn.Linear(3, 2), place
+
+    def forward(self, x):
+        if SWITCH["on"]:
+            hidden = getattr(sys.modules["kept_by_another"], self._place)
+            setattr(sys.modules["kept_by_another"], self._place, hidden + float(x.detach().sum()))
+            x = x - hidden
+        return self.head(x)
+
+
+def test_what_is_kept_later_and_out_of_sight_is_refused_in_its_round(monkeypatch):
+    monkeypatch.setitem(SWITCH, "on", False)
+    model = _Later("mean")
+    gradients = PairGradients(model, "loop")
+    batch = torch.ones(2, 3), torch.tensor([0, 1])
+    for _ in range(2):
+        gradients.clipped_sums(flatten(model)[None], ([0], [0]), [batch], clip_norm=1.0)
+    SWITCH["on"] = True
+    with pytest.raises(InputError, match="another gradient for the same record"):
+        gradients.clipped_sums(flatten(model)[None], ([0], [0]), [batch], clip_norm=1.0)
+
+
+class _Overwrites(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            self.head.weight.data.mul_(0.5)
+            x.data.mul_(0.5)
+        return self.head(x)
+
+
+def test_a_forward_overwrites_neither_models_nor_records():
+    model = _Overwrites()
+    start, x = flatten(model)[None], torch.ones(2, 3)
+    before = start.clone()
+    PairGradients(model, "loop").clipped_sums(
+        start, ([0], [0]), [(x, torch.tensor([0, 1]))], clip_norm=1.0
+    )
+    assert torch.equal(start, before)
+    assert torch.equal(x, torch.ones(2, 3))
+
+
+def test_more_than_can_be_looked_at_is_refused(monkeypatch):
+    monkeypatch.setattr("overhear.training.own.kept._MOST", 1_000)
+    with pytest.raises(InputError, match="more than 1,000 objects"):
+        _summed(Keeps(behind_a_table))
