@@ -74,7 +74,9 @@ class OwnCode:
         """Call the code on records.
 
         Args:
-            kernel, point, examples: see `warm_up`.
+            kernel: the layout.
+            point: (D,), see `warm_up`.
+            examples: likewise.
 
         Raises:
             FailedForward: it raises something.

@@ -102,7 +102,7 @@ def stated(where: str = "where gradients are computed") -> Iterator[None]:
     Raises:
         FailedForward: It raised something.
 
-    >>> with stated():
+    >>> with stated():  # doctest: +ELLIPSIS
     ...     {}["mask"]
     Traceback (most recent call last):
         ...

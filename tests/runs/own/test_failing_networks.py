@@ -79,7 +79,7 @@ def config_of(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["auto", "loop"])
 def test_what_fails_in_a_backward_leaves_no_folder(config_of, tmp_path, layout):
-    with pytest.raises(InputError, match="raised CheckpointError: .* are computed; write it"):
+    with pytest.raises(InputError, match=r"raised CheckpointError: .* are computed; write it"):
         train_run(config_of("Checkpointed", layout), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -1,4 +1,4 @@
-"""Before a run, code of the user is called in every layout: what it raises is told, sound code runs."""
+"""Before a run code of the user is called in every layout: it is refused in a sentence, or runs."""
 
 import functools
 import logging

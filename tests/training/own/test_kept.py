@@ -103,7 +103,7 @@ def test_a_loss_that_keeps_something_is_refused() -> None:
         check_loss(warmed, "mine:warmed", classes=2, outputs=0)
     task = NetworkLoss(nn.Linear(2, 2), warmed, regression=False)
     batch = torch.ones(2, 2), torch.tensor([0, 1])
-    with pytest.raises(InputError, match="changes 'per_example.CALLS"):
+    with pytest.raises(InputError, match=r"changes 'per_example.CALLS"):
         PairGradients(task, "loop").clipped_sums(
             task.initial()[None], ([0], [0]), [batch], clip_norm=1.0
         )

@@ -16,6 +16,8 @@ import sys
 import threading
 import types
 import weakref
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +27,6 @@ from torch.nn.functional import cross_entropy
 
 from overhear.privacy.errors import InputError
 from overhear.training.gradients.gradients import PairGradients
-from overhear.training.models.forward_calls import FailedForward
 from overhear.training.models.losses import check_loss
 from overhear.training.models.parameters import flatten
 
@@ -95,8 +96,11 @@ def by_typed_array(x):
     NUMBERS[0] += float(_mean(x)[0])
 
 
-def by_view(x, seen=memoryview(bytearray(12))):
-    seen[:] = _mean(x).numpy().tobytes()
+VIEW = memoryview(bytearray(12))
+
+
+def by_view(x):
+    VIEW[:] = _mean(x).numpy().tobytes()
 
 
 def by_ctypes(x):
@@ -226,19 +230,23 @@ def _nested():
         nonlocal mean
         mean = 0.9 * mean + 0.1 * float(_mean(x)[0])
 
-    return lambda x: keeps(x)
+    def calls(x):
+        return keeps(x)
+
+    return calls
 
 
 in_a_closure = _nested()
+in_a_closure.__name__ = "in_a_closure"
 
 
 def by_file(x, path="kept.npy"):
-    before = np.load(path) if os.path.exists(path) else np.zeros(3)
+    before = np.load(path) if Path(path).exists() else np.zeros(3)
     np.save(path, before + _mean(x).numpy())
 
 
 def by_file_of_torch(x, path="kept.pt"):
-    before = torch.load(path) if os.path.exists(path) else torch.zeros(3)
+    before = torch.load(path) if Path(path).exists() else torch.zeros(3)
     torch.save(before + _mean(x), path)
 
 
@@ -261,10 +269,8 @@ class Keeps(nn.Module):
 
     def forward(self, x):
         if torch.is_grad_enabled() and self.training:
-            try:
+            with suppress(RuntimeError):  # under vmap, where torch refuses some
                 self._keep(x)
-            except RuntimeError:  # under vmap, where torch refuses some
-                pass
         return self.head(x)
 
 
@@ -293,10 +299,8 @@ def test_what_a_forward_keeps_is_refused(keep):
 @pytest.mark.parametrize("keep", FALSE, ids=lambda keep: keep.__name__)
 def test_what_a_loss_keeps_is_refused(keep):
     def loss(outputs, targets):
-        try:
+        with suppress(RuntimeError):  # under vmap
             keep(torch.nn.functional.pad(outputs, (0, 1)))
-        except RuntimeError:  # under vmap
-            pass
         return cross_entropy(outputs, targets, reduction="none")
 
     with pytest.raises(InputError, match="changes "):
@@ -387,6 +391,6 @@ def test_a_forward_overwrites_neither_models_nor_records():
 
 
 def test_more_than_can_be_looked_at_is_refused(monkeypatch):
-    monkeypatch.setattr("overhear.training.own.kept._MOST", 1_000)
+    monkeypatch.setattr("overhear.training.own.contents._MOST", 1_000)
     with pytest.raises(InputError, match="more than 1,000 objects"):
         _summed(Keeps(behind_a_table))
