@@ -39,11 +39,11 @@ class OwnCode:
 
     def __init__(self, objective: nn.Module | Task) -> None:
         self._watch = Watch(objective)
-        is_module = isinstance(objective, nn.Module)
-        self._what = "the network's forward" if is_module else "the loss, or the network's forward,"
-        self.is_there = not self._watch.is_empty or (
-            is_module and unknown_forward(objective) is not None
-        )
+        self.is_there = not self._watch.is_empty
+        self._what = "the loss, or the network's forward,"
+        if isinstance(objective, nn.Module):
+            self.is_there |= unknown_forward(objective) is not None
+            self._what = "the network's forward"
         self._witness: tuple[Tensor, Examples, Tensor] | None = None
 
     def warm_up(self, kernel: Kernel, point: Tensor, examples: Examples) -> None:

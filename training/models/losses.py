@@ -145,7 +145,8 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
 
     watch = Watch(loss)  # what is filled once was filled above
     with watch.calls(head):
-        again = _called(loss, made, targets, head)
+        if not torch.equal(together, _called(loss, made, targets, head)):
+            raise InputError(f"{head} differs from call to call; it must draw nothing at random")
         alone = torch.cat(
             [_called(loss, made[i : i + 1], targets[i : i + 1], head) for i in range(_PROBED)]
         )
@@ -153,8 +154,6 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
     with watch.calls(head):
         slopes = slopes_together()
         apart = torch.stack([slope(made[i], targets[i]) for i in range(_PROBED)])
-    if not torch.equal(together, again):
-        raise InputError(f"{head} differs from call to call; it must draw nothing at random")
     if not torch.allclose(together, alone, rtol=1e-4, atol=1e-5):
         raise InputError(
             f"{head} gives other numbers for {_PROBED} examples together than one by one; it must "
