@@ -133,9 +133,14 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
 
     slope = torch.func.grad(of_one)
 
-    def slopes_together() -> Tensor:
+    def one_by_one() -> Tensor:
+        parts = zip(made.split(1), targets.split(1), strict=True)
+        return torch.cat([_called(loss, *part, head) for part in parts])
+
+    def slopes() -> tuple[Tensor, Tensor]:
         try:
-            return torch.func.vmap(slope)(made, targets)
+            each = torch.stack([slope(made[i], targets[i]) for i in range(_PROBED)])
+            return torch.func.vmap(slope)(made, targets), each
         except (Exception, SystemExit) as error:  # the user's own code
             words = " ".join(str(error).split())[:200]
             raise InputError(
@@ -143,28 +148,28 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
                 "functions of torch, and torch.where in place of if"
             ) from error
 
-    watch = Watch(loss)  # what is filled once was filled above
+    # What is filled once is filled by the first calls. The last call of those that are watched is
+    # another than the last before them, and so is what it leaves behind.
+    one_by_one()
+    watch = Watch(loss)
     with watch.calls(head):
+        alone = one_by_one()
         if not torch.equal(together, _called(loss, made, targets, head)):
             raise InputError(f"{head} differs from call to call; it must draw nothing at random")
-        alone = torch.cat(
-            [_called(loss, made[i : i + 1], targets[i : i + 1], head) for i in range(_PROBED)]
-        )
-    slopes_together()
+    slopes()
     with watch.calls(head):
-        slopes = slopes_together()
-        apart = torch.stack([slope(made[i], targets[i]) for i in range(_PROBED)])
+        under_vmap, apart = slopes()
     if not torch.allclose(together, alone, rtol=1e-4, atol=1e-5):
         raise InputError(
             f"{head} gives other numbers for {_PROBED} examples together than one by one; it must "
             "treat the examples of a batch separately"
         )
-    if not torch.allclose(slopes, apart, rtol=1e-4, atol=1e-5, equal_nan=True):
+    if not torch.allclose(under_vmap, apart, rtol=1e-4, atol=1e-5, equal_nan=True):
         raise InputError(
             f"{head} has other gradients for {_PROBED} examples together than one by one; it must "
             "treat the examples of a batch separately, in its backward and under vmap too"
         )
-    if not bool(slopes.isfinite().all()) or not bool(slopes.any()):
+    if not bool(under_vmap.isfinite().all()) or not bool(under_vmap.any()):
         raise InputError(f"{head} has no gradient that is finite and not zero; nothing is learned")
 
 
