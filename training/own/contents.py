@@ -221,7 +221,7 @@ def _digest(values: Tensor) -> object:
         table = words.view(torch.int64).view(-1, _WORDS)
         sums = torch.cat([table.sum(0), table.sum(1)]).view(torch.uint8)
         raw = torch.cat([sums, raw[whole:]])
-    return hashlib.blake2b(memoryview(raw.cpu().numpy()), digest_size=16).digest()
+    return hashlib.blake2b(raw.cpu().numpy().tobytes(), digest_size=16).digest()
 
 
 def _of_array(value: np.ndarray) -> tuple[object, _Held]:

@@ -15,6 +15,7 @@ from overhear.training.models.evaluation import (
     evaluate,
     log_odds,
 )
+from overhear.training.models.forward_calls import FailedForward
 from overhear.training.models.parameters import flatten
 
 
@@ -148,5 +149,5 @@ class Moody(nn.Linear):
 def test_an_error_of_the_network_is_not_taken_for_one_of_vmap(monkeypatch):
     monkeypatch.setattr(evaluation, "_takes_many", lambda device: True)
     examples = Examples(torch.zeros(2, 4), torch.tensor([0, 1]))
-    with pytest.raises(KeyError):
+    with pytest.raises(FailedForward, match="KeyError: 'a layer', where it is evaluated"):
         evaluate(Moody(4, 2), torch.zeros(3, 10), examples, round=0)

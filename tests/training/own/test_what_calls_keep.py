@@ -303,7 +303,7 @@ def test_what_a_loss_keeps_is_refused(keep):
             keep(torch.nn.functional.pad(outputs, (0, 1)))
         return cross_entropy(outputs, targets, reduction="none")
 
-    with pytest.raises(InputError, match="changes |differs from call to call"):
+    with pytest.raises(InputError, match=r"changes |differs from call to call"):
         check_loss(loss, "mine:loss", classes=2, outputs=0)
 
 
