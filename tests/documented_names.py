@@ -62,7 +62,10 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 # What constants are that hold neither names nor a string.
-CONSTANTS = {"ALL": "The whole data of an agent in place of a batch, for `Round.local_update`."}
+CONSTANTS = {
+    "ALL": "The whole data of an agent in place of a batch, for `Round.local_update`.",
+    "NUMBERS": "The block of values that are one number an agent, for `Round.postprocess`.",
+}
 
 
 def table_of(name: str) -> str:

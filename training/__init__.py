@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .models.tasks import ClassWeights, Task
     from .step.handles import Agents, Edges, Server
     from .step.round import Round
-    from .step.values import ALL, Batch, Cohort, UndeclaredOperation
+    from .step.values import ALL, NUMBERS, Batch, Cohort, UndeclaredOperation
     from .tracing.round_trace import RoundTrace
     from .tracing.trace import AlgorithmTrace
 
@@ -35,6 +35,7 @@ __all__ = [
     "DATASET_NAMES",
     "GRAPH_NAMES",
     "MODEL_NAMES",
+    "NUMBERS",
     "Account",
     "Agents",
     "Algorithm",
@@ -83,6 +84,7 @@ __all__ = [
 _STANDS_IN = {
     "ALGORITHMS": "algorithms",
     "ALL": "step.values",
+    "NUMBERS": "step.values",
     "DATASET_NAMES": "data.load",
     "GRAPH_NAMES": "graphs.topologies",
     "MODEL_NAMES": "models.parameters",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import torch
@@ -328,7 +328,7 @@ class _Columns:
                 self._system.note_bound(self._column(group, i), float(group.bounds[i]))
             self._system.note(self._column(group, i), value=values[i] if own else None)
             wanted = owner == replay.trial.victim and self._number in replay.attacked
-            if isinstance(call, GradientCall) and group.block == 0:
+            if _is_plain(call) and group.block == 0:
                 key = (owner, place, int(call.owners[i]))
                 series = self._system.series.setdefault(key, Series(owner, [], [], []))
                 series.columns.append(self._column(group, i))
@@ -339,7 +339,7 @@ class _Columns:
                     recorded.local[place], row=i, column=self._column(group, i), round=self._number
                 )
                 self._system.targets.extend([] if change is None else [change])
-            if wanted and isinstance(call, GradientCall) and group.block == 0:
+            if wanted and _is_plain(call) and group.block == 0:
                 owner = int(call.owners[i])
                 name = f"round {self._number}, batch {group.batch}, at agent {owner}'s model"
                 self._system.targets.append(
@@ -393,3 +393,8 @@ class _Columns:
         ones, shape = np.ones(len(models)), (len(models), self._system.width)
         units = csr_array((ones, (np.arange(len(models)), columns)), shape=shape)
         self.equations.append(csr_array(self.carried[field] - units))
+
+
+def _is_plain(call: object) -> TypeGuard[GradientCall]:
+    """Whether a contribution is of gradients that nothing divided before they were clipped."""
+    return isinstance(call, GradientCall) and call.scales is None

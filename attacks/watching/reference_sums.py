@@ -164,6 +164,13 @@ class Oracle:
         Returns:
             (rows, D) float64, all blocks side by side.
         """
+        if call.scales is not None:
+            return torch.cat(
+                [
+                    self.contributions(_of_row(call, row, by), batches, users=users)
+                    for row, by in enumerate(call.scales.tolist())
+                ]
+            )
         if call.per is Per.USER:
             return self._by_user(call, batches, users)
         sums = self.sums(
@@ -207,6 +214,16 @@ class Oracle:
             with stated():
                 total += weight * self._gradients(point, inputs, targets)
         return total
+
+
+def _of_row(call: GradientCall, row: int, by: float) -> GradientCall:
+    """What was asked for in one row, whose vectors are divided by a number."""
+    return call._replace(
+        owners=call.owners[row : row + 1],
+        holders=call.holders[row : row + 1],
+        coefs=tuple(coef / by for coef in call.coefs),
+        scales=None,
+    )
 
 
 def _clipped(rows: Tensor, clip_norm: float | None) -> Tensor:

@@ -324,7 +324,13 @@ def check_by_records(built: Built, *, multiplier: float) -> None:
         bound.init, bound.step, graph=built.setting.graph, rounds=1, noise_multiplier=None
     )
     parts = [traced.start, *(part for part, _ in traced.rounds)]
-    groups = (g for part in parts for g in part.groups if isinstance(g, Contributions))
+    groups = [g for part in parts for g in part.groups if isinstance(g, Contributions)]
+    if any(g.scaled for g in groups):
+        raise InputError(
+            "a step with round.clipped_sums(..., scale=...) cannot be audited: a canary would be "
+            "clipped to another length for each scale; use `overhear.testing.check_algorithm`, "
+            "which checks that it does what was traced"
+        )
     if any(g.draws is not None and g.blame is None and g.users is None for g in groups):
         raise InputError(
             "a step with round.local_update or round.cohort cannot be audited: its contributions "

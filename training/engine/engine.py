@@ -20,6 +20,7 @@ from ..data.store import Held, moved, placed
 from ..device.copies import together_on_device
 from ..device.numbers import check_numbers
 from ..device.repetition import computing
+from ..gradients.counts import Counts
 from ..gradients.gradients import ClippedSums, PairGradients
 from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
@@ -106,6 +107,8 @@ class Engine:
         self._initial = initial.detach().to(setting.device, setting.dtype)
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
         self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
+
+        self._counts = functools.cache(functools.partial(_counts_of, setting))
 
         # How far the run is: a round that failed is not tried again under the same noise.
         self.round, self._kept = 0, self.setting.kept()
@@ -226,6 +229,7 @@ class Engine:
             taps=self.taps if to_taps else (),
             gathered=self.gathered if to_taps else None,
             public=public,
+            counts=self._counts,
         )
         if recorded is None:
             return made
@@ -425,6 +429,10 @@ class Engine:
             for k, v in snapshot.items()
         }
         self.state, self.round, self._public = self.state._replace(**fields), round, None
+
+
+def _counts_of(setting: Setting) -> Counts:
+    return Counts(setting.task or setting.model, device=setting.device, dtype=setting.dtype)
 
 
 def gradients_of(setting: Setting, *, drops: bool = True) -> ClippedSums:

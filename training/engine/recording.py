@@ -26,6 +26,7 @@ from .randomness import NoiseMaker
 
 __all__ = [
     "AddedNoise",
+    "CountCall",
     "GradientCall",
     "KeptNoise",
     "LocalCall",
@@ -51,6 +52,7 @@ class GradientCall(NamedTuple):
         clip_norm: bound on an example's vector, or on the mean; None where nothing is clipped.
         mean_of: the divisor where a batch's mean is clipped; None where its records are.
         per: whether the vector of each record is clipped, or the sum of each user's.
+        scales: (rows,) what each vector is divided by before it is clipped; None where by nothing.
     """
 
     models: Tensor
@@ -61,6 +63,7 @@ class GradientCall(NamedTuple):
     clip_norm: float | None
     mean_of: float | None = None
     per: Per = Per.RECORD
+    scales: Tensor | None = None
 
 
 class WholeCall(NamedTuple):
@@ -73,6 +76,16 @@ class WholeCall(NamedTuple):
 
     operation: str
     batches: tuple[int, ...] = ()
+
+
+class CountCall(NamedTuple):
+    """What one call of `count` was asked for.
+
+    Attributes:
+        batch: the call of `draw`.
+    """
+
+    batch: int
 
 
 class LocalCall(NamedTuple):
@@ -120,8 +133,8 @@ class Recorded:
     """What a round drew and computed, in the order of the trace's columns; for checks and attacks.
 
     Attributes:
-        contributions: the rows of each part that `clipped_sums`, `clipped_mean`, `local_update` or
-            `bounded` gave, and what an `average` took of a cohort.
+        contributions: the rows of each part that `clipped_sums`, `count`, `clipped_mean`,
+            `local_update` or `bounded` gave, and what an `average` took of a cohort.
         calls: for each of `contributions` the call that made it; None for what `bounded` made.
         asked: what `local_update` and `clipped_mean` were asked for, from before they did it.
         local: by position in `contributions` what a call of `local_update` began with.
@@ -141,7 +154,7 @@ class Recorded:
     """
 
     contributions: list[Tensor] = field(default_factory=list)
-    calls: list[GradientCall | WholeCall | None] = field(default_factory=list)
+    calls: list[GradientCall | WholeCall | CountCall | None] = field(default_factory=list)
     asked: list[LocalSteps | MeanOf] = field(default_factory=list)
     local: dict[int, LocalCall] = field(default_factory=dict)
     noise: list[Tensor] = field(default_factory=list)
@@ -259,13 +272,23 @@ class Recording(Delegated):
         coefs: Sequence[Coef],
         clip_norm: float | None,
         per: Per,
+        scale: Agents | None = None,
     ) -> tuple[P, ...]:
         how: dict[str, Any] = {"batch": batch, "coefs": coefs, "clip_norm": clip_norm}
-        parts = super()._clipped_sums(points, **how, per=per)
+        parts = super()._clipped_sums(points, **how, per=per, scale=scale)
         call = self._call(points, **how)._replace(per=per)
+        if scale is not None:
+            by = scale.rows.to(call.models.dtype)[:, 0]
+            call = call._replace(scales=by[call.holders].clone())
         self._recorded.contributions += [part.rows.clone() for part in parts]
         self._recorded.calls += [call] * len(parts)
         return parts
+
+    def _count(self, fn: PureFunction, point: Agents, *, batch: Batch, **how: Any) -> Agents:
+        made = super()._count(fn, point, batch=batch, **how)
+        self._recorded.contributions.append(made.rows.clone())
+        self._recorded.calls.append(CountCall(batch.call))
+        return made
 
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None

@@ -9,6 +9,7 @@ row has the same noise wherever it is made.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +22,10 @@ from ..data.dataset import Examples
 from ..device.copies import on_device
 from ..functions.projection import no_projection, projection
 from ..functions.purity import PureFunction
+from ..gradients.counts import Counts
 from ..gradients.gradients import ClippedSums
 from ..gradients.whole_vectors import clipped, local_change, sums_of
+from ..step.counts import Of, checked_scale
 from ..step.floor import INITIAL, NO_FLOOR, RANDOM, RESULT, TABLE
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
@@ -79,6 +82,7 @@ class TensorRound(Operations):
         taps: called with every message before it is delivered.
         gathered: rounds whose messages rank 0 hears whole.
         public: compares public values with the floor of the round; nothing where None.
+        counts: gives what counts records; there is none outside of a run.
     """
 
     def __init__(
@@ -99,8 +103,10 @@ class TensorRound(Operations):
         taps: Sequence[Tap] = (),
         gathered: Gathered | None = None,
         public: PublicValues | None = None,
+        counts: Callable[[], Counts] | None = None,
     ) -> None:
         self._links, self._index = links, index
+        self._counts = counts or _no_counts
         self._sizes = (len(initial),) if sizes is None else tuple(sizes)
         self._initial = initial.split(self._sizes)
         self._gradients, self._draw, self._randomness = gradients, draw, randomness
@@ -215,9 +221,11 @@ class TensorRound(Operations):
         coefs: Sequence[Coef],
         clip_norm: float | None,
         per: Per,
+        scale: Agents | None = None,
     ) -> tuple[P, ...]:
         kind = type(points[0][0])
-        sums = self._sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm, per=per)
+        how: dict[str, Any] = {"batch": batch, "clip_norm": clip_norm, "per": per}
+        sums = self._sums(points, coefs=coefs, scale=scale, **how)
         parts = sums.split(self._sizes, dim=1)
         return tuple(self._of_active(kind(part)) for part in parts)
 
@@ -241,20 +249,47 @@ class TensorRound(Operations):
         coefs: Sequence[Coef],
         clip_norm: float | None,
         per: Per = Per.RECORD,
+        scale: Agents | None = None,
         as_one: bool = False,
     ) -> Tensor:
         """Clipped sums; `as_one` where the caller clips them whole, and nothing here is."""
         models, owners = stacked(points, sizes=self._sizes, links=self._links)
         links, on_links = self._links, isinstance(points[0][0], Edges)
         users = self._users_of(batch.call) if per is Per.USER else None
-        return sums_of(self._gradients, users, as_one=as_one)(
-            models,
-            (owners, links.on_host(links.receivers_here) if on_links else list(range(len(owners)))),
-            self._records[batch.call],
+        holders = links.on_host(links.receivers_here) if on_links else list(range(len(owners)))
+        made = functools.partial(
+            sums_of(self._gradients, users, as_one=as_one),
+            batches=self._records[batch.call],
             clip_norm=clip_norm,
-            coefficients=[by_coordinate(coef, sizes=self._sizes, like=models) for coef in coefs],
             pairs_of_run=self._rows_in_all(points[0][0]),
         )
+        weights = [by_coordinate(coef, sizes=self._sizes, like=models) for coef in coefs]
+        if scale is None:
+            return made(models, (owners, holders), coefficients=weights)
+        # clip(g / c), row by row: who divides has a number of its own.
+        by = checked_scale(scale.rows)
+        out = models.new_zeros(len(owners), models.shape[-1])
+        for row, (owner, holder) in enumerate(zip(owners, holders, strict=True)):
+            divided = [weight / by[holder] for weight in weights]
+            out[row] = made(models, ([owner], [holder]), coefficients=divided)[0]
+        return out
+
+    def _count(
+        self,
+        fn: PureFunction,
+        point: Agents,
+        *,
+        batch: Batch,
+        of: Of,
+        released: tuple[Agents, ...],
+    ) -> Agents:
+        rows = point.rows
+        if rows.shape[1] != self._sizes[0] or len(self._sizes) > 1:
+            raise UndeclaredOperation("round.count of a task with dual variables, or at no model")
+        given = [self._as_given(value).rows for value in released]
+        of_batches = self._counts().of_batches
+        found = of_batches(fn, rows, self._records[batch.call], of=of, released=given)
+        return self._of_active(Agents(found))
 
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
@@ -435,3 +470,7 @@ class TensorRound(Operations):
         )
         self._public_values.note(RESULT, made.rows)
         return made
+
+
+def _no_counts() -> Counts:
+    raise UndeclaredOperation("round.count outside of a run: there is no network to ask")

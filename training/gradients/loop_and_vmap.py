@@ -92,10 +92,16 @@ class OfModel:
 
     def loss(self, pieces: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """See `Objective.loss`."""
+        return cross_entropy(self._logits(pieces, x), y.unsqueeze(0))
+
+    def outputs(self, pieces: dict[str, Tensor], x: Tensor) -> Tensor:
+        """(classes,) what the network gives for inputs (*shape)."""
+        return self._logits(pieces, x)[0]
+
+    def _logits(self, pieces: dict[str, Tensor], x: Tensor) -> Tensor:
         inputs = x.unsqueeze(0).clone()  # which a forward may overwrite
         with sdpa_kernel(SDPBackend.MATH):  # no other attention has a rule for vmap
-            logits = self._calls(pieces, inputs)
-        return cross_entropy(logits, y.unsqueeze(0))
+            return self._calls(pieces, inputs)
 
 
 class OfTask:

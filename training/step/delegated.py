@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...privacy.batches.drawing import Scheme
 from ..functions.purity import PureFunction
+from .counts import Of
 from .local_steps import LocalSteps
 from .operations import Coef, Operations, P, V
 from .public_numbers import PublicKind, PublicNumbers
@@ -102,12 +103,26 @@ class Delegated(Operations):
         coefs: Sequence[Coef],
         clip_norm: float | None,
         per: Per,
+        scale: Agents | None = None,
     ) -> tuple[P, ...]:
         seen = [tuple(self._seen(value) for value in point) for point in points]
+        by = None if scale is None else self._seen(scale)
         parts: tuple[P, ...] = self._inner.clipped_sums(
-            *seen, batch=batch, coefs=coefs, clip_norm=clip_norm, per=per
+            *seen, batch=batch, coefs=coefs, clip_norm=clip_norm, per=per, scale=by
         )
         return parts
+
+    def _count(
+        self,
+        fn: PureFunction,
+        point: Agents,
+        *,
+        batch: Batch,
+        of: Of,
+        released: tuple[Agents, ...],
+    ) -> Agents:
+        given = self._seen(point), [self._seen(value) for value in released]
+        return self._inner.count(fn, given[0], batch=batch, of=of, released=given[1])
 
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None

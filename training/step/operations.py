@@ -20,6 +20,7 @@ from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
+from .counts import Of
 from .local_steps import LocalSteps, checked_rate
 from .memory import remembered
 from .public_numbers import PublicKind, PublicNumbers
@@ -125,12 +126,18 @@ class Operations(ABC):
         coefs: Sequence[Coef] = (1.0,),
         clip_norm: float | None,
         per: str = Per.RECORD,
+        scale: Agents | None = None,
     ) -> Any:
         """See `Round.clipped_sums`."""
         of = Per(per)
         check_drawn(batch, self._drawn, clipped=of)
         blocks = _split_points(points, coefs)
-        sums = self._clipped_sums(blocks, batch=batch, coefs=coefs, clip_norm=clip_norm, per=of)
+        how: dict[str, Any] = {} if scale is None else {"scale": scale}
+        if scale is not None:
+            check_holder("clipped_sums with scale", scale, Agents)
+        sums = self._clipped_sums(
+            blocks, batch=batch, coefs=coefs, clip_norm=clip_norm, per=of, **how
+        )
         return sums if isinstance(points[0], tuple) else sums[0]
 
     @abstractmethod
@@ -142,8 +149,37 @@ class Operations(ABC):
         coefs: Sequence[Coef],
         clip_norm: float | None,
         per: Per,
+        scale: Agents | None = None,
     ) -> tuple[P, ...]:
         """`clipped_sums` after the checks that both kinds of round share."""
+
+    def count(
+        self,
+        fn: PureFunction,
+        point: Agents,
+        *,
+        batch: Batch,
+        of: str = Of.LOSS,
+        released: Sequence[Agents] = (),
+    ) -> Agents:
+        """See `Round.count`."""
+        what = Of(of)
+        check_drawn(batch, self._drawn)
+        for value in (point, *released):
+            check_holder("count", value, Agents)
+        return self._count(fn, point, batch=batch, of=what, released=tuple(released))
+
+    @abstractmethod
+    def _count(
+        self,
+        fn: PureFunction,
+        point: Agents,
+        *,
+        batch: Batch,
+        of: Of,
+        released: tuple[Agents, ...],
+    ) -> Agents:
+        """`count` after the checks that all kinds of round share."""
 
     def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None

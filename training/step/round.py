@@ -118,6 +118,7 @@ class Round:
         coefs: Sequence[Coef] = ...,
         clip_norm: float | None,
         per: str = ...,
+        scale: Agents | None = ...,
     ) -> P: ...
 
     @overload
@@ -128,6 +129,7 @@ class Round:
         coefs: Sequence[Coef] = ...,
         clip_norm: float | None,
         per: str = ...,
+        scale: Agents | None = ...,
     ) -> tuple[P, ...]: ...
 
     def clipped_sums(
@@ -137,6 +139,7 @@ class Round:
         coefs: Sequence[Coef] = (1.0,),
         clip_norm: float | None,
         per: str = "record",
+        scale: Agents | None = None,
     ) -> Any:
         """Sum over the holder's batch of per-example gradients, each clipped.
 
@@ -156,6 +159,8 @@ class Round:
             coefs: a public number for each point, or a tuple of one for each of its blocks.
             clip_norm: bound on one example's vector; without one its influence has no bound.
             per: "user" clips the sum of each user's vectors in place of each by itself.
+            scale: (A, 1) positive numbers that count as seen, by which the holder of a row divides
+                its vectors before they are clipped: clip(g / c), within `clip_norm` whatever c is.
 
         Raises:
             UndeclaredOperation: a batch of another round, points of several holders or of
@@ -163,7 +168,39 @@ class Round:
             ValueError: coefficients that are not finite, or not one a point or block.
         """
         how = {"coefs": coefs, "clip_norm": clip_norm, **unusual(per)}
+        if scale is not None:
+            how["scale"] = scale
         return _do(self, "clipped_sums", *points, batch=batch, **how)
+
+    def count(
+        self,
+        fn: Callable[..., Tensor | bool | float],
+        point: Agents,
+        *,
+        batch: Batch,
+        of: str = "loss",
+        released: Sequence[Agents] = (),
+    ) -> Agents:
+        """(A, 1) how many records of the agent's batch the function says yes to.
+
+            sum over b in batch of  min(max(fn(of b), 0), 1)
+
+        A record moves it by at most 1. What is no finite number counts as 0.
+
+        Args:
+            fn: of one record: its "loss" at `point`, the "norm" of its gradient, or its "outputs",
+                (classes,), and target; and then the agent's row of each of `released`.
+            point: the models; they count as seen.
+            batch: of this round.
+            of: what `fn` is given of a record.
+            released: values that count as seen.
+
+        Raises:
+            UndeclaredOperation: a batch of another round, or a function that carries something.
+            ValueError: another `of`, or a function that does not return one number.
+        """
+        pure = _SCRIPT.__get__(self).purified(fn, "count")
+        return _do(self, "count", pure, point, batch=batch, of=of, released=released)
 
     def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None

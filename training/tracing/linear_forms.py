@@ -43,6 +43,7 @@ class Contributions:
     `draws` says which batches the record may be in where that is not the one batch at
     `sampling_rate`, and `cohort` the call that drew who takes part, where not everybody does.
     `users` says what was drawn, records or whole users, where the sum of each user is clipped.
+    `scaled` says whether vectors are divided by a number that is seen before they are clipped.
     """
 
     start: int
@@ -57,6 +58,7 @@ class Contributions:
     draws: Draws | None = None
     cohort: int | None = None
     users: Per | None = None
+    scaled: bool = False
 
     @property
     def size(self) -> int:

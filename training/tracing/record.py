@@ -183,6 +183,7 @@ class Recorder:
         bound: float | None,
         reach: Reach,
         per: Per,
+        scaled: bool = False,
     ) -> list[LinearForms]:
         """A column for each row and block of sums; the blocks of a row are parts of one vector.
 
@@ -199,6 +200,7 @@ class Recorder:
             bound: of a vector; None of one without a bound.
             reach: of a record whose own vector is clipped.
             per: what is clipped as one.
+            scaled: whether it is divided by what is seen before.
         """
         of_user = per is Per.USER
         most = math.inf if bound is None else 2.0 * bound if of_user else bound
@@ -216,6 +218,7 @@ class Recorder:
                 reach=Reach.BALL if of_user else reach,
                 draws=Draws(()) if batch.per is Per.USER else None,
                 users=batch.per if of_user else None,
+                scaled=scaled,
             )
             for i, block in enumerate(blocks)
         ]

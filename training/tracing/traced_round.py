@@ -13,11 +13,13 @@ from torch import Tensor
 from ...privacy.participation import Draws, Reach
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
+from ..step.counts import Of
 from ..step.floor import INITIAL, RANDOM, RESULT
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.public_numbers import PublicNumbers
 from ..step.values import (
+    NUMBERS,
     SERVER,
     Agents,
     Batch,
@@ -158,6 +160,7 @@ class TracedRound(Operations):
         coefs: Sequence[Coef],
         clip_norm: float | None,
         per: Per = Per.RECORD,
+        scale: Agents | None = None,
         reach: Reach = Reach.SUM,
     ) -> tuple[P, ...]:
         del coefs  # public; the bound is on the combination, whatever they are
@@ -168,13 +171,45 @@ class TracedRound(Operations):
             self._record.note_given(*point)
             for value in point:
                 self._record.count_as_seen(value, GRADIENTS_AT)
+        if scale is not None:
+            self._record.note_given(scale)
+            self._record.count_as_seen(scale, "scale of what is clipped")
 
         kind, owners = type(points[0][0]), self._holders(points[0][0])
         here, bound = self._graph.active[owners], checked_clip_norm(clip_norm)
         rows = self._record.clipped(
-            batch, blocks, owners=owners, here=here, bound=bound, reach=reach, per=per
+            batch,
+            blocks,
+            owners=owners,
+            here=here,
+            bound=bound,
+            reach=reach,
+            per=per,
+            scaled=scale is not None,
         )
         return tuple(kind(part) for part in rows)
+
+    def _count(
+        self,
+        fn: PureFunction,
+        point: Agents,
+        *,
+        batch: Batch,
+        of: Of,
+        released: tuple[Agents, ...],
+    ) -> Agents:
+        del fn, of  # each record's number is clipped to [0, 1], whatever the function makes of it
+        self._record.take((batch.call,))
+        if self._record.rows(point, "count").block:
+            raise UndeclaredOperation("round.count at other values than parameters: give a model")
+        self._record.note_given(point, *released)
+        self._record.count_as_seen(point, "model at which records are counted")
+        for value in released:
+            self._record.count_as_seen(value, "released input of count")
+        here, owners = self._graph.active, np.arange(self.agents)
+        how: dict[str, Any] = {"owners": owners, "here": here, "bound": 1.0}
+        (rows,) = self._record.clipped(batch, [NUMBERS], reach=Reach.SUM, per=Per.RECORD, **how)
+        return Agents(rows)
 
     def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None

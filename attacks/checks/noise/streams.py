@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +80,7 @@ def stream_check(
     made, broken = _bare(setting, bound, traces, planned, randomness, generator)
     ran = {one.number for one in made}
     exact, spread, shapes, fresh = Finding(), Finding(), Finding(), Finding()
-    sources = [_drawn(made)]
+    sources = [_drawn(made, setting, randomness)]
     sources.append(_by_hand(setting, traces, ran, randomness, width=sources[0].values.shape[1]))
     every = _Sources(
         np.concatenate([of.places for of in sources]), np.concatenate([of.values for of in sources])
@@ -138,13 +138,24 @@ def _bare(
     return made + later, broken
 
 
-def _drawn(made: Iterable[BareRound]) -> _Sources:
+def _drawn(made: Sequence[BareRound], setting: Setting, randomness: SecretRandomness) -> _Sources:
+    """All sources of rounds that ran; those of single numbers, such as counts, are drawn longer."""
+    width = max((z.shape[1] for one in made for z in one.sources), default=_WIDTH)
     places, values = list[NDArray[np.int64]](), list[NDArray[np.floating]]()
     for one in made:
         for call, z in enumerate(one.sources):
             at = np.empty((len(z), 3), dtype=np.int64)
             at[:, 0], at[:, 1], at[:, 2] = one.number, call, np.arange(len(z))
             places.append(at)
+            if z.shape[1] < width:
+                z = randomness.normal(
+                    round=one.number,
+                    call=call,
+                    rows=list(range(len(z))),
+                    width=width,
+                    dtype=setting.dtype,
+                    device=setting.device,
+                ).cpu()
             values.append(z.numpy())
     return _joined(places, values)
 
@@ -320,7 +331,7 @@ def _note_shapes(
     width = max(_WIDTH, min(2**15, _SHAPE_VALUES // (rows * count)))
     engine = bare_engine(setting, bound, width=width, randomness=randomness, scripts=traces.scripts)
     made, _ = bare_rounds(engine, rounds=range(1, count + 1), start=False, seconds=_SECONDS)
-    drawn = _drawn(made)
+    drawn = _drawn(made, setting, randomness)
     if not len(drawn.values):
         return 0
     names = [
