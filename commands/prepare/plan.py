@@ -168,9 +168,9 @@ def plan(
         said: dict[str, object] = {} if far is None else {"recipients": far.dump()}
         if ready is not None:
             verdicts = {name: str(one.verdict) for name, one in traced.items()}
-            said["check"] = {"attack": ready.attack, "audit": ready.audit, "traced": verdicts}
-            if ready.items is not None:
-                said["check"] |= {"items": ready.items.dump()}
+            items = {} if ready.items is None else {"items": ready.items.dump()}
+            shown = {"attack": ready.attack, "audit": ready.audit, "traced": verdicts}
+            said["check"] = shown | items
         if decision is not None:
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)

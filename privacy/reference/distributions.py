@@ -136,7 +136,8 @@ def _within(kind: Kind, interval: float, *, tails: float) -> PrivacyLossDistribu
 
 def _grid(low: float, high: float, interval: float) -> Array:
     """Multiples of the interval around both ends, in nats."""
-    return interval * np.arange(math.floor(low / interval), math.ceil(high / interval) + 1)
+    steps = np.arange(math.floor(low / interval), math.ceil(high / interval) + 1)
+    return np.asarray(interval * steps, dtype=np.float64)
 
 
 def _dots(grid: Array, deltas: Array, interval: float) -> PLDPmf:

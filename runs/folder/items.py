@@ -48,6 +48,9 @@ def items_of(
             most=statement.at_once,
         )
     found = Items(source=d.source, left_out=shown, tied=tied_items(data))
-    for words in found.tied if notice is not None else ():
-        notice(f"Warning: {words}; a figure of a record holds where items are made of one alone")
+    if notice is not None:
+        for words in found.tied:
+            notice(
+                f"Warning: {words}; a figure of a record holds where items are made of one alone"
+            )
     return found

@@ -167,7 +167,7 @@ class Round:
                 different blocks, or a coefficient that is no public number.
             ValueError: coefficients that are not finite, or not one a point or block.
         """
-        how = {"coefs": coefs, "clip_norm": clip_norm, **unusual(per)}
+        how: dict[str, Any] = {"coefs": coefs, "clip_norm": clip_norm, **unusual(per)}
         if scale is not None:
             how["scale"] = scale
         return _do(self, "clipped_sums", *points, batch=batch, **how)

@@ -134,20 +134,22 @@ def charges(
     if len(finite) < len(batches):
         return [Charge(math.inf if of else 0.0) for of in moved]
     sums: dict[object, list[int]] = {}
-    for number, (of, kind) in enumerate(zip(moved, kinds, strict=True)):
-        key = number if kind is None or not of else (kind, _as_one(view, of))
+    for number, (own, kind) in enumerate(zip(moved, kinds, strict=True)):
+        key = number if kind is None or not own else (kind, _as_one(view, own))
         sums.setdefault(key, []).append(number)
     # What is left is each by itself, or shares noise with the others.
     heads = [of[0] for of in sums.values()]
     shared = _share_noise(view, [[c for c, _ in moved[head]] for head in heads])
     if shared:
-        together = view.shares([list(zip(*moved[head], strict=True)) or [[], []] for head in heads])
+        together = view.shares(
+            [([c for c, _ in moved[head]], [bound for _, bound in moved[head]]) for head in heads]
+        )
         for head, mu in zip(heads, together, strict=True):
             mus[head] = mu
     found = [Charge(0.0)] * len(batches)
-    for head, of in zip(heads, sums.values(), strict=True):
+    for head, added in zip(heads, sums.values(), strict=True):
         if mus[head] > 0:
-            found[head] = Charge(mus[head], len(of), shares=shared or len(of) > 1)
+            found[head] = Charge(mus[head], len(added), shares=shared or len(added) > 1)
     return found
 
 
