@@ -49,6 +49,7 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_view, "squared_joint_sensitivity", smaller)
 
 
+@pytest.mark.slow
 def test_it_agrees_adversary_by_adversary(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-account", run]) == 0
     said = capsys.readouterr().out
@@ -60,6 +61,7 @@ def test_it_agrees_adversary_by_adversary(run: str, capsys: pytest.CaptureFixtur
         assert one["second"] == pytest.approx(one["first"], rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fault")
 def test_a_contradiction_ends_with_exit_code_4(
     run: str, capsys: pytest.CaptureFixture[str]

@@ -232,7 +232,8 @@ class _Asked:
         if verdict is not Verdict.CONTRADICTED:
             for who, victim in self._pairs(name, first):
                 other = second.moves(who, victim)
-                if _below(stated, other.sum_of_squares) or (other.shared and math.isfinite(stated)):
+                found, _ = _compared(ours, _theirs(other, rates=rates, agent=agent))
+                if found is Verdict.CONTRADICTED or (other.shared and math.isfinite(stated)):
                     return Verdict.CONTRADICTED, other.sum_of_squares, _more(who, victim)
         return verdict, square, because
 

@@ -54,12 +54,6 @@ def check_agreement(found: Mapping[str, TracedTwice]) -> None:
         assert one.second == pytest.approx(one.first, rel=1e-9), (name, one)
 
 
-@pytest.mark.parametrize("name", ["dpdl", "decor", "dp-cga", "dp-netfleet"])
-def test_two_tracers_agree(name: str) -> None:
-    found = checked(name, adversaries=["eavesdropper", "neighbour"], graph="ring:4", rounds=2)
-    check_agreement(found)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), FORMS)
 def test_two_tracers_agree_on_the_registry(name: str, form: Form) -> None:
@@ -212,6 +206,7 @@ def test_a_fault_of_the_first_tracer_is_found(
     assert said in found.because
 
 
+@pytest.mark.slow
 def test_a_batch_that_the_first_tracer_counts_as_two_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -229,6 +224,7 @@ def _twice(self: TracedRound, of: Original, *given: Any, **named: Any) -> Any:
     return batch_twice(of, self, *given, **named)
 
 
+@pytest.mark.slow
 def test_another_pair_that_is_told_more_and_another_rate_are_found() -> None:
     known = account("dpdl", **{**RUN, "graph": "star:5", "adversaries": ["eavesdropper"]})
     [(name, stated)] = known.joint_sensitivities.items()
@@ -246,6 +242,7 @@ def test_another_pair_that_is_told_more_and_another_rate_are_found() -> None:
     assert "more batches at sampling rate 0.1" in found.because
 
 
+@pytest.mark.slow
 def test_more_than_is_told_is_looser_and_contradicts_nothing() -> None:
     known = account("dpdl", **{**RUN, "adversaries": ["eavesdropper"]})
     [(name, stated)] = known.joint_sensitivities.items()
