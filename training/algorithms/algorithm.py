@@ -15,7 +15,7 @@ from ...privacy.published.claim import PublishedClaim
 from ...privacy.raised import line_of, told
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
-from ..step.final_release import EVERYTHING, FinalRelease, released_fields
+from ..step.final_release import FinalRelease, released_fields
 from .learning_rates import LearningRates, at_rates
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Bound(NamedTuple):
     weights: Sums = Sums.BOTH
     blocks: int | None = None
     noise_multiplier: float | None = None
-    release: FinalRelease = EVERYTHING
+    release: FinalRelease = FinalRelease()
 
 
 def check_weights(graph: Topology, needed: Sums) -> None:

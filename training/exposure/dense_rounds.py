@@ -26,7 +26,7 @@ from ...privacy.errors import UnsupportedView
 from ...privacy.view.leak import in_round
 from ...privacy.view.view import View
 from ...privacy.view.whole_run import Rows, StreamedView
-from ..step.final_release import EVERYTHING, FinalRelease
+from ..step.final_release import NOTHING, FinalRelease
 from ..tracing.linear_forms import Contributions, Known
 from ..tracing.round_trace import RoundTrace
 from ..tracing.scripts import state_column
@@ -131,7 +131,7 @@ class DenseRound(NamedTuple):
         victims: Sequence[int],
         *,
         closed: bool,
-        release: FinalRelease = EVERYTHING,
+        release: FinalRelease = NOTHING,
     ) -> DenseRound:
         """The round with the contributions of `victims`; other agents' are held fixed."""
         rows = RoundRows.of(part, adversary, closed=closed, release=release)
@@ -191,7 +191,7 @@ class RoundRows(NamedTuple):
         adversary: Adversary,
         *,
         closed: bool,
-        release: FinalRelease = EVERYTHING,
+        release: FinalRelease = NOTHING,
     ) -> RoundRows:
         """The rows of a traced round; if not `closed` messages alone are seen."""
         rows, names, unseen = part.seen_rows(adversary, end_state=False, closed=closed)

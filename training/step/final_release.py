@@ -17,7 +17,7 @@ from ...privacy.view.leak import final_row
 from .perform import histories_of
 from .values import Agents
 
-__all__ = ["EVERYTHING", "FinalRelease", "released_fields"]
+__all__ = ["NOTHING", "FinalRelease", "released_fields"]
 
 
 def released_fields(released: object, *, model: object = "x") -> tuple[str, ...] | None:
@@ -79,19 +79,18 @@ class FinalRelease(NamedTuple):
         Raises:
             ValueError: a name that no field of `Agents` has.
         """
-        histories = histories_of(state)
-        named = state._asdict()
-        whole = [
-            name
-            for name, held in named.items()
-            if isinstance(held, Agents) and name not in histories
-        ]
+        histories, named, whole = histories_of(state), state._asdict(), _whole(state)
         for name in (self.model, *(self.fields or ())):
             if name not in whole:
                 key = "model" if name == self.model else "released"
                 why = _instead(name, named, whole, histories)
                 raise InputError(f"{key} of the algorithm names {name!r}, {why}")
         return FinalRelease(self.model, tuple(name for name in whole if self.includes(name)))
+
+    @classmethod
+    def everything(cls, state: Any) -> FinalRelease:
+        """Every field of a state that can be released, of whoever declares nothing."""
+        return cls(fields=tuple(_whole(state)))
 
     def row_names(self, field: str, rows: int) -> list[str]:
         """What the released rows of a field are called.
@@ -102,7 +101,14 @@ class FinalRelease(NamedTuple):
         return [final_row(i, None if field == self.model else field) for i in range(rows)]
 
 
-EVERYTHING = FinalRelease()  # where nothing is declared
+NOTHING = FinalRelease(fields=())  # of a round that is not the last one
+
+
+def _whole(state: Any) -> list[str]:
+    """The fields that can be released: values of agents, but no history."""
+    histories = histories_of(state)
+    named = state._asdict().items()
+    return [name for name, held in named if isinstance(held, Agents) and name not in histories]
 
 
 def _instead(

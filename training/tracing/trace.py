@@ -20,7 +20,7 @@ from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.missing import ReducedGraph, number_of_sets, reduced, sets_missing
-from ..step.final_release import EVERYTHING, FinalRelease
+from ..step.final_release import FinalRelease
 from ..step.missing import alike_agents, check_unaware, check_weights, uses_links
 from ..step.perform import Performed, perform
 from .equivalent_rounds import EarlierRounds, repeats
@@ -51,19 +51,19 @@ class AlgorithmTrace(NamedTuple):
         noise_multiplier: at which noise it was made; None where nobody said, so that it shows what
             is sent and gives no figure.
         scripts: what a run of the same algorithm has to follow.
+        release: which fields of the state leave after the last round, by name.
         without: where agents may be missing from rounds, sets of those that are and the trace of
             the same rounds without them.
         alike: agents that change places with each other in these sets, of which some stand for all.
-        release: which fields of the state leave after the last round.
     """
 
     start: RoundTrace
     rounds: Sequence[tuple[RoundTrace, int]]
     noise_multiplier: float | None
     scripts: PlannedScripts
+    release: FinalRelease
     without: Sequence[tuple[frozenset[int], AlgorithmTrace]] = ()
     alike: frozenset[int] = frozenset()
-    release: FinalRelease = EVERYTHING
 
     def per_multiplier(self, mu: float) -> float:
         """A mu of this trace times its noise multiplier: the joint sensitivity.
@@ -124,7 +124,7 @@ def trace(
     begun = perform(with_copies(init), first, number=0)
     start = RoundTrace(first.finish(begun.state))
     state = begun.state
-    release = EVERYTHING if release is None else release.of(state)
+    release = FinalRelease.everything(state) if release is None else release.of(state)
 
     # Each graph twice, if there are so many rounds. A step that reads the round's number, or
     # carries public tensors that change, has no two rounds alike, and every round is traced.
@@ -139,7 +139,7 @@ def trace(
             apart, scripts = _every_round(
                 init, step, begun, start.record, graph=graph, rounds=rounds
             )
-            return AlgorithmTrace(start, apart, noise_multiplier, scripts, release=release)
+            return AlgorithmTrace(start, apart, noise_multiplier, scripts, release)
         every.append(call)
         if of in turns and not (repeats(turns[of].record, one.record) and calls[of].does_as(call)):
             raise UnsupportedView(
@@ -165,9 +165,9 @@ def trace(
     # The same round again and again, or the graphs in turn.
     if len(graph.graphs) == 1:
         (only,) = turns.values()
-        return AlgorithmTrace(start, [(only, rounds)], noise_multiplier, scripts, release=release)
+        return AlgorithmTrace(start, [(only, rounds)], noise_multiplier, scripts, release)
     in_turn = [(turns[graph.at(index)], 1) for index in range(1, rounds + 1)]
-    return AlgorithmTrace(start, in_turn, noise_multiplier, scripts, release=release)
+    return AlgorithmTrace(start, in_turn, noise_multiplier, scripts, release)
 
 
 def with_missing(

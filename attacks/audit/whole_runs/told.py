@@ -35,7 +35,7 @@ from torch import Tensor
 from ....privacy.adversary import Adversary
 from ....privacy.view.whole_run import Rows, StreamedView
 from ....training.exposure.dense_rounds import RoundRows
-from ....training.step.final_release import EVERYTHING, FinalRelease
+from ....training.step.final_release import NOTHING, FinalRelease
 from ....training.tracing.linear_forms import Contributions
 from ....training.tracing.round_trace import RoundTrace
 from ..canaries import HappenedRound
@@ -89,7 +89,7 @@ class Told:
         adversary: whose view.
         hosts: whose contributions are looked for.
         count: n, of directions; 0 for the information alone.
-        release: which fields of the state leave after the last round.
+        release: which fields of the state leave after the last round; none where it is not played.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Told:
         hosts: Sequence[int],
         *,
         count: int = 0,
-        release: FinalRelease = EVERYTHING,
+        release: FinalRelease = NOTHING,
     ) -> None:
         self.adversary, self.hosts = adversary, list(hosts)
         self.columns: dict[int, list[Column]] = {host: [] for host in hosts}

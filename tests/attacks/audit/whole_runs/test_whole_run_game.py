@@ -84,7 +84,7 @@ def measured(game, *, mu, seed=0):
 def test_no_more_is_told_of_a_run_than_is_proven(who):
     """By messages and last models alone; to who reads all links it is all of it."""
     game = game_of(who=who, bands=3, hosts=(0,))
-    told = Told(who, [0])
+    told = Told(who, [0], release=game.traces.release)
     traces = game.traces
     for part in [traces.start, *(p for p, count in traces.rounds for _ in range(count))]:
         told.expect(part)
