@@ -32,7 +32,7 @@ class Assumed(NamedTuple):
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "A1": (),
     "A2": ("points",),
-    "A3": ("messages", "residuals", "sums"),
+    "A3": ("messages", "residuals", "sums", "rows"),
     "A4": ("sampler",),
     "A5": ("residuals", "knowledge"),
     "A6": (),

@@ -214,13 +214,13 @@ def test_the_help_names_the_adversaries():
     assert "all-others" in shown
 
 
-def checked(log, *, failed=(), **changed):
+def checked(log, *, failed=(), names=("messages", "residuals", "rows", "sampler"), **changed):
     """conformance.json of a log as it is."""
     digest = hashlib.sha256(log.read_bytes()).hexdigest()
     checks = [
         {"name": name, "verdict": "failed" if name in failed else "passed", "p": None, "tests": 1,
          "words": "A test."}
-        for name in ("messages", "residuals", "sampler")
+        for name in names
     ]  # fmt: skip
     said = "declared; contradicted by residuals" if failed else "declared; checked in rounds 1, 2"
     held = {
@@ -240,7 +240,7 @@ def test_a_checked_log_passes_a_policy_that_asks_for_it(capsys, log, policy):
     assert told(capsys, "report", log.parent)[0] == 0
     page = (log.parent / "report.html").read_text()
     assert "declared; checked in rounds 1, 2, not proven" in page
-    assert "the checks of messages and residuals passed in rounds 1, 2" in page
+    assert "the checks of messages and residuals and rows passed in rounds 1, 2" in page
     found = json.loads((log.parent / "declared.json").read_text())
     assert found["status"] == "declared, checked"
     assert [row["checked"] for row in found["assumptions"]] == [
@@ -251,6 +251,13 @@ def test_a_checked_log_passes_a_policy_that_asks_for_it(capsys, log, policy):
         True,
         False,
     ]
+
+
+def test_a_check_that_compared_no_rows_is_one_of_a_list_that_is_declared(capsys, log, policy):
+    checked(log, names=("messages", "residuals", "sampler"))
+    path = policy(evidence='declared = "checked"')
+    code, out, _ = told(capsys, "check", log.parent, "--policy", path)
+    assert (code, "checked in rounds 1, 2 but for rows" in " ".join(out.split())) == (5, True)
 
 
 def test_a_log_that_was_changed_after_the_check_is_declared_alone(capsys, log, policy):
