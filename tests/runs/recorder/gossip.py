@@ -98,6 +98,7 @@ def play(
             ledger.release(
                 t, kind="model", to=1 - k, noise=STD,
                 value=value, batch=batch, point=point, known=known, scale=-STEP,
+                rows=each if own_noise else None,
             )  # fmt: skip
             sent.append(value)
         model = torch.stack(sent).mean(dim=0)
