@@ -160,4 +160,4 @@ def _blank(epsilons: Array, rate: float, distance: float) -> Array:
     x = (epsilons + np.log(0.5 + np.sqrt(0.25 + c))) / d + 1.5 * d
     lost = (1.0 - q) * (1.0 - inverse) * np.exp(epsilons + log_ndtr(-x))
     lost += q * np.exp(epsilons + log_ndtr(d - x))
-    return np.maximum(q * ndtr(2.0 * d - x) - lost, 0.0)
+    return np.asarray(np.maximum(q * ndtr(2.0 * d - x) - lost, 0.0), dtype=np.float64)
