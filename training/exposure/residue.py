@@ -106,7 +106,8 @@ class Residues:
                     f"{self._released.names[row]}: what it holds of agent {victim}'s data cancels "
                     "to rounding error, which the run's floats do send and no noise unknown to "
                     f"{adversary.name} hides; leave the terms that cancel out of the step, and add "
-                    "noise to a clipped sum before anything else"
+                    "noise to a clipped sum, or to a change of round.local_update, before anything "
+                    "else: x + (change + noise)"
                 )
 
     def _masks(self, adversary: Adversary) -> tuple[np.ndarray, np.ndarray]:

@@ -172,6 +172,11 @@ class TracedRound(Operations):
             for value in point:
                 self._record.count_as_seen(value, GRADIENTS_AT)
         if scale is not None:
+            if self._record.rows(scale, "clipped_sums").block != NUMBERS:
+                raise UndeclaredOperation(
+                    "round.clipped_sums with a scale that is not one number an agent: give what "
+                    "round.of_agents((A, 1)), or a function with block=NUMBERS, made"
+                )
             self._record.note_given(scale)
             self._record.count_as_seen(scale, "scale of what is clipped")
 
