@@ -30,7 +30,7 @@ import numpy as np
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.participation import Draws
 from ...privacy.view.view import UnsupportedView, View
-from ..tracing.batches import Charge, Key, Sensitivity, charges, found_of, joined, kinds
+from ..tracing.batches import Charge, Key, Sensitivity, charges, joined, kinds
 from ..tracing.linear_forms import Messages, NoiseSources
 from ..tracing.round_trace import RoundTrace
 from .implied_messages import Relations
@@ -213,7 +213,7 @@ class AdversaryView:
         drawn = [draws for _, _, draws in batches]
         alike = kinds(drawn, reaches) if sums else [None] * len(drawn)
         charged = local.charges([(held, bounds) for held, bounds, _ in batches], alike)
-        found = found_of(trace, charged, batches, reaches)
+        found = trace.found(charged, batches, reaches)
         return joined(found, list(by_key), unit=trace.unit)
 
     def local_to(self, contributions: Sequence[int]) -> LocalColumns:

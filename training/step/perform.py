@@ -84,8 +84,8 @@ def perform(
             f"{told(error)}{line_of(error)}; mend it"
         ) from error
     end = _closed(returned, script, state)
-    end = end._replace(**{k: operations.held(k, v) for k, v in _values(end)})  # of tables, too
-    end = _with_absent(operations, state, end)
+    kept = {k: operations.held(k, v) for k, v in _values(end)}  # of public tables, too
+    end = _with_absent(operations, state, end._replace(**kept))
     entries = script.finished()
     if watch is not None:
         watch.settle(at_end=True)

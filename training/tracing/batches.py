@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.view import View
 
-if TYPE_CHECKING:
-    from .round_trace import RoundTrace
-
-__all__ = ["Charge", "Key", "Sensitivity", "charges", "found_of", "joined", "kinds"]
+__all__ = ["Charge", "Key", "Sensitivity", "charges", "joined", "kinds"]
 
 Key = tuple[int, int | None]  # the calls of `draw` and `cohort`
 
@@ -134,22 +131,21 @@ def charges(
     if len(finite) < len(batches):
         return [Charge(math.inf if of else 0.0) for of in moved]
     sums: dict[object, list[int]] = {}
-    for number, (own, kind) in enumerate(zip(moved, kinds, strict=True)):
-        key = number if kind is None or not own else (kind, _as_one(view, own))
+    for number, (of, kind) in enumerate(zip(moved, kinds, strict=True)):
+        key = number if kind is None or not of else (kind, _as_one(view, of))
         sums.setdefault(key, []).append(number)
     # What is left is each by itself, or shares noise with the others.
     heads = [of[0] for of in sums.values()]
     shared = _share_noise(view, [[c for c, _ in moved[head]] for head in heads])
     if shared:
-        together = view.shares(
-            [([c for c, _ in moved[head]], [bound for _, bound in moved[head]]) for head in heads]
-        )
+        blocks = [([c for c, _ in moved[head]], [b for _, b in moved[head]]) for head in heads]
+        together = view.shares(blocks)
         for head, mu in zip(heads, together, strict=True):
             mus[head] = mu
     found = [Charge(0.0)] * len(batches)
-    for head, added in zip(heads, sums.values(), strict=True):
+    for head, same in zip(heads, sums.values(), strict=True):
         if mus[head] > 0:
-            found[head] = Charge(mus[head], len(added), shares=shared or len(added) > 1)
+            found[head] = Charge(mus[head], len(same), shares=shared or len(same) > 1)
     return found
 
 
@@ -180,38 +176,3 @@ def _share_noise(view: View, blocks: Sequence[Sequence[int]]) -> bool:
     of = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
     across = of[:, None] != of[None, :]
     return bool(across.any() and share[across].max() > 1e-9)
-
-
-def found_of(
-    trace: RoundTrace,
-    charged: Sequence[Charge],
-    batches: Sequence[tuple[Sequence[int], Sequence[float], Draws]],
-    reaches: Sequence[tuple[Reach, bool]],
-) -> list[Sensitivity]:
-    """What each batch of a victim costs by its charge, and the reason in words."""
-    found = []
-    for one, (columns, bounds, draws), (reach, meets) in zip(
-        charged, batches, reaches, strict=True
-    ):
-        count = trace.count(columns)
-        because = trace.reason(one.mu, bounds, count=count, draws=draws)
-        if one.summed > 1:
-            because = (
-                f"{one.summed} batches enter what is released as one sum, each drawn on its own, "
-                "and a record moves it once for each that it is in"
-            )
-        elif one.shares:
-            because = f"{because}; its noise is that of other batches, too, counted jointly"
-        found.append(
-            Sensitivity(
-                one.mu,
-                draws,
-                count * one.summed,
-                because,
-                reach,
-                meets or (one.shares and reach is Reach.BALL),
-                summed=one.summed,
-                shares=one.shares,
-            )
-        )
-    return found

@@ -22,7 +22,7 @@ from ...privacy.participation import Draws, Reach
 from ...privacy.view.leak import in_round, leak_sentence
 from ...privacy.view.view import UnsupportedView, View
 from ..step.values import Per
-from .batches import Key, Sensitivity, charges, found_of, joined, kinds
+from .batches import Charge, Key, Sensitivity, charges, joined, kinds
 from .linear_forms import Contributions, Known, Messages, NoiseSources
 from .record import RoundRecord
 from .sparse_rows import pruned, widened
@@ -209,13 +209,48 @@ class RoundTrace:
         batches = list(by_key.values())
         held, reaches = [(columns, bounds) for columns, bounds, _ in batches], self.reaches(victim)
         charged = charges(view, held, kinds([draws for _, _, draws in batches], reaches))
-        found = found_of(self, charged, batches, reaches)
+        found = self.found(charged, batches, reaches)
         for at, (columns, _) in enumerate(held):
             if math.isinf(found[at].mu) and (shown := view.leaks(columns)):
                 names = [name if round is None else in_round(name, round) for name in shown]
                 said = (found[at].because, leak_sentence(names))
                 found[at] = found[at]._replace(because="; ".join(part for part in said if part))
         return joined(found, list(by_key), unit=self.unit)
+
+    def found(
+        self,
+        charged: Sequence[Charge],
+        batches: Sequence[tuple[Sequence[int], Sequence[float], Draws]],
+        reaches: Sequence[tuple[Reach, bool]],
+    ) -> list[Sensitivity]:
+        """What each batch of a victim costs by its charge, and the reason in words."""
+        found = []
+        for one, (columns, bounds, draws), (reach, meets) in zip(
+            charged, batches, reaches, strict=True
+        ):
+            count = self.count(columns)
+            because = self.reason(one.mu, bounds, count=count, draws=draws)
+            if one.summed > 1:
+                because = (
+                    f"{one.summed} batches enter what is released as one sum, each drawn on its "
+                    "own, and a record moves it once for each that it is in"
+                )
+            elif one.shares:
+                because = f"{because}; its noise is that of other batches, too, counted jointly"
+            ball = reach is Reach.BALL
+            found.append(
+                Sensitivity(
+                    one.mu,
+                    draws,
+                    count * one.summed,
+                    because,
+                    reach,
+                    meets or (one.shares and ball),
+                    summed=one.summed,
+                    shares=one.shares,
+                )
+            )
+        return found
 
     def reaches(self, victim: int) -> list[tuple[Reach, bool]]:
         """Of each batch of `of_victim` its reach, and whether it and another one interleave."""
