@@ -24,6 +24,7 @@ from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...training.engine.recording import GradientCall
 from ...training.own.algorithms import algorithm_named
+from ...training.step.parts import Parts
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
@@ -396,5 +397,9 @@ class _Columns:
 
 
 def _is_plain(call: object) -> TypeGuard[GradientCall]:
-    """Whether a contribution is of gradients that nothing divided before they were clipped."""
-    return isinstance(call, GradientCall) and call.scales is None
+    """Whether a contribution is of gradients that are clipped as they are, each as one vector."""
+    return (
+        isinstance(call, GradientCall)
+        and call.scales is None
+        and not isinstance(call.clip_norm, Parts)
+    )

@@ -31,6 +31,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import GradientCall
 from ...training.models.forward_calls import ForwardCalls, stated
 from ...training.models.tasks import Task
+from ...training.step.parts import ClipNorm, Parts
 from ...training.step.values import Per
 
 __all__ = ["Oracle"]
@@ -74,7 +75,7 @@ class Oracle:
         *,
         batches: Sequence[tuple[Tensor, Tensor]],
         holders: Sequence[int] | Tensor,
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
         coefs: Sequence[float | Tensor] = (1.0,),
     ) -> Tensor:
         """Sums of clipped per-example gradients, one row for each pair.
@@ -98,7 +99,7 @@ class Oracle:
                 f"models of shape {tuple(models.shape)} with {len(coefs)} coefs must be (P, M, D) "
                 "with one coefficient a point"
             )
-        if clip_norm is not None and not 0 < clip_norm < math.inf:
+        if isinstance(clip_norm, int | float) and not 0 < clip_norm < math.inf:
             raise InputError(f"clip_norm={clip_norm} must be a number > 0; None does not clip")
         points = models.detach().cpu().double()
         weights = [of.cpu().double() if isinstance(of, Tensor) else float(of) for of in coefs]
@@ -226,8 +227,11 @@ def _of_row(call: GradientCall, row: int, by: float) -> GradientCall:
     )
 
 
-def _clipped(rows: Tensor, clip_norm: float | None) -> Tensor:
-    """Rows no longer than the bound."""
+def _clipped(rows: Tensor, clip_norm: ClipNorm) -> Tensor:
+    """Rows no longer than the bound, or each of their parts than its own."""
+    if isinstance(clip_norm, Parts):
+        each = zip(rows.split(clip_norm.sizes, dim=1), clip_norm.bounds, strict=True)
+        return torch.cat([_clipped(part, bound) for part, bound in each], dim=1)
     if clip_norm is None:
         return rows
     lengths = rows.square().sum(dim=1, keepdim=True).sqrt()

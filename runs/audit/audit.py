@@ -327,9 +327,9 @@ def check_by_records(built: Built, *, multiplier: float) -> None:
     groups = [g for part in parts for g in part.groups if isinstance(g, Contributions)]
     if any(g.scaled for g in groups):
         raise InputError(
-            "a step with round.clipped_sums(..., scale=...) cannot be audited: a canary would be "
-            "clipped to another length for each scale; use `overhear.testing.check_algorithm`, "
-            "which checks that it does what was traced"
+            "a step with round.clipped_sums(..., scale=...) or parts=... cannot be audited: a "
+            "canary would be clipped to another length for each; use "
+            "`overhear.testing.check_algorithm`, which checks that it does what was traced"
         )
     if any(g.draws is not None and g.blame is None and g.users is None for g in groups):
         raise InputError(

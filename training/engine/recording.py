@@ -18,6 +18,7 @@ from ..functions.purity import PureFunction
 from ..step.delegated import Delegated
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V
+from ..step.parts import ClipNorm
 from ..step.values import SERVER, Agents, Batch, Cohort, Edges, Per, Server, Value
 from ..tracing.linear_forms import Group, Known
 from .function_calls import Calls
@@ -49,7 +50,8 @@ class GradientCall(NamedTuple):
         holders: (rows,) for each contribution the agent whose batch it sums over.
         coefs: (P,) numbers, or (D,) tensors where blocks differ.
         batch: the call of `draw`.
-        clip_norm: bound on an example's vector, or on the mean; None where nothing is clipped.
+        clip_norm: bound on an example's vector, or on its parts, or on the mean; None where nothing
+            is clipped.
         mean_of: the divisor where a batch's mean is clipped; None where its records are.
         per: whether the vector of each record is clipped, or the sum of each user's.
         scales: (rows,) what each vector is divided by before it is clipped; None where by nothing.
@@ -60,7 +62,7 @@ class GradientCall(NamedTuple):
     holders: Tensor
     coefs: tuple[float | Tensor, ...]
     batch: int
-    clip_norm: float | None
+    clip_norm: ClipNorm
     mean_of: float | None = None
     per: Per = Per.RECORD
     scales: Tensor | None = None
@@ -270,7 +272,7 @@ class Recording(Delegated):
         *,
         batch: Batch,
         coefs: Sequence[Coef],
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
         per: Per,
         scale: Agents | None = None,
     ) -> tuple[P, ...]:
@@ -324,7 +326,7 @@ class Recording(Delegated):
         *,
         batch: Batch,
         coefs: Sequence[Coef],
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
     ) -> GradientCall:
         models, owners = stacked(points, sizes=self._sizes, links=self._links)
         return GradientCall(

@@ -29,6 +29,7 @@ from ..step.counts import Of, checked_scale
 from ..step.floor import INITIAL, NO_FLOOR, RANDOM, RESULT, TABLE
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
+from ..step.parts import ClipNorm, Parts
 from ..step.public_numbers import PublicNumbers
 from ..step.values import (
     ALL,
@@ -219,7 +220,7 @@ class TensorRound(Operations):
         *,
         batch: Batch,
         coefs: Sequence[Coef],
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
         per: Per,
         scale: Agents | None = None,
     ) -> tuple[P, ...]:
@@ -247,7 +248,7 @@ class TensorRound(Operations):
         *,
         batch: Batch,
         coefs: Sequence[Coef],
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
         per: Per = Per.RECORD,
         scale: Agents | None = None,
         as_one: bool = False,
@@ -257,9 +258,17 @@ class TensorRound(Operations):
         links, on_links = self._links, isinstance(points[0][0], Edges)
         users = self._users_of(batch.call) if per is Per.USER else None
         holders = links.on_host(links.receivers_here) if on_links else list(range(len(owners)))
+        records = self._records[batch.call]
+        if isinstance(clip_norm, Parts):
+            if sum(clip_norm.sizes) != models.shape[-1]:
+                raise InputError(
+                    f"parts={clip_norm.sizes} of round.clipped_sums have {sum(clip_norm.sizes)} "
+                    f"coordinates, and a vector has {models.shape[-1]}"
+                )
+            users = users or [torch.arange(len(of.targets)) for of in records]
         made = functools.partial(
             sums_of(self._gradients, users, as_one=as_one),
-            batches=self._records[batch.call],
+            batches=records,
             clip_norm=clip_norm,
             pairs_of_run=self._rows_in_all(points[0][0]),
         )

@@ -24,6 +24,7 @@ from ..data.dataset import Examples
 from ..device.copies import on_device
 from ..device.memory import elements_at_once
 from ..step.local_steps import LocalSteps
+from ..step.parts import ClipNorm, Parts
 from ..step.values import Batch
 from .clipping import Coefficient, check_clip_norm, clipped_rows
 from .gradients import Batch as Records
@@ -111,8 +112,11 @@ def sums_to_clip(
     )
 
 
-def clipped(gradients: ClippedSums, rows: Tensor, clip_norm: float | None) -> Tensor:
+def clipped(gradients: ClippedSums, rows: Tensor, clip_norm: ClipNorm) -> Tensor:
     """Rows (E, D) within the bound; what is not finite is zero where the gradients drop it."""
+    if isinstance(clip_norm, Parts):
+        each = zip(rows.split(clip_norm.sizes, dim=1), clip_norm.bounds, strict=True)
+        return torch.cat([clipped(gradients, part, bound) for part, bound in each], dim=1)
     return clipped_rows(rows, clip_norm, drops=_drops(gradients))
 
 
@@ -157,16 +161,19 @@ class ByUser:
         pairs: tuple[Indices, Indices],
         batches: Sequence[Records],
         *,
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
         coefficients: Sequence[Coefficient] = (1.0,),
         pairs_of_run: int | None = None,
     ) -> Tensor:
         """See `PairGradients.clipped_sums`; the bound is on the sum of each user's gradients.
 
+        Of parts each is clipped by itself; a record may be a user of its own.
+
         Raises:
             ValueError: a batch of which nobody says whose its records are, beside the errors there.
         """
-        check_clip_norm(clip_norm)
+        for bound in clip_norm.bounds if isinstance(clip_norm, Parts) else (clip_norm,):
+            check_clip_norm(bound)
         by_owner = [_parts(*of) for of in zip(batches, self._users, strict=True)]
         owners, holders = ([int(i) for i in of] for of in pairs)
         work = [
@@ -183,7 +190,7 @@ class ByUser:
                 models,
                 ([one.owner for one in some], list(range(len(some)))),
                 [one.records for one in some],
-                clip_norm=clip_norm,
+                clip_norm=clip_norm.whole if isinstance(clip_norm, Parts) else clip_norm,
                 coefficients=coefficients,
                 pairs_of_run=pairs_of_run,
             )

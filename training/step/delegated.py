@@ -12,6 +12,7 @@ from ..functions.purity import PureFunction
 from .counts import Of
 from .local_steps import LocalSteps
 from .operations import Coef, Operations, P, V
+from .parts import ClipNorm
 from .public_numbers import PublicKind, PublicNumbers
 from .values import Agents, Batch, Cohort, Edges, Per, Server, Value
 
@@ -101,7 +102,7 @@ class Delegated(Operations):
         *,
         batch: Batch,
         coefs: Sequence[Coef],
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
         per: Per,
         scale: Agents | None = None,
     ) -> tuple[P, ...]:

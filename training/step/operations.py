@@ -23,6 +23,7 @@ from ..graphs.graph import Graph
 from .counts import Of
 from .local_steps import LocalSteps, checked_rate
 from .memory import remembered
+from .parts import ClipNorm, clip_norm_of
 from .public_numbers import PublicKind, PublicNumbers
 from .values import (
     Agents,
@@ -124,20 +125,19 @@ class Operations(ABC):
         *points: Any,
         batch: Batch,
         coefs: Sequence[Coef] = (1.0,),
-        clip_norm: float | None,
+        clip_norm: float | tuple[float, ...] | ClipNorm,
         per: str = Per.RECORD,
         scale: Agents | None = None,
+        parts: Sequence[int] | None = None,
     ) -> Any:
         """See `Round.clipped_sums`."""
-        of = Per(per)
+        of, within = Per(per), clip_norm_of(clip_norm, parts)
         check_drawn(batch, self._drawn, clipped=of)
         blocks = _split_points(points, coefs)
         how: dict[str, Any] = {} if scale is None else {"scale": scale}
         if scale is not None:
             check_holder("clipped_sums with scale", scale, Agents)
-        sums = self._clipped_sums(
-            blocks, batch=batch, coefs=coefs, clip_norm=clip_norm, per=of, **how
-        )
+        sums = self._clipped_sums(blocks, batch=batch, coefs=coefs, clip_norm=within, per=of, **how)
         return sums if isinstance(points[0], tuple) else sums[0]
 
     @abstractmethod
@@ -147,7 +147,7 @@ class Operations(ABC):
         *,
         batch: Batch,
         coefs: Sequence[Coef],
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
         per: Per,
         scale: Agents | None = None,
     ) -> tuple[P, ...]:

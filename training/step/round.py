@@ -116,9 +116,10 @@ class Round:
         *points: P,
         batch: Batch,
         coefs: Sequence[Coef] = ...,
-        clip_norm: float | None,
+        clip_norm: float | tuple[float, ...] | None,
         per: str = ...,
         scale: Agents | None = ...,
+        parts: Sequence[int] | None = ...,
     ) -> P: ...
 
     @overload
@@ -127,9 +128,10 @@ class Round:
         *points: tuple[P, ...],
         batch: Batch,
         coefs: Sequence[Coef] = ...,
-        clip_norm: float | None,
+        clip_norm: float | tuple[float, ...] | None,
         per: str = ...,
         scale: Agents | None = ...,
+        parts: Sequence[int] | None = ...,
     ) -> tuple[P, ...]: ...
 
     def clipped_sums(
@@ -137,9 +139,10 @@ class Round:
         *points: Any,
         batch: Batch,
         coefs: Sequence[Coef] = (1.0,),
-        clip_norm: float | None,
+        clip_norm: float | tuple[float, ...] | None,
         per: str = "record",
         scale: Agents | None = None,
+        parts: Sequence[int] | None = None,
     ) -> Any:
         """Sum over the holder's batch of per-example gradients, each clipped.
 
@@ -157,10 +160,13 @@ class Round:
                 gradients on model m of d's batch, computed at and held by d.
             batch: of this round.
             coefs: a public number for each point, or a tuple of one for each of its blocks.
-            clip_norm: bound on one example's vector; without one its influence has no bound.
+            clip_norm: bound on one example's vector; without one its influence has no bound. A
+                tuple has one for each of `parts`.
             per: "user" clips the sum of each user's vectors in place of each by itself.
             scale: (A, 1) positive numbers that count as seen, by which the holder of a row divides
                 its vectors before they are clipped: clip(g / c), within `clip_norm` whatever c is.
+            parts: coordinates of consecutive parts of a vector, which are clipped one by one; the
+                whole is then within the root of the sum of their squared bounds.
 
         Raises:
             UndeclaredOperation: a batch of another round, points of several holders or of
@@ -170,6 +176,8 @@ class Round:
         how: dict[str, Any] = {"coefs": coefs, "clip_norm": clip_norm, **unusual(per)}
         if scale is not None:
             how["scale"] = scale
+        if parts is not None:
+            how["parts"] = tuple(parts)
         return _do(self, "clipped_sums", *points, batch=batch, **how)
 
     def count(

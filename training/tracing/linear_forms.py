@@ -43,7 +43,8 @@ class Contributions:
     `draws` says which batches the record may be in where that is not the one batch at
     `sampling_rate`, and `cohort` the call that drew who takes part, where not everybody does.
     `users` says what was drawn, records or whole users, where the sum of each user is clipped.
-    `scaled` says whether vectors are divided by a number that is seen before they are clipped.
+    `scaled` says whether vectors are divided by a number that is seen before they are clipped, or
+    clipped in parts.
     """
 
     start: int

@@ -200,7 +200,7 @@ class Recorder:
             bound: of a vector; None of one without a bound.
             reach: of a record whose own vector is clipped.
             per: what is clipped as one.
-            scaled: whether it is divided by what is seen before.
+            scaled: whether it is divided by what is seen before, or clipped in parts.
         """
         of_user = per is Per.USER
         most = math.inf if bound is None else 2.0 * bound if of_user else bound

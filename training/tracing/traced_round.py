@@ -17,6 +17,7 @@ from ..step.counts import Of
 from ..step.floor import INITIAL, RANDOM, RESULT
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
+from ..step.parts import ClipNorm, Parts
 from ..step.public_numbers import PublicNumbers
 from ..step.values import (
     NUMBERS,
@@ -158,7 +159,7 @@ class TracedRound(Operations):
         *,
         batch: Batch,
         coefs: Sequence[Coef],
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
         per: Per = Per.RECORD,
         scale: Agents | None = None,
         reach: Reach = Reach.SUM,
@@ -181,7 +182,8 @@ class TracedRound(Operations):
             self._record.count_as_seen(scale, "scale of what is clipped")
 
         kind, owners = type(points[0][0]), self._holders(points[0][0])
-        here, bound = self._graph.active[owners], checked_clip_norm(clip_norm)
+        here, apart = self._graph.active[owners], isinstance(clip_norm, Parts)
+        bound = checked_clip_norm(clip_norm.whole if isinstance(clip_norm, Parts) else clip_norm)
         rows = self._record.clipped(
             batch,
             blocks,
@@ -190,7 +192,7 @@ class TracedRound(Operations):
             bound=bound,
             reach=reach,
             per=per,
-            scaled=scale is not None,
+            scaled=scale is not None or apart,
         )
         return tuple(kind(part) for part in rows)
 
