@@ -141,6 +141,7 @@ class _Asked:
             records=self.statement.records_per_person,
             encrypted=self.encrypted,
             seconds=seconds,
+            released=run.algorithm.released,
         )
 
     def held(self, name: str, first: JointSensitivity, second: SecondTrace) -> TracedTwice:
@@ -216,7 +217,7 @@ class _Asked:
         if second.remembers and math.isfinite(stated):
             because = "noise is carried from round to round, and rounds are accounted for apart"
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
-        if moves.shared and math.isfinite(stated):
+        if _is_shared(moves, first, self.noise) and math.isfinite(stated):
             because = "batches of one round are told with noise in common, and accounted for apart"
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
         rates = not any(_is_in_turn(one) for one in first.releases)
@@ -233,9 +234,29 @@ class _Asked:
             for who, victim in self._pairs(name, first):
                 other = second.moves(who, victim)
                 found, _ = _compared(ours, _theirs(other, rates=rates, agent=agent))
-                if found is Verdict.CONTRADICTED or (other.shared and math.isfinite(stated)):
+                if found is Verdict.CONTRADICTED or (
+                    _is_shared(other, first, self.noise) and math.isfinite(stated)
+                ):
                     return Verdict.CONTRADICTED, other.sum_of_squares, _more(who, victim)
         return verdict, square, because
+
+
+def _is_shared(moves: Moves, first: JointSensitivity, noise: float) -> bool:
+    """Whether batches of a round share noise, and are charged as if they did not.
+
+    A record that is in j batches of a sum moves it by no more than the j of them add up to, however
+    their noise is shared; so of batches that are charged as one each is compared by itself.
+
+    Raises:
+        NotAnswered: each is charged more than it moves by itself, as a certificate of all asks.
+    """
+    most = max((len(told) for _, told in moves.by_round), default=0)
+    if not moves.shared or max((one.summed for one in first.releases), default=1) >= most:
+        return False
+    apart = math.fsum(told.squared.high * n for n, of in moves.by_round for told in of)
+    if _below(apart, _square(first) / noise**2):
+        raise NotAnswered("batches of a round share noise, and are charged by a certificate")
+    return True
 
 
 _Key = tuple[float | None, float | None, bool]  # rate, that of its cohort, whether it is a ball
@@ -248,7 +269,7 @@ def _ours(first: JointSensitivity, noise: float, *, rates: bool) -> _Sizes:
         if one.joint_sensitivity > 0.0:
             key = _key(one.sampling_rate, one.cohort, one.reach is Reach.BALL, rates=rates)
             square = (one.joint_sensitivity / noise) ** 2
-            found.setdefault(key, []).append((square, one.rounds * one.several))
+            found.setdefault(key, []).append((square, one.rounds * one.several * one.summed))
     return {key: sorted(of, reverse=True) for key, of in found.items()}
 
 
@@ -337,7 +358,9 @@ def _more(who: Adversary, victim: int) -> str:
 
 
 def _square(first: JointSensitivity) -> float:
-    return math.fsum(one.joint_sensitivity**2 * one.rounds * one.several for one in first.releases)
+    return math.fsum(
+        one.joint_sensitivity**2 * one.rounds * one.several * one.summed for one in first.releases
+    )
 
 
 def _total(first: JointSensitivity) -> float:

@@ -16,9 +16,12 @@ from torch import Tensor
 from ...privacy.batches.drawing import Scheme
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
+from ..step.counts import Of
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, reply_order
-from ..step.values import Agents, Batch, Cohort, Edges, Per, Server, Value
+from ..step.parts import ClipNorm, Parts
+from ..step.public_numbers import PublicNumbers
+from ..step.values import NUMBERS, Agents, Batch, Cohort, Edges, Per, Server, Value
 from .dense_rows import Contribution, Kind, NotAnswered, Rows, Sources, bound_of, zeros
 
 __all__ = ["DenseRound", "Message"]
@@ -82,6 +85,11 @@ class DenseRound(Operations):
     def _there(self) -> np.ndarray[Any, Any]:
         return self._graph.active.astype(np.float64)
 
+    def held(self, field: str, value: Agents) -> Agents:
+        """See `Operations.held`."""
+        del field
+        return Agents(_rows(value))
+
     def kept(self, old: Agents, new: Agents) -> Agents:
         """See `Operations.kept`."""
         there = np.diag(self._there())
@@ -95,6 +103,10 @@ class DenseRound(Operations):
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`."""
         return Agents(table)
+
+    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
+        del asked  # everybody knows them
+        return Agents(zeros(self.agents, block))
 
     def of_edges(self, table: Tensor) -> Edges:
         """See `Round.of_edges`."""
@@ -129,9 +141,16 @@ class DenseRound(Operations):
         batches: Sequence[Batch],
         *,
         kind: str,
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
+        blocks: Sequence[int] | None = None,
     ) -> list[Rows]:
-        """A contribution for each row of a point, with a part in each of its blocks."""
+        """A contribution for each row of a point, with a part in each of its blocks.
+
+        The blocks are those of the points unless others are named. What is clipped in parts is
+        clipped whole, to the root of the sum of their squared bounds.
+        """
+        whole = clip_norm.whole if isinstance(clip_norm, Parts) else clip_norm
+        of_blocks = blocks or [_rows(point).block for point in points]
         rates = [batch.sampling_rate for batch in batches]
         # In any of several batches, each drawn on its own; the run's own rate is not known here.
         if len(batches) > 1 and any(rate is not None for rate in rates):
@@ -139,7 +158,7 @@ class DenseRound(Operations):
         columns: list[list[int]] = []
         for owner in self._owners(points[0]):
             if not self._graph.active[owner]:
-                columns.append([-1] * len(points))
+                columns.append([-1] * len(of_blocks))
                 continue
             one = Contribution(
                 owner=owner,
@@ -147,13 +166,12 @@ class DenseRound(Operations):
                 rate=rates[0] if rates else 1.0,
                 kind=kind,
                 users=any(batch.per is Per.USER for batch in batches),
-                bound=bound_of(clip_norm),
+                bound=bound_of(whole),
                 round=self._index,
             )
-            columns.append(self._sources.contribute(one, len(points)))
+            columns.append(self._sources.contribute(one, of_blocks))
         return [
-            Rows.at([of[at] for of in columns], block=_rows(point).block)
-            for at, point in enumerate(points)
+            Rows.at([of[at] for of in columns], block=block) for at, block in enumerate(of_blocks)
         ]
 
     def _clipped_sums(
@@ -162,10 +180,12 @@ class DenseRound(Operations):
         *,
         batch: Batch,
         coefs: Sequence[Coef],
-        clip_norm: float | None,
+        clip_norm: ClipNorm,
         per: Per,
+        scale: Agents | None = None,
     ) -> tuple[Any, ...]:
         del coefs  # the combination is clipped as one vector, whatever they are
+        self._counts_as_seen(*([] if scale is None else [scale]))
         for point in points:
             self._counts_as_seen(*point)
         kind = Kind.USERS if per is Per.USER else Kind.SUM
@@ -180,6 +200,21 @@ class DenseRound(Operations):
         self._counts_as_seen(point)
         (made,) = self._contribute([point], [batch], kind=Kind.BALL, clip_norm=clip_norm)
         return type(point)(made)
+
+    def _count(
+        self,
+        fn: PureFunction,
+        point: Agents,
+        *,
+        batch: Batch,
+        of: Of,
+        released: tuple[Agents, ...],
+    ) -> Agents:
+        del fn, of  # of each record a number in [0, 1], whatever they are
+        self._counts_as_seen(point, *released)
+        how: dict[str, Any] = {"kind": Kind.SUM, "clip_norm": 1.0, "blocks": [NUMBERS]}
+        (made,) = self._contribute([point], [batch], **how)
+        return Agents(made)
 
     def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
         self._counts_as_seen(point)
@@ -256,7 +291,7 @@ class DenseRound(Operations):
             if not isinstance(part, tuple):
                 raise NotAnswered("a cohort's sum holds noise")
             one = self._sources.contributions[part[0]]._replace(cohort=rate)
-            at = self._sources.contribute(one, part[1] + 1)[part[1]]
+            (at,) = self._sources.contribute(one, [part[1]])
             masked = np.pad(masked, ((0, 0), (0, at + 1 - masked.shape[1])))
             masked[:, at] = rows.of[:, column]
         made = Rows(masked, np.abs(masked), rows.block)
@@ -321,7 +356,7 @@ class DenseRound(Operations):
             first = made[0][0]
             bound = lipschitz * math.fsum(by * one.bound for one, by in made)
             moved = first._replace(owner=owner, bound=bound)
-            columns += self._sources.contribute(moved, 1)
+            columns += self._sources.contribute(moved, [rows.block])
         return Agents(Rows.at(columns, block=rows.block))
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:

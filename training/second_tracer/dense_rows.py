@@ -8,7 +8,7 @@ a rounding error of that sum counts as zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -72,11 +72,11 @@ class Sources:
     contributions: list[Contribution] = field(default_factory=list)
     columns: list[tuple[int, int] | frozenset[int]] = field(default_factory=list)
 
-    def contribute(self, one: Contribution, blocks: int) -> list[int]:
-        """Add a contribution; the columns of its blocks."""
+    def contribute(self, one: Contribution, blocks: Sequence[int]) -> list[int]:
+        """Add a contribution; the columns of its blocks, which are named."""
         self.contributions.append(one)
         number, first = len(self.contributions) - 1, len(self.columns)
-        self.columns += [(number, block) for block in range(blocks)]
+        self.columns += [(number, block) for block in blocks]
         return list(range(first, len(self.columns)))
 
     def noise(self, known_to: frozenset[int]) -> int:
@@ -114,6 +114,10 @@ class Rows:
     def through(self, matrix: Array) -> Rows:
         """Public combinations of the rows."""
         return Rows(matrix @ self.of, np.abs(matrix) @ self.made_of, self.block)
+
+    def of_table(self, table: Tensor) -> Rows:
+        """A public table, which everybody knows, as rows of the same block."""
+        return zeros(len(table), self.block)
 
     def __len__(self) -> int:
         return len(self.of)

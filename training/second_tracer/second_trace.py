@@ -91,7 +91,8 @@ class SecondTrace:
         records: of one user.
         encrypted: whether nobody on a link can read what crosses it.
         seconds: that all questions together may take.
-        released: the fields of the last state that count as seen where all rounds are one release.
+        released: the fields of the last state that count as seen where all rounds are one release;
+            every one where None.
 
     Raises:
         NotAnswered: the run is too large, or does what this tracer has no answer for.
@@ -106,7 +107,7 @@ class SecondTrace:
     records: int = 1
     encrypted: bool = False
     seconds: float = 20.0
-    released: Sequence[str] = ("x", "y")
+    released: Sequence[str] | None = None
     _closed: list[tuple[int, _Done]] = field(default_factory=list)
     _whole: _Done | None = None
     remembers: bool = False

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from overhear import account
 from overhear.privacy.view import view as first_view
@@ -250,3 +252,53 @@ def test_more_than_is_told_is_looser_and_contradicts_nothing() -> None:
     larger = {name: stated._replace(releases=(release,))}
     found = check_account(dataclasses.replace(known, joint_sensitivities=larger))[name]
     assert (found.verdict, found.because) == (Verdict.LOOSER, "")
+
+
+def accumulated(state: State, round: Round, *, clip_norm: float, noise_std: float) -> State:
+    """Four batches under one noise, beside a public table."""
+    sums = [
+        round.clipped_sums(state.x, batch=round.draw(0.025), clip_norm=clip_norm) for _ in range(4)
+    ]
+    total = sums[0] + sums[1] + sums[2] + sums[3]
+    table = round.of_agents(torch.ones(round.agents, 2))
+    return State(round.mix(table + (total + round.noise(total, std=noise_std)), kind="model"))
+
+
+def weighted(state: State, round: Round, *, clip_norm: float, noise_std: float) -> State:
+    """Two batches under one noise, of which one counts half."""
+    one, other = (
+        round.clipped_sums(state.x, batch=round.draw(0.05), clip_norm=clip_norm) for _ in range(2)
+    )
+    total = one + 0.5 * other
+    return State(round.mix(total + round.noise(total, std=noise_std), kind="model"))
+
+
+def counted(state: State, round: Round, *, clip_norm: float, noise_std: float) -> State:
+    """Layers with bounds of their own, a count of the same batch, and public random numbers."""
+    batch = round.draw()
+    sums = round.clipped_sums(state.x, batch=batch, clip_norm=(clip_norm, 2.0), parts=(1, 1))
+    count = round.count(low, state.x, batch=batch)
+    told = round.broadcast(count + round.noise(count, std=noise_std), kind="count")
+    noised = sums + round.noise(sums, std=noise_std)
+    moved = round.postprocess(beside, noised, round.public(7), told)
+    return State(round.mix(moved, kind="model"))
+
+
+def low(loss: Tensor) -> Tensor:
+    return (loss < 1.0).to(loss.dtype)
+
+
+def beside(row: Tensor, random: Tensor, counts: Tensor) -> Tensor:
+    return row + random + counts.sum()
+
+
+@pytest.mark.parametrize("step", [accumulated, counted])
+def test_operations_that_are_seldom_used_agree(step: Any) -> None:
+    found = checked(init, step, adversaries=["eavesdropper", "neighbour", "final-models"])
+    check_agreement(found)
+
+
+def test_noise_that_unlike_batches_share_is_not_confirmed() -> None:
+    found = checked(init, weighted, adversaries=["eavesdropper"])["eavesdropper"]
+    assert found.verdict is Verdict.NOT_CHECKED
+    assert "share noise" in found.because
