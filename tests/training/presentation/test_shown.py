@@ -111,7 +111,9 @@ def test_the_object_is_the_plan_of_the_same_numbers(found: Account) -> None:
     )
     planned = make_plan(run).to_json()
     object_ = found.to_json()
-    assert {**planned, "published_bound": None} == object_
+    # A run counts its records, and says what comes from their number.
+    assert [said[:21] for said in planned["warnings"]] == ["The number of records"]
+    assert {**planned, "published_bound": None, "warnings": []} == object_
     Planned.parse(json.dumps(object_), refusal="{}: {}".format)
 
 
