@@ -75,7 +75,7 @@ def prv_epsilon(multiplier: float, rate: float, *, rounds: int, delta: float) ->
         accountant.history = [(multiplier, rate, rounds)]
         try:
             bound = accountant.get_epsilon(delta)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise InputError(_unresolved(multiplier, rate, rounds)) from error
     return float(max(0.0, bound))
 
