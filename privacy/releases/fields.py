@@ -110,7 +110,7 @@ def digest(found: Any) -> str:
 
 def check_text(found: Any, key: str) -> None:
     """Refuse what is no short printable text."""
-    if not isinstance(found, str) or not found or len(found) > _LONGEST_NAME:
+    if not isinstance(found, str) or not found.strip() or len(found) > _LONGEST_NAME:
         raise InputError(f"{key}={shown(found)} must be a text of 1 to {_LONGEST_NAME} characters")
     if not found.isprintable():
         raise InputError(f"{key}={shown(found)} must be printable text in one line")

@@ -4,8 +4,9 @@ Where `depends_on` is "public", a release is its clipped vectors, its noise, and
 public releases. A party that received anything else may have put it in, so that
 
     no vector     every receiver has seen all that the sender received, or by the end of the round
-                  it is in a public release, or it is refused; noise alone may be received by who
-                  sends noise with a name, such as masks
+                  a public release shows it, under no other noise and without other vectors, or it
+                  is refused; noise alone may be received by who sends noise with a name, such as
+                  masks
     vectors       what the receivers have not seen is in `of`, or is by the end of the round in a
                   release of the sender to all of them, or in a public one, or it is refused; beside
                   vectors of its own alone what came in the same round came at the same time
@@ -70,10 +71,13 @@ class Received:
         self._owners.update(v.owner for v in release.of if v.owner == release.sender)
         if release.to is None:
             self._public.update(_key(vector, at) for vector in release.of)
-            # Whoever received what a public release lists need not list it again.
+            # Whoever received what a public release shows whole need not list it again.
             listed = _names(release, at)
             self._published.update(
-                id(one) for key in listed for _, one in self._of.get(key, ()) if _lists(listed, one)
+                id(one)
+                for key in listed
+                for _, one in self._of.get(key, ())
+                if _lists(listed, one) and _shows(release, one.release)
             )
             return
         if not release.of and not release.noise:
@@ -322,6 +326,20 @@ def _lists(listed: Mapping[_Key, list[Vector]], message: _Message) -> bool:
         any(_is_same(one, vector) for one in listed.get(_key(vector, message.at), ()))
         for vector in message.release.of
     )
+
+
+def _shows(public: Release, private: Release) -> bool:
+    """Whether a release holds nothing that would hide what is in another, which it lists.
+
+    Other vectors would, other noise, and noise that is larger beside them: without a name any may
+    be other noise.
+    """
+    named = {one.id: one.std for one in private.noise if one.id is not None}
+    if len(public.of) != len(private.of) or not {one.id for one in public.noise} <= named.keys():
+        return False
+    least = min(abs(one.weight) for one in public.of) / max(abs(one.weight) for one in private.of)
+    larger = least * (1 + _ROUNDING)
+    return all(abs(one.std) <= larger * abs(named[one.id]) for one in public.noise)
 
 
 def _is_same(one: Vector, received: Vector) -> bool:

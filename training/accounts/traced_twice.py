@@ -201,6 +201,9 @@ class _Asked:
             turns = [pattern.rounds]
         stated = _square(first) / self.noise**2
         moved = second.move_of_run(first.adversary, first.victim, turns=turns)
+        claimed = self._of_run_claimed(first, second)
+        if claimed and moved.low > 0.0:
+            return Verdict.CONTRADICTED, moved.low, claimed
         if _below(stated, moved.low):
             return Verdict.CONTRADICTED, moved.low, "all rounds together tell more"
         for who, victim in self._pairs(name, first):
@@ -208,6 +211,15 @@ class _Asked:
             if _below(stated, other):
                 return Verdict.CONTRADICTED, other, _more(who, victim)
         return _loose(stated, moved.high), moved.low, ""
+
+    def _of_run_claimed(self, first: JointSensitivity, second: SecondTrace) -> str:
+        """What a figure of all rounds together takes off, and no trace of them gives it."""
+        if any(one.rate != 1.0 for one in first.releases):
+            return "a sampling rate is charged for all rounds together, which are one release"
+        balls = second.is_ball(first.victim) and self.subject.pattern.is_every
+        if any(one.reach is Reach.BALL for one in first.releases) and not balls:
+            return "a ball is charged for all rounds together, of which some are sums"
+        return ""
 
     def _by_round(
         self, name: str, first: JointSensitivity, second: SecondTrace
@@ -222,6 +234,10 @@ class _Asked:
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
         rates = not any(_is_in_turn(one) for one in first.releases)
         agent = self.statement.unit is Unit.AGENT
+        drawn = None if self.subject.drawn is None else self.subject.drawn[first.victim]
+        if not agent and any(one.drawn != drawn for one in first.releases):
+            because = "batches are charged as if they were drawn in another way"
+            return Verdict.CONTRADICTED, moves.sum_of_squares, because
         ours = _ours(first, self.noise, rates=rates)
         every = [moves]
         if isinstance(self.subject.graph, ScheduledGraph):

@@ -232,6 +232,18 @@ class SecondTrace:
             times *= self.records
         return rate if times <= 1 else -math.expm1(times * math.log1p(-rate)) if rate < 1 else 1.0
 
+    def _is_ball(self, ones: Sequence[Contribution]) -> bool:
+        """Whether each of them stays in a ball, as a vector that is clipped whole does."""
+        return self.unit is not Unit.AGENT and all(
+            one.kind == Kind.BALL or (one.kind == Kind.USERS and self.unit is Unit.RECORD)
+            for one in ones
+        )
+
+    def is_ball(self, victim: int) -> bool:
+        """Whether all that a victim adds to the run stays in balls."""
+        every = self.whole.sources.contributions
+        return self._is_ball([one for one in every if one.owner == victim])
+
     def _told(self, view: _View, victim: int) -> tuple[tuple[Told, ...], bool]:
         groups: dict[Any, list[int]] = {}
         agent = self.unit is Unit.AGENT
@@ -241,10 +253,7 @@ class SecondTrace:
         told = []
         for mine in groups.values():
             ones = [view.sources.contributions[k] for k in mine]
-            ball = not agent and all(
-                one.kind == Kind.BALL or (one.kind == Kind.USERS and self.unit is Unit.RECORD)
-                for one in ones
-            )
+            ball = self._is_ball(ones)
             rate = 1.0 if agent else self._rate(ones[0])
             squared = view.largest(mine, self._bound)
             told.append(Told(rate, squared, ball, ones[0].cohort))

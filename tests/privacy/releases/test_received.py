@@ -138,6 +138,31 @@ def test_noise_of_others_is_not_the_senders_own(tmp_path):
         read_log(write(tmp_path / "c.jsonl", {1: [one(0, to=[1], of=[g()]), own]}, **PUBLIC))
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"noise": 50.0},
+        {"noise": []} | {"of": [g(), g(2)]},
+        {"of": [g(weight=1e-6)], "noise": ID},
+    ],
+)
+def test_what_is_published_under_other_noise_is_not_published(tmp_path, how):
+    """Who received less noise may pass that on, in the round or later."""
+    loud = one(0, to="all", **{"of": [g()], **how})
+    last = one(1, to=[2], **NOTHING)
+    with pytest.raises(InputError, match="'model' of agent 0 in round 1"):
+        read_log(write(tmp_path / "a.jsonl", {1: [RECEIVED, loud, last]}, **PUBLIC))
+    shown = one(0, to="all", of=[g()], noise=ID)
+    log = write(tmp_path / "b.jsonl", {1: [RECEIVED, shown, last]}, **PUBLIC)
+    assert mu(log, "neighbour:2", victim=0) == 0.5
+
+
+def test_a_reason_of_blanks_is_none(tmp_path):
+    last = one(1, to=[2], **NOTHING) | {"public": "  "}
+    with pytest.raises(InputError, match="public"):
+        read_log(write(tmp_path / "a.jsonl", {1: [RECEIVED, last]}, **PUBLIC))
+
+
 def test_a_recorder_writes_no_line_that_a_reader_refuses(tmp_path):
     with record(tmp_path / "a.jsonl", agents=3, clip=1.0, **PUBLIC) as ledger:
         ledger.release(1, kind="start", to=[0, 1, 2], noise=0, of=[], sender="server")

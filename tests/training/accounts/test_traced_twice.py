@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from overhear import account
+from overhear.privacy.participation import Reach
 from overhear.privacy.view import view as first_view
 from overhear.training import ALGORITHMS, Agents, Form, Round
 from overhear.training.accounts.traced_twice import TracedTwice, Verdict, check_account
@@ -242,6 +243,33 @@ def test_another_pair_that_is_told_more_and_another_rate_are_found() -> None:
     found = check_account(dataclasses.replace(known, joint_sensitivities=slower))[name]
     assert found.verdict is Verdict.CONTRADICTED
     assert "more batches at sampling rate 0.1" in found.because
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "asked", "charged", "said"),
+    [
+        ("dp-ftrl", {"adjacency": "replace-one"}, {"reach": Reach.BALL}, "a ball is charged"),
+        ("dp-ftrl", {}, {"sampling_rate": 0.1}, "a sampling rate is charged for all rounds"),
+        (
+            "dp-dpsgd",
+            {"sampling": "shuffled", "records": 100, "adjacency": "zero-out"},
+            {"drawn": None},
+            "drawn in another way",
+        ),
+    ],
+)
+def test_what_is_charged_must_be_what_is_drawn(
+    name: str, asked: dict[str, Any], charged: dict[str, Any], said: str
+) -> None:
+    known = account(name, **{**RUN, "adversaries": ["eavesdropper"], **asked})
+    [(who, stated)] = known.joint_sensitivities.items()
+    assert check_account(known)[who].verdict in (Verdict.AGREES, Verdict.LOOSER)
+    releases = tuple(one._replace(**charged) for one in stated.releases)
+    wrong = {who: stated._replace(releases=releases)}
+    found = check_account(dataclasses.replace(known, joint_sensitivities=wrong))[who]
+    assert found.verdict is Verdict.CONTRADICTED
+    assert said in found.because
 
 
 @pytest.mark.slow
