@@ -19,8 +19,10 @@ coordinates, has residues k times as long.
 
 Rows that are functions of what the adversary sees already, rounded, release nothing more. Where
 known values alone cancel, beside noise that stays, rounding is that of noised values but for their
-order, and noise of 2^-20 of their size is asked for. A victim whose data some adversary sees
-without any noise is infinitely exposed, and nothing is refused for it.
+order, and noise of 2^-20 of their size is asked for. So it is with what cancels in functions of
+noised rows, such as x - y with y = (x + s) + n, if no other value holds n and those rows count as
+seen: then all of it is made of the floats of y (`cancellation.Noised`). A victim whose data some
+adversary sees without any noise is infinitely exposed, and nothing is refused for it.
 
 The sign test: where every column can be given a sign with which all terms of every row agree,
 nothing can cancel when messages are replaced; that is the common case and costs one pass.
@@ -34,6 +36,7 @@ nothing can cancel when messages are replaced; that is the common case and costs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,7 +44,13 @@ import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.view.view import UnsupportedView, View
-from ..tracing.cancellation import MOST_SHOWN, UNIT_ROUNDING, Cancelled, cancelled_terms
+from ..tracing.cancellation import (
+    MOST_SHOWN,
+    UNIT_ROUNDING,
+    Cancelled,
+    Noised,
+    cancelled_terms,
+)
 from ..tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ..tracing.record import RoundRecord
 from ..tracing.round_trace import RoundTrace
@@ -120,7 +129,7 @@ class Residues:
         if all(adversary.agents.issuperset(one.owners.tolist()) for one in found):
             return
         exposed = self._exposed(adversary)
-        for row, owners, late in found:
+        for row, owners, late in sorted(found, key=lambda one: one.late):
             for victim in sorted(set(owners.tolist()) - adversary.agents - exposed):
                 what, remedy = _LATE if late else _CANCELS
                 raise UnsupportedView(
@@ -332,10 +341,19 @@ class Residues:
         shown = np.unique(residue.indices)
         view = View(contributions=residue[:, shown], noise=csr_array(rows[:, noise]))
         at, found = np.flatnonzero(seen), []
+        settled = dict[Noised | None, bool]()
         private = np.r_[self._contributions, noise]
         for place, column in enumerate(shown.tolist()):
             if endless[column] or view.leaks([place]) or view.mu([place]) > MOST_SHOWN:
                 if self._of_seen(column, rows[:, private], private):
+                    continue
+                noised: Sequence[Noised | None] = [
+                    *(self._cancelled_at(column)[0].noised or [None])
+                ]
+                for one in noised:
+                    if one not in settled:
+                        settled[one] = self._is_hidden(one, rows[:, private], private)
+                if all(settled[one] for one in noised):
                     continue
                 held = residue[:, [column]].tocoo().coords[0]
                 late = self._cancelled_at(column)[0].late is not None
@@ -356,6 +374,8 @@ class Residues:
         covered = np.zeros(len(source), dtype=bool)
         at = np.flatnonzero(source >= 0)
         at = at[unknown[source[at]]]
+        if not len(at):
+            return covered
         noise = csr_array(self._released.rows[rows][:, source[at]])
         residue = csr_array(self._released.residue[rows][:, at])
         apart = abs(noise - residue @ diags_array(share[at])).max(axis=0).toarray().ravel()
@@ -410,6 +430,17 @@ class Residues:
             (widened(o, width)[[place]] @ self._held)[:, private] for o in cancelled.operands
         ]
         return bool(operands) and all(in_row_space(one, seen) for one in operands)
+
+    def _is_hidden(self, noised: Noised | None, seen: csr_array, private: np.ndarray) -> bool:
+        """Whether rows count as seen anyhow, and noise hides what they lost to rounding.
+
+        Of them a residue may be a function, such as that of x - y, where y = (x + change) + noise:
+        clean data was rounded before the noise came in, and no other value holds that noise.
+        """
+        if noised is None or not noised.alone:
+            return False
+        full = (widened(noised.matrix, self._trace.columns) @ self._held)[:, private]
+        return all(in_row_space(full[[i]], seen) for i in range(full.shape[0]))
 
     def _made_of(self, column: int, seen: np.ndarray | None) -> np.ndarray:
         """Whose data a residue is made of, but for those in messages that are seen."""

@@ -39,10 +39,14 @@ if TYPE_CHECKING:
 __all__ = [
     "CANCELS",
     "MOST_SHOWN",
+    "OTHER",
+    "PUBLIC",
     "UNIT_ROUNDING",
     "Cancelled",
     "Columns",
     "History",
+    "Noised",
+    "Origin",
     "cancelled_terms",
 ]
 
@@ -90,6 +94,62 @@ class History(NamedTuple):
         )
 
 
+class Noised:
+    """Rows in which clean data met noise that nothing else holds, as they were rounded then.
+
+    Whatever is made of them and of known values is a function of these very floats. As long as
+    each value that led the noise here was used once, no other value holds it, and so none shows
+    what these lost when they were rounded.
+
+    Attributes:
+        uses: of each value of noise alone that led to them, how often it was used.
+        matrix: (rows, columns) what they hold.
+    """
+
+    __slots__ = ("matrix", "uses")
+
+    def __init__(self, uses: tuple[list[int], ...], matrix: csr_array) -> None:
+        self.uses, self.matrix = uses, matrix
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else holds their noise."""
+        return all(len(use) <= 1 for use in self.uses)
+
+
+class Origin(NamedTuple):
+    """What rows are functions of.
+
+    Attributes:
+        noised: rows of data under noise, beside known values; None where they are of anything else.
+        uses: of rows of noise alone, a list for each value on their way that grows by its uses.
+    """
+
+    noised: frozenset[Noised] | None = None
+    uses: tuple[list[int], ...] = ()
+
+    def used(self) -> Origin:
+        """That of rows made of these alone."""
+        if not self.uses:
+            return self
+        self.uses[-1].append(1)
+        return Origin(None, (*self.uses, []))
+
+    def plus(self, other: Origin) -> Origin:
+        """That of a sum, but for one in which data meet noise."""
+        for one in (self, other):
+            one.used()
+        if self.noised is None or other.noised is None:
+            alone = self.uses if other.noised == frozenset() else ()
+            alone = other.uses if self.noised == frozenset() else alone
+            return Origin(None, (*alone, []) if alone else ())
+        return Origin(self.noised | other.noised)
+
+
+PUBLIC = Origin(frozenset())  # of known values
+OTHER = Origin()
+
+
 class Cancelled(NamedTuple):
     """Residues of one operation, one a row.
 
@@ -100,6 +160,7 @@ class Cancelled(NamedTuple):
         covered: (rows, columns) the noised rows of which the residues are functions; None where
             there are no such.
         operands: what was added up, each (rows, columns); none where it is not kept.
+        noised: the noised rows that all of it is a function of; None where it is of others, too.
         late: (rows, columns) the noise that came into a row after it was rounded, and alone hides
             the residue; see `rounding`. None of what cancels.
     """
@@ -109,6 +170,7 @@ class Cancelled(NamedTuple):
     reach: csr_array
     covered: csr_array | None
     operands: tuple[csr_array, ...] = ()
+    noised: frozenset[Noised] | None = None
     late: csr_array | None = None
 
 
@@ -202,6 +264,7 @@ class Columns:
         history: History,
         *,
         operands: tuple[csr_array, ...] = (),
+        noised: frozenset[Noised] | None = None,
     ) -> int:
         """Note what cancelled in an operation; the column of its first residue.
 
@@ -211,6 +274,7 @@ class Columns:
             size: the same of all terms.
             history: of the sum.
             operands: the rows that were added up; of no use where clean data was rounded first.
+            noised: the noised rows that these are functions of.
         """
         from scipy.sparse import csr_array
 
@@ -227,6 +291,7 @@ class Columns:
                 size,
                 covered if is_late and has_noise[touched].all() else None,
                 () if history.bare else operands,
+                noised,
             )
         )
         self.residues += matrix.shape[0]

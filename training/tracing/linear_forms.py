@@ -22,7 +22,7 @@ from torch import Tensor
 from ...privacy.participation import Draws, Reach
 from ..step.public_numbers import PublicNumbers
 from ..step.values import REMEDY, SERVER, Per, UndeclaredOperation
-from .cancellation import Columns, History, cancelled_terms
+from .cancellation import OTHER, Columns, History, Noised, Origin, cancelled_terms
 from .rounding import meet, meet_in_sums, rounded_by
 from .sparse_rows import added, diagonal, pruned, stacked, widened
 
@@ -166,7 +166,7 @@ class LinearForms:
     is `seen` counts as seen by everybody, as it was rounded.
     """
 
-    __slots__ = ("block", "history", "made_by", "matrix", "residue", "rounded", "seen")
+    __slots__ = ("block", "history", "made_by", "matrix", "origin", "residue", "rounded", "seen")
 
     def __init__(
         self,
@@ -177,6 +177,7 @@ class LinearForms:
         history: History,
         residue: csr_array | None = None,
         rounded: csr_array | None = None,
+        origin: Origin = OTHER,
     ) -> None:
         self.matrix = matrix
         self.made_by = made_by
@@ -185,6 +186,7 @@ class LinearForms:
         self.residue = residue
         self.rounded = rounded
         self.seen = False
+        self.origin = origin
 
     def _with(self, matrix: Any, residue: Any = None, rounded: Any = None) -> LinearForms:
         from scipy.sparse import csr_array
@@ -196,6 +198,7 @@ class LinearForms:
             history=self.history,
             residue=None if residue is None else csr_array(residue),
             rounded=None if rounded is None else csr_array(rounded),
+            origin=self.origin.used(),
         )
         made.seen = self.seen
         return made
@@ -241,14 +244,20 @@ class LinearForms:
             sides = (a, self.rounded), (b if sign > 0 else -b, other.rounded)
             for found in meet(*sides, self.made_by.kinds):
                 residue = added(residue, self.made_by.note_late(found, size), 1.0)
-        return self.summed(
+        origin = self.origin.plus(other.origin)
+        forms = self.summed(
             a + b if sign > 0 else a - b,
             size,
             history=self.history.plus(other.history),
             residue=residue,
             rounded=added(self.rounded, other.rounded, 1.0),
             operands=(a, b),
+            origin=origin,
         )
+        for noise, data in ((self, other), (other, self)):
+            if noise.origin.uses and data.history.data and not data.history.noise:
+                forms.origin = Origin(frozenset({Noised(noise.origin.uses, forms.matrix)}))
+        return forms
 
     def summed(
         self,
@@ -260,6 +269,7 @@ class LinearForms:
         rounded: csr_array | None,
         roundings: np.ndarray | float = 1.0,
         operands: tuple[csr_array, ...] = (),
+        origin: Origin | None = None,
     ) -> LinearForms:
         """Rows of the same trace and block, made by adding up entries of `size` in all.
 
@@ -283,14 +293,21 @@ class LinearForms:
             self.made_by.check_left(kept, lost)
         self._check_range(kept, kept.data)
         if lost is not None and history.data:
-            first = self.made_by.note(kept, lost, size, history, operands=operands)
+            noised = (self.origin if origin is None else origin).noised
+            first = self.made_by.note(kept, lost, size, history, operands=operands, noised=noised)
             residue = added(residue, diagonal(first, lost), 1.0)
         if history.private:
             new = rounded_by(size, roundings, self.made_by.kinds)
             rounded = added(rounded, new, 1.0)
-        forms = self._with(kept, residue, rounded)
-        forms.history, forms.seen = history, False
-        return forms
+        return LinearForms(
+            kept,
+            self.made_by,
+            self.block,
+            history=history,
+            residue=residue,
+            rounded=rounded,
+            origin=self.origin.used() if origin is None else origin,
+        )
 
     def __add__(self, other: object) -> LinearForms:
         return self._combine(other, 1.0)
@@ -384,6 +401,7 @@ class LinearForms:
         )
         forms.history = self.history.plus(other.history)
         forms.seen = self.seen and other.seen
+        forms.origin = self.origin.plus(other.origin)
         return forms
 
     def __getitem__(self, index: Any) -> LinearForms:
@@ -452,6 +470,7 @@ def weighted(weights: Sequence[float], every: Sequence[LinearForms]) -> LinearFo
     below = first._with(stacked([one.matrix for one in every], width))
     for one in every[1:]:
         below.history = below.history.plus(one.history)
+        below.origin = below.origin.plus(one.origin)
     first._check_range(below.matrix, np.asarray(weights))
     at = (np.arange(len(weights))[None, :] * count + np.arange(count)[:, None]).ravel()
     public = csr_array((np.tile(weights, count), at, len(weights) * np.arange(count + 1)))

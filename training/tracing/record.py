@@ -16,7 +16,7 @@ from ..step.floor import NO_FLOOR, TABLE, Floor
 from ..step.perform import histories_of
 from ..step.values import NUMBERS, Agents, Batch, Per, UndeclaredOperation, Value
 from .arguments import check_history, check_shown
-from .cancellation import Cancelled, Columns, History
+from .cancellation import OTHER, PUBLIC, Cancelled, Columns, History, Origin
 from .linear_forms import (
     Contributions,
     Group,
@@ -137,7 +137,7 @@ class Recorder:
         self._vectors += count
         return first
 
-    def add(self, group: Group, *, sent: History | None = None) -> LinearForms:
+    def add(self, group: Group, *, sent: LinearForms | None = None) -> LinearForms:
         """New columns, as rows that are one column each; of messages with what they hold."""
         from scipy.sparse import csr_array
 
@@ -146,11 +146,16 @@ class Recorder:
         ones, rows = np.ones(group.size), np.arange(group.size + 1)
         columns = group.start + rows[:-1]  # of each row its own; `rows` says where each begins
         matrix = csr_array((ones, columns, rows), shape=(group.size, self.width))
-        forms = LinearForms(
-            matrix, self.columns, group.block, history=self._noted(group, sent or History())
-        )
-        if isinstance(group, Known) and group.secret_rounds:
-            forms.rounded = matrix * group.secret_rounds
+        secret = isinstance(group, Known) and group.secret_rounds
+        origin = OTHER if sent is None else sent.origin.used()
+        if isinstance(group, NoiseSources):
+            origin = Origin(None, ([],))
+        elif isinstance(group, Known) and not group.history and not secret:
+            origin = PUBLIC
+        history = self._noted(group, History() if sent is None else sent.history)
+        forms = LinearForms(matrix, self.columns, group.block, history=history, origin=origin)
+        if secret:
+            forms.rounded = matrix * secret
         return forms
 
     def of_table(self, table: Tensor, block: int | None = None) -> LinearForms:
@@ -255,7 +260,7 @@ class Recorder:
             block=rows.block,
             residue=rows.residue,
         )
-        return self.add(message, sent=rows.history)
+        return self.add(message, sent=rows)
 
     def _leave(self, rows: LinearForms) -> None:
         """Note what rows ask for that are sent, or kept in the state."""
@@ -300,6 +305,7 @@ class Recorder:
                 f"round.{operation} of a value of another round: carry it in the state that the "
                 "step returns"
             )
+        value.rows.origin.used()
         return value.rows
 
     def is_private(self, value: Value, operation: str) -> bool:
