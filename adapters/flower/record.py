@@ -47,6 +47,7 @@ def record(
     agent: int | None = None,
     agents: int | None = None,
     keep: Sequence[int] | Literal["all"] = (),
+    noise_first: bool = False,
 ) -> RecordedReplies:
     """A client mod, to stand first in `ClientApp(mods=[...])`.
 
@@ -67,6 +68,10 @@ def record(
         agents: how many clients there are, in all.
         keep: rounds, or "all", whose transcripts are kept beside the log for `conformance`, where
             the unit is a client; they are private.
+        noise_first: whether the noise is added to the clipped update before that is added to the
+            model, which the lines then say and the account assumes. Mods behind Flower's clipping
+            add it to the sum of both, in whose rounding noise that is small may be lost; then the
+            reply is refused.
 
     Raises:
         ImportError: flwr is not installed.
@@ -84,6 +89,7 @@ def record(
         agent=agent,
         agents=agents,
         keep=kept if isinstance(kept, str) else tuple(sorted(kept)),
+        noise_first=noise_first,
     )
 
 
@@ -100,6 +106,7 @@ class RecordedReplies:
         agent: the client's number, None for its partition.
         agents: how many there are, None for the number of partitions.
         keep: rounds whose transcripts are kept.
+        noise_first: whether the noise meets the update before the model does.
     """
 
     folder: Path
@@ -110,10 +117,13 @@ class RecordedReplies:
     agent: int | None
     agents: int | None
     keep: tuple[int, ...] | Literal["all"] = ()
+    noise_first: bool = False
 
     def __post_init__(self) -> None:
         """Refuse settings that no line could hold, before any client trains."""
         positive(self.clip, "clip")
+        if not isinstance(self.noise_first, bool):
+            raise InputTypeError(f"noise_first={self.noise_first!r:.40} must be True or False")
         if number(self.noise_std, "noise_std") < 0:
             raise InputError(f"noise_std={self.noise_std:g} must be at least 0")
         if self.agents is not None:
@@ -186,6 +196,7 @@ class RecordedReplies:
             at = log.next_round if at is None else at
             before = flat(received, sent)
             of: dict[str, Any] = {"value": flat(sent, sent), "known": before}
+            of["noise_first"] = self.noise_first
             if log.keeps(at):
                 of["point"] = before
             log.release(at, kind="model", to="server", noise=self.noise_std, **of)

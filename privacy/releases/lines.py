@@ -62,6 +62,7 @@ _HEADER_KEYS = (
 )  # fmt: skip
 _RELEASE_KEYS = (
     "from", "to", "kind", "of", "noise", "clip", "rate", "sampler", "at", "kept", "public",
+    "noise_first",
 )  # fmt: skip
 _VECTOR_KEYS = ("owner", "batch", "vector", "part", "weight", "clip", "rate", "sampler", "round")
 _NOISE_KEYS = ("std", "id", "weight", "known_to", "law")
@@ -154,6 +155,8 @@ class Release:
             no figure.
         public: why nothing that its sender received is in it beside what is listed; None where
             that is not said.
+        noise_first: whether its noise is said to have met the bare sum, before anything else was
+            added, so that no rounding beside other numbers came before it.
     """
 
     sender: int
@@ -164,6 +167,7 @@ class Release:
     unsampled: bool = False
     kept: str | None = None
     public: str | None = None
+    noise_first: bool = False
 
 
 def read_header(found: Mapping[str, Any]) -> Header:
@@ -239,6 +243,8 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
     check_text(found["kind"], "kind")
     if found.get("public") is not None:
         check_text(found["public"], "public")
+    if not isinstance(found.get("noise_first", False), bool):
+        raise InputError(f"noise_first={shown(found['noise_first'])} must be true or false")
     if "of" in found:
         if not isinstance(found["of"], Sequence) or isinstance(found["of"], str):
             raise InputError(f"of={shown(found['of'])} must be a list of vectors")
@@ -260,6 +266,7 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
         unsampled=any(_unsampled(one, found, header) for one in specs),
         kept=None if found.get("kept") is None else digest(found["kept"]),
         public=found.get("public"),
+        noise_first=found.get("noise_first", False),
     )
 
 

@@ -64,6 +64,11 @@ class ReleaseLog:
         """Whether some vector counts as made of a batch that not every unit is in."""
         return any(v.rate < 1 for of in self.rounds.values() for r in of for v in r.of)
 
+    @property
+    def noise_first(self) -> int:
+        """How many releases say that their noise met the bare sum before anything else."""
+        return sum(release.noise_first for of in self.rounds.values() for release in of)
+
 
 def read_log(
     paths: Path | Sequence[Path],

@@ -59,6 +59,7 @@ def assumed(
     *,
     sampled: bool | None = None,
     stated: Sequence[str] = (),
+    noise_first: int = 0,
     passed: Sequence[str] = (),
     rounds: Sequence[int] = (),
 ) -> list[Assumed]:
@@ -69,6 +70,7 @@ def assumed(
         sampled: whether some release counts as made of a batch, as it may say for itself; what the
             header says when None.
         stated: which releases count as public because they say so, in sentences.
+        noise_first: how many releases say that their noise met the bare sum first.
         passed: names of the checks of kept releases that passed.
         rounds: the rounds in which they looked.
 
@@ -97,6 +99,11 @@ def assumed(
         said = text.format(**words)
         if number == "A2":
             said = " ".join([said, *(f"{one.removesuffix('.')}." for one in stated)])
+        if number == "A5" and noise_first:
+            said += (
+                f" In {noise_first} of the releases it was added to the sum before anything else, "
+                "as they say."
+            )
         found.append(Assumed(number, said, how, bool(by)))
     return found
 

@@ -174,6 +174,7 @@ def declared_report(
             log.header,
             sampled=log.sampled,
             stated=log.stated,
+            noise_first=log.noise_first,
             passed=() if held is None else held.passed,
             rounds=() if held is None else held.rounds,
         ),

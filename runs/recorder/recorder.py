@@ -149,6 +149,7 @@ class Recorder:
         rows: Any = None,
         sender: int | str | None = None,
         public: str | None = None,
+        noise_first: bool = False,
     ) -> None:
         """Write a release down; it may leave once this has returned.
 
@@ -174,6 +175,9 @@ class Recorder:
             sender: whose release it is, where the log holds everybody's.
             public: why nothing that the sender received is in it beside what is listed, where it
                 received what is not public, and releases depend on public ones alone.
+            noise_first: whether the noise was added to the bare sum, before `known` or any other
+                number; the line says so, and the account assumes it. Otherwise a release is refused
+                that would lose its noise if that had been added last.
 
             A tuple as batch, point or rows has one for each vector of `of`.
 
@@ -208,6 +212,7 @@ class Recorder:
                 **({} if of is None else {"of": plain(of)}),
                 "noise": plain(noise),
                 **({} if public is None else {"public": public}),
+                **({} if noise_first is False else {"noise_first": plain(noise_first)}),
             }
             entry = labelled(
                 entry,

@@ -44,10 +44,17 @@ import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.view.view import UnsupportedView, View
-from ..tracing.cancellation import UNIT_ROUNDING, Cancelled, Noised, cancelled_terms
+from ..tracing.cancellation import (
+    MOST_SHOWN,
+    UNIT_ROUNDING,
+    Cancelled,
+    Noised,
+    cancelled_terms,
+)
 from ..tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ..tracing.record import RoundRecord
 from ..tracing.round_trace import RoundTrace
+from ..tracing.scripts import state_column
 from ..tracing.sparse_rows import stacked, widened
 from .shared_view import columns_of, in_row_space, numbered
 
@@ -56,9 +63,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Residues"]
 
-_SMALL = 1e-3  # of mu, that a residue may add
 _SMALL_KNOWN = 2.0**-4  # the same where known values alone cancel: 2^-20 of their size
 _ROUNDED = 2.0**-20  # of a row's noise: as much as rounding of the noise itself
+_CANCELS = (
+    "what it holds of agent {}'s data cancels to rounding error",
+    "leave the terms that cancel out of the step, and ",
+)
+_LATE = (
+    "data of agent {} were rounded in it before noise came in that other rows hold as well, and "
+    "beside those rows the rounding error is left",
+    "",
+)
+
+
+class _Found(NamedTuple):
+    """A seen row with too little noise, whose data it holds, and whether noise came in late."""
+
+    row: int
+    owners: np.ndarray
+    late: bool = False
 
 
 class _Released(NamedTuple):
@@ -74,10 +97,12 @@ class Residues:
 
     Args:
         trace: of the round.
+        whole_run: whether all rounds are accounted for together, so that histories, and fields of
+            the state that hold data without noise, are carried on and not seen.
     """
 
-    def __init__(self, trace: RoundTrace) -> None:
-        self._trace, self._record = trace, trace.record
+    def __init__(self, trace: RoundTrace, *, whole_run: bool = False) -> None:
+        self._trace, self._record, self._whole_run = trace, trace.record, whole_run
         self._contributions = columns_of(trace, Contributions)
         groups = [g for g in trace.groups if isinstance(g, Contributions)]
         self._owners = np.concatenate([np.zeros(0, dtype=int), *(g.owners for g in groups)])
@@ -99,18 +124,19 @@ class Residues:
         seen, message = self._masks(adversary)
         noise = self._trace.unknown_noise(adversary)
         found = self._through_messages(seen, message, noise)
-        found += self._in_the_step(seen, message, noise) if self._record.cancelled else []
-        if not found:
+        if self._record.cancelled:
+            found += self._in_the_step(seen, message, noise, own=adversary.agents)
+        if all(adversary.agents.issuperset(one.owners.tolist()) for one in found):
             return
         exposed = self._exposed(adversary)
-        for row, owners in found:
+        for row, owners, late in sorted(found, key=lambda one: one.late):
             for victim in sorted(set(owners.tolist()) - adversary.agents - exposed):
+                what, remedy = _LATE if late else _CANCELS
                 raise UnsupportedView(
-                    f"{self._released.names[row]}: what it holds of agent {victim}'s data cancels "
-                    "to rounding error, which the run's floats do send and no noise unknown to "
-                    f"{adversary.name} hides; leave the terms that cancel out of the step, and add "
-                    "noise to a clipped sum, or to a change of round.local_update, before anything "
-                    "else: x + (change + noise)"
+                    f"{self._released.names[row]}: {what.format(victim)}, which the run's floats "
+                    f"do send and no noise unknown to {adversary.name} hides; {remedy}add noise to "
+                    "a clipped sum, or to a change of round.local_update, before anything else: "
+                    "x + (change + noise)"
                 )
 
     def _masks(self, adversary: Adversary) -> tuple[np.ndarray, np.ndarray]:
@@ -127,7 +153,23 @@ class Residues:
                 mask = g.crossing
             seen[place : place + g.size] = message[g.start : g.start + g.size] = mask
             place += g.size
+        if self._whole_run:
+            place += sum(rows.shape[0] for _, rows in self._record.closure)
+            for field, rows in self._record.end_state.items():
+                if field in self._record.secrets or self._is_history(field):
+                    seen[place : place + rows.shape[0]] = False
+                place += rows.shape[0]
         return seen, message
+
+    @cached_property
+    def _is_message(self) -> np.ndarray:
+        """(rows,) which of the released rows are messages, whoever sees them."""
+        sent = sum(g.size for g in self._trace.messages)
+        return np.arange(self._released.rows.shape[0]) < sent
+
+    def _is_history(self, field: str) -> bool:
+        of = state_column(field)
+        return any(isinstance(g, Known) and g.history and g.what == of for g in self._trace.groups)
 
     @cached_property
     def _released(self) -> _Released:
@@ -208,7 +250,7 @@ class Residues:
 
     def _through_messages(
         self, seen: np.ndarray, message: np.ndarray, noise: np.ndarray
-    ) -> list[tuple[int, np.ndarray]]:
+    ) -> list[_Found]:
         """Seen rows with too little noise for what is lost in them, and whose data they hold."""
         if not self._lost.nnz:
             return []
@@ -220,12 +262,12 @@ class Residues:
         deviation = np.sqrt(self._squares @ _mask(noise, width).astype(float))
         of_known = self._passed_on(of_known * more, message, floor=_SMALL_KNOWN * deviation)
         of_others = self._passed_on(of_others * more, message, floor=_ROUNDED * deviation)
-        much = (of_known > _SMALL_KNOWN * deviation) | (of_others > _SMALL * deviation)
+        much = (of_known > _SMALL_KNOWN * deviation) | (of_others > MOST_SHOWN * deviation)
         # Data that is seen without noise in the row itself is exposed in any case.
         clear = np.diff(self._full[:, self._contributions].indptr) > 0
         exposed = clear & ~data & (deviation == 0)
         return [
-            (int(row), self._owners_of(self._released.rows[[int(row)]]))
+            _Found(int(row), self._owners_of(self._released.rows[[int(row)]]))
             for row in np.flatnonzero(seen & more & much & ~exposed)
         ]
 
@@ -257,14 +299,22 @@ class Residues:
         return np.unique(self._owners[touched[self._contributions]])
 
     def _in_the_step(
-        self, seen: np.ndarray, message: np.ndarray, noise: np.ndarray
-    ) -> list[tuple[int, np.ndarray]]:
-        """Seen rows that show a residue of the step's own, and whose data it is made of."""
+        self, seen: np.ndarray, message: np.ndarray, noise: np.ndarray, *, own: frozenset[int]
+    ) -> list[_Found]:
+        """Seen rows that show a residue of the step's own, and whose data it is made of.
+
+        Late ones of the adversary's `own` data are left out.
+        """
         from scipy.sparse import csr_array
 
         # Residues but for those that are functions of noised rows that are seen anyhow.
         of_row, covered_by = self._kinds
         covered = np.isin(covered_by, of_row[seen & (of_row >= 0)])
+        covered |= self._covered_late(seen | self._is_message, _mask(noise, self._trace.columns))
+        for column in (
+            np.flatnonzero(~covered & (self._late_sources[0] >= 0)).tolist() if own else ()
+        ):
+            covered[column] = own.issuperset(self._made_of(column, message).tolist())
         residue = csr_array(self._released.residue.multiply(~covered[None, :]))
         residue.eliminate_zeros()
         if covered.all():
@@ -294,7 +344,7 @@ class Residues:
         settled = dict[Noised | None, bool]()
         private = np.r_[self._contributions, noise]
         for place, column in enumerate(shown.tolist()):
-            if endless[column] or view.leaks([place]) or view.mu([place]) > _SMALL:
+            if endless[column] or view.leaks([place]) or view.mu([place]) > MOST_SHOWN:
                 if self._of_seen(column, rows[:, private], private):
                     continue
                 noised: Sequence[Noised | None] = [
@@ -306,8 +356,44 @@ class Residues:
                 if all(settled[one] for one in noised):
                     continue
                 held = residue[:, [column]].tocoo().coords[0]
-                found.append((int(at[held[0]]), self._made_of(column)))
+                late = self._cancelled_at(column)[0].late is not None
+                seen_by = message if late else None
+                found.append(_Found(int(at[held[0]]), self._made_of(column, seen_by), late))
         return found
+
+    def _covered_late(self, rows: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+        """(residues,) whether each is of noise that came in late and is nowhere without it.
+
+        Args:
+            rows: which of the released rows are looked at.
+            unknown: (columns,) whether each is noise that the adversary does not know.
+        """
+        from scipy.sparse import csr_array, diags_array
+
+        source, share = self._late_sources
+        covered = np.zeros(len(source), dtype=bool)
+        at = np.flatnonzero(source >= 0)
+        at = at[unknown[source[at]]]
+        if not len(at):
+            return covered
+        noise = csr_array(self._released.rows[rows][:, source[at]])
+        residue = csr_array(self._released.residue[rows][:, at])
+        apart = abs(noise - residue @ diags_array(share[at])).max(axis=0).toarray().ravel()
+        covered[at] = apart <= 1e-9 * abs(noise).max(axis=0).toarray().ravel()
+        return covered
+
+    @cached_property
+    def _late_sources(self) -> tuple[np.ndarray, np.ndarray]:
+        """(residues,) the column of the one source that hides each, and its factor there; or -1."""
+        sources, shares = [np.zeros(0, dtype=int)], [np.zeros(0)]
+        for c in self._record.cancelled:
+            sources.append(np.full(len(c.size), -1))
+            shares.append(np.zeros(len(c.size)))
+            if c.late is not None:
+                one = np.flatnonzero(np.diff(c.late.indptr) == 1)
+                sources[-1][one] = c.late.indices[c.late.indptr[one]]
+                shares[-1][one] = c.late.data[c.late.indptr[one]]
+        return np.concatenate(sources), np.concatenate(shares)
 
     @cached_property
     def _kinds(self) -> tuple[np.ndarray, np.ndarray]:
@@ -356,15 +442,21 @@ class Residues:
         full = (widened(noised.matrix, self._trace.columns) @ self._held)[:, private]
         return all(in_row_space(full[[i]], seen) for i in range(full.shape[0]))
 
-    def _made_of(self, column: int) -> np.ndarray:
+    def _made_of(self, column: int, seen: np.ndarray | None) -> np.ndarray:
+        """Whose data a residue is made of, but for those in messages that are seen."""
         from scipy.sparse import csr_array
 
         cancelled, place = self._cancelled_at(column)
-        return self._owners_of(csr_array(cancelled.reach[[place]]))
+        reach = csr_array(cancelled.reach[[place]])
+        if seen is not None:
+            reach = csr_array(reach.multiply(~seen[None, : reach.shape[1]]))
+            reach.eliminate_zeros()
+        return self._owners_of(reach)
 
     def _exposed(self, adversary: Adversary) -> set[int]:
         """Whose data the adversary sees without noise in any case."""
-        view, found = self._trace.view(adversary), set[int]()
+        view = self._trace.view(adversary, end_state=not self._whole_run)
+        found = set[int]()
         for victim in set(self._owners.tolist()) - adversary.agents:
             for columns, bounds, _ in self._trace.of_victim(victim).values():
                 held = [c for c, b in zip(columns, bounds, strict=True) if b > 0]

@@ -174,7 +174,7 @@ def _of_each(
 ) -> list[_Found]:
     """Of every pair of an adversary and a victim."""
     different = {id(part): part for part in (traces.start, *(part for part, _ in traces.rounds))}
-    residues = [Residues(part) for part in different.values()]
+    residues = [Residues(part, whole_run=True) for part in different.values()]
     every: list[_Found] = []
     for who, victims in asked:
         if who.sees is Sees.ONE_MESSAGE:

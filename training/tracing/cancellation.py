@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CANCELS",
+    "MOST_SHOWN",
     "OTHER",
     "PUBLIC",
     "UNIT_ROUNDING",
@@ -50,6 +51,7 @@ __all__ = [
 ]
 
 UNIT_ROUNDING = 2.0**-24
+MOST_SHOWN = 1e-3  # of mu, that a residue may add
 CANCELS = 8.0  # terms this often as large as their sum cancel
 _ABSORBED = 2.0**-20  # noise below this share of what it is added to is rounded away
 
@@ -159,6 +161,8 @@ class Cancelled(NamedTuple):
             there are no such.
         operands: what was added up, each (rows, columns); none where it is not kept.
         noised: the noised rows that all of it is a function of; None where it is of others, too.
+        late: (rows, columns) the noise that came into a row after it was rounded, and alone hides
+            the residue; see `rounding`. None of what cancels.
     """
 
     start: int
@@ -167,6 +171,7 @@ class Cancelled(NamedTuple):
     covered: csr_array | None
     operands: tuple[csr_array, ...] = ()
     noised: frozenset[Noised] | None = None
+    late: csr_array | None = None
 
 
 class Columns:
@@ -291,6 +296,29 @@ class Columns:
         )
         self.residues += matrix.shape[0]
         return start
+
+    def note_late(self, meeting: Meeting, size: csr_array) -> csr_array | None:
+        """Note roundings that noise came after, each as large as the noise it counts on may hide.
+
+        Args:
+            meeting: of some rows.
+            size: (rows, columns) all terms of the sum, in absolute value.
+
+        Returns:
+            (rows, residues) of the sum; None where a run looks at no noise of a row's own.
+        """
+        from scipy.sparse import csr_array
+
+        hidden = meeting.deviation > 0
+        self.meetings.append(meeting)
+        if meeting.own is None or not hidden.any():
+            return None
+        rows, start = meeting.rows[hidden], self.residues
+        most = MOST_SHOWN * meeting.deviation[hidden] * (1.0 - 1e-6)
+        self.cancelled.append(Cancelled(start, most, size[rows], None, late=meeting.own[hidden]))
+        self.residues += len(rows)
+        at = (rows, start + np.arange(len(rows)))
+        return csr_array((np.ones(len(rows)), at), shape=(size.shape[0], self.residues))
 
     def check_absorbed(self, noise: csr_array, other: csr_array) -> None:
         """Refuse noise that rounding loses in what it is added to.

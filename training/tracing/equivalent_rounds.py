@@ -74,7 +74,7 @@ def scale_between(base: RoundRecord, other: RoundRecord) -> float | None:
     if all(a.is_scaled_to(b, noise) for a, b in pairs):
         return bounds / noise
     # The same where what is sent has a scale, too.
-    if base.cancelled or other.cancelled:
+    if any(c.late is None for c in (*base.cancelled, *other.cancelled)):
         return None
     scales = _Scales(sum(group.size for group in base.groups), noise=_noise_in_one_row(pairs))
     if not all(scales.agree(a, b) for a, b in pairs):

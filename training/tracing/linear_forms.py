@@ -238,16 +238,18 @@ class LinearForms:
             noisy, bare = (a, b) if self.history.noise else (b, a)
             if (other if self.history.noise else self).history.data:
                 self.made_by.check_absorbed(noisy, bare)
+        residue, size = added(self.residue, other.residue, sign), abs(a) + abs(b)
         some = self.rounded is not None or other.rounded is not None
         if some and not self.seen and not other.seen:
-            sides = (a, self.rounded), (b, other.rounded)
-            self.made_by.meetings += meet(*sides, self.made_by.kinds)
+            sides = (a, self.rounded), (b if sign > 0 else -b, other.rounded)
+            for found in meet(*sides, self.made_by.kinds):
+                residue = added(residue, self.made_by.note_late(found, size), 1.0)
         origin = self.origin.plus(other.origin)
         forms = self.summed(
             a + b if sign > 0 else a - b,
-            abs(a) + abs(b),
+            size,
             history=self.history.plus(other.history),
-            residue=added(self.residue, other.residue, sign),
+            residue=residue,
             rounded=added(self.rounded, other.rounded, 1.0),
             operands=(a, b),
             origin=origin,

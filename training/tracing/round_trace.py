@@ -99,9 +99,9 @@ class RoundTrace:
             rows = pruned(total, csr_array(abs(rest) + abs(weight) @ abs(held)))
         return rows
 
-    def view(self, adversary: Adversary) -> View:
-        """The closed view of an adversary, over all agents' contributions."""
-        rows, names, unseen = self.seen_rows(adversary)
+    def view(self, adversary: Adversary, *, end_state: bool = True) -> View:
+        """The closed view of an adversary, over all agents' contributions; see `seen_rows`."""
+        rows, names, unseen = self.seen_rows(adversary, end_state=end_state)
         rows = self.expand(rows, unseen=unseen)
         keep = np.flatnonzero(np.diff(rows[:, self._private_columns(adversary)].indptr))
         rows = rows[keep]

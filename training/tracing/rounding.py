@@ -16,6 +16,10 @@ row, the noise that does not enter the rounding is what hides it:
                      public values may have come in once, by one addition, and none of them left
     nothing does     that of messages of noise alone in the row, for whoever does not hear them
 
+A run looks at that deviation alone, so no other row may hold the same noise: of x - s - z and s + z
+the rounding of x - s is left, without noise. The rounding is therefore a residue, too, as large as
+its noise may hide, and is followed as those of `cancellation` are.
+
 Where data and noise meet bare, and then a public value comes in, rounding is postprocessing of what
 is noised: of such rows nothing is asked, however large the value. So it is of values that count as
 seen. Noise that earlier rounds remember counts as noise, not as a public value. A field of the
@@ -45,12 +49,16 @@ class Meeting(NamedTuple):
     """Rows into which data or noise came after they were rounded.
 
     Attributes:
+        rows: which rows of the value.
         rounded: (rows, columns) the public columns that were added up before.
         deviation: (rows,) of the noise that hides the rounding.
+        own: (rows, columns) that noise, where it is one row's own; None where it is of others.
     """
 
+    rows: np.ndarray
     rounded: csr_array
     deviation: np.ndarray
+    own: csr_array | None = None
 
 
 class Kinds(NamedTuple):
@@ -76,11 +84,18 @@ def holds(rows: csr_array, mask: np.ndarray) -> np.ndarray:
     return np.asarray(abs(rows) @ mask[: rows.shape[1]].astype(float)) > 0
 
 
-def _own_squares(rows: csr_array, kinds: Kinds) -> np.ndarray:
-    """(rows,) the variance of the noise that nobody else knows and no other row holds."""
+def _own(rows: csr_array, kinds: Kinds) -> csr_array:
+    """(rows, columns) the noise that nobody else knows and no other row of the value holds."""
+    from scipy.sparse import csr_array
+
     alone = np.bincount(rows.indices[rows.data != 0], minlength=rows.shape[1]) <= 1
-    own = kinds.own[: rows.shape[1]] & alone
-    return np.asarray(rows.multiply(rows) @ own.astype(float))
+    own = csr_array(rows.multiply((kinds.own[: rows.shape[1]] & alone).astype(float)[None, :]))
+    own.eliminate_zeros()
+    return own
+
+
+def _squares(rows: csr_array) -> np.ndarray:
+    return np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
 
 
 def rounded_by(size: csr_array, roundings: np.ndarray | float, kinds: Kinds) -> csr_array | None:
@@ -115,6 +130,8 @@ def meet(
     Raises:
         UndeclaredOperation: data are added to noise that was rounded more than once.
     """
+    from scipy.sparse import csr_array, diags_array
+
     found = list[Meeting]()
     for (mine, rounded), (theirs, _) in ((one, other), (other, one)):
         if rounded is None:
@@ -124,11 +141,14 @@ def meet(
         was = np.diff(rounded.indptr) > 0
         late = was & noisy & has_data & ~has_noise
         _check_once(mine, rounded, late, kinds)
-        of_theirs, of_mine = _own_squares(theirs, kinds), _own_squares(mine, kinds)
         asked = (was & has_noise) | late
         if asked.any():
-            deviation = np.sqrt(np.where(has_noise, of_theirs, of_mine))
-            found.append(_meeting(rounded, deviation, asked))
+            from_theirs = diags_array(has_noise.astype(float))
+            from_mine = diags_array((~has_noise).astype(float))
+            own = from_theirs @ _own(theirs, kinds) + from_mine @ _own(mine, kinds)
+            at = np.flatnonzero(asked)
+            hides = csr_array(own)[at]
+            found.append(Meeting(at, rounded[at], np.sqrt(_squares(hides)), hides))
     return found
 
 
@@ -149,7 +169,7 @@ def meet_in_sums(
     several = np.asarray((weights != 0) @ noisy.astype(float)) > 1
     if not several.any():
         return []
-    squares = csr_array(weights.multiply(weights) * _own_squares(rows, kinds)[None, :])
+    squares = csr_array(weights.multiply(weights) * _squares(_own(rows, kinds))[None, :])
     largest = squares.max(axis=1).toarray().ravel()
     others = np.sqrt(np.maximum(np.asarray(squares.sum(axis=1)).ravel() - largest, 0.0))
     return [_meeting(csr_array(abs(weights) @ rounded), others, several)]
@@ -165,7 +185,7 @@ def leave(rows: csr_array, rounded: csr_array, kinds: Kinds) -> list[Meeting]:
 
 def _meeting(rounded: csr_array, deviation: np.ndarray, asked: np.ndarray) -> Meeting:
     at = np.flatnonzero(asked)
-    return Meeting(rounded[at], deviation[at])
+    return Meeting(at, rounded[at], deviation[at])
 
 
 def _check_once(mine: csr_array, rounded: csr_array, late: np.ndarray, kinds: Kinds) -> None:

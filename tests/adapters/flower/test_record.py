@@ -152,10 +152,27 @@ def test_a_client_without_a_number_is_refused_before_it_trains(tmp_path):
     assert lines(tmp_path, 3)[0]["agents"] == 9
 
 
-def test_other_settings_than_the_log_began_with_are_refused(tmp_path):
+def test_other_settings_than_the_log_began_with_are_refused(tmp_path, caplog):
     mod(tmp_path)(message(), context(), lambda *_: reply(**MODEL))
-    with pytest.raises(InputError, match=r"says clip=1\.0"):
+    with pytest.raises(RuntimeError, match="sends no reply"):
         mod(tmp_path, clip=0.5)(message(round=2), context(), lambda *_: reply(**MODEL))
+    assert "says clip=1.0" in caplog.text
+
+
+def test_a_model_beside_which_late_noise_is_lost_is_not_sent_and_noise_that_came_first_is(
+    tmp_path, caplog
+):
+    large = {"w": np.full(400, 2e4, dtype=np.float32)}
+    given = asked(large)
+    given.content.array_records["arrays"]["w"] = large["w"]
+    sent = {"w": large["w"] + np.random.default_rng(0).normal(0, 2.0, 400)}
+    with pytest.raises(RuntimeError, match="sends no reply"):
+        mod(tmp_path)(given, context(), lambda *_: changed(sent, dtype=np.float32))
+    assert "say noise_first=True, which is then assumed" in caplog.text
+    mod(tmp_path, noise_first=True)(given, context(), lambda *_: changed(sent, dtype=np.float32))
+    assert lines(tmp_path)[-1]["releases"][0]["noise_first"] is True
+    with pytest.raises(InputTypeError, match="noise_first=1 must be True or False"):
+        mod(tmp_path, noise_first=1)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +282,7 @@ def test_what_is_as_declared_leaves(tmp_path, dtype, std):
         given = asked({"w": before.astype(dtype)}, round=t)
         given.content.array_records["arrays"]["w"] = before.astype(dtype)
         sent = {"w": before + z} if t % 2 else {"w": z}
-        mod(tmp_path, noise_std=std)(
+        mod(tmp_path, noise_std=std, noise_first=True)(
             given, context(), lambda *_, sent=sent: changed(sent, dtype=dtype)
         )
     assert len([one for one in lines(tmp_path) if "round" in one]) == 20

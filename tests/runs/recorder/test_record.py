@@ -19,6 +19,7 @@ from overhear.privacy.errors import InputError, InputTypeError
 from overhear.privacy.guarantee import Statement
 from overhear.privacy.ledgers.chained_file import LedgerInUse
 from overhear.privacy.releases.log import Played, read_log
+from overhear.reports.declared.assumptions import assumed
 from overhear.runs.recorder.record import record
 from overhear.training.accounts.declared import account_of_releases
 
@@ -530,3 +531,19 @@ def test_noise_that_is_lost_in_the_rounding_of_what_leaves_is_refused(tmp_path):
     ledger.release(3, **{**ONE, "value": noised, "scale": 1.0})
     ledger.release(4, **{**late, "noise": 0})
     assert len(lines(ledger.path)) == 5
+
+
+def test_noise_that_meets_the_sum_first_is_said_and_assumed(tmp_path):
+    ledger = record(tmp_path / "0.jsonl", **GIVEN)
+    model = 0.05 * torch.ones(100_000)  # an ordinary model, and noise of 4e-4 on a mean update
+    update = {**ONE, "noise": 4e-4, "known": model, "value": model}
+    with pytest.raises(InputError, match="say noise_first=True, which is then assumed"):
+        ledger.release(1, **update)
+    with pytest.raises(InputError, match="noise_first='yes' must be true or false"):
+        ledger.release(1, **update, noise_first="yes")
+    ledger.release(1, **update, noise_first=True)
+    log = read_log(ledger.path, partial=True)
+    assert log.noise_first == 1
+    a5 = assumed(log.header, noise_first=log.noise_first)[4]
+    assert "In 1 of the releases it was added to the sum before anything else" in a5.text
+    assert not a5.checked

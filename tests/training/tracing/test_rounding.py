@@ -5,6 +5,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from overhear.privacy.view.view import UnsupportedView
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.handles import Agents
 from overhear.training.step.values import UndeclaredOperation
@@ -39,6 +41,10 @@ def floor(value):
 
 def noise(round, s, **how):
     return round.noise(s, std=STD, **how)
+
+
+def sums(round, state):
+    return round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
 
 
 def change(round, state):
@@ -150,3 +156,59 @@ def test_data_that_rounds_carry_without_noise_are_data_of_the_next_round():
 def test_data_on_noise_that_was_rounded_to_a_coarser_grid_is_refused(value):
     with pytest.raises(UndeclaredOperation, match="rounded beside other values more than once"):
         floor(value)
+
+
+def _noise_of(row):
+    """A step whose model is rounded before its noise comes in, and a row beside it."""
+
+    def step(state, round):
+        s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        z = noise(round, s)
+        x = round.mix(state.x - 0.1 * s - 0.1 * z, kind="model")
+        return row(round, state, x, s, z)
+
+    return step
+
+
+def _sent(value):
+    return _noise_of(lambda r, v, x, s, z: State(x, r.mix(value(r, v, s, z), kind="beside")))
+
+
+def _sensitivity(step, adversary="eavesdropper", *, agents=3):
+    found = trace(init, step, graph=ring(agents), rounds=2, noise_multiplier=STD)
+    ((_, one),) = joint_sensitivities(found, [adversary], sampling_rate=0.1)
+    return one.largest
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        _sent(lambda r, v, s, z: s + z),  # less its model it is the rounding of x - s
+        _sent(lambda r, v, s, z: v.x - 0.1 * z - 0.1 * s),  # in another order
+        _sent(lambda r, v, s, z: 3.0 * s + (3.0 * z + 1e-3 * noise(r, s))),  # and little noise
+        _noise_of(lambda r, v, x, s, z: State(x, s + z)),  # kept, and released at the end
+    ],
+)
+def test_late_noise_that_another_row_holds_is_refused(step):
+    with pytest.raises(UnsupportedView, match="noise came in that other rows hold as well"):
+        _sensitivity(step)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        _sent(lambda r, v, s, z: s + noise(r, s)),  # noise of its own
+        _noise_of(lambda r, v, x, s, z: State(x, x)),
+        _sent(lambda r, v, s, z: 0.5 * (v.x - v.y)),
+        lambda v, r: State(  # what is sent is made part of what is kept
+            0.5 * (x := v.x - (s := sums(r, v)) - noise(r, s)) + 0.5 * r.mix(x, kind="m"), v.y
+        ),
+    ],
+)
+def test_late_noise_of_one_row_has_its_figure(step):
+    assert 1.0 <= _sensitivity(step) < 2.0
+
+
+def test_late_noise_on_a_large_graph_is_looked_at_quickly():
+    step = _noise_of(lambda r, v, x, s, z: State(x, v.y))
+    assert _sensitivity(step, "neighbour", agents=200) == pytest.approx(1.0)
