@@ -51,7 +51,7 @@ PLACES = {
     ("training/gradients/choice.py", "disagreement"): "a layout is tried once",
     ("training/gradients/gradients.py", "PairGradients.check"): "a round's sums may overflow",
     ("training/models/evaluation.py", "_scores"): "metrics are told",
-    ("training/models/evaluation.py", "evaluate"): "metrics are told",
+    ("training/models/evaluation.py", "_evaluate"): "metrics are told",
     ("training/noise_tests/noise_tests.py", "_read"): "a round's noise was tested",
     # What audits do between rounds, or in rounds of their own.
     ("attacks/audit/canaries.py", "PlantedGradients.clipped_sums"): "canaries are found in batches",
