@@ -53,6 +53,7 @@ PLACES = {
     ("training/models/evaluation.py", "_scores"): "metrics are told",
     ("training/models/evaluation.py", "_evaluate"): "metrics are told",
     ("training/noise_tests/noise_tests.py", "_read"): "a round's noise was tested",
+    ("training/own/contents.py", "_digest"): "whether a network is the user's is asked once",
     # What audits do between rounds, or in rounds of their own.
     ("attacks/audit/canaries.py", "PlantedGradients.clipped_sums"): "canaries are found in batches",
     ("attacks/audit/canaries.py", "PlantedGradients._weight"): "coefficients size the canaries",
