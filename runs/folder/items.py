@@ -46,6 +46,7 @@ def items_of(
             classes=data.classes or None,
             outputs=data.outputs,
             most=statement.at_once,
+            notice=notice,
         )
     found = Items(source=d.source, left_out=shown, tied=tied_items(data))
     if notice is not None:

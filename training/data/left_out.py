@@ -21,10 +21,12 @@ mean shows nothing, and records that were not left out may matter.
 
 from __future__ import annotations
 
+import math
+import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,7 @@ __all__ = ["leave_out"]
 
 _MOST_PAIRS = 12  # of records that are left out after each other
 _SECONDS = 60.0  # after which no further pair is begun
+_SLOW = 3.0  # seconds of a call of which is told
 _CLASSES = 6  # of which a record is left out
 _EXTREME = 3  # records that are the largest or smallest in most numbers
 _MOST_NUMBERS = 1 << 26  # of all inputs, where extremes are looked for
@@ -51,7 +54,8 @@ class _Items:
     """What one call gave.
 
     Attributes:
-        trained: the stores whose items are trained on, or held out of those by number.
+        trained: the stores whose items are trained on, or held out of those by number; () where
+            they are not kept.
         keys: what tells each of their items from others.
         users: (N,) of each item, None where nobody says.
         every: how many items there are, those to test with among them.
@@ -62,6 +66,10 @@ class _Items:
     users: torch.Tensor | None
     every: int
 
+    def without_values(self) -> _Items:
+        """The same without what takes as much memory as the data."""
+        return replace(self, trained=())
+
 
 def leave_out(
     name: str,
@@ -71,6 +79,7 @@ def leave_out(
     outputs: int = 0,
     most: int = 1,
     clock: Callable[[], float] = time.monotonic,
+    notice: Callable[[str], None] | None = None,
 ) -> int:
     """Call a data function with records left out, and refuse what is not of one record each.
 
@@ -81,6 +90,7 @@ def leave_out(
         outputs: numbers to predict of a record, 0 of labels.
         most: how many items one unit of the figures has: 1 of a record, the cap of a user.
         clock: seconds; after a minute of it no further records are left out.
+        notice: told for how long a slow function is called.
 
     Returns:
         How many different records were left out, each with the others' items as they were; 0 where
@@ -109,13 +119,22 @@ def leave_out(
             ) from error
         return _items(given, name=name, classes=classes, outputs=outputs)
 
-    base, begun, calls = call(None), clock(), dict[int, _Items]()
+    asked = clock()
+    base = call(None)
+    begun, calls = clock(), dict[int, _Items]()
+    if notice is not None and (one := begun - asked) > _SLOW:
+        pairs = min(_MOST_PAIRS, math.ceil(_SECONDS / (2 * one)))
+        notice(
+            f"Calling {name!r} with records left out, for about {(2 * pairs + 1) * one:.0f} seconds"
+        )
     records = max(2, -(-len(base.keys) // most))
+    places, base = list(_places(base, records)), base.without_values()
     left = set[int]()
-    for first in _places(base, records):
+    for first in places:
         if calls and clock() - begun > _SECONDS:
             break
-        calls = {at: calls[at] if at in calls else call(at) for at in (first, first + 1)}
+        kept = {at: calls[at] for at in (first, first + 1) if at in calls}
+        calls = {at: kept.get(at) or call(at).without_values() for at in (first, first + 1)}
         _check_pair(base, calls, call, name=name, most=most)
         left |= {at for at in calls if calls[at].every < base.every}
     if call(None).keys != base.keys:
@@ -161,7 +180,8 @@ def _check_pair(
     theirs = _one_user(base, of_i) and _one_user(base, of_j)
     if changed <= most and gone <= most and theirs and not anew:
         return
-    if call(i).keys != one.keys:
+    again = call(i)
+    if again.keys != one.keys:
         raise _unsteady(name)
     said = f"[data] name={name!r}: between record {i} left out and record {j} left out"
     may = "1 item" if most == 1 else f"{most} items of one user"
@@ -175,9 +195,9 @@ def _check_pair(
             f"records_per_person = {max(gone, most)} or more"
         )
     raise InputError(
-        f"{said} {changed} items differ{_where(one, other)}, where {may} may: an item must be made "
-        "of one record alone, or its figure says nothing of the others in it; scale, fill in and "
-        "choose by public constants, and put nothing of one record into another's item"
+        f"{said} {changed} items differ{_where(again, call(j), changed)}, where {may} may: an item "
+        "must be made of one record alone, or its figure says nothing of the others in it; scale, "
+        "fill in and choose by public constants, and put nothing of one record into another's item"
     )
 
 
@@ -189,9 +209,11 @@ def _one_user(base: _Items, keys: Counter[bytes]) -> bool:
     return len(places) < 2 or len(base.users[places].unique()) == 1
 
 
-def _where(one: _Items, other: _Items) -> str:
+def _where(one: _Items, other: _Items, changed: int) -> str:
     """In which numbers of a record the items of two calls differ, and by how much."""
     first, second = one.trained[0], other.trained[0]
+    if sum(map(operator.ne, one.keys, other.keys)) > changed:  # the items stand in another order
+        return ""
     if first.record_shape != second.record_shape:
         return f", in shape: {first.record_shape} and {second.record_shape}"
     if len(one.trained) > 1 or first.size != second.size:

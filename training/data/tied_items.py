@@ -11,7 +11,7 @@ columns of mean 0                               centring, or a PCA, that was fit
 columns whose ends are 0 and 1, each met once   scaling by their smallest and largest value
 items that mirror another one                   views of one record, as items of their own
 items on the line between two others            records that were mixed: mixup, SMOTE
-items far nearer to another one than most are   copies with noise, or other slight changes
+items far nearer to some than to any others     copies with noise, or other slight changes
 ==============================================  ====================================================
 
 Each is told where it comes to more than chance would give: see the constants below.
@@ -52,7 +52,8 @@ _MOST_VIEWED = 4096  # items of a view that are held against what projects to th
 _SIMILAR = 8  # items of one projection that one is held against
 _BLOCK = 4096  # items at once
 _STRAIGHT = 1e-6  # of a line, relative to its length
-_COPY = 0.01  # of the median distance
+_COPY, _GAP = 0.01, 0.05  # of the median distance; of that of the next item
+_MOST_COPIES = 64  # of one item
 _COPIES = 0.2  # of the items that are looked at
 
 
@@ -157,11 +158,21 @@ def _mirrored(rows: _Rows, shape: Sequence[int]) -> Iterator[str]:
             others = rows[order[first[at] : min(last[at], first[at] + _SIMILAR)]]
             if (others == of).all(1).any():
                 found.add(at)
-    if len(found) >= max(_LEAST_FOUND, _SHARE * len(rows)):
+    # Of independent items no view is met more often than equal items are, as by Cauchy-Schwarz
+    # sum_x p(x) p(view of x) <= sum_x p(x)^2: rows of few values mirror each other by chance.
+    by_chance = len(views) * _repeated(rows, order, here, spread)
+    if len(found) >= max(_LEAST_FOUND, _SHARE * len(rows), by_chance + 1):
         yield (
             f"at least {len(found)} of {len(rows)} items are another one, mirrored or turned, as "
             "views of one record are"
         )
+
+
+def _repeated(rows: _Rows, order: _Places, here: _D, spread: float) -> int:
+    """How many items equal another one, which have one projection (N,) and stand side by side."""
+    near = np.flatnonzero(np.diff(here[order]) <= spread)
+    pairs = zip(order[near].tolist(), order[near + 1].tolist(), strict=True)
+    return len({at for pair in pairs if np.array_equal(*rows[list(pair)]) for at in pair})
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +225,10 @@ def _between(rows: _Rows) -> Iterator[str]:
     kept = np.sort(draw.permutation(items)[: min(_MOST_OTHERS, _NEAREST // width)])
     ends = np.arange(items)[-_LOOKED_AT // 3 :]
     chosen = np.unique(np.r_[np.linspace(0, items - 1, _LOOKED_AT * 2 // 3), ends]).astype(int)
-    others, looked_at = rows[kept].astype(np.float64), rows[chosen].astype(np.float64)
+    # A column of large numbers would be all that a distance is made of.
+    spread = rows.std(0, dtype=np.float64)
+    scale = np.maximum(spread, np.median(spread[spread > 0])) if spread.any() else 1.0
+    others, looked_at = rows[kept] / scale, rows[chosen] / scale
     # Lengths and directions of all differences by products, without the differences themselves.
     direction = draw.normal(size=width)
     products = others @ looked_at.T
@@ -224,7 +238,10 @@ def _between(rows: _Rows) -> Iterator[str]:
     reach, lines, copies = _STRAIGHT * float(np.linalg.norm(direction)), 0, 0
     for one, length, step in zip(looked_at, lengths.T, steps.T, strict=True):
         typical = float(np.median(length))
-        near = others[length < _COPY * typical] - one
+        # There is a gap behind copies; where items are dense, all are near, and there is none.
+        first = np.sort(length)[:_MOST_COPIES]
+        gaps = np.flatnonzero(first[:-1] < np.minimum(_GAP * first[1:], _COPY * typical))
+        near = others[length <= first[gaps].max(initial=-1.0)] - one
         copies += bool(((near != 0).sum(1) >= _DIFFERS).any())
         away = np.flatnonzero(length >= max(_COPY * typical, 1e-12))
         lines += _is_between(others, one, away, step[away] / length[away], reach)

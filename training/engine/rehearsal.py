@@ -3,8 +3,8 @@
 What a network or a loss raises only where it is differentiated, and what it keeps from call to
 call, is told here, before anything was released. Both general layouts are tried whichever is asked
 for: under vmap a value that several records went into cannot be written to what lies outside, and
-the two differ where records meet in a rule for vmap. A branch on the data, which the loop alone
-takes, is no error there.
+the two differ where records meet in a rule for vmap. What vmap alone has no batch for, such as a
+branch on the data or a mask, is no error where the loop is asked for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..gradients.gradients import PairGradients
 from ..models.evaluation import evaluate
 from ..models.forward_calls import FailedForward
 from ..models.parameters import flatten
+from ..own.kept import Watch
 from .engine import gradients_of
 
 if TYPE_CHECKING:
@@ -63,16 +64,10 @@ def rehearse(setting: Setting, test: Examples) -> None:
             for row in (*rows, *rows[::-1]):  # one by one, and in another order
                 gradients.clipped_sums(point, ([0], [0]), [batches[row]], clip_norm=1.0)
         except FailedForward as error:
-            if (layout, setting.layout) == ("vmap", "loop") and _branches(error):
+            if (layout, setting.layout) == ("vmap", "loop") and _is_for_the_loop(error):
                 continue
             raise
-        evaluate(
-            copy.deepcopy(setting.model),  # to which it may write
-            point[:, : flatten(setting.model).numel()],
-            Examples(test.inputs[:_FEW], test.targets[:_FEW]),
-            round=0,
-            task=setting.task,
-        )
+        _evaluate(setting, point, test)
         together = gradients.clipped_sums(
             point, ([0] * len(rows), list(rows)), batches, clip_norm=1.0
         )
@@ -85,9 +80,31 @@ def rehearse(setting: Setting, test: Examples) -> None:
         )
 
 
-def _branches(error: FailedForward) -> bool:
-    """Whether vmap was refused a number of a record, as a branch on the data asks for it."""
-    return "data-dependent control flow" in str(error) or "calling .item()" in str(error)
+# What torch says of an operation that has no batch under vmap: a number of a record, a mask of its
+# own, a write into a constant, values in numpy, a draw of a seeded generator.
+_OF_ONE_ALONE = ("vmap: ", "Cannot access data pointer", "torch._C.Generator")
+
+
+def _is_for_the_loop(error: FailedForward) -> bool:
+    """Whether vmap alone is in the way."""
+    return any(words in str(error) for words in _OF_ONE_ALONE)
+
+
+def _evaluate(setting: Setting, point: Tensor, test: Examples) -> None:
+    """Once, which may fill a table, and on other records, which must leave nothing behind."""
+
+    def evaluate_on(at: slice) -> None:
+        evaluate(
+            copy.deepcopy(setting.model),  # to which it may write
+            point[:, : flatten(setting.model).numel()],
+            Examples(test.inputs[at], test.targets[at]),
+            round=0,
+            task=setting.task,
+        )
+
+    evaluate_on(slice(_FEW))
+    with Watch(setting.model, setting.task).calls("the loss, or the network's forward,"):
+        evaluate_on(slice(-_FEW, None))
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

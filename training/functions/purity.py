@@ -21,9 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
+import torch
 from torch import Tensor
 
-from ...privacy.errors import UndeclaredOperation
+from ...privacy.errors import InputError, UndeclaredOperation
+from ...privacy.raised import line_of, told
 from .bytecode import Chain, Reads, reads_of
 from .constants import held_words, is_enum, written
 from .outside import MISSING, content, found_by, same
@@ -60,8 +62,19 @@ class PureFunction:
     one_by_one: bool = False
 
     def __call__(self, *values: Tensor) -> Tensor:
-        """The result for one agent."""
-        return self.run(*values)
+        """The result for one agent.
+
+        Raises:
+            InputError: the function raises an error of its own, or exits.
+        """
+        try:
+            return self.run(*values)
+        except (InputError, RecursionError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except (Exception, SystemExit) as error:  # the user's own code
+            raise InputError(
+                f"the function {self.name} raised {told(error)}{line_of(error)}; mend it"
+            ) from error
 
 
 def purified(fn: Callable[..., Tensor], operation: str) -> PureFunction:

@@ -8,7 +8,6 @@ the count by 1 at most, whatever the function makes of it.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
+from ..models.parameters import copied
 from ..models.tasks import Task
 from ..step.counts import Of
-from .clipping import squared_norms
+from .clipping import Examples, squared_norms
 from .loop_and_vmap import OfModel, OfTask
+from .own_code import OwnCode
 
 __all__ = ["Counts"]
 
@@ -47,10 +48,11 @@ class Counts:
     ) -> None:
         self._of: OfModel | OfTask
         if isinstance(objective, nn.Module):
-            net = copy.deepcopy(objective).to(device, dtype).requires_grad_(False)
-            self._of = OfModel(net)
+            objective = copied(objective).to(device, dtype)
+            self._of = OfModel(objective)
         else:
             self._of = OfTask(objective)
+        self._own_code = OwnCode(objective)
 
     @torch.no_grad()
     def of_batches(
@@ -73,14 +75,21 @@ class Counts:
             released: (A, .) what it is given besides.
 
         Raises:
-            InputError: a function that returns no number, or outputs of a task, which has none.
+            InputError: a function that returns no number, or outputs of a task, which has none; or
+                the network keeps something from call to call.
+            FailedForward: the network raises something.
         """
         out = points.new_zeros(len(points), 1)
-        for row, (point, (inputs, targets)) in enumerate(zip(points, batches, strict=True)):
-            pieces = self._of.pieces(point)
-            for x, y in zip(inputs, targets, strict=True):
-                own = [value[row].clone() for value in released]
-                out[row] += _score(fn(*self._given(pieces, x, y, of=of), *own), like=out)
+        first = next((Examples(inputs=x, targets=y) for x, y in batches if len(y)), None)
+        if first is None:
+            return out
+        start = self._of.pieces(points[0])
+        with self._own_code.called(first, lambda x, y: self._given(start, x, y, of=of)):
+            for row, (point, (inputs, targets)) in enumerate(zip(points, batches, strict=True)):
+                pieces = self._of.pieces(point)
+                for x, y in zip(inputs, targets, strict=True):
+                    own = [value[row].clone() for value in released]
+                    out[row] += _score(fn(*self._given(pieces, x, y, of=of), *own), like=out)
         return out
 
     def _given(

@@ -23,7 +23,6 @@ against it. "vmap" stacks the data of a model's neighbours and takes per-example
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -38,7 +37,7 @@ from ..device.memory import make_room, too_large
 from ..device.precision import full_precision
 from ..forwards.separate import Separate
 from ..models.forward_calls import FailedForward
-from ..models.parameters import validate_model
+from ..models.parameters import copied, validate_model
 from ..models.tasks import Task
 from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
 from .clipping import Coefficient, Examples, check_clip_norm, check_finite, plan_passes, stack
@@ -136,7 +135,7 @@ class PairGradients:
         if network is None:
             objective = OfTask(model)  # type: ignore[arg-type]  # not a network, hence a task
         else:
-            self._model = copy.deepcopy(network).to(self.device, self.dtype).requires_grad_(False)
+            self._model = copied(network).to(self.device, self.dtype)
             objective = OfModel(self._model)
         self.parameters = objective.size
         self._own_code = OwnCode(model if network is None else self._model)

@@ -9,7 +9,7 @@ witness, so a table that is filled once is filled from no record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -99,6 +99,29 @@ class OwnCode:
                 "to the records before it, and no figure covers that; compute from what it is "
                 "given alone"
             )
+
+    @contextmanager
+    def called(
+        self, examples: Examples, call: Callable[[Tensor, Tensor], object]
+    ) -> Iterator[None]:
+        """Call the code on records for anything but gradients: contents alone are compared.
+
+        Args:
+            examples: of which the shape and the type matter.
+            call: calls the code in the same way, on the inputs and the target of one made record.
+
+        Raises:
+            FailedForward: it raises something.
+            InputError: it keeps something from call to call.
+        """
+        if not self.is_there:
+            yield
+            return
+        made = _made(examples)
+        with stated("where records are counted"):
+            call(made.inputs[0], made.targets[0])
+        with self._watch.calls(self._what), stated("where records are counted"):
+            yield
 
 
 def _made(examples: Examples) -> Examples:

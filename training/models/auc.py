@@ -30,14 +30,12 @@ vector.
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from .forward_calls import ForwardCalls
-from .parameters import flatten, unflatten, validate_model
+from .parameters import copied, flatten, unflatten, validate_model
 
 __all__ = ["AreaUnderCurve", "with_centres"]
 
@@ -68,7 +66,7 @@ class AreaUnderCurve:
                 f"positive_share={positive_share} must lie in (0, 1); it is the public share of "
                 "the positive class"
             )
-        self._model = copy.deepcopy(model).requires_grad_(False)
+        self._model = copied(model)
         self._calls = ForwardCalls(self._model)
         self._share = positive_share
         self._size = sum(p.numel() for p in model.parameters())

@@ -116,9 +116,11 @@ def stated(where: str = "where gradients are computed") -> Iterator[None]:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         if _NO_MEMORY in words:
             raise
+        # contextlib takes a RuntimeError that a StopIteration caused for that StopIteration.
+        cause = None if isinstance(error, StopIteration) else error
         raise FailedForward(
             f"the network or its loss raised {words[:_LONGEST_ERROR]}, {where}; {_REMEDY}"
-        ) from error
+        ) from cause
 
 
 _NO_MEMORY = "DefaultCPUAllocator: "  # as torch begins it on a CPU

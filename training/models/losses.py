@@ -18,7 +18,6 @@ would be another loss for a batch, or that changes what it reads.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -31,7 +30,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ..own.kept import Watch
 from ..own.names import own_object
 from .forward_calls import ForwardCalls
-from .parameters import flatten, unflatten, validate_model
+from .parameters import copied, flatten, unflatten, validate_model
 
 __all__ = ["LOSS_NAMES", "Loss", "NetworkLoss", "check_loss", "loss_named", "predictions"]
 
@@ -210,7 +209,7 @@ class NetworkLoss:
     def __init__(self, model: nn.Module, per_example: Loss, *, regression: bool) -> None:
         validate_model(model)
         self.per_example, self.regression = per_example, regression
-        self._model = copy.deepcopy(model).requires_grad_(False)
+        self._model = copied(model)
         self._calls = ForwardCalls(self._model)
         self._size = sum(p.numel() for p in model.parameters())
 

@@ -10,6 +10,7 @@ A name "module:function" calls ``function(input_shape, classes)`` of a module of
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -20,13 +21,14 @@ from torch import Tensor, nn
 
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.raised import told
 from ..own.names import own_object
 from .networks import NETWORKS, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MODEL_NAMES", "build_model", "flatten", "unflatten", "validate_model"]
+__all__ = ["MODEL_NAMES", "build_model", "copied", "flatten", "unflatten", "validate_model"]
 
 MODEL_NAMES = tuple(NETWORKS)
 Probe = Callable[[nn.Module, Shape], Tensor]
@@ -170,6 +172,32 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
             raise InputError(f"layer {name!r} ({kind}) is not supported: {error}")
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """A copy whose parameters are not differentiated by themselves, as each record is given one.
+
+    Raises:
+        InputError: the network cannot be copied.
+
+    >>> network = nn.Linear(1, 1)
+    >>> network.numbers = (i for i in range(3))
+    >>> copied(network)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    overhear...InputError: the network cannot be copied (TypeError: cannot pickle ...
+    """
+    try:
+        return copy.deepcopy(model).requires_grad_(False)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except (Exception, SystemExit) as error:  # the user's own code, too
+        raise InputError(
+            f"the network cannot be copied ({told(error)}), and each record is given a copy; keep "
+            "locks, files, generators, imported modules and tensors that were computed from "
+            "parameters out of its attributes, leave torch.jit out, and take "
+            "torch.nn.utils.parametrizations for a norm of weights"
+        ) from error
+
+
 def sizes_of(model: nn.Module) -> tuple[int, ...]:
     """Number of values of each parameter tensor, in the order of ``named_parameters``."""
     return tuple(parameter.numel() for _, parameter in model.named_parameters())
@@ -278,6 +306,7 @@ def _check_own(
             f"model {name!r} gives other logits for 2 inputs together than one by one; it must be "
             "deterministic and treat the examples of a batch separately"
         )
+    copied(model)
 
 
 def _check_inputs(name: str, model: nn.Module) -> None:

@@ -34,7 +34,6 @@ by w a. All of the loss is clipped with the example, the penalty too.
 
 from __future__ import annotations
 
-import copy
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -43,7 +42,7 @@ from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError
 from .forward_calls import ForwardCalls
-from .parameters import flatten, unflatten, validate_model
+from .parameters import copied, flatten, unflatten, validate_model
 
 
 @runtime_checkable
@@ -116,7 +115,7 @@ class ClassWeights:
         for name, value in numbers.items():
             if not 0 <= value < float("inf"):
                 raise InputError(f"{name}={value} must be a finite number >= 0")
-        self._model = copy.deepcopy(model).requires_grad_(False)
+        self._model = copied(model)
         self._calls = ForwardCalls(self._model)
         self._classes, self._strength = classes, strength
         self._penalty, self._steepness = penalty, penalty_steepness

@@ -259,6 +259,14 @@ def _of_method(value: Any) -> tuple[object, _Held]:
     )
 
 
+def _of_cache(value: Any) -> tuple[object, _Held]:
+    """What a function without arguments returned once; others may be asked for more."""
+    code = getattr(value.__wrapped__, "__code__", None)
+    if code is None or code.co_argcount or code.co_kwonlyargcount or code.co_flags & 0b1100:
+        return None, []
+    return None, _numbered("", [one for one in gc.get_referents(value) if one is not vars(value)])
+
+
 def _of_frame(value: Any) -> tuple[object, _Held]:
     for name in ("gi_frame", "cr_frame"):
         if hasattr(value, name):
@@ -293,6 +301,8 @@ _LOOKS: Sequence[tuple[Any, Callable[[Any], tuple[object, _Held]]]] = (
     (set | frozenset, _of_set),
     (list | tuple | deque, _of_sequence),
     (MethodType | BuiltinFunctionType, _of_method),
+    (functools._lru_cache_wrapper, _of_cache),
+    (torch.UntypedStorage, lambda value: (_digest(torch.empty(0).byte().set_(value)), [])),
     (functools.partial, lambda of: (None, [("func", of.func), ("", of.args), ("", of.keywords)])),
     (staticmethod | classmethod, lambda value: (None, [("__func__", value.__func__)])),
     (property, lambda value: (None, [("fget", value.fget), ("fset", value.fset)])),
@@ -311,7 +321,8 @@ def _of_another(value: object) -> tuple[object, _Held]:
             return _hash(raw.tobytes()), []
     except (TypeError, ValueError, BufferError, NotImplementedError):
         pass
-    if type(value).__flags__ & (1 << 9) and hasattr(value, "__dict__"):  # of a class in Python
+    own = getattr(value, "__dict__", None)  # asked for, it is made
+    if own is not None and not _is_in_part_of_c(type(value)):
         return None, []
     if callable(getattr(value, "hexdigest", None)):
         return _words_of(value), [("digest", _or_none(value.hexdigest))]  # type: ignore[attr-defined]
@@ -319,9 +330,14 @@ def _of_another(value: object) -> tuple[object, _Held]:
     if isinstance(value, Iterator):  # how far it is
         held.append(("at", _or_none(value.__reduce__)))
     for one in gc.get_referents(value):
-        if not isinstance(one, type | ModuleType) and one is not getattr(value, "__dict__", None):
+        if not isinstance(one, type | ModuleType) and one is not own:
             held.append(("", one))
     return _words_of(value), held
+
+
+def _is_in_part_of_c(kind: type) -> bool:
+    """Whether its objects are larger than Python makes them: a head and two pointers."""
+    return kind.__basicsize__ > object.__basicsize__ + 8 * (2 + len(_slots(kind.__mro__)))
 
 
 def _words_of(value: object) -> object:

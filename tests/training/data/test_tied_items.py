@@ -12,6 +12,7 @@ from overhear.training.data.tied_items import _fitted, tied_items
 DRAW = np.random.default_rng(3)
 X = DRAW.gamma(2.0, size=(300, 64)).astype(np.float32)
 PART = DRAW.random(size=(300, 1)).astype(np.float32)
+WIDE = np.c_[DRAW.lognormal(10, 1.5, 2000), DRAW.normal(size=(2000, 11))]
 
 
 def told(x) -> list[str]:
@@ -30,8 +31,23 @@ TIED = {
     "between": (np.r_[X, PART * X + (1 - PART) * np.roll(X, 7, 0)], "lie on the line between"),
     "halfway": (np.r_[X, 0.5 * (X + np.roll(X, 1, 0))[:60]], "lie on the line between"),
     "slightly changed": (np.r_[X, X + 1e-3 * DRAW.normal(size=X.shape)], "are nearly another one"),
+    "many changed a little": (
+        np.repeat(X[:60], 10, 0) + 1e-3 * DRAW.normal(size=(600, 64)),
+        "are nearly another one",
+    ),
+    "in units of their own": (
+        np.r_[WIDE, WIDE * (1 + 1e-4 * DRAW.normal(size=WIDE.shape))],
+        "are nearly another one",
+    ),
 }
 APART = {
+    "units": WIDE,
+    "a place among many": np.c_[DRAW.permutation(2000), DRAW.normal(size=(2000, 9))],
+    "phases": np.sin(np.arange(40) / 5 + DRAW.uniform(0, 6.28, (4000, 1))),
+    "of two numbers": DRAW.normal(size=(4000, 2)) @ DRAW.normal(size=(2, 20))
+    + 1e-3 * DRAW.normal(size=(4000, 20)),
+    "categories": np.eye(9)[DRAW.integers(0, 9, (4000, 4))].reshape(4000, 36),
+    "bars": np.kron(np.eye(8)[DRAW.integers(0, 8, 900)], np.ones(8)),
     "as drawn": X,
     "normal": DRAW.normal(size=(400, 64)),
     "public constants": (X - 2) / 1.41,

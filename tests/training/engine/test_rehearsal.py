@@ -3,6 +3,7 @@
 import functools
 import logging
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from overhear.privacy.errors import InputError
 from overhear.training import Examples, Setting, build_graph
 from overhear.training.engine.rehearsal import rehearse
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.models.auc import AreaUnderCurve
 
 
 class Net(nn.Module):
@@ -173,10 +176,103 @@ def test_what_a_network_raises_is_told_before_a_run(kind, words, layout):
         rehearse(*_setting(kind(), layout))
 
 
-def test_a_branch_on_the_data_is_taken_by_the_loop_alone():
-    rehearse(*_setting(Branching(), "loop"))
-    with pytest.raises(InputError, match=r"calling .item\(\)"):
-        rehearse(*_setting(Branching(), "auto"))
+class PicksByAMask(Net):
+    def forward(self, x):
+        return super().forward(x) + x[x > 0].sum()
+
+
+class WritesIntoAConstant(Net):
+    def forward(self, x):
+        held = torch.zeros(len(x), 4)
+        held[:] = self.body(x)
+        return self.head(held)
+
+
+class AsksNumpy(Net):
+    def forward(self, x):
+        return super().forward(x * float(np.abs(np.fft.fft(x.detach().numpy())).max()))
+
+
+class DrawsBySeed(Net):
+    def forward(self, x):
+        return super().forward(x * torch.rand(4, generator=torch.Generator().manual_seed(1)))
+
+
+class HoldsAGenerator(Net):
+    def __init__(self):
+        super().__init__()
+        self.draws = torch.Generator()
+
+    def forward(self, x):
+        return super().forward(x * torch.rand(4, generator=self.draws.manual_seed(1)))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Branching, PicksByAMask, WritesIntoAConstant, AsksNumpy, DrawsBySeed, HoldsAGenerator],
+)
+def test_what_vmap_alone_cannot_do_is_taken_by_the_loop(kind):
+    rehearse(*_setting(kind(), "loop"))
+    with pytest.raises(InputError):
+        rehearse(*_setting(kind(), "auto"))
+
+
+class ExhaustsAnIterator(Net):
+    def forward(self, x):
+        return super().forward(x * next(iter([])))
+
+
+@pytest.mark.parametrize("layout", ["auto", "loop"])
+def test_an_iterator_that_ends_is_told_like_any_other_error(layout):
+    with pytest.raises(InputError, match="StopIteration"):
+        rehearse(*_setting(ExhaustsAnIterator(), layout))
+
+
+class HoldsALock(Net):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class HoldsAComputedWeight(Net):
+    def __init__(self):
+        super().__init__()
+        self.half = self.body.weight / 2
+
+
+@pytest.mark.parametrize(
+    "make", [HoldsALock, HoldsAComputedWeight, lambda: torch.jit.script(Net())]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_network_that_cannot_be_copied_is_told_so(make):
+    for use in (AreaUnderCurve, PairGradients):
+        with pytest.raises(InputError, match=r"the network cannot be copied .*; keep"):
+            use(make())
+
+
+LIMIT, SIZES = [9.0], dict[int, float]()
+
+
+class KeepsWhereItIsEvaluated(Net):
+    """What no made record in [0, 1] meets."""
+
+    def forward(self, x):
+        if not torch.is_grad_enabled():
+            LIMIT[0] = 5.0 + float(x.abs().max())
+        return super().forward(x.clamp(max=LIMIT[0]))
+
+
+class FillsByTheBatch(Net):
+    def forward(self, x):
+        if not torch.is_grad_enabled():
+            SIZES.setdefault(len(x), 1.0)
+        return super().forward(x)
+
+
+def test_what_is_kept_where_a_network_is_evaluated_is_refused():
+    with pytest.raises(InputError, match=r"changes 'forward.LIMIT'"):
+        rehearse(*_setting(KeepsWhereItIsEvaluated(), "loop"))
+    rehearse(*_setting(FillsByTheBatch(), "loop"))
 
 
 def test_an_interruption_is_none_of_the_network_s():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from overhear.privacy.errors import InputError
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.engine import function_calls
 from overhear.training.engine.engine import Engine
@@ -14,7 +15,7 @@ from overhear.training.functions import batched
 from overhear.training.functions.batched import runs_batched
 from overhear.training.functions.purity import purified
 from overhear.training.graphs.topologies import erdos_renyi, full, ring, star
-from overhear.training.step.values import Agents, Edges, UndeclaredOperation
+from overhear.training.step.values import Agents, Edges
 from tests.training.contract import bound_to, setting
 
 GRAPHS = [ring(7), full(4), star(6), erdos_renyi(9, 0.4, seed=3)]
@@ -123,7 +124,7 @@ def test_results_are_those_of_one_call_an_agent(name, others, graph, on_a_device
         kept = KeptCalls()
         try:
             expected = called(kept, fn, given, **how).rows
-        except (UndeclaredOperation, RuntimeError) as error:
+        except InputError as error:
             with pytest.raises(type(error)):
                 called(Calls(), fn, given, **how)
             continue

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from overhear.privacy.errors import InputError
 from overhear.training.algorithms import dp_cga, dpdl, muffliato
 from overhear.training.functions import purity
 from overhear.training.functions.purity import purified
@@ -334,7 +335,7 @@ def test_a_cell_that_is_not_set_stays_so():
         return fn, pure, later
 
     fn, pure, _ = make()
-    with pytest.raises(NameError):
+    with pytest.raises(InputError, match="raised NameError"):
         pure(ROW)
     with pytest.raises(UndeclaredOperation, match="holds a Tensor"):
         purified(fn, "postprocess")

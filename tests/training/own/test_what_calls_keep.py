@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -209,6 +210,53 @@ def by_weak_keys(x):
     OWNERS[Shared] += float(_mean(x)[0])
 
 
+@functools.lru_cache
+def _alone():
+    return {"mean": 0.0}
+
+
+def by_one_object(x):
+    _alone()["mean"] += float(_mean(x)[0])
+
+
+FRAME = pd.DataFrame({"mean": [0.0, 0.0]})
+
+
+def by_frame(x):
+    FRAME.loc[0, "mean"] += float(_mean(x)[0])
+
+
+STORED = torch.zeros(3).untyped_storage()
+
+
+def by_storage(x):
+    torch.empty(0).set_(STORED, 0, (3,)).add_(_mean(x))
+
+
+class _Doubles(torch.autograd.Function):
+    generate_vmap_rule = True
+    kept = torch.zeros(3)
+
+    @staticmethod
+    def forward(x):
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, slope):
+        _Doubles.kept.data.add_(ctx.saved_tensors[0].detach().mean(0))
+        return 2 * slope
+
+
+def in_a_backward(x):
+    x = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        torch.autograd.grad(_Doubles.apply(x).sum(), x)
+
+
 def _generated():
     total = 0.0
     while True:
@@ -256,7 +304,8 @@ FALSE = [
     *(by_count, by_slots, by_class, by_local, by_context, by_teacher, by_buffer, by_training),
     *(behind_a_table, in_a_large_one, in_a_short_type, by_import_inside, by_name_in_quotes),
     *(by_builtins, by_attribute_of_a_library, by_environment, by_draws, by_cache, by_weak_keys),
-    *(by_generator, in_a_closure, by_file, by_file_of_torch),
+    *(by_generator, in_a_closure, by_file, by_file_of_torch, by_one_object, by_frame),
+    *(by_storage, in_a_backward),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch import nn
 
 from overhear.attacks.checks.checks import engine_checks
 from overhear.attacks.checks.sensitivity import sensitivity_check
@@ -16,7 +17,9 @@ from overhear.training import NUMBERS, Agents, Round, UndeclaredOperation, accou
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.functions.purity import purified
 from overhear.training.gradients import counts
+from overhear.training.gradients.counts import Counts
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import flatten
 from overhear.training.noise_tests.noise_tests import NoiseTests
@@ -198,6 +201,63 @@ def test_counts_are_of_each_record_and_within_0_and_1():
         of(lambda outputs, target: outputs, "outputs")
     with pytest.raises(InputError, match="returned NoneType"):
         of(lambda loss: None)
+
+
+KEPT = torch.zeros(8)
+
+
+class _Keeps(nn.Module):
+    """Keeps where no gradient is computed, which counts of losses and outputs do."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        if not torch.is_grad_enabled():
+            KEPT.data.add_(x.detach().sum(0))
+        return self.head(x)
+
+
+class _Raises(_Keeps):
+    def forward(self, x):
+        raise KeyError("mask")
+
+
+def test_what_a_network_keeps_or_raises_where_it_is_counted_is_refused():
+    draw = torch.Generator().manual_seed(0)
+    batch = torch.randn(4, 8, generator=draw), torch.tensor([0, 1, 2, 0])
+
+    def count(net, fn=lambda outputs, target: outputs.argmax() == target):
+        counted = Counts(net, device="cpu", dtype=torch.float32)
+        return counted.of_batches(fn, flatten(net)[None], [batch], of=Of.OUTPUTS)
+
+    with pytest.raises(InputError, match="changes "):
+        count(_Keeps())
+    with pytest.raises(InputError, match="raised KeyError: 'mask'"):
+        count(_Raises())
+    net = nn.Linear(8, 3)
+    found = count(net)
+    assert float(found) == float((net(batch[0]).argmax(1) == batch[1]).sum())
+    assert torch.equal(count(_Sound(net)), found)
+
+
+class _Sound(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def _fails(outputs, target):
+    return {}[3]
+
+
+def test_what_a_function_of_a_step_raises_is_told_in_a_sentence():
+    with pytest.raises(InputError, match=r"_fails.* raised KeyError: 3 in line \d+ of test_counts"):
+        purified(_fails, "count")(torch.zeros(3), torch.tensor(0))
 
 
 def test_early_stopping_reads_what_was_released_and_the_plan_stands():
