@@ -186,8 +186,9 @@ def test_without_a_column_the_cap_is_printed_as_an_assumption(run_file, capsys):
     text = run_file.read_text().replace(*OF_USERS).replace('user = "who"\n', "")
     run_file.write_text(text, "utf-8")
     assert main(["plan", str(run_file), "--json"]) == 0
-    (warned,) = json.loads(capsys.readouterr().out)["warnings"]
-    assert warned.startswith("that no user has more than 3 records, and that all of them are at")
+    warned = json.loads(capsys.readouterr().out)["warnings"]
+    start = "that no user has more than 3 records, and that all of them are at"
+    assert sum(one.startswith(start) for one in warned) == 1
     assert main(["plan", str(run_file), "--statement"]) == 0
     assert "that is assumed, and nothing here checks it" in capsys.readouterr().out
 

@@ -96,7 +96,8 @@ def test_every_command_takes_the_options_of_the_program(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for command in app.registered_commands:
-        assert main([str(command.callback and command.callback.__name__), "--help"]) == 0
+        name = command.name or str(command.callback and command.callback.__name__)
+        assert main([name, "--help"]) == 0
         shown = capsys.readouterr().out
         assert "--quiet" in shown
         assert "--log-file FILE" in shown
