@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from overhear.commands.cli import app, main
 from overhear.commands.terminal.log import Log, Remaining, current_log, logging
@@ -95,8 +96,7 @@ def test_quiet_before_a_command_stays_with_a_log_behind_it() -> None:
 def test_every_command_takes_the_options_of_the_program(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for command in app.registered_commands:
-        name = command.name or str(command.callback and command.callback.__name__)
+    for name in get_command(app).commands:  # type: ignore[attr-defined]  # a group
         assert main([name, "--help"]) == 0
         shown = capsys.readouterr().out
         assert "--quiet" in shown
