@@ -63,7 +63,8 @@ def releases_of(one: RoundTrace, number: int) -> list[dict[str, Any]]:
                 party = 0 if sender is None else int(sender[i])
                 found.append(
                     {"from": "server" if party < 0 else party, "to": to if to == "all" else to[i],
-                     "kind": f"{kind} {i}", "of": of, "noise": noise}
+                     "kind": f"{kind} {i}", "of": of, "noise": noise,
+                     "public": "the trace says what it holds"}
                 )  # fmt: skip
 
     for g in one.messages:
