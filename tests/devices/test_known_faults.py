@@ -11,6 +11,7 @@ from torch import Tensor
 
 from overhear.attacks.audit import canaries
 from overhear.attacks.problem.observation import Observation
+from overhear.privacy.errors import InputError
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.audit.audit import audit_config
 from overhear.runs.folder.run import train_run
@@ -70,6 +71,6 @@ def test_a_projection_that_reads_every_agent_back_in_every_round(
     monkeypatch.setattr(dp_cga, "non_negative", solves_on_the_host)
     with (
         StandIn(PLACES),
-        pytest.raises(RefusedByDeviceError, match="reads back from cuda:0"),
+        pytest.raises(InputError, match="reads back from cuda:0"),
     ):
         train_run(config_of("dp-cga", tmp_path, *SMALL), tmp_path / "run")

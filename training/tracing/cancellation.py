@@ -297,12 +297,15 @@ class Columns:
         self.residues += matrix.shape[0]
         return start
 
-    def note_late(self, meeting: Meeting, size: csr_array) -> csr_array | None:
+    def note_late(
+        self, meeting: Meeting, size: csr_array, *, noised: frozenset[Noised] | None = None
+    ) -> csr_array | None:
         """Note roundings that noise came after, each as large as the noise it counts on may hide.
 
         Args:
             meeting: of some rows.
             size: (rows, columns) all terms of the sum, in absolute value.
+            noised: the noised rows that the rounded value is a function of.
 
         Returns:
             (rows, residues) of the sum; None where a run looks at no noise of a row's own.
@@ -315,7 +318,8 @@ class Columns:
             return None
         rows, start = meeting.rows[hidden], self.residues
         most = MOST_SHOWN * meeting.deviation[hidden] * (1.0 - 1e-6)
-        self.cancelled.append(Cancelled(start, most, size[rows], None, late=meeting.own[hidden]))
+        late = meeting.own[hidden]
+        self.cancelled.append(Cancelled(start, most, size[rows], None, noised=noised, late=late))
         self.residues += len(rows)
         at = (rows, start + np.arange(len(rows)))
         return csr_array((np.ones(len(rows)), at), shape=(size.shape[0], self.residues))

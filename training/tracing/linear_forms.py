@@ -239,11 +239,13 @@ class LinearForms:
             if (other if self.history.noise else self).history.data:
                 self.made_by.check_absorbed(noisy, bare)
         residue, size = added(self.residue, other.residue, sign), abs(a) + abs(b)
-        some = self.rounded is not None or other.rounded is not None
-        if some and not self.seen and not other.seen:
-            sides = (a, self.rounded), (b if sign > 0 else -b, other.rounded)
-            for found in meet(*sides, self.made_by.kinds):
-                residue = added(residue, self.made_by.note_late(found, size), 1.0)
+        if not self.seen and not other.seen:
+            signed = b if sign > 0 else -b
+            for one, mine, theirs in ((self, a, signed), (other, signed, a)):
+                found = meet(mine, one.rounded, theirs, self.made_by.kinds)
+                if found is not None:
+                    late = self.made_by.note_late(found, size, noised=one.origin.noised)
+                    residue = added(residue, late, 1.0)
         origin = self.origin.plus(other.origin)
         forms = self.summed(
             a + b if sign > 0 else a - b,

@@ -123,33 +123,36 @@ def rounded_by(size: csr_array, roundings: np.ndarray | float, kinds: Kinds) -> 
 
 
 def meet(
-    one: tuple[csr_array, csr_array | None], other: tuple[csr_array, csr_array | None], kinds: Kinds
-) -> list[Meeting]:
-    """What an addition of two values asks for, each as rows and their roundings.
+    mine: csr_array, rounded: csr_array | None, theirs: csr_array, kinds: Kinds
+) -> Meeting | None:
+    """What an addition asks for what one of its two values lost to rounding before.
+
+    Args:
+        mine: (rows, columns) that value.
+        rounded: its roundings.
+        theirs: (rows, columns) the other.
+        kinds: of the columns.
 
     Raises:
         UndeclaredOperation: data are added to noise that was rounded more than once.
     """
     from scipy.sparse import csr_array, diags_array
 
-    found = list[Meeting]()
-    for (mine, rounded), (theirs, _) in ((one, other), (other, one)):
-        if rounded is None:
-            continue
-        has_data, has_noise = holds(theirs, kinds.data), holds(theirs, kinds.noise)
-        noisy = holds(mine, kinds.noise)
-        was = np.diff(rounded.indptr) > 0
-        late = was & noisy & has_data & ~has_noise
-        _check_once(mine, rounded, late, kinds)
-        asked = (was & has_noise) | late
-        if asked.any():
-            from_theirs = diags_array(has_noise.astype(float))
-            from_mine = diags_array((~has_noise).astype(float))
-            own = from_theirs @ _own(theirs, kinds) + from_mine @ _own(mine, kinds)
-            at = np.flatnonzero(asked)
-            hides = csr_array(own)[at]
-            found.append(Meeting(at, rounded[at], np.sqrt(_squares(hides)), hides))
-    return found
+    if rounded is None:
+        return None
+    has_data, has_noise = holds(theirs, kinds.data), holds(theirs, kinds.noise)
+    was = np.diff(rounded.indptr) > 0
+    late = was & holds(mine, kinds.noise) & has_data & ~has_noise
+    _check_once(mine, rounded, late, kinds)
+    asked = (was & has_noise) | late
+    if not asked.any():
+        return None
+    from_theirs = diags_array(has_noise.astype(float))
+    from_mine = diags_array((~has_noise).astype(float))
+    own = from_theirs @ _own(theirs, kinds) + from_mine @ _own(mine, kinds)
+    at = np.flatnonzero(asked)
+    hides = csr_array(own)[at]
+    return Meeting(at, rounded[at], np.sqrt(_squares(hides)), hides)
 
 
 def meet_in_sums(

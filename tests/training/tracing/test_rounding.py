@@ -174,6 +174,12 @@ def _sent(value):
     return _noise_of(lambda r, v, x, s, z: State(x, r.mix(value(r, v, s, z), kind="beside")))
 
 
+def _tracked(state, round):
+    """What rounding takes of the first gradient shows beside the second, but it had its noise."""
+    first, second = ((s := sums(round, state)) + noise(round, s) for _ in range(2))
+    return State(round.mix((state.x + first) - state.y + second, kind="model"), second)
+
+
 def _sensitivity(step, adversary="eavesdropper", *, agents=3):
     found = trace(init, step, graph=ring(agents), rounds=2, noise_multiplier=STD)
     ((_, one),) = joint_sensitivities(found, [adversary], sampling_rate=0.1)
@@ -203,6 +209,7 @@ def test_late_noise_that_another_row_holds_is_refused(step):
         lambda v, r: State(  # what is sent is made part of what is kept
             0.5 * (x := v.x - (s := sums(r, v)) - noise(r, s)) + 0.5 * r.mix(x, kind="m"), v.y
         ),
+        _tracked,
     ],
 )
 def test_late_noise_of_one_row_has_its_figure(step):
