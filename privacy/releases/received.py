@@ -334,7 +334,9 @@ def _shows(public: Release, private: Release) -> bool:
     Other vectors would, other noise, and noise that is larger beside them: without a name any may
     be other noise.
     """
-    named = {one.id: one.std for one in private.noise if one.id is not None}
+    named: dict[str | None, float] = {
+        one.id: one.std for one in private.noise if one.id is not None
+    }
     if len(public.of) != len(private.of) or not {one.id for one in public.noise} <= named.keys():
         return False
     least = min(abs(one.weight) for one in public.of) / max(abs(one.weight) for one in private.of)
