@@ -19,7 +19,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..gradients.gradients import PairGradients
-from ..models.evaluation import evaluate
+from ..models.evaluation import AT_ONCE, evaluate
 from ..models.forward_calls import FailedForward
 from ..models.parameters import flatten
 from ..own.kept import Watch
@@ -91,7 +91,7 @@ def _is_for_the_loop(error: FailedForward) -> bool:
 
 
 def _evaluate(setting: Setting, point: Tensor, test: Examples) -> None:
-    """Once, which may fill a table, and on other records, which must leave nothing behind."""
+    """As a run does, which may fill a table, and on others, which must leave nothing behind."""
 
     def evaluate_on(at: slice) -> None:
         evaluate(
@@ -102,7 +102,8 @@ def _evaluate(setting: Setting, point: Tensor, test: Examples) -> None:
             task=setting.task,
         )
 
-    evaluate_on(slice(_FEW))
+    for most in (_FEW, AT_ONCE):
+        evaluate_on(slice(most))
     with Watch(setting.model, setting.task).calls("the loss, or the network's forward,"):
         evaluate_on(slice(-_FEW, None))
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
+from ...privacy.raised import told
 from . import networks
 
-_LONGEST_ERROR = 400  # characters of what a forward raised
 # Their forward treats the examples along the first dimension one by one, whatever they read.
 _SEPARATE = frozenset(
     {
@@ -113,13 +113,13 @@ def stated(where: str = "where gradients are computed") -> Iterator[None]:
     except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:  # the user's own code
-        words = " ".join(f"{type(error).__name__}: {error}".split())
+        words = told(error)
         if _NO_MEMORY in words:
             raise
         # contextlib takes a RuntimeError that a StopIteration caused for that StopIteration.
         cause = None if isinstance(error, StopIteration) else error
         raise FailedForward(
-            f"the network or its loss raised {words[:_LONGEST_ERROR]}, {where}; {_REMEDY}"
+            f"the network or its loss raised {words}, {where}; {_REMEDY}"
         ) from cause
 
 

@@ -27,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.raised import told
 from ..own.kept import Watch
 from ..own.names import own_object
 from .forward_calls import ForwardCalls
@@ -141,9 +142,8 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
             each = torch.stack([slope(made[i], targets[i]) for i in range(_PROBED)])
             return torch.func.vmap(slope)(made, targets), each
         except (Exception, SystemExit) as error:  # the user's own code
-            words = " ".join(str(error).split())[:200]
             raise InputError(
-                f"{head} cannot be differentiated example by example: {words}; write it with "
+                f"{head} cannot be differentiated example by example: {told(error)}; write it with "
                 "functions of torch, and torch.where in place of if"
             ) from error
 
@@ -176,9 +176,8 @@ def _called(loss: Loss, outputs: Tensor, targets: Tensor, head: str) -> Tensor:
     try:
         found = loss(outputs.clone(), targets.clone())
     except (Exception, SystemExit) as error:  # the user's own code
-        words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
-            f"{head} raises {words} for outputs {tuple(outputs.shape)} and targets "
+            f"{head} raises {told(error)} for outputs {tuple(outputs.shape)} and targets "
             f"{tuple(targets.shape)}"
         ) from error
     if not isinstance(found, Tensor):

@@ -134,6 +134,22 @@ class Evaluated(Net):
         return super().forward(x)
 
 
+class CannotSayItself(Net):
+    class Odd(Exception):
+        def __str__(self):
+            return self.detail
+
+    def forward(self, x):
+        raise self.Odd
+
+
+class OfFew(Net):
+    def forward(self, x):
+        if len(x) > 2:
+            raise ValueError("too many")
+        return super().forward(x)
+
+
 class Interrupted(Net):
     def forward(self, x):
         raise KeyboardInterrupt
@@ -169,6 +185,8 @@ def _setting(model, layout):
         (Recurses, "RecursionError"),
         (ReturnsMore, "TypeError|AttributeError"),
         (Evaluated, "no evaluation, where it is evaluated"),
+        (OfFew, "too many, where it is evaluated"),
+        (CannotSayItself, "raised Odd, "),
     ],
 )
 def test_what_a_network_raises_is_told_before_a_run(kind, words, layout):
