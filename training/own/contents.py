@@ -234,7 +234,7 @@ def _look(value: object, walk: Contents) -> tuple[object, _Held]:
 class _Returned(dict[object, object]):
     """What a function returned once; others may be asked for more, and old ones may go."""
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __eq__(self, later: object) -> bool:
         return isinstance(later, _Returned) and all(
