@@ -20,7 +20,7 @@ from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..gradients.gradients import PairGradients
 from ..models.evaluation import AT_ONCE, evaluate
-from ..models.forward_calls import FailedForward
+from ..models.forward_calls import FailedForward, is_for_the_loop
 from ..models.parameters import flatten
 from ..own.kept import Watch
 from .engine import gradients_of
@@ -64,9 +64,11 @@ def rehearse(setting: Setting, test: Examples) -> None:
             for row in (*rows, *rows[::-1]):  # one by one, and in another order
                 gradients.clipped_sums(point, ([0], [0]), [batches[row]], clip_norm=1.0)
         except FailedForward as error:
-            if (layout, setting.layout) == ("vmap", "loop") and _is_for_the_loop(error):
+            if layout != "vmap" or not is_for_the_loop(error):
+                raise
+            if setting.layout == "loop":
                 continue
-            raise
+            raise FailedForward(f'{error}; layout = "loop" takes it as it is') from error
         _evaluate(setting, point, test)
         together = gradients.clipped_sums(
             point, ([0] * len(rows), list(rows)), batches, clip_norm=1.0
@@ -78,16 +80,6 @@ def rehearse(setting: Setting, test: Examples) -> None:
             "the network or its loss has other gradients for two records together, under vmap, "
             "than one by one; it must treat the examples of a batch separately"
         )
-
-
-# What torch says of an operation that has no batch under vmap: a number of a record, a mask of its
-# own, a write into a constant, values in numpy, a draw of a seeded generator.
-_OF_ONE_ALONE = ("vmap: ", "Cannot access data pointer", "torch._C.Generator")
-
-
-def _is_for_the_loop(error: FailedForward) -> bool:
-    """Whether vmap alone is in the way."""
-    return any(words in str(error) for words in _OF_ONE_ALONE)
 
 
 def _evaluate(setting: Setting, point: Tensor, test: Examples) -> None:

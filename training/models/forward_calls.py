@@ -123,6 +123,16 @@ def stated(where: str = "where gradients are computed") -> Iterator[None]:
         ) from cause
 
 
+# What torch says of an operation that has no batch under vmap: a number of a record, a mask of its
+# own, a write into a constant, values in numpy, a draw of a seeded generator.
+_OF_ONE_ALONE = ("vmap: ", "Cannot access data pointer", "torch._C.Generator")
+
+
+def is_for_the_loop(error: Exception) -> bool:
+    """Whether vmap alone is in the way of a network or a loss that raised it."""
+    return any(words in str(error) for words in _OF_ONE_ALONE)
+
+
 _NO_MEMORY = "DefaultCPUAllocator: "  # as torch begins it on a CPU
 
 

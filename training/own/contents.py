@@ -200,10 +200,13 @@ _Held = list[tuple[str, object]]
 def _look(value: object, walk: Contents) -> tuple[object, _Held]:
     """The content of a value itself, and what it holds by name."""
     if isinstance(value, Tensor):
+        content = _of_tensor(value)
+        if content is None:  # it has no values, such as one of torch.export
+            return id(value), []
         held = _attributes(value)
         if value.is_leaf and value.grad is not None:
             held.append(("grad", value.grad))
-        return _of_tensor(value), held
+        return content, held
     if isinstance(value, FunctionType):
         known = walk.is_known(value)
         return value.__code__, _of_closure(value) if known else _of_function(value)
@@ -252,8 +255,15 @@ def _of_tensor(value: Tensor) -> object:
         if is_small and value.device.type == "cpu" and value.layout == torch.strided:
             return (value.dtype, value.shape, value.detach().numpy().tobytes())
         return (value.dtype, str(value.device), value.shape, _digest(value.detach()))
-    except (RuntimeError, NotImplementedError, TypeError):  # without values
-        return id(value)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def _of_storage(value: torch.UntypedStorage) -> object:
+    try:
+        return _digest(torch.empty(0, dtype=torch.uint8, device=value.device).set_(value))
+    except RuntimeError:  # of a tensor without values
+        return None
 
 
 def _digest(values: Tensor) -> object:
@@ -361,7 +371,7 @@ _LOOKS: Sequence[tuple[Any, Callable[[Any], tuple[object, _Held]]]] = (
     (list | tuple | deque, _of_sequence),
     (MethodType | BuiltinFunctionType, _of_method),
     (_PLAIN, lambda value: (_of_plain(value), [])),
-    (torch.UntypedStorage, lambda value: (_digest(torch.empty(0).byte().set_(value)), [])),
+    (torch.UntypedStorage, lambda value: (_of_storage(value), [])),
     (functools.partial, lambda of: (None, [("func", of.func), ("", of.args), ("", of.keywords)])),
     (staticmethod | classmethod, lambda value: (None, [("__func__", value.__func__)])),
     (property, lambda value: (None, [("fget", value.fget), ("fset", value.fset)])),

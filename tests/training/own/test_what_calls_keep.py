@@ -383,6 +383,10 @@ def by_file_of_torch(x, path="kept.pt"):
     torch.save(before + _mean(x), path)
 
 
+def in_a_thread(x):
+    threading.Thread(target=by_key, args=(x,)).start()
+
+
 FALSE = [
     *(by_data, by_numpy, by_set_data, by_set, by_array, by_array_of_objects, by_bytes),
     *(by_typed_array, by_view, by_ctypes, by_stream, by_set_of_one_size, by_key, by_queue),
@@ -392,7 +396,7 @@ FALSE = [
     *(by_generator, in_a_closure, by_file, by_file_of_torch, by_one_object, by_frame),
     *(by_storage, in_a_backward, by_an_only_object, by_what_a_width_has, by_a_list_of_a_width),
     *(by_a_name_of_torch, by_choice, by_a_function_in_torch, by_formed_name, by_formed_attribute),
-    *(by_dotted_name, by_package, by_member),
+    *(by_dotted_name, by_package, by_member, in_a_thread),
 ]
 
 
