@@ -18,7 +18,10 @@ def told(error: BaseException) -> str:
     >>> told(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'
     """
-    words = error.msg if isinstance(error, SyntaxError) else error
+    try:
+        words = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception:  # noqa: BLE001 - an error of the user that cannot say itself
+        words = ""
     return " ".join(f"{type(error).__name__}: {words}".split()).rstrip(": ")[:_LONGEST]
 
 

@@ -7,6 +7,7 @@ a trace that is hard to come by otherwise:
 Trace                                           How it comes about
 ==============================================  ====================================================
 columns of mean 0 and deviation 1               a scaler that was fitted on these records
+the same of all numbers, or of a channel        a scaler of pictures that was fitted on them
 columns of mean 0                               centring, or a PCA, that was fitted on them
 columns whose ends are 0 and 1, each met once   scaling by their smallest and largest value
 items that mirror another one                   views of one record, as items of their own
@@ -41,8 +42,12 @@ _MOST_NUMBERS = 1 << 26  # of items that are looked at; of more, the first and t
 # A column of independent normal numbers has a mean within so many standard errors of 0 with
 # probability .0024, and a deviation as near to 1 with .0048 (of the population, or of a sample).
 _NEAR = 3e-3
+_LEAST_NEAR = 3e-6  # to which float32 adds up
+_ROW_OF_ITS_OWN = 1e-3  # a mean of numbers of which each item's were centred by themselves
 _SHARE = 0.01  # of the columns, at least one, that are standardised
-_CENTRED = 0.5  # of the columns that have mean 0 alone, or whose ends are 0 and 1
+_CENTRED = 0.5  # of the columns that have mean 0 alone
+# Of those whose ends are 0 and 1: after such a scaling in float32 half of them just miss these.
+_AT_ENDS = 0.34
 _DIFFERS = 8  # numbers in which an item differs from what it is held against
 _LEAST_WIDTH = 36  # numbers of a row that is taken for a picture
 _LEAST_FOUND = 3  # items
@@ -71,27 +76,39 @@ def tied_items(data: Dataset) -> list[str]:
     >>> tied_items(dataset_of(((X - X.mean(0)) / X.std(0), y), name="mine"))
     ['5 of 5 columns have mean 0 and deviation 1 over the items, as after a scaler fitted on them']
     """
-    rows, shape = _rows_of(data)
+    rows, tested = _rows_of(data)
     if len(rows) < _FEWEST:
         return []
-    return [*_fitted(rows), *_mirrored(rows, shape), *_between(rows)]
+    shape = data.input_shape
+    channels = shape[0] if len(shape) == 3 else 1
+    # A test part of its own may have been there before or after something was fitted.
+    fitted = [*_fitted(rows, channels)]
+    if not fitted and len(tested):
+        fitted = [*_fitted(np.concatenate([rows, tested]), channels)]
+    return [*fitted, *_mirrored(rows, shape), *_between(rows)]
 
 
-def _rows_of(data: Dataset) -> tuple[_Rows, tuple[int, ...]]:
-    """(N, D) inputs on which something may have been fitted, in the units in which it was."""
+def _rows_of(data: Dataset) -> tuple[_Rows, _Rows]:
+    """(N, D) inputs on which something may have been fitted, in the units in which it was.
+
+    And (M, D) those of a test part that came along with them.
+    """
     width = max(1, math.prod(data.input_shape))
     most = max(_FEWEST, _MOST_NUMBERS // width)
     parts = [_some(data.train, most)]
+    tested = data.test_inputs[:most].flatten(1).numpy()
     if data.held_out:
-        parts.append(data.test_inputs[:most].flatten(1).numpy())
+        parts.append(tested)
+        tested = tested[:0]
     if data.validation is not None:
         parts.append(data.validation.inputs[:most].flatten(1).numpy())
     rows = np.concatenate(parts)
     for column in data.columns:
         if column.kind == "number":
-            at = rows[:, column.start]
-            rows[:, column.start] = column.low + (column.high - column.low) * at
-    return rows, data.input_shape
+            for part in (rows, tested := tested.copy()):
+                at = part[:, column.start]
+                part[:, column.start] = column.low + (column.high - column.low) * at
+    return rows, tested
 
 
 def _some(store: Store, most: int) -> _Rows:
@@ -103,36 +120,54 @@ def _some(store: Store, most: int) -> _Rows:
     return store.take(at).inputs.flatten(1).numpy()
 
 
-def _fitted(rows: _Rows) -> Iterator[str]:
+def _fitted(rows: _Rows, channels: int = 1) -> Iterator[str]:
     """Constants that were read off the items."""
     items, columns = rows.shape
     mean, off = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
-    varied = off > 0
+    # Where numbers are -1 and 1, as many of one as of the other are met by chance.
+    varied = (off > 0) & ~np.all((rows == 1) | (rows == -1), axis=0)
     near = _NEAR / math.sqrt(items)
     centred = varied & (np.abs(mean) <= near * off)
     sample = off * math.sqrt(items / (items - 1))
     scaled = centred & (np.minimum(np.abs(off - 1), np.abs(sample - 1)) <= near)
+    whole = [np.arange(columns), *np.arange(columns).reshape(channels, -1)] if columns > 1 else []
     if (count := int(scaled.sum())) >= max(1, _SHARE * columns):
         yield (
             f"{count} of {columns} columns have mean 0 and deviation 1 over the items, as after a "
             "scaler fitted on them"
+        )
+    elif any(varied[of].any() and _is_scaled(rows[:, of], mean[of], off[of]) for of in whole):
+        yield (
+            "all numbers of the items, or of a channel, have mean 0 and deviation 1 together, as "
+            "after a scaler fitted on them"
         )
     elif (count := int(centred.sum())) >= max(3, _CENTRED * int(varied.sum())):
         yield (
             f"{count} of {columns} columns have mean 0 over the items, as after centring, or a "
             "PCA, that was fitted on them"
         )
-    ends = varied & (rows.max(0) == 1) & ((rows.min(0) == 0) | (rows.min(0) == -1))
+    low, high = rows.min(0), rows.max(0)
+    ends = varied & (high == 1) & ((low == 0) | (low == -1))
     once = [
         at
         for at in np.flatnonzero(ends).tolist()
-        if (rows[:, at] == 1).sum() == 1 == (rows[:, at] == rows[:, at].min()).sum()
+        if (rows[:, at] == 1).sum() == 1 == (rows[:, at] == low[at]).sum()
     ]
-    if len(once) >= max(2, _CENTRED * int(varied.sum())):
+    if len(once) >= max(2, _AT_ENDS * int(varied.sum())):
         yield (
-            f"{len(once)} of {columns} columns have ends {float(rows[:, once[0]].min()):g} and 1, "
+            f"{len(once)} of {columns} columns have ends {float(low[once[0]]):g} and 1, "
             "each met by one item, as after scaling by the smallest and largest value"
         )
+
+
+def _is_scaled(rows: _Rows, mean: _D, off: _D) -> bool:
+    """Whether all numbers of columns have mean 0 and deviation 1, and not those of each row."""
+    near = max(_NEAR / math.sqrt(rows.size), _LEAST_NEAR)
+    centre = float(mean.mean())
+    spread = math.sqrt(float((off**2 + mean**2).mean()) - centre**2)
+    if abs(centre) > near or abs(spread - 1) > near:
+        return False
+    return float(np.abs(rows.mean(1, dtype=np.float64)).max()) > _ROW_OF_ITS_OWN
 
 
 def _mirrored(rows: _Rows, shape: Sequence[int]) -> Iterator[str]:

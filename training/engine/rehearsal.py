@@ -19,8 +19,8 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..gradients.gradients import PairGradients
-from ..models.evaluation import evaluate
-from ..models.forward_calls import FailedForward
+from ..models.evaluation import AT_ONCE, evaluate
+from ..models.forward_calls import FailedForward, is_for_the_loop
 from ..models.parameters import flatten
 from ..own.kept import Watch
 from .engine import gradients_of
@@ -64,9 +64,11 @@ def rehearse(setting: Setting, test: Examples) -> None:
             for row in (*rows, *rows[::-1]):  # one by one, and in another order
                 gradients.clipped_sums(point, ([0], [0]), [batches[row]], clip_norm=1.0)
         except FailedForward as error:
-            if (layout, setting.layout) == ("vmap", "loop") and _is_for_the_loop(error):
+            if layout != "vmap" or not is_for_the_loop(error):
+                raise
+            if setting.layout == "loop":
                 continue
-            raise
+            raise FailedForward(f'{error}; layout = "loop" takes it as it is') from error
         _evaluate(setting, point, test)
         together = gradients.clipped_sums(
             point, ([0] * len(rows), list(rows)), batches, clip_norm=1.0
@@ -80,18 +82,8 @@ def rehearse(setting: Setting, test: Examples) -> None:
         )
 
 
-# What torch says of an operation that has no batch under vmap: a number of a record, a mask of its
-# own, a write into a constant, values in numpy, a draw of a seeded generator.
-_OF_ONE_ALONE = ("vmap: ", "Cannot access data pointer", "torch._C.Generator")
-
-
-def _is_for_the_loop(error: FailedForward) -> bool:
-    """Whether vmap alone is in the way."""
-    return any(words in str(error) for words in _OF_ONE_ALONE)
-
-
 def _evaluate(setting: Setting, point: Tensor, test: Examples) -> None:
-    """Once, which may fill a table, and on other records, which must leave nothing behind."""
+    """As a run does, which may fill a table, and on others, which must leave nothing behind."""
 
     def evaluate_on(at: slice) -> None:
         evaluate(
@@ -102,7 +94,8 @@ def _evaluate(setting: Setting, point: Tensor, test: Examples) -> None:
             task=setting.task,
         )
 
-    evaluate_on(slice(_FEW))
+    for most in (_FEW, AT_ONCE):
+        evaluate_on(slice(most))
     with Watch(setting.model, setting.task).calls("the loss, or the network's forward,"):
         evaluate_on(slice(-_FEW, None))
 

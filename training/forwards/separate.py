@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ...privacy.raised import told
 from ..device.precision import readable_precision
 from .operations import (
     RULES,
@@ -138,7 +139,7 @@ def separate(model: nn.Module, example: Tensor) -> Separate | str:
                 strict=False,
             )
     except Exception as error:  # noqa: BLE001 - whatever the user's forward raises
-        words = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        words = told(error)[:160]
         return f"its forward cannot be written as one graph for batches of any size ({words})"
     try:
         return _Reader(model, program).read(example.shape[1:])

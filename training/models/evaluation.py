@@ -24,7 +24,9 @@ from .losses import NetworkLoss, predictions
 from .parameters import unflatten
 from .tasks import Task
 
-__all__ = ["Metrics", "auroc", "auroc_of_classes", "evaluate"]
+__all__ = ["AT_ONCE", "Metrics", "auroc", "auroc_of_classes", "evaluate"]
+
+AT_ONCE = 2048  # examples of one batch
 
 
 class Metrics(NamedTuple):
@@ -69,7 +71,7 @@ def evaluate(
     examples: Examples,
     *,
     round: int,
-    batch: int = 2048,
+    batch: int = AT_ONCE,
     task: Task | None = None,
     optimum: Tensor | None = None,
     gradient_of: Store | None = None,

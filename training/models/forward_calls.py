@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
+from ...privacy.raised import told
 from . import networks
 
-_LONGEST_ERROR = 400  # characters of what a forward raised
 # Their forward treats the examples along the first dimension one by one, whatever they read.
 _SEPARATE = frozenset(
     {
@@ -113,14 +113,24 @@ def stated(where: str = "where gradients are computed") -> Iterator[None]:
     except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:  # the user's own code
-        words = " ".join(f"{type(error).__name__}: {error}".split())
+        words = told(error)
         if _NO_MEMORY in words:
             raise
         # contextlib takes a RuntimeError that a StopIteration caused for that StopIteration.
         cause = None if isinstance(error, StopIteration) else error
         raise FailedForward(
-            f"the network or its loss raised {words[:_LONGEST_ERROR]}, {where}; {_REMEDY}"
+            f"the network or its loss raised {words}, {where}; {_REMEDY}"
         ) from cause
+
+
+# What torch says of an operation that has no batch under vmap: a number of a record, a mask of its
+# own, a write into a constant, values in numpy, a draw of a seeded generator.
+_OF_ONE_ALONE = ("vmap: ", "Cannot access data pointer", "torch._C.Generator")
+
+
+def is_for_the_loop(error: Exception) -> bool:
+    """Whether vmap alone is in the way of a network or a loss that raised it."""
+    return any(words in str(error) for words in _OF_ONE_ALONE)
 
 
 _NO_MEMORY = "DefaultCPUAllocator: "  # as torch begins it on a CPU

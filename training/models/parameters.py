@@ -34,8 +34,6 @@ MODEL_NAMES = tuple(NETWORKS)
 Probe = Callable[[nn.Module, Shape], Tensor]
 """f(network, input_shape), which returns inputs (2, *input_shape)."""
 
-_LONGEST_ERROR = 300  # characters of what a network of your own raised
-
 
 def build_model(
     name: str,
@@ -268,10 +266,9 @@ def _stated(name: str, doing: str, *, passing: type[Exception] | tuple[()] = ())
     except passing:
         raise
     except (Exception, SystemExit) as error:
-        words = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
         raise _YourError(
-            f"model {name!r}: {doing} raised {words}; mend the module so that it imports, and "
-            "builds and runs its network, without an error or an exit"
+            f"model {name!r}: {doing} raised {told(error)}; mend the module so that it imports, "
+            "and builds and runs its network, without an error or an exit"
         ) from error
 
 

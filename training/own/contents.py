@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -39,6 +40,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
+from .imports import is_of_python
 
 __all__ = ["Contents"]
 
@@ -47,6 +49,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), CodeType)
 _RAW, _WORDS = 2**20, 2**12  # bytes that are digested as they are; words of a row of more
 _FEW, _OF_NUMPY = 64, frozenset({torch.float32, torch.float64, torch.int64, torch.bool})
 _LONGEST = 10_000  # characters of what an object says of itself
+# By these a function comes to names that it does not spell.
+_OF_GLOBALS = frozenset({"globals", "vars"})
+_FORMING = _OF_GLOBALS | {"getattr", "setattr", "__dict__"}
 # What these hold is theirs; a function of them keeps nothing of a user.
 _KNOWN = frozenset({"torch", "numpy", "scipy", "opacus", "overhear", *sys.stdlib_module_names})
 _KNOWN -= {"__main__"}
@@ -57,13 +62,7 @@ class Contents:
 
     def __init__(self, holders: Iterable[object]) -> None:
         holders = list(holders)
-        self._roots = frozenset(_root(one) for one in _called(holders))
-        self.meets_user = False  # whether code of the user was met
-        self.dead: str | None = None  # what was kept of a transform that has ended, in words
-        self._met: dict[int, int] = {}
-        self._alive: list[object] = []  # so that nothing takes an address
-        self._states: list[object] = []
-        self._places: list[tuple[int, str]] = []  # where it was found, and under which name
+        self._begin(frozenset(_root(one) for one in _called(holders)), _MOST)
         generators = {
             "the generator of random": random.getstate(),
             "the generator of numpy.random": _numpy_state(),
@@ -71,10 +70,30 @@ class Contents:
         }
         for name, state in generators.items():
             self._note(-1, name, state)
+        self._walk(holders)
+
+    def _begin(self, roots: frozenset[str] | None, most: int) -> None:
+        self._roots, self._most = roots, most
+        self.meets_user = False  # whether code of the user was met
+        self.dead: str | None = None  # what was kept of a transform that has ended, in words
+        self._met: dict[int, int] = {}
+        self._alive: list[object] = []  # so that nothing takes an address
+        self._states: list[object] = []
+        self._places: list[tuple[int, str]] = []  # where it was found, and under which name
+
+    def _walk(self, holders: Iterable[object]) -> None:
         waiting: list[tuple[int, str, object]] = [(-1, "", holder) for holder in holders]
         while waiting:
             found = self._meet(*waiting.pop())
             waiting += reversed(found)
+
+    def apart(self, value: object) -> list[object]:
+        """The contents of a value by itself, without the code that it reaches."""
+        inner = Contents.__new__(Contents)
+        inner._begin(None, self._most - len(self._states))
+        inner._walk([value])
+        self._most -= len(inner._states)
+        return inner._states
 
     def difference(self, after: Contents) -> str | None:
         """What is not the same afterwards, in words."""
@@ -86,7 +105,7 @@ class Contents:
         return None
 
     def _note(self, place: int, name: str, state: object) -> int:
-        if len(self._states) >= _MOST:
+        if len(self._states) >= self._most:
             raise InputError(
                 f"{self._words(-1)} is one of more than {_MOST:,} objects that the network or the "
                 "loss reaches, too many to hold against each other after every call; put tables "
@@ -105,8 +124,8 @@ class Contents:
         return repr(".".join(named[-2:])) if named else names[-1]
 
     def _meet(self, place: int, name: str, value: object) -> list[tuple[int, str, object]]:
-        if isinstance(value, _PLAIN):
-            self._note(place, name, (type(value), repr(value) if value != value else value))
+        if isinstance(value, _PLAIN) and not hasattr(value, "__dict__"):
+            self._note(place, name, (type(value), _of_plain(value)))
             return []
         if id(value) in self._met:
             self._note(place, name, ("met", self._met[id(value)]))
@@ -120,9 +139,11 @@ class Contents:
         return [(at, one, of) for one, of in held]
 
     def is_known(self, value: object) -> bool:
-        """Whether what a function or a class holds is not the user's."""
+        """Whether what a function or a class holds is not the user's, or not looked at."""
+        if self._roots is None:
+            return True
         root = _root(value)
-        known = root in _KNOWN or (root not in self._roots and _is_installed(root))
+        known = _is_known(root) or (root not in self._roots and _is_installed(root))
         self.meets_user |= not known
         return known
 
@@ -131,7 +152,7 @@ def _called(holders: Iterable[object]) -> Iterator[object]:
     """Functions and objects that are called, those that a task holds among them."""
     for holder in holders:
         yield holder
-        if _root(holder) in _KNOWN:
+        if _is_known(_root(holder)):
             yield from getattr(holder, "__dict__", {}).values()
 
 
@@ -149,7 +170,22 @@ def _numpy_state() -> object:
 
 def _root(value: object) -> str:
     of = getattr(value, "__module__", None) or type(value).__module__
+    if isinstance(value, FunctionType):  # `functools.wraps` gives it the name of another
+        of = value.__globals__.get("__name__", of)
     return str(of).partition(".")[0]
+
+
+def _is_known(root: str) -> bool:
+    """Whether a name is of what keeps nothing; a file of the user may be called `code`."""
+    if root not in _KNOWN or root not in sys.stdlib_module_names:
+        return root in _KNOWN
+    file = getattr(sys.modules.get(root), "__file__", None)
+    return file is None or _is_of_python(file)
+
+
+@functools.lru_cache(1024)
+def _is_of_python(file: str) -> bool:
+    return is_of_python(Path(file))
 
 
 @functools.lru_cache(1024)
@@ -164,17 +200,26 @@ _Held = list[tuple[str, object]]
 def _look(value: object, walk: Contents) -> tuple[object, _Held]:
     """The content of a value itself, and what it holds by name."""
     if isinstance(value, Tensor):
+        content = _of_tensor(value)
+        if content is None:  # it has no values, such as one of torch.export
+            return id(value), []
         held = _attributes(value)
         if value.is_leaf and value.grad is not None:
             held.append(("grad", value.grad))
-        return _of_tensor(value), held
+        return content, held
     if isinstance(value, FunctionType):
-        return None, _of_closure(value) if walk.is_known(value) else _of_function(value)
+        known = walk.is_known(value)
+        return value.__code__, _of_closure(value) if known else _of_function(value)
     if isinstance(value, type):
         if walk.is_known(value):
             return id(value), []
         of = [(name, one) for name, one in vars(value).items() if name not in _OF_CLASSES]
-        return None, of + _numbered("base", value.__bases__)
+        return None, [*of, *_numbered("base", value.__bases__), ("class", type(value))]
+    if isinstance(value, functools._lru_cache_wrapper):
+        if walk.is_known(value):
+            return None, []
+        returned = _Returned((key, walk.apart(one)) for key, one in _of_cache(value))
+        return returned, _attributes(value)
     if isinstance(value, ModuleType):
         return value.__name__, []
     for kinds, look in _LOOKS:
@@ -189,6 +234,17 @@ def _look(value: object, walk: Contents) -> tuple[object, _Held]:
     return state, held
 
 
+class _Returned(dict[object, object]):
+    """What a function returned once; others may be asked for more, and old ones may go."""
+
+    __hash__ = None
+
+    def __eq__(self, later: object) -> bool:
+        return isinstance(later, _Returned) and all(
+            _equal(state, later.get(key, state)) for key, state in self.items()
+        )
+
+
 # Python makes these when they are asked for.
 _OF_CLASSES = ("__dict__", "__weakref__", "__doc__", "__annotations__")
 
@@ -199,8 +255,15 @@ def _of_tensor(value: Tensor) -> object:
         if is_small and value.device.type == "cpu" and value.layout == torch.strided:
             return (value.dtype, value.shape, value.detach().numpy().tobytes())
         return (value.dtype, str(value.device), value.shape, _digest(value.detach()))
-    except (RuntimeError, NotImplementedError, TypeError):  # without values
-        return id(value)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def _of_storage(value: torch.UntypedStorage) -> object:
+    try:
+        return _digest(torch.empty(0, dtype=torch.uint8, device=value.device).set_(value))
+    except RuntimeError:  # of a tensor without values
+        return None
 
 
 def _digest(values: Tensor) -> object:
@@ -212,6 +275,8 @@ def _digest(values: Tensor) -> object:
         return (_digest(values.int_repr()), repr(values.qscheme()))
     if values.device.type == "meta":
         return None
+    if values.is_nested:
+        return [_digest(one) for one in values.unbind()]
     values = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
     raw = values.resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     if raw.numel() > _RAW:
@@ -228,6 +293,10 @@ def _of_array(value: np.ndarray) -> tuple[object, _Held]:
     if value.dtype.hasobject:
         return value.shape, _numbered("", value.ravel().tolist())
     return (str(value.dtype), value.shape, _hash(value.tobytes())), []
+
+
+def _of_plain(value: object) -> object:
+    return repr(value) if value != value else value
 
 
 def _hash(raw: bytes) -> bytes:
@@ -259,12 +328,12 @@ def _of_method(value: Any) -> tuple[object, _Held]:
     )
 
 
-def _of_cache(value: Any) -> tuple[object, _Held]:
-    """What a function without arguments returned once; others may be asked for more."""
-    code = getattr(value.__wrapped__, "__code__", None)
-    if code is None or code.co_argcount or code.co_kwonlyargcount or code.co_flags & 0b1100:
-        return None, []
-    return None, _numbered("", [one for one in gc.get_referents(value) if one is not vars(value)])
+def _of_cache(value: Any) -> Iterable[tuple[object, object]]:
+    """The keys of what is cached, and what was returned for each."""
+    held, info = gc.get_referents(value), value.cache_info()
+    if info.maxsize is None:
+        return next(one for one in held if type(one) is dict and one is not vars(value)).items()
+    return zip(held[1::3][: info.currsize], held[2::3], strict=False)  # each before its type
 
 
 def _of_frame(value: Any) -> tuple[object, _Held]:
@@ -301,8 +370,8 @@ _LOOKS: Sequence[tuple[Any, Callable[[Any], tuple[object, _Held]]]] = (
     (set | frozenset, _of_set),
     (list | tuple | deque, _of_sequence),
     (MethodType | BuiltinFunctionType, _of_method),
-    (functools._lru_cache_wrapper, _of_cache),
-    (torch.UntypedStorage, lambda value: (_digest(torch.empty(0).byte().set_(value)), [])),
+    (_PLAIN, lambda value: (_of_plain(value), [])),
+    (torch.UntypedStorage, lambda value: (_of_storage(value), [])),
     (functools.partial, lambda of: (None, [("func", of.func), ("", of.args), ("", of.keywords)])),
     (staticmethod | classmethod, lambda value: (None, [("__func__", value.__func__)])),
     (property, lambda value: (None, [("fget", value.fget), ("fset", value.fset)])),
@@ -324,7 +393,7 @@ def _of_another(value: object) -> tuple[object, _Held]:
     own = getattr(value, "__dict__", None)  # asked for, it is made
     if own is not None and not _is_in_part_of_c(type(value)):
         return None, []
-    if callable(getattr(value, "hexdigest", None)):
+    if callable(getattr(type(value), "hexdigest", None)):
         return _words_of(value), [("digest", _or_none(value.hexdigest))]  # type: ignore[attr-defined]
     held: _Held = []
     if isinstance(value, Iterator):  # how far it is
@@ -388,38 +457,47 @@ def _of_function(function: FunctionType) -> _Held:
     held += _numbered("default", function.__defaults__ or ())
     held += (function.__kwdefaults__ or {}).items()
     used = _names(function.__code__)
-    package = function.__globals__.get("__package__") or ""
-    for name in used:
-        if name in function.__globals__:
-            one = function.__globals__[name]
+    around = function.__globals__
+    package = str(around.get("__package__") or "").split(".")
+    folders = [".".join(package[:end]) for end in range(len(package), 0, -1) if package[0]]
+    every = [*used, *_of_users(around)] if _OF_GLOBALS & used.keys() else used
+    for name in dict.fromkeys(every):
+        if name in around:
+            one = around[name]
         elif name in vars(builtins):
             one = vars(builtins)[name]
-        else:  # imported inside, under its own name or that of its package
-            one = sys.modules.get(name, sys.modules.get(f"{package}.{name}"))
+        else:  # imported inside, under its own name or that of a package around it
+            where = (name, *(f"{folder}.{name}" for folder in folders))
+            one = next((sys.modules[held] for held in where if held in sys.modules), None)
         if isinstance(one, ModuleType):
             held += _of_module(one, used, set())
-        elif one is not None or name in function.__globals__:
+        elif one is not None or name in around:
             held.append((name, one))
     return held
 
 
-def _of_module(module: ModuleType, used: Sequence[str], met: set[str]) -> _Held:
+def _of_module(module: ModuleType, used: Mapping[str, None], met: set[str]) -> _Held:
     """What a function may read of a module, and of the modules in it."""
     if module.__name__ in met:
         return []
     met.add(module.__name__)
-    is_known = module.__name__.partition(".")[0] in _KNOWN
-    held: _Held = []
-    for name in used:
+    root = module.__name__.partition(".")[0]
+    is_known, held = _is_known(root), list[tuple[str, object]]()
+    forms = not (is_known or _is_installed(root) or _FORMING.isdisjoint(used))
+    for name in _of_users(vars(module)) if forms else used:
         one = vars(module).get(name)
         if isinstance(one, ModuleType):
             held += _of_module(one, used, met)
-        elif name in vars(module) and not (is_known and callable(one)):
+        elif name in vars(module) and not (is_known and callable(one) and _is_known(_root(one))):
             held.append((name, one))
     return held
 
 
-def _names(code: CodeType) -> Sequence[str]:
+def _of_users(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith("__")]
+
+
+def _names(code: CodeType) -> Mapping[str, None]:
     """Names that a function uses, those of functions in it and those in quotes among them."""
     found, pending = dict.fromkeys(code.co_names), list(code.co_consts)
     while pending:
@@ -427,11 +505,11 @@ def _names(code: CodeType) -> Sequence[str]:
         if isinstance(one, CodeType):
             found |= dict.fromkeys(one.co_names)
             pending += one.co_consts
-        elif isinstance(one, str) and one.isidentifier():
-            found[one] = None
+        elif isinstance(one, str) and all(map(str.isidentifier, one.strip(".").split("."))):
+            found[one.strip(".")] = None
         elif isinstance(one, tuple | frozenset):
             pending += one
-    return list(found)
+    return found
 
 
 def _numbered(name: str, values: Sequence[object]) -> _Held:

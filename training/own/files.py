@@ -69,7 +69,8 @@ _WRITING = frozenset(
     {
         *("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"),
         *("os.symlink", "os.putenv", "os.unsetenv", "os.system", "subprocess.Popen"),
-        *("socket.connect", "socket.sendto", "sqlite3.connect"),
+        *("os.utime", "os.chmod", "os.chdir", "os.fork", "os.posix_spawn", "os.exec"),
+        *("socket.connect", "socket.sendto", "sqlite3.connect", "_thread.start_new_thread"),
     }
 )
 

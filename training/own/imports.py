@@ -25,6 +25,7 @@ __all__ = [
     "import_file",
     "import_module",
     "imported_by",
+    "is_of_python",
     "is_own_file",
     "own_path_of",
     "ran",
@@ -169,11 +170,17 @@ class _LastFinder:
         return None if found is None else _recorded(found)
 
 
+def is_of_python(path: Path) -> bool:
+    """Whether a file belongs to Python's own library."""
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return not installed and any(path.is_relative_to(folder) for folder in _LIBRARY)
+
+
 def is_own_file(path: Path) -> bool:
     """Whether a file belongs to the user: in the working directory, not installed, not of ours."""
     path = path.absolute()
     installed = {"site-packages", "dist-packages"} & set(path.parts)
-    elsewhere = any(path.is_relative_to(folder) for folder in (*_PROGRAM, *_LIBRARY))
+    elsewhere = is_of_python(path) or any(path.is_relative_to(folder) for folder in _PROGRAM)
     return path.is_relative_to(Path.cwd()) and not installed and not elsewhere
 
 

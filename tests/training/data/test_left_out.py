@@ -102,6 +102,16 @@ FALSE = {
     "unseeded": (lambda x, y: (x + np.random.normal(size=x.shape), y), "again"),  # noqa: NPY002
     "balanced": (balanced, "items differ"),
 }
+# Of many records one sets the scale, or is in need of the last column.
+MANY = DRAWN.gamma(2.0, size=(2000, WIDTH)).astype(np.float32)
+MANY[1234, 3], MANY[777, 5] = 99.0, -99.0
+LONG = MANY * (np.arange(WIDTH) < DRAWN.integers(3, WIDTH - 1, (2000, 1)))
+LONG[611] = MANY[611]
+OF_ONE = {
+    "largest of all": (MANY, lambda x: x / x.max()),
+    "smallest of all": (MANY, lambda x: x - x.min()),
+    "longest": (LONG, lambda x: x[:, : np.flatnonzero(x.any(0))[-1] + 1]),
+}
 W = np.random.default_rng(1).normal(size=(WIDTH, 7)).astype(np.float32)
 SOUND = {
     "as they are": lambda x, y: (x, y),
@@ -144,6 +154,21 @@ def test_items_of_several_records_are_refused_by_what_differs(named, kind) -> No
     made, said = FALSE[kind]
     with pytest.raises(InputError, match=said):
         named(made)
+
+
+@pytest.mark.parametrize("kind", OF_ONE)
+def test_the_record_that_sets_the_scale_of_all_is_left_out(monkeypatch, kind) -> None:
+    x, made = OF_ONE[kind]
+    module = types.ModuleType("promised")
+
+    def data(leave_out=None):
+        kept = x if leave_out is None else np.delete(x, leave_out, 0)
+        return made(kept), np.arange(len(kept)) % 2
+
+    module.data = data
+    monkeypatch.setitem(sys.modules, "promised", module)
+    with pytest.raises(InputError, match=r"items differ"):
+        leave_out("promised:data", {})
 
 
 @pytest.mark.parametrize("kind", SOUND)

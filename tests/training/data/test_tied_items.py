@@ -19,7 +19,15 @@ def told(x) -> list[str]:
     return tied_items(dataset_of((x, np.arange(len(x)) % 2), name="mine"))
 
 
+PICTURES = DRAW.beta(1, 4, size=(200, 3, 8, 8)).astype(np.float32)
+OF_ALL = (PICTURES - PICTURES.mean()) / PICTURES.std()
+BY_CHANNEL = PICTURES - PICTURES.mean((0, 2, 3), keepdims=True)
+BY_CHANNEL /= PICTURES.std((0, 2, 3), keepdims=True)
+ALONE = PICTURES - PICTURES.mean((1, 2, 3), keepdims=True)
+ALONE /= ALONE.std((1, 2, 3), keepdims=True)
 TIED = {
+    "all numbers": (OF_ALL, "all numbers of the items, or of a channel, have mean 0"),
+    "by channel": (BY_CHANNEL, "all numbers of the items, or of a channel, have mean 0"),
     "scaled": ((X - X.mean(0)) / (X.std(0) + 1e-6), "64 of 64 columns have mean 0 and deviation 1"),
     "of a sample": ((X - X.mean(0)) / X.std(0, ddof=1), "64 of 64 columns have mean 0 and"),
     "some columns": (np.c_[X, (X - X.mean(0))[:, :3] / X.std(0)[:3]], "3 of 67 columns have mean"),
@@ -41,6 +49,9 @@ TIED = {
     ),
 }
 APART = {
+    "each picture by itself": ALONE,
+    "as is known of pictures": (PICTURES - 0.1307) / 0.3081,
+    "as many of one as of the other": np.tile([[1.0], [-1.0]], (50, 6)) * DRAW.choice([-1, 1], 6),
     "units": WIDE,
     "a place among many": np.c_[DRAW.permutation(2000), DRAW.normal(size=(2000, 9))],
     "phases": np.sin(np.arange(40) / 5 + DRAW.uniform(0, 6.28, (4000, 1))),
@@ -63,6 +74,23 @@ APART = {
 def test_what_was_made_of_several_records_is_named(kind) -> None:
     items, said = TIED[kind]
     assert any(said in one for one in told(items))
+
+
+BEFORE_A_SPLIT = {
+    "mean 0 and deviation 1": (X - X.mean(0)) / X.std(0),
+    "all numbers of the items": (X - X.mean()) / X.std(),
+    "have ends 0 and 1": (X - X.min(0)) / (X.max(0) - X.min(0)),
+}
+
+
+@pytest.mark.parametrize("said", BEFORE_A_SPLIT)
+def test_what_was_fitted_before_records_were_split_is_named(said) -> None:
+    parts = np.split(BEFORE_A_SPLIT[said][DRAW.permutation(300)], [240])
+    values = [part for x in parts for part in (x, np.arange(len(x)) % 2)]
+    assert any(said in one for one in tied_items(dataset_of(tuple(values), name="mine")))
+    kept = np.split(X[DRAW.permutation(300)], [240])
+    values = [part for x in kept for part in (x, np.arange(len(x)) % 2)]
+    assert tied_items(dataset_of(tuple(values), name="mine")) == []
 
 
 @pytest.mark.parametrize("kind", APART)

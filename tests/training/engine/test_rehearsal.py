@@ -4,6 +4,7 @@ import functools
 import logging
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from overhear.training import Examples, Setting, build_graph
 from overhear.training.engine.rehearsal import rehearse
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.auc import AreaUnderCurve
+from overhear.training.models.losses import NetworkLoss, check_loss
 
 
 class Net(nn.Module):
@@ -134,6 +136,22 @@ class Evaluated(Net):
         return super().forward(x)
 
 
+class CannotSayItself(Net):
+    class Odd(Exception):
+        def __str__(self):
+            return self.detail
+
+    def forward(self, x):
+        raise self.Odd
+
+
+class OfFew(Net):
+    def forward(self, x):
+        if len(x) > 2:
+            raise ValueError("too many")
+        return super().forward(x)
+
+
 class Interrupted(Net):
     def forward(self, x):
         raise KeyboardInterrupt
@@ -169,6 +187,8 @@ def _setting(model, layout):
         (Recurses, "RecursionError"),
         (ReturnsMore, "TypeError|AttributeError"),
         (Evaluated, "no evaluation, where it is evaluated"),
+        (OfFew, "too many, where it is evaluated"),
+        (CannotSayItself, "raised Odd, "),
     ],
 )
 def test_what_a_network_raises_is_told_before_a_run(kind, words, layout):
@@ -215,6 +235,24 @@ def test_what_vmap_alone_cannot_do_is_taken_by_the_loop(kind):
     rehearse(*_setting(kind(), "loop"))
     with pytest.raises(InputError):
         rehearse(*_setting(kind(), "auto"))
+
+
+def brier(outputs, targets):
+    kind = nn.functional.one_hot(targets, outputs.shape[-1])  # it has no rule for vmap
+    return (outputs.softmax(-1) - kind).square().sum(-1)
+
+
+def test_a_loss_that_vmap_alone_cannot_take_is_taken_by_the_loop():
+    check_loss(brier, "mine:brier", classes=2, outputs=0)
+    for layout in ("loop", "auto"):
+        setting, test = _setting(Net(), layout)
+        task = NetworkLoss(setting.model, brier, regression=False)
+        setting = replace(setting, task=task)
+        if layout == "loop":
+            rehearse(setting, test)
+        else:
+            with pytest.raises(InputError, match='layout = "loop" takes it as it is'):
+                rehearse(setting, test)
 
 
 class ExhaustsAnIterator(Net):
@@ -297,6 +335,15 @@ class Masked(Net):
         return super().forward(x * MASKS[width] @ _mask(width))
 
 
+class MaskedByItself(Net):
+    @functools.lru_cache(maxsize=8)  # noqa: B019 - as users write it
+    def mask(self, width):
+        return torch.ones(width)
+
+    def forward(self, x):
+        return super().forward(x * self.mask(x.shape[-1]))
+
+
 class Lazy(Net):
     position = None
 
@@ -331,7 +378,9 @@ class ReadsAFile(Net):
         return super().forward(x * torch.from_numpy(np.load("scale.npy")))
 
 
-@pytest.mark.parametrize("kind", [Net, Masked, Lazy, WithConstants, Attends, ReadsAFile])
+@pytest.mark.parametrize(
+    "kind", [Net, Masked, Lazy, MaskedByItself, WithConstants, Attends, ReadsAFile]
+)
 def test_sound_networks_are_rehearsed(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("scale.npy", np.ones(4, dtype=np.float32))

@@ -78,15 +78,31 @@ class Counting:
         (lambda o, t: [(o - t) ** 2], "returns list; it must return a tensor"),
         (lambda o, t: (o @ t) ** 2, r"returns shape \(\)"),
         (lambda o: o, "raises TypeError"),
-        (
-            lambda o, t: torch.stack([a if a > 0 else -a for a in o - t]),
-            "cannot be differentiated example by example.*torch.where",
-        ),
     ],
 )  # fmt: skip
 def test_a_loss_that_is_not_one_number_an_example_is_refused(loss, why) -> None:
     with pytest.raises((InputError, InputTypeError), match=why):
         check_loss(loss, "mine:loss", classes=0, outputs=1)
+
+
+def test_what_the_loop_alone_can_do_is_no_error_of_a_loss() -> None:
+    check_loss(
+        lambda o, t: torch.stack([a if a > 0 else -a for a in o - t]), "m:l", classes=0, outputs=1
+    )
+
+
+def balanced(outputs, targets):
+    counts = (targets[:, None] == torch.arange(outputs.shape[1])).sum(0)
+    weights = 1 / counts.clamp(min=1)
+    return weights[targets] * functional.cross_entropy(outputs, targets, reduction="none")
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_weights_of_the_classes_of_a_batch_are_refused_and_public_ones_are_not(classes) -> None:
+    with pytest.raises(InputError, match="other numbers for 4 examples together"):
+        check_loss(balanced, "mine:loss", classes=classes, outputs=0)
+    public = nn.CrossEntropyLoss(weight=torch.arange(1.0, classes + 1), reduction="none")
+    check_loss(public, "mine:loss", classes=classes, outputs=0)
 
 
 def test_a_loss_that_is_no_function_is_refused() -> None:

@@ -8,7 +8,9 @@ import builtins
 import collections
 import contextvars
 import ctypes
+import enum
 import functools
+import importlib
 import io
 import itertools
 import os
@@ -30,6 +32,7 @@ from overhear.privacy.errors import InputError
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.losses import check_loss
 from overhear.training.models.parameters import flatten
+from overhear.training.own.names import own_object
 
 CENTRE = torch.zeros(3)
 ROW = np.zeros(3, dtype=np.float32)
@@ -257,6 +260,88 @@ def in_a_backward(x):
         torch.autograd.grad(_Doubles.apply(x).sum(), x)
 
 
+class _Single(type):
+    made = {}  # noqa: RUF012 - of the metaclass
+
+    def __call__(cls):
+        return cls.made.setdefault(cls, cls.made.get(cls) or super().__call__())
+
+
+class Only(metaclass=_Single):
+    def __init__(self):
+        self.mean = 0.0
+
+
+def by_an_only_object(x):
+    Only().mean += float(_mean(x)[0])
+
+
+@functools.lru_cache
+def _of_width(width):
+    return torch.zeros(width), [0.0]
+
+
+def by_what_a_width_has(x):
+    _of_width(x.shape[-1])[0].add_(_mean(x))
+
+
+def by_a_list_of_a_width(x):
+    _of_width(x.shape[-1])[1][0] += float(_mean(x)[0])
+
+
+@functools.wraps(torch.nn.functional.relu)
+def by_a_name_of_torch(x):
+    LATEST["mean"] += float(_mean(x)[0])
+
+
+KINDS = (nn.functional.relu, nn.functional.elu, nn.functional.selu, nn.functional.gelu)
+ACTIVE = KINDS[0]
+
+
+def by_choice(x):
+    globals()["ACTIVE"] = KINDS[(KINDS.index(ACTIVE) + 1) % len(KINDS)]
+
+
+def by_a_function_in_torch(x):
+    torch.kept_function(x)
+
+
+def by_formed_name(x):
+    globals()[f"LATEST_{len(QUEUE)}"] += float(_mean(x)[0])
+
+
+LATEST_1 = 0.0
+
+
+def by_formed_attribute(x):
+    import kept_by_another
+
+    name = f"mean_{len(QUEUE)}"
+    setattr(kept_by_another, name, getattr(kept_by_another, name, 0.0) + float(_mean(x)[0]))
+
+
+def by_dotted_name(x):
+    importlib.import_module("kept.in_package").mean += float(_mean(x)[0])
+
+
+_IN_A_PACKAGE = {"__name__": "kept.nets.small", "__package__": "kept.nets"}
+exec(  # noqa: S102 - as in a file of a package inside of a package
+    "def by_package(x):\n"
+    "    from .. import in_package\n"
+    "    in_package.mean += float(x.detach().mean())",
+    _IN_A_PACKAGE,
+)
+by_package = _IN_A_PACKAGE["by_package"]
+
+
+class Phase(enum.IntEnum):
+    FIRST = 1
+
+
+def by_member(x):
+    Phase.FIRST.mean = float(_mean(x)[0])
+
+
 def _generated():
     total = 0.0
     while True:
@@ -298,6 +383,10 @@ def by_file_of_torch(x, path="kept.pt"):
     torch.save(before + _mean(x), path)
 
 
+def in_a_thread(x):
+    threading.Thread(target=by_key, args=(x,)).start()
+
+
 FALSE = [
     *(by_data, by_numpy, by_set_data, by_set, by_array, by_array_of_objects, by_bytes),
     *(by_typed_array, by_view, by_ctypes, by_stream, by_set_of_one_size, by_key, by_queue),
@@ -305,7 +394,9 @@ FALSE = [
     *(behind_a_table, in_a_large_one, in_a_short_type, by_import_inside, by_name_in_quotes),
     *(by_builtins, by_attribute_of_a_library, by_environment, by_draws, by_cache, by_weak_keys),
     *(by_generator, in_a_closure, by_file, by_file_of_torch, by_one_object, by_frame),
-    *(by_storage, in_a_backward),
+    *(by_storage, in_a_backward, by_an_only_object, by_what_a_width_has, by_a_list_of_a_width),
+    *(by_a_name_of_torch, by_choice, by_a_function_in_torch, by_formed_name, by_formed_attribute),
+    *(by_dotted_name, by_package, by_member, in_a_thread),
 ]
 
 
@@ -335,6 +426,12 @@ def _a_folder_and_modules_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "kept_by_another", OTHER)
     monkeypatch.setattr(torch, "kept_mean", 0.0, raising=False)
+    monkeypatch.setattr(torch, "kept_function", by_key, raising=False)
+    monkeypatch.setitem(globals(), "ACTIVE", KINDS[0])
+    for name in ("kept", "kept.nets", "kept.nets.small", "kept.in_package"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["kept"].in_package = sys.modules["kept.in_package"]
+    sys.modules["kept.in_package"].mean = 0.0
     monkeypatch.setattr(builtins, "kept_mean", 0.0, raising=False)
     monkeypatch.setenv("KEPT_MEAN", "0")
 
@@ -343,6 +440,48 @@ def _a_folder_and_modules_of_its_own(tmp_path, monkeypatch):
 def test_what_a_forward_keeps_is_refused(keep):
     with pytest.raises(InputError, match="changes "):
         _summed(Keeps(keep))
+
+
+@functools.lru_cache
+def _scaled(value):
+    return torch.full((3,), value)
+
+
+def remembers_a_function_of_its_argument(x):
+    return _scaled(float(x.detach().sum()))
+
+
+def reads_an_only_object(x):
+    return Only().mean
+
+
+def reads_formed_names(x):
+    return globals()[f"LATEST_{len(QUEUE)}"] + getattr(OTHER, "me" + "an")
+
+
+def has_a_name_of_torch(x):
+    return by_a_name_of_torch.__wrapped__(x)
+
+
+SOUND = [
+    *(remembers_a_function_of_its_argument, reads_an_only_object, reads_formed_names),
+    has_a_name_of_torch,
+]
+
+
+@pytest.mark.parametrize("read", SOUND, ids=lambda read: read.__name__)
+def test_what_a_forward_reads_or_fills_once_is_taken(read):
+    assert _summed(Keeps(read)).any()
+
+
+def test_a_file_of_ones_own_may_be_called_as_one_of_python(tmp_path, monkeypatch):
+    text = "KEPT = []\n\ndef keep(x):\n    KEPT.append(float(x.detach().sum()))\n"
+    (tmp_path / "sched.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "sched", raising=False)
+    keep = own_object("sched:keep", key="[model] name")
+    with pytest.raises(InputError, match=r"changes '_keep\.KEPT"):
+        _summed(Keeps(keep))
+    monkeypatch.delitem(sys.modules, "sched")
 
 
 @pytest.mark.parametrize("keep", FALSE, ids=lambda keep: keep.__name__)
@@ -398,15 +537,14 @@ class _Later(nn.Module):
 
     def forward(self, x):
         if SWITCH["on"]:
-            hidden = getattr(sys.modules["kept_by_another"], self._place)
-            setattr(sys.modules["kept_by_another"], self._place, hidden + float(x.detach().sum()))
-            x = x - hidden
+            held = sys.modules["kept_by_" + self._place]
+            x, held.mean = x - held.mean, held.mean + float(x.detach().sum())
         return self.head(x)
 
 
 def test_what_is_kept_later_and_out_of_sight_is_refused_in_its_round(monkeypatch):
     monkeypatch.setitem(SWITCH, "on", False)
-    model = _Later("mean")
+    model = _Later("another")
     gradients = PairGradients(model, "loop")
     batch = torch.ones(2, 3), torch.tensor([0, 1])
     for _ in range(2):
