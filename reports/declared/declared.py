@@ -10,6 +10,7 @@ from typing import Any
 from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.guarantee import Statement, Status
 from ...privacy.releases.log import read_log
+from ...runs.folder.signature import Signed, check_signature
 from ...runs.recorder.conformance.written import Held, read_held
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from ..judgement.gate import Decision
@@ -119,7 +120,20 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
         accounts[delta, adjacency] = account_of_releases(
             log, statement=statement, adversaries=limited, status=status
         )
-    return decide_declared(policy, lambda one: accounts[one.at_delta, one.adjacency], held=held)
+    return decide_declared(
+        policy,
+        lambda one: accounts[one.at_delta, one.adjacency],
+        held=held,
+        signed=_signed([folder], policy),
+    )
+
+
+def _signed(paths: Sequence[Path], policy: Policy) -> Signed | None:
+    """Whether a key of the policy signed the one folder of all logs."""
+    keys = policy.evidence.signed_by
+    return (
+        check_signature(paths[0], keys) if keys and len(paths) == 1 and paths[0].is_dir() else None
+    )
 
 
 def declared_report(
@@ -180,6 +194,8 @@ def declared_report(
         ),
         decision=None
         if policy is None
-        else decide_declared(policy, lambda _: found, victim=victim, held=held),
+        else decide_declared(
+            policy, lambda _: found, victim=victim, held=held, signed=_signed(paths, policy)
+        ),
         held=held,
     )

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Status
+from ...runs.folder.signature import Signed
 from ...runs.numbers import bound, small
 from ...runs.recorder.conformance.written import Held
 from ...training.accounts.declared import DeclaredAccount
@@ -31,6 +32,7 @@ def decide_declared(
     *,
     victim: int | None = None,
     held: Held | None = None,
+    signed: Signed | None = None,
 ) -> Decision:
     """Hold the account of a log against a policy.
 
@@ -39,6 +41,7 @@ def decide_declared(
         account: of the log, for each limit of the policy one that holds its adversary.
         victim: the agent that figures are about, where they are about one alone.
         held: what checks of kept releases found.
+        signed: whether a key of the policy signed the logs; None where nobody looked.
     """
     accounts = [account(limit) for limit in policy.limits]
     found = [
@@ -49,6 +52,16 @@ def decide_declared(
     if held is not None:
         found.append(_checks(held))
     found += _evidence(policy.evidence, accounts[0])
+    if policy.evidence.signed_by:
+        signed = signed or Signed(False, "Logs are signed by folder; name the folder alone.")
+        outcome = Outcome.PASSED if signed.passed else Outcome.MISSING
+        found.append(
+            Requirement(
+                name="evidence: signature",
+                outcome=outcome,
+                sentence=plain(signed.sentence, most=None),
+            )
+        )
     return Decision(requirements=found, notes=tuple(accounts[0].warnings))
 
 
