@@ -106,6 +106,7 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
     Raises:
         ValueError: a log that cannot be read.
     """
+    signed = _signed([folder], policy)  # before anything of it is read
     log = read_log(folder)
     held = read_held(log.paths)
     status = Status.DECLARED if held is None else held.status
@@ -124,7 +125,7 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
         policy,
         lambda one: accounts[one.at_delta, one.adjacency],
         held=held,
-        signed=_signed([folder], policy),
+        signed=signed,
     )
 
 
@@ -164,6 +165,7 @@ def declared_report(
         FileNotFoundError: a log is not there.
         ValueError: a log that cannot be read, or an adversary that is not accounted for.
     """
+    signed = None if policy is None else _signed(paths, policy)
     log = read_log(list(paths), absent=absent)
     asked = list(adversaries)
     if policy is not None and asked:
@@ -194,8 +196,6 @@ def declared_report(
         ),
         decision=None
         if policy is None
-        else decide_declared(
-            policy, lambda _: found, victim=victim, held=held, signed=_signed(paths, policy)
-        ),
+        else decide_declared(policy, lambda _: found, victim=victim, held=held, signed=signed),
         held=held,
     )
