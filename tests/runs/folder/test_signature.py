@@ -143,6 +143,15 @@ def test_a_signature_of_another_folder_is_none(folder, logs, keys, kind):
     assert not check_signature(folder, [public]).passed
 
 
+def test_an_earlier_state_that_is_put_back_is_signed_as_it_was(folder, keys, tmp_path):
+    sign(folder, keys / "team")
+    shutil.copytree(folder, tmp_path / "earlier")
+    (folder / "audit.json").write_text("{}", encoding="utf-8")
+    write_sums(folder)
+    assert not check_signature(folder, [keys / "team.pub"]).passed
+    assert check_signature(tmp_path / "earlier", [keys / "team.pub"]).passed
+
+
 def test_a_signature_by_another_key_names_it(folder, keys):
     sign(folder, keys / "other")
     found = check_signature(folder, [keys / "team.pub", keys / "team.secret"])
