@@ -19,8 +19,11 @@ from ...runs.folder.signature import Signed
 from ...runs.numbers import bound, small
 from ...runs.recorder.conformance.written import Held
 from ...training.accounts.declared import DeclaredAccount
-from ..judgement.gate import Decision, Outcome, Requirement
+from ..judgement.findings import Kind
+from ..judgement.gate import OUTCOMES, Decision, Outcome, Requirement
+from ..judgement.phrases import KINDS
 from ..judgement.policy import Evidence, Limit, Policy
+from ..judgement.sentence import fill, text_of
 from ..plain_text import plain
 
 __all__ = ["decide_declared"]
@@ -53,15 +56,10 @@ def decide_declared(
         found.append(_checks(held))
     found += _evidence(policy.evidence, accounts[0])
     if policy.evidence.signed_by:
-        signed = signed or Signed(False, "Logs are signed by folder; name the folder alone.")
-        outcome = Outcome.PASSED if signed.passed else Outcome.MISSING
-        found.append(
-            Requirement(
-                name="evidence: signature",
-                outcome=outcome,
-                sentence=plain(signed.sentence, most=None),
-            )
-        )
+        signed = signed or Signed(False, "logs are signed by folder, so name the folder alone")
+        kind = Kind.SIGNED if signed.passed else Kind.NOT_SIGNED
+        said = text_of(fill(KINDS[kind], said=signed.said))
+        found.append(Requirement(name="evidence: signature", outcome=OUTCOMES[kind], sentence=said))
     return Decision(requirements=found, notes=tuple(accounts[0].warnings))
 
 

@@ -284,7 +284,7 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
         yield "complete run", _complete(ran)
     if ran.signed is not None:
         kind = Kind.SIGNED if ran.signed.passed else Kind.NOT_SIGNED
-        yield "signature", Finding(kind=kind, words={"said": ran.signed.sentence})
+        yield "signature", Finding(kind=kind, words={"said": ran.signed.said})
     if wanted.records_alone:
         shown = ran.items is None or ran.items.shown
         yield "records alone", Finding(kind=Kind.ALONE if shown else Kind.NOT_ALONE)

@@ -65,7 +65,7 @@ class Signed:
     """Whether one of the keys signed a folder as it is, and in words by which, or why not."""
 
     passed: bool
-    sentence: str
+    said: str
 
 
 def read_key(given: str | Path) -> Key:
@@ -139,7 +139,9 @@ def sign(folder: Path, given: str | Path) -> int:
             )
     sums = write_sums(folder)
     for path in _foreign(folder, sums):
-        raise InputError(f"{path} is a link, or a name that {SUMS} cannot hold; move it away")
+        raise InputError(
+            f"{_shown(path)} is a link, or a name that {SUMS} cannot hold; move it away"
+        )
     message = read_bounded(folder / SUMS, _LONGEST)
     if key.secret:
         written = f"{_HMAC} {_mac(key, message)}\n".encode()
@@ -171,7 +173,7 @@ def check_signature(folder: Path, keys: Sequence[str | Path]) -> Signed:
                 f"{key.private}.pub"
             )
     if not (folder / SIGNATURE).is_file():
-        return Signed(False, f"The folder is not signed; `overhear sign {folder} --key FILE` does.")
+        return Signed(False, f"it has no signature; `overhear sign {folder} --key FILE` makes one")
     message = read_bounded(folder / SUMS, _LONGEST) if (folder / SUMS).is_file() else b""
     signature = read_bounded(folder / SIGNATURE, _LARGEST)
     by = next((key for key in known if _is_by(key, signature, message)), None)
@@ -179,13 +181,13 @@ def check_signature(folder: Path, keys: Sequence[str | Path]) -> Signed:
         return Signed(False, _why_not(signature, message))
     held = listed(folder, message)
     for path in _foreign(folder, held):
-        raise InputError(f"{path} was put into {folder} after it was signed; move it away")
+        raise InputError(f"{_shown(path)} was put into {folder} after it was signed; move it away")
     for name, value in held.items():
         if not (folder / name).is_file() or digest(folder / name) != value:
             raise InputError(
                 f"{folder / name} is not the file that was signed; put it back from a copy"
             )
-    return Signed(True, f"The folder is signed by {by.name}, with {len(held)} files.")
+    return Signed(True, f"{by.name}, with {len(held)} files")
 
 
 def _is_by(key: Key, signature: bytes, message: bytes) -> bool:
@@ -212,11 +214,11 @@ def _why_not(signature: bytes, message: bytes) -> str:
             found = _ssh("check-novalidate", *asked, data=message)
         mark = re.search(rb"SHA256:[A-Za-z0-9+/]+", found.stdout)
         if found.returncode == 0 and mark:
-            return f"The folder is signed by {mark[0].decode()}, which is none of `signed_by`."
+            return f"{mark[0].decode()} signed it"
     return (
-        f"{SIGNATURE} is no signature of this {SUMS} by a key of `signed_by`: it is of another "
-        "folder, by another secret, or of what the folder held before an attack, an audit, a "
-        "report or somebody else wrote to it. Sign it again."
+        f"{SIGNATURE} is no signature of this {SUMS}, but of another folder, by another secret, or "
+        "of what the folder held before an attack, an audit, a report or somebody else wrote to "
+        "it; sign it again"
     )
 
 
@@ -257,4 +259,9 @@ def _ssh(what: str, *arguments: str, data: bytes) -> subprocess.CompletedProcess
 
 def _last_line(text: bytes) -> str:
     lines = text.decode("ascii", "replace").strip().splitlines()
-    return "".join(one for one in (lines[-1] if lines else "it says nothing") if one.isprintable())
+    return _shown(lines[-1]) if lines else "it says nothing"
+
+
+def _shown(text: object) -> str:
+    """The text with an escape for each character that moves the cursor of a terminal."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(text))

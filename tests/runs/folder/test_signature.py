@@ -78,7 +78,7 @@ def test_a_run_and_logs_that_were_signed_are_by_their_key(folder, logs, keys, ki
         assert count == files - 2  # all but the sums and their signature
         found = check_signature(place, [pair(keys, kind, "other")[1], public])
         assert found.passed
-        assert read_key(public).name in found.sentence
+        assert read_key(public).name in found.said
         sign(place, private)  # again, as after a report
         assert check_signature(place, [public]).passed
 
@@ -106,6 +106,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "records.json": lambda folder: (folder / "records.json").unlink(),
     "notes.txt": lambda folder: (folder / "notes.txt").write_text("x"),
     "checkpoints/SHA256SUMS": lambda folder: (folder / "checkpoints/SHA256SUMS").write_text(""),
+    r"\\x1b\[2J": lambda folder: (folder / "\x1b[2J").write_text("x"),  # shown as its escape
     "x.part": lambda folder: (folder / "x.part").write_text("x"),
     "elsewhere": lambda folder: (folder / "elsewhere").symlink_to(folder.parent),
     "pipe": lambda folder: os.mkfifo(folder / "pipe"),
@@ -131,7 +132,7 @@ def test_digests_that_are_computed_anew_are_not_signed(folder, keys, kind):
     write_sums(folder)
     found = check_signature(folder, [public])
     assert not found.passed
-    assert "is no signature of this SHA256SUMS" in found.sentence
+    assert "is no signature of this SHA256SUMS" in found.said
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,7 +157,7 @@ def test_a_signature_by_another_key_names_it(folder, keys):
     sign(folder, keys / "other")
     found = check_signature(folder, [keys / "team.pub", keys / "team.secret"])
     assert not found.passed
-    assert read_key(keys / "other.pub").name in found.sentence
+    assert read_key(keys / "other.pub").name in found.said
     sign(folder, keys / "other.secret")
     assert not check_signature(folder, [keys / "team.secret", keys / "team.pub"]).passed
 
@@ -236,7 +237,7 @@ def test_the_gate_of_a_run_asks_for_a_signature(folder, keys, tmp_path, capsys):
     asked = ["check", str(folder), "--policy", str(policy)]
     assert main(["report", str(folder)]) == 0
     assert main(asked) == 5
-    assert "The folder is not signed" in capsys.readouterr().out
+    assert "The folder is not signed by a key" in capsys.readouterr().out
     assert main(["sign", str(folder), "--key", str(keys / "team")]) == 0
     assert main(asked) == 0
     (folder / "notes.txt").write_text("x", encoding="utf-8")
@@ -259,7 +260,7 @@ def test_the_gate_of_logs_asks_for_a_signature_of_their_folder(logs, keys, tmp_p
     assert [main(one) for one in commands] == [0, 0]
     capsys.readouterr()
     assert main(by_file) == 5
-    assert "Logs are signed by folder" in capsys.readouterr().out
+    assert "logs are signed by folder" in capsys.readouterr().out
     (logs / "more.jsonl").write_text(template(What.SYSTEM), encoding="utf-8")
     assert [main(one) for one in commands] == [2, 2]
 
