@@ -113,6 +113,14 @@ def _public(found: re.Match[str]) -> Key:
     return Key(name=f"SHA256:{mark}", public=found[1])
 
 
+def _key_of(folder: Path, given: str | Path) -> Key:
+    """A key that does not come from the folder itself, whose maker would vouch for themselves."""
+    key = read_key(given)
+    if os.path.exists(given) and Path(given).resolve().is_relative_to(folder.resolve()):  # noqa: PTH110
+        raise InputError(f"{given} lies in {folder}, for which it is to speak; move it elsewhere")
+    return key
+
+
 def sign(folder: Path, given: str | Path) -> int:
     """Write SHA256SUMS anew over every file of a folder, and sign it.
 
@@ -128,7 +136,7 @@ def sign(folder: Path, given: str | Path) -> int:
         FileNotFoundError: no key, or no run is there.
         ValueError: the run is not closed or was changed, or the key cannot be used.
     """
-    key = read_key(given)
+    key = _key_of(folder, given)
     if not holds_logs(folder):
         require(folder, RUN)
         check_sums(folder)
@@ -165,7 +173,7 @@ def check_signature(folder: Path, keys: Sequence[str | Path]) -> Signed:
         FileNotFoundError: a key is not there.
         ValueError: a key cannot be used, or a folder that one of them signed was changed since.
     """
-    known = [read_key(one) for one in keys]
+    known = [_key_of(folder, one) for one in keys]
     for key in known:
         if key.private is not None:
             raise InputError(

@@ -206,6 +206,16 @@ def test_what_is_no_key_is_refused_in_a_sentence(folder, keys, tmp_path):
         sign(folder, tmp_path / "team.pub")
 
 
+def test_a_key_that_lies_in_the_folder_is_refused(folder, keys):
+    sign(folder, keys / "team")
+    for name in ("team", "team.pub"):
+        shutil.copy(keys / name, folder / name)
+    with pytest.raises(InputError, match=r"team.pub lies in .*, for which it is to speak"):
+        check_signature(folder, [folder / "team.pub"])
+    with pytest.raises(InputError, match=r"team lies in .*, for which it is to speak"):
+        sign(folder, folder / "team")
+
+
 def test_without_ssh_keygen_a_sentence_says_what_to_do(folder, keys, monkeypatch):
     sign(folder, keys / "team")
     monkeypatch.setattr(signature, "_TOOL", "ssh-keygen-of-nobody")
