@@ -44,6 +44,7 @@ from .run.attack import attack
 from .run.audit import audit
 from .run.demo import demo
 from .run.invert import invert
+from .run.sign import sign
 from .run.sweep import sweep
 from .run.train import train
 from .terminal.anywhere import AnywhereCommand, LogFile, Quiet
@@ -116,7 +117,7 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 for command in (
     *(new, budget, plan, design, check_account, account),
     *(train, attack, invert, audit, sweep),
-    *(report, check, compare, total, person, schema),
+    *(report, sign, check, compare, total, person, schema),
     *(table, plot, reproduce),
     demo,
 ):

@@ -1,20 +1,27 @@
 """Text from elsewhere, made harmless for a line of a terminal, an XML file or Markdown.
 
 Names of folders, models and files of a run are whatever somebody chose. Control characters move
-a cursor or end a document, a line break makes a second line of one finding, and brackets make
-Markdown load a picture.
+a cursor or end a document, a line break makes a second line of one finding, brackets make Markdown
+load a picture, and a cell that begins with an equals sign is a formula to a spreadsheet.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 
-__all__ = ["markdown_text", "plain"]
+__all__ = ["csv_text", "markdown_text", "plain"]
 
 _KEPT = 300
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp"})
 _MARKDOWN = re.compile(r"([\\`*_\[\]{}<>|~!#])")
+_NUMBER = r"[+-]?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf|∞)"
+_SPREAD = rf" ± {_NUMBER}| \[{_NUMBER}, {_NUMBER}\]| \(n = \d+\)"
+_FIGURE = re.compile(rf"{_NUMBER}(?:{_SPREAD})?", re.ASCII)
+_FORMULA = ("=", "+", "-", "@")
 
 
 def plain(text: object, *, most: int | None = _KEPT) -> str:
@@ -38,6 +45,26 @@ def markdown_text(text: object) -> str:
     \!\[x\](http://host/y) \| \<b\>&amp;amp;
     """
     return _MARKDOWN.sub(r"\\\1", plain(text, most=None).replace("&", "&amp;"))
+
+
+def csv_text(rows: Iterable[Sequence[str]]) -> str:
+    r"""Rows as CSV whose text no spreadsheet takes for a formula; numbers stay numbers.
+
+    An apostrophe stands before a text that begins, after blanks and in any width of letters, with
+    `=`, `+`, `-` or `@`: it is what OWASP proposes, and a spreadsheet shows such a cell as text.
+
+    >>> print(csv_text([["-0.5", "=1+1", "-0.50 [-0.70, -0.30]", "-1+1"]]), end="")
+    -0.5,'=1+1,"-0.50 [-0.70, -0.30]",'-1+1
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([_cell(one) for one in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    shown = plain(text, most=None)
+    start = unicodedata.normalize("NFKC", shown.lstrip()[:1])
+    return f"'{shown}" if start in _FORMULA and not _FIGURE.fullmatch(shown) else shown
 
 
 def _shown(one: str) -> str:

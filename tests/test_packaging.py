@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +49,78 @@ def test_what_is_installed_is_this_version() -> None:
     assert overhear.__version__ == settings()["project"]["version"]
 
 
-def test_extras_that_a_sentence_names_exist() -> None:
-    named = {
-        extra
-        for part in ("training", "interface", "commands", "docs")
-        for path in [*(ROOT / part).rglob("*.py"), *(ROOT / part).rglob("*.md")]
-        for extra in re.findall(r"overhear\[([a-z]+)\]", path.read_text(encoding="utf-8"))
+# What a package index would be asked for: by pip and its like, in a list of requirements, or as an
+# extra of that name. A path, such as ./overhear, is asked of no index.
+_BY_NAME = re.compile(
+    r"""(?:\binstall|\badd|\bpipx\s+run|\buvx|--with|--from)(?:\s+-[\w-]+)*\s+["'`]*overhear(?![\w/-])"""
+    r"""|\boverhear\s*(?:\[\w+\])?\s*(?:[=~><!]=)\s*(?:\d|VERSION)|(?<![./\w])overhear\[[a-z]+\](?!\()""",
+    re.IGNORECASE,
+)
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """Every text of the checkout but the history of changes and the tests."""
+    packages = settings()["tool"]["setuptools"]["packages"]
+    rooms = {"docs", "examples", ".ci", *(name.split(".")[1] for name in packages if "." in name)}
+    kinds = {".py", ".md", ".toml", ".yml", ".txt", ".html", ".cff", ""}
+    for path in chain(ROOT.iterdir(), *((ROOT / room).rglob("*") for room in sorted(rooms))):
+        if path.is_file() and path.suffix in kinds and path.name != "CHANGELOG.md":
+            yield path.relative_to(ROOT).as_posix(), path.read_text("utf-8", errors="ignore")
+
+
+def test_no_text_installs_by_the_name_that_is_another_project_s() -> None:
+    texts = dict(_texts())
+    assert {"README.md", "docs/flower.md", "commands/templates/ci.yml", "privacy/missing.py"} <= {
+        *texts
     }
+    assert not [name for name, text in texts.items() if _BY_NAME.search(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("pip install overhear==0.1.0", True),
+        ('pip install -U --pre "overhear[flower]"', True),
+        ("`pip install\n'overhear[plot]'`", True),
+        ("uv add overhear", True),
+        ("uvx overhear plan", True),
+        ("overhear>=0.1", True),
+        ('needs "overhear[dask]"', True),
+        ("pip install ./overhear", False),
+        ("pip install --constraint .overhear/constraints.txt ./.overhear", False),
+        ('pip install ".[flower]"', False),
+        ("pip install overhear-dp", False),
+        ("`overhear plan run.toml`", False),
+    ],
+)
+def test_what_installs_by_name_is_told_from_what_does_not(text: str, asks: bool) -> None:
+    assert bool(_BY_NAME.search(text)) == asks
+
+
+def test_every_extra_that_a_page_names_exists() -> None:
+    extras = settings()["project"]["optional-dependencies"].keys()
+    named = {one for _, text in _texts() for one in re.findall(r'install "\.\[([a-z]+)\]"', text)}
     assert named
-    assert named <= settings()["project"]["optional-dependencies"].keys()
+    assert named <= extras
+
+
+def test_a_package_that_is_missing_is_installed_by_its_own_name() -> None:
+    import ast
+
+    from overhear.privacy.missing import needs
+
+    asked = {
+        argument.value
+        for name, text in _texts()
+        if name.endswith(".py") and "missing import needs" in text
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "needs"
+        for argument in node.args[1:]
+        if isinstance(argument, ast.Constant)
+    }
+    assert {"matplotlib", "pandas", "pyarrow", "flwr"} <= asked
+    for package in {*asked, "ray", "distributed"}:
+        assert f'pip install "{package}' in needs("this", package)
 
 
 def test_tests_run_with_what_extras_bring() -> None:
@@ -70,6 +135,36 @@ def test_everything_that_tests_need_is_pinned() -> None:
     wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     names = {re.split(r"[<>=\[]", one)[0].lower().replace("_", "-") for one in wanted}
     assert names <= pinned
+
+
+# The first versions without a known advisory that was mended. torch 2.11 is what the GPU runs have,
+# and the advisories of 2.10 and earlier name no version that mends them.
+LEAST = {
+    "jinja2": "3.1.6",
+    "pillow": "12.3",
+    "torch": "2.11",
+    "distributed": "2026.1",
+    "ray": "2.52",
+}
+
+
+def test_no_version_with_a_known_advisory_may_be_installed() -> None:
+    def numbers(version: str) -> tuple[int, ...]:
+        return tuple(map(int, version.split(".")))
+
+    project = settings()["project"]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    floors = [re.fullmatch(r"([a-z0-9]+)>=([\d.]+)", one) for one in wanted]
+    held = [(one[1], one[2]) for one in floors if one is not None and one[1] in LEAST]
+    assert {name for name, _ in held} == LEAST.keys()
+    assert all(numbers(least) >= numbers(LEAST[name]) for name, least in held)
+    pins = [
+        line.split("==")
+        for name in ("constraints.txt", "constraints-flower.txt")
+        for line in (ROOT / name).read_text(encoding="utf-8").lower().splitlines()
+        if "==" in line
+    ]
+    assert all(numbers(pin) >= numbers(LEAST[name]) for name, pin in pins if name in LEAST)
 
 
 def test_the_environment_of_flower_has_one_torch_and_a_flwr_that_the_extra_takes() -> None:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
+from ...privacy.missing import needs
 from ...privacy.releases.fields import integer, number, positive
 from ...privacy.releases.lines import MOST_AGENTS
 from ...runs.recorder.record import record as open_log
@@ -78,7 +79,7 @@ def record(
         ValueError: a value out of range.
     """
     if importlib.util.find_spec("flwr") is None:
-        raise ImportError('overhear.adapters.flower needs flwr: pip install "overhear[flower]"')
+        raise ImportError(needs("overhear.adapters.flower", "flwr"))
     kept = rounds_to_keep(keep)
     return RecordedReplies(
         folder=Path(folder).absolute(),

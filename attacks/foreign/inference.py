@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset
 
 from ...privacy.errors import InputError
+from ...privacy.missing import needs
 from ..membership.against_proof import ProvenLimit, allowed_by_pair
 from ..membership.pool import balanced_coins, fair_coins
 from ..membership.roc import Rate, Roc, roc
@@ -151,7 +152,7 @@ class MembershipResult:
         try:
             import matplotlib.pyplot as plt
         except ImportError as error:
-            raise ImportError('plot needs matplotlib: pip install "overhear[plot]"') from error
+            raise ImportError(needs("plot", "matplotlib")) from error
         if axes is None:
             axes = plt.figure(figsize=(4.5, 4.5)).add_subplot()
         rates, found = zip(*self.roc.points(), strict=True)

@@ -1,6 +1,6 @@
 """Three clients of Flower learn digits; every reply has its line before it leaves.
 
-python examples/flower/app.py ledger      # pip install "overhear[flower]" "flwr[simulation]"
+python examples/flower/app.py ledger      # pip install "flwr[simulation]>=1.41,<2"
 overhear account ledger
 """
 

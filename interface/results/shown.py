@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ...privacy.errors import InputError
+from ...privacy.missing import needs
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -61,7 +62,7 @@ def as_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     try:
         from pandas import DataFrame
     except ImportError as error:
-        raise ImportError('to_pandas needs pandas: pip install "overhear[table]"') from error
+        raise ImportError(needs("to_pandas", "pandas")) from error
     return DataFrame(list(rows))
 
 

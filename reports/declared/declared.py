@@ -10,6 +10,7 @@ from typing import Any
 from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.guarantee import Statement, Status
 from ...privacy.releases.log import read_log
+from ...runs.folder.signature import Signed, check_signature
 from ...runs.recorder.conformance.written import Held, read_held
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from ..judgement.gate import Decision
@@ -105,6 +106,7 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
     Raises:
         ValueError: a log that cannot be read.
     """
+    signed = _signed([folder], policy)  # before anything of it is read
     log = read_log(folder)
     held = read_held(log.paths)
     status = Status.DECLARED if held is None else held.status
@@ -119,7 +121,20 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
         accounts[delta, adjacency] = account_of_releases(
             log, statement=statement, adversaries=limited, status=status
         )
-    return decide_declared(policy, lambda one: accounts[one.at_delta, one.adjacency], held=held)
+    return decide_declared(
+        policy,
+        lambda one: accounts[one.at_delta, one.adjacency],
+        held=held,
+        signed=signed,
+    )
+
+
+def _signed(paths: Sequence[Path], policy: Policy) -> Signed | None:
+    """Whether a key of the policy signed the one folder of all logs."""
+    keys = policy.evidence.signed_by
+    return (
+        check_signature(paths[0], keys) if keys and len(paths) == 1 and paths[0].is_dir() else None
+    )
 
 
 def declared_report(
@@ -150,6 +165,7 @@ def declared_report(
         FileNotFoundError: a log is not there.
         ValueError: a log that cannot be read, or an adversary that is not accounted for.
     """
+    signed = None if policy is None else _signed(paths, policy)
     log = read_log(list(paths), absent=absent)
     asked = list(adversaries)
     if policy is not None and asked:
@@ -180,6 +196,6 @@ def declared_report(
         ),
         decision=None
         if policy is None
-        else decide_declared(policy, lambda _: found, victim=victim, held=held),
+        else decide_declared(policy, lambda _: found, victim=victim, held=held, signed=signed),
         held=held,
     )

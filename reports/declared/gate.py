@@ -15,11 +15,15 @@ from collections.abc import Callable, Iterator
 
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Status
+from ...runs.folder.signature import Signed
 from ...runs.numbers import bound, small
 from ...runs.recorder.conformance.written import Held
 from ...training.accounts.declared import DeclaredAccount
-from ..judgement.gate import Decision, Outcome, Requirement
+from ..judgement.findings import Kind
+from ..judgement.gate import OUTCOMES, Decision, Outcome, Requirement
+from ..judgement.phrases import KINDS
 from ..judgement.policy import Evidence, Limit, Policy
+from ..judgement.sentence import fill, text_of
 from ..plain_text import plain
 
 __all__ = ["decide_declared"]
@@ -31,6 +35,7 @@ def decide_declared(
     *,
     victim: int | None = None,
     held: Held | None = None,
+    signed: Signed | None = None,
 ) -> Decision:
     """Hold the account of a log against a policy.
 
@@ -39,6 +44,7 @@ def decide_declared(
         account: of the log, for each limit of the policy one that holds its adversary.
         victim: the agent that figures are about, where they are about one alone.
         held: what checks of kept releases found.
+        signed: whether a key of the policy signed the logs; None where nobody looked.
     """
     accounts = [account(limit) for limit in policy.limits]
     found = [
@@ -49,6 +55,11 @@ def decide_declared(
     if held is not None:
         found.append(_checks(held))
     found += _evidence(policy.evidence, accounts[0])
+    if policy.evidence.signed_by:
+        signed = signed or Signed(False, "logs are signed by folder, so name the folder alone")
+        kind = Kind.SIGNED if signed.passed else Kind.NOT_SIGNED
+        said = text_of(fill(KINDS[kind], said=signed.said))
+        found.append(Requirement(name="evidence: signature", outcome=OUTCOMES[kind], sentence=said))
     return Decision(requirements=found, notes=tuple(accounts[0].warnings))
 
 

@@ -23,6 +23,7 @@ from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.folder.accounted_run import read_run
 from ...runs.folder.released import read_released
+from ...runs.folder.signature import check_signature
 from ...runs.folder.sums import check_sums
 from ...runs.plan.plan import Plan
 from ...runs.plan.second_traces import second_traces
@@ -82,12 +83,13 @@ class CheckedRun:
         )
 
     def facts_for(self, policy: Policy) -> Facts:
-        """What a policy judges: with a second trace of the algorithm where it asks for one."""
-        facts = self.facts
-        if not policy.evidence.second_opinion or facts.ran is None:
+        """What a policy judges: with a second trace and the signature where it asks for them."""
+        facts, wanted = self.facts, policy.evidence
+        if facts.ran is None:
             return facts
-        traced = second_traces(self.config, self.plan)
-        return replace(facts, ran=replace(facts.ran, traced=traced))
+        traced = second_traces(self.config, self.plan) if wanted.second_opinion else {}
+        signed = check_signature(self.folder, wanted.signed_by) if wanted.signed_by else None
+        return replace(facts, ran=replace(facts.ran, traced=traced, signed=signed))
 
 
 def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:

@@ -16,6 +16,7 @@ from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder.records import Items
+from ...runs.folder.signature import Signed
 from ...runs.plan.plan import Plan
 from ...runs.plan.schema import SecondOpinion, Target
 from ...runs.run_file.run_file import RunFile
@@ -147,6 +148,7 @@ class Ran:
         opinions: by adversary what another library says of its figure.
         traced: by adversary what a second tracer says of its joint sensitivity; empty where none
             was asked.
+        signed: whether a key that the policy names signed the folder; None where it names none.
     """
 
     folder: str
@@ -170,6 +172,7 @@ class Ran:
     traced: Mapping[str, TracedTwice] = field(default_factory=dict)
     items: Items | None = None
     alone: str = ""
+    signed: Signed | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,6 +92,8 @@ class Kind(enum.StrEnum):
     TRIED = "attack tried"
     ALONE = "records alone"
     NOT_ALONE = "records not shown to be alone"
+    SIGNED = "signed"
+    NOT_SIGNED = "not signed"
 
 
 class Action(enum.StrEnum):

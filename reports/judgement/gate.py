@@ -67,6 +67,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.AUDITED,
         Kind.TRIED,
         Kind.ALONE,
+        Kind.SIGNED,
         Kind.CONFIRMED,
         Kind.TRACED,
         Kind.INFERRED,
@@ -281,6 +282,9 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
     yield "report", Finding(kind=Kind.REPORTED if ran.reported else Kind.NO_REPORT)
     if wanted.complete_run:
         yield "complete run", _complete(ran)
+    if ran.signed is not None:
+        kind = Kind.SIGNED if ran.signed.passed else Kind.NOT_SIGNED
+        yield "signature", Finding(kind=kind, words={"said": ran.signed.said})
     if wanted.records_alone:
         shown = ran.items is None or ran.items.shown
         yield "records alone", Finding(kind=Kind.ALONE if shown else Kind.NOT_ALONE)

@@ -160,6 +160,8 @@ KINDS: Mapping[Kind, str] = {
         "The ledger does not name {missing} of {planned} planned rounds. {Continue}, {waive}."
     ),
     Kind.CUT_OFF: "The run was cut off in its last round. {Continue}, {waive}.",
+    Kind.SIGNED: "The folder is signed by {said}.",
+    Kind.NOT_SIGNED: "The folder is not signed by a key of `signed_by`: {said}.",
     Kind.NO_AUDIT: "The run was not audited; `overhear audit {folder}` does it.",
     Kind.LOW_CONFIDENCE: (
         "The confidence of the audit is {confidence}, and {wanted} is asked for. Set `confidence` "

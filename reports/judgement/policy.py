@@ -167,6 +167,10 @@ class Evidence(Table):
     """
     complete_run: bool = True
     """Whether the ledger must hold every planned round, and no torn line."""
+    signed_by: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+    """Keys of which one must have signed every file, by `overhear sign`; by default none must.
+
+    Lines of public keys of OpenSSH, or files that hold such a line or the secret of an HMAC."""
 
     @property
     def wants_audit(self) -> bool:
@@ -288,6 +292,7 @@ _DEMANDS = {
     "membership_tpr_at_1_percent": "be a number in (0, 1]",
     "records_alone": "be true or false",
     "second_opinion": "be true or false",
+    "signed_by": 'be a list of keys, such as ["team.pub"]',
 }
 
 
@@ -310,7 +315,7 @@ def _sentence(details: ErrorDetails) -> str:
         return f"{place}{_unknown(key, table=table if place else None)}"
     if kind == "missing":
         return f"{place}{key} is missing; it must {_DEMANDS[key]}"
-    if kind == "too_short":
+    if kind == "too_short" and not place:
         return "limits is empty, and a policy without a limit passes everything; add a [[limits]]"
     remedy = did_you_mean(value, _CHOICES.get(key, ())) if isinstance(value, str) else ""
     return f"{place}{key}={plain(repr(value), most=60)} must {_DEMANDS[key]}{remedy}"

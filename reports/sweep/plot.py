@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...privacy.errors import InputError
+from ...privacy.missing import needs
 from ...runs.folder.records import MetricsLine
 from ...runs.sweep.results import PointResult
 from .statistics import Mean, mean_of
@@ -97,7 +98,7 @@ def figure_of(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError('plot needs matplotlib: pip install "overhear[plot]"') from error
+        raise ImportError(needs("plot", "matplotlib")) from error
     panels = _split(results, panel)
     lines = list(_split(results, line))
     if len(lines) > _MOST_LINES:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
 
 from ...privacy.errors import InputError
 from ...runs.numbers import bound
-from ..plain_text import markdown_text, plain
+from ..plain_text import csv_text, markdown_text, plain
 from .attacked import SCORES, OverImages
 from .statistics import Difference, Mean
 from .table import VALUES, Cell, SweepTable
@@ -104,10 +102,8 @@ def table_text(table: SweepTable, *, format: str = "markdown") -> str:
     if format == "json":
         return json.dumps(_json(table), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if format == "csv":
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([heads, *([c.replace("**", "") for c in row] for row in cells)])
-        return text.getvalue()
+        bare = ([c.removeprefix("**").removesuffix("**") for c in row] for row in cells)
+        return csv_text([heads, *bare])
     if format == "latex":
         return _latex(heads, cells, table.caption)
     if format != "markdown":

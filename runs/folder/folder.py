@@ -26,6 +26,7 @@ CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"
 ATTACK, AUDIT = "attacks/attack.json", "audit.json"
 MEMBERSHIP, LAST_MODEL = "membership.json", "last-model.json"
 PRIVACY, REPORT, SUMS = "privacy.json", "report.html", "SHA256SUMS"
+SIGNATURE = f"{SUMS}.sig"
 STOPPED = "stopped.json"
 _PACKAGES = ("overhear", "torch", "dp-accounting", "numpy", "scipy", "scikit-image")
 

@@ -3,7 +3,8 @@
 A run is finished when its last round is measured; from then on SHA256SUMS names every file that the
 program reads of it. A report on a run that is not finished writes sums too, and they are held as
 well. They are the digests of files and no signature: who can write to the folder can write them
-anew, so what must not be changed unseen is kept, or its SHA256SUMS is, where others cannot write.
+anew, so what must not be changed unseen is signed (signature.py), or kept, or its SHA256SUMS is,
+where others cannot write.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from .folder import (
     RECORDS,
     REPORT,
     RUN,
+    SIGNATURE,
     STOPPED,
     SUMS,
     TRANSCRIPT,
@@ -41,7 +43,7 @@ from .folder import (
     has_ended,
 )
 
-__all__ = ["check_sums", "forget_sums", "is_listed", "write_sums"]
+__all__ = ["check_sums", "forget_sums", "is_listed", "listed", "write_sums"]
 
 _LARGEST = 64 << 20  # bytes; a line has about a hundred
 _LONG = 8 << 30  # bytes of a file of a run that is no safetensors file
@@ -88,7 +90,7 @@ def _files(folder: Path) -> list[str]:
         for name in names:
             path = Path(place) / name
             held = path.relative_to(folder).as_posix()
-            if name == SUMS or path.suffix == PART or not _is_plain(held):
+            if name == SUMS or held == SIGNATURE or path.suffix == PART or not _is_plain(held):
                 continue
             if _is_done_point(path):
                 continue
@@ -217,8 +219,22 @@ def _listed(folder: Path) -> dict[str, str]:
     path = folder / SUMS
     if not _is_inside(path, folder.resolve()):
         raise InputError(f"{path} is no file of the run; put it back as it was written")
+    return listed(folder, read_bounded(path, _LARGEST))
+
+
+def listed(folder: Path, data: bytes) -> dict[str, str]:
+    """Digest by path, of every line of a SHA256SUMS.
+
+    Args:
+        folder: that it is of.
+        data: what it holds.
+
+    Raises:
+        ValueError: it is no such list, or names a file twice or one outside of the folder.
+    """
+    path = folder / SUMS
     try:
-        text = read_bounded(path, _LARGEST).decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no text; put it back as it was written") from error
     found: dict[str, str] = {}

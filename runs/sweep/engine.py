@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +13,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from ...privacy.errors import InputError
+from ...privacy.missing import needs
 from .one_run import Task, run_point, started
 from .results import PointResult, read_result
 
@@ -20,7 +22,8 @@ __all__ = ["BACKENDS", "Backend", "Engine", "default_jobs"]
 Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
 _LOST = {"TerminatedWorkerError", "KilledWorker", "WorkerCrashedError", "RayActorError"}
-_EXTRAS = {"dask": "overhear[dask]", "ray": "overhear[ray]"}
+_PACKAGES = {"dask": "distributed", "ray": "ray"}
+_LOOPBACK = "127.0.0.1"
 Done = Callable[[PointResult], None]
 
 
@@ -128,8 +131,7 @@ class Engine:
                 yield {}
         except ImportError as error:
             raise InputError(
-                f"backend={self._backend!r} needs {error.name}, which is not installed; pip "
-                f"install '{_EXTRAS[self._backend]}'"
+                needs(f"backend={self._backend!r}", _PACKAGES[self._backend])
             ) from error
 
     @contextlib.contextmanager
@@ -140,9 +142,12 @@ class Engine:
         with contextlib.ExitStack() as stack:
             try:
                 if self._address is None:
-                    none: Any = None  # neither a page nor a port
+                    none: Any = None  # no page
                     local = LocalCluster(
-                        n_workers=self._jobs, threads_per_worker=1, dashboard_address=none
+                        n_workers=self._jobs,
+                        threads_per_worker=1,
+                        host=_LOOPBACK,
+                        dashboard_address=none,
                     )
                     client = stack.enter_context(Client(stack.enter_context(local)))
                 else:
@@ -157,6 +162,8 @@ class Engine:
 
     @contextlib.contextmanager
     def _ray(self) -> Iterator[None]:
+        if self._address is None:
+            _shut_off_ray()
         import ray  # pyright: ignore[reportMissingImports] # an extra
         from joblib import parallel_config
         from ray.util.joblib import register_ray  # pyright: ignore[reportMissingImports]
@@ -164,17 +171,58 @@ class Engine:
         register_ray()
         ours = not ray.is_initialized()
         if ours:
-            _check_answers(self._address)
-            local = {} if self._address else {"num_cpus": self._jobs}
-            ray.init(address=self._address, log_to_driver=False, **local)
+            self._begin_ray(ray)
         try:
+            if ours and self._address is None:
+                _check_shut_off(ray.util.get_node_ip_address())
             with parallel_config("ray"):
                 yield
         finally:
             if ours:
                 ray.shutdown()
 
+    def _begin_ray(self, ray: Any) -> None:
+        """Start ray on this machine alone, or reach the cluster that is named."""
+        if tuple(map(int, ray.__version__.split(".")[:2])) < _RAY_WITH_TOKENS:
+            raise InputError(
+                f"ray is {ray.__version__}, which runs what anybody on its network sends; install "
+                "ray>=2.52, which can ask for a token"
+            )
+        if self._address is not None:
+            _check_answers(self._address)
+            ray.init(address=self._address, log_to_driver=False)
+            return
+        ray.init(
+            address="local",  # neither of RAY_ADDRESS nor of what a file in /tmp names
+            num_cpus=self._jobs,
+            log_to_driver=False,
+            include_dashboard=False,
+            _node_ip_address=_LOOPBACK,
+        )
 
+
+def _shut_off_ray() -> None:
+    """Have ray, which is about to be imported, listen on loopback alone and ask for a token.
+
+    On Linux `ray.init` takes loopback for the address that the network knows, unless clusters are
+    switched off, and then all of it listens on every interface. By default it asks for no token, or
+    keeps one where every user of the machine can read it. It reads these once in a process.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _check_shut_off(host: str) -> None:
+    """Refuse a ray of this machine that others can reach: it was imported before by who calls."""
+    if host != _LOOPBACK:
+        raise InputError(
+            f"ray listens at {host} and not on {_LOOPBACK} alone, since it was imported before the "
+            "sweep began; run the sweep first in a process of its own, or name a cluster as address"
+        )
+
+
+_RAY_WITH_TOKENS = (2, 52)
 _DIED = (
     "its process ended without a word, alone too: killed, or by a lack of memory; lower what makes "
     "the run large, then --retry"

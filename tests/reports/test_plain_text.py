@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import csv
+import io
+from pathlib import Path
+
 import pytest
 
-from overhear.reports.plain_text import markdown_text, plain
+import overhear
+from overhear.reports.plain_text import csv_text, markdown_text, plain
 
 HOSTILE = "a\x00\x1b[31m\n\r\u202e\ud800\ufffe\u2028b"
 
@@ -32,3 +38,39 @@ def test_a_sign_of_markdown_is_escaped(sign: str) -> None:
 
 def test_markdown_cannot_be_broken_out_of_a_cell() -> None:
     assert "\n" not in markdown_text("a\n\n# b")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("=HYPERLINK(1)", "+1+1", "-1+cmd|' /C calc'!A0", "@SUM(1)", "\t=1+1", "\r=1+1", "\n=1"),
+        *(" =1+1", "\u00a0=1+1", "\u200b=1+1", "＝1+1", "－1－1", "-0.5 [1, =1]", "-0.5\n=1", "-٣"),
+    ],
+)
+def test_a_text_cell_of_csv_is_no_formula(text):
+    (cell,) = next(csv.reader(io.StringIO(csv_text([[text]]))))
+    assert not cell.lstrip().startswith(("=", "+", "-", "@", "＝", "－"))
+    assert "\n" not in cell
+    assert "\t" not in cell
+
+
+@pytest.mark.parametrize(
+    "figure", ["-0.5", "+0.12", "-1e-05", "-0.5 [-0.7, -0.3]", "+0.1 (n = 1)", "-∞", "–", "dp-a=b"]
+)
+def test_figures_and_names_stay_as_they_are_in_csv(figure):
+    assert list(csv.reader(io.StringIO(csv_text([[figure, "a"]])))) == [[figure, "a"]]
+
+
+def test_csv_is_written_in_one_place():
+    root = Path(overhear.__file__).parent
+    rooms = [root / part for part in ("privacy", "training", "attacks", "runs", "reports")]
+    rooms += [root / part for part in ("interface", "commands", "testing", "adapters")]
+    writers = {"writer", "DictWriter", "to_csv", "savetxt", "write_csv"}
+    found = {
+        path.relative_to(root).as_posix()
+        for room in rooms
+        for path in room.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in writers
+    }
+    assert found == {"reports/plain_text.py"}

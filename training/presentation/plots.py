@@ -11,6 +11,7 @@ from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
+from ...privacy.missing import needs
 from ..exposure.events import counted, spent_releases
 from ..exposure.sensitivity import JointSensitivity, Release
 from .summary import Summary
@@ -58,7 +59,7 @@ def plot(
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
-        raise ImportError('plot needs matplotlib: pip install "overhear[plot]"') from error
+        raise ImportError(needs("plot", "matplotlib")) from error
     if axes is None:
         _, axes = plt.subplots(layout="constrained")
     if kind == "rounds":

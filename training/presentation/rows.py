@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Unit
+from ...privacy.missing import needs
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:
     try:
         from pandas import DataFrame
     except ImportError as error:
-        raise ImportError('to_pandas needs pandas: pip install "overhear[table]"') from error
+        raise ImportError(needs("to_pandas", "pandas")) from error
     return DataFrame([row_of(stated) for stated in guarantees])
 
 

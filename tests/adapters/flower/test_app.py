@@ -12,7 +12,7 @@ from overhear.privacy.guarantee import Statement, Unit
 from overhear.privacy.releases.log import read_log
 from overhear.training.accounts.declared import account_of_releases
 
-NEEDED = 'needs pip install "overhear[flower]" "flwr[simulation]": make test-flower'
+NEEDED = "needs flwr[simulation]: make test-flower"
 pytest.importorskip("flwr", reason=NEEDED, exc_type=ImportError)
 pytest.importorskip("ray", reason=NEEDED, exc_type=ImportError)
 

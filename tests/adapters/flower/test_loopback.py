@@ -10,7 +10,7 @@ from overhear.privacy.guarantee import Statement, Unit
 from overhear.privacy.releases.log import read_log
 from overhear.training.accounts.declared import account_of_releases
 
-NEEDED = 'needs pip install "overhear[flower]" "flwr[simulation]": make test-flower'
+NEEDED = "needs flwr[simulation]: make test-flower"
 pytest.importorskip("flwr", reason=NEEDED, exc_type=ImportError)
 
 from flwr.app import (  # noqa: E402 after the skip

@@ -96,7 +96,7 @@ def test_a_plot_without_matplotlib_is_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     found = membership(gaussian(1), DATA, method="loss", records=50, seed=1)
-    with pytest.raises(ImportError, match=r'pip install "overhear\[plot\]"'):
+    with pytest.raises(ImportError, match=r'pip install "matplotlib>=3.8"'):
         found.plot()
 
 

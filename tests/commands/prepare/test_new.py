@@ -96,7 +96,7 @@ def test_a_new_log_of_a_system_is_accounted_for(capsys) -> None:
 
 def test_a_new_workflow_runs_commands_that_exist_of_this_version() -> None:
     text = template(What.CI)
-    assert f"pip install overhear=={overhear.__version__}\n" in text
+    assert f"Overhear {overhear.__version__}\n" in text
     main(["new", "run", "run.toml"])
     found = re.findall(r"^ +- run: (overhear .*)$", text, re.M)
     assert found
@@ -107,4 +107,16 @@ def test_a_new_workflow_runs_commands_that_exist_of_this_version() -> None:
 def test_a_new_workflow_is_yaml() -> None:
     yaml = pytest.importorskip("yaml")
     steps = yaml.safe_load(template(What.CI))["jobs"]["plan"]["steps"]
-    assert [next(iter(step)) for step in steps] == ["uses", "uses", "run", "run"]
+    assert [next(iter(step)) for step in steps] == ["uses", "uses", "uses", "run", "run"]
+
+
+def test_a_new_workflow_installs_a_commit_that_its_reader_names() -> None:
+    yaml = pytest.importorskip("yaml")
+    steps = yaml.safe_load(template(What.CI))["jobs"]["plan"]["steps"]
+    (source,) = [step["with"] for step in steps if "repository" in step.get("with", {})]
+    assert not re.fullmatch(
+        r"[\w.-]+/[\w.-]+", source["repository"]
+    )  # nobody's until it is filled in
+    assert not re.fullmatch(r"[\w./-]+", source["ref"])
+    (install,) = [step["run"] for step in steps if "pip" in step.get("run", "")]
+    assert install.split()[-1] == f"./{source['path']}"

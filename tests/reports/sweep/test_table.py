@@ -181,6 +181,17 @@ def test_folders_without_a_sweep_are_refused(tmp_path, capsys):
         assert "holds no sweep" in capsys.readouterr().err
 
 
+def test_a_label_of_a_sweep_is_no_formula_in_csv(tmp_path):
+    out, name = sweep_of(tmp_path / "d", FOUR), "graph.name"
+    for path in (out / "results").iterdir():
+        held = json.loads(path.read_text(encoding="utf-8"))
+        held["settings"][name] = {"ring": "=1+1", "full": "@SUM(1)"}[held["settings"][name]]
+        path.write_text(json.dumps(held), encoding="utf-8")
+    text = table_text(sweep_table(out), format="csv")
+    assert {line.split(",")[1] for line in text.splitlines()[1:]} == {"'=1+1", "'@SUM(1)"}
+    assert ',"-13.25 [-20.17, -6.33]",' in text  # a difference of accuracies is no text
+
+
 def test_the_formats_hold_the_same_figures(tmp_path, capsys):
     out = sweep_of(tmp_path / "d", FOUR)
     found = {}

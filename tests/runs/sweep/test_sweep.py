@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -397,7 +398,7 @@ def test_dask_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
 
 @pytest.mark.slow
 def test_ray_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
-    pytest.importorskip("ray.util", reason="ray is not installed; pip install 'overhear[ray]'")
+    pytest.importorskip("ray.util", reason="ray is not installed: pip install 'ray>=2.52'")
     import psutil
 
     sweep, out = _written(tmp_path / "s.toml", run_file, seeds=4), tmp_path / "d"
@@ -412,6 +413,62 @@ def test_ray_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
     said = process.communicate()[0].decode()
     assert process.returncode == 0, said
     _check_whole(out, 8)
+
+
+LISTENING = """
+import sys
+import psutil
+from overhear.runs.sweep.engine import Engine
+if __name__ == "__main__":
+    for again in range(2):
+        with Engine(jobs=1, backend=sys.argv[1], address=None)._ready():
+            process = psutil.Process()
+            for one in (process, *process.children(recursive=True)):
+                for held in one.net_connections():
+                    if held.status == "LISTEN":
+                        print(held.laddr.ip)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_a_cluster_of_this_machine_listens_on_loopback_alone(tmp_path, backend):
+    pytest.importorskip({"dask": "distributed", "ray": "ray.util"}[backend])
+    (tmp_path / "listening.py").write_text(LISTENING, encoding="utf-8")
+    told = subprocess.run(
+        [sys.executable, "listening.py", backend],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert told.returncode == 0, told.stderr
+    assert {one.removeprefix("::ffff:") for one in told.stdout.split()} == {"127.0.0.1"}
+    assert not (tmp_path / ".ray").exists()  # the token is kept nowhere that others can read
+
+
+def test_ray_asks_for_a_token_on_loopback_or_is_refused(monkeypatch):
+    from overhear.runs.sweep import engine
+
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    engine._shut_off_ray()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+    begun = []
+    ray = SimpleNamespace(__version__="2.51.2", init=lambda **asked: begun.append(asked))
+    local = engine.Engine(jobs=2, backend="ray", address=None)
+    with pytest.raises(InputError, match=r"ray is 2.51.2, .*; install ray>=2.52"):
+        local._begin_ray(ray)
+    ray.__version__ = "2.52.0"
+    local._begin_ray(ray)
+    assert begun[0]["_node_ip_address"] == "127.0.0.1"
+    assert begun[0]["address"] == "local"
+    with pytest.raises(InputError, match=r"ray listens at 192.0.2.1 and not on 127.0.0.1 alone"):
+        engine._check_shut_off("192.0.2.1")
 
 
 def test_a_scheduler_that_does_not_answer_is_a_sentence(tmp_path, monkeypatch):

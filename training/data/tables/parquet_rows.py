@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ....privacy.errors import InputError
+from ....privacy.missing import needs
 from .csv_rows import Block, check_header
 
 __all__ = ["parquet_blocks", "parquet_header"]
@@ -83,10 +84,7 @@ def _opened(path: Path) -> Any:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise InputError(
-            f'parquet needs pyarrow, which is not installed; pip install "overhear[table]", or '
-            f"write {path.name} as csv"
-        ) from error
+        raise InputError(f"{needs('parquet', 'pyarrow')}; or write {path.name} as csv") from error
     try:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:  # pyarrow's own errors are of these

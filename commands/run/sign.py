@@ -1,0 +1,36 @@
+"""The command `overhear sign`: a folder that a team's key stands for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["sign"]
+
+
+def sign(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a run, or of logs of releases.")
+    ],
+    *,
+    key: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Private key of OpenSSH, or a secret of 64 hexadecimal digits; readable by you "
+            "alone.",
+        ),
+    ],
+) -> None:
+    """Sign a folder with a team's key.
+
+    The signature binds every file of DIR: a policy with signed_by refuses one that was changed,
+    added or taken away. Sign last, after attack, audit and report.
+    """
+    from ...reports.plain_text import plain
+    from ...runs.folder.signature import sign as sign_folder
+
+    count = sign_folder(folder, key)
+    print(f"Signed {plain(folder)}: {count} files.")
