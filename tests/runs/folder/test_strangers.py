@@ -10,6 +10,7 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -69,37 +70,84 @@ def ports_of(pids: list[int]) -> dict[str, tuple[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("sends", [b"", os.urandom(4096)], ids=["nothing", "garbage"])
-def test_who_takes_the_place_of_a_rank_hears_no_row_and_ends_the_run_with_an_error(
-    run_file, tmp_path, sends
-):
+def take_the_place_of_a_rank() -> None:
+    """Let a stranger come to each port of this process before any rank does."""
+    from torch import distributed
+
+    begin = distributed.init_process_group
+
+    def attacked(*given, **how):
+        threading.Thread(target=_come_first, daemon=True).start()
+        begin(*given, **how)
+
+    distributed.init_process_group = attacked
+
+
+def _come_first() -> None:
     held, seen = list[socket.socket](), set[str]()
-    with training(run_file, tmp_path / "out", "--ranks", "2", "--rank-timeout", "3") as (
-        run,
-        ranks,
-    ):
+    with Path(os.environ["HEARD"]).open("ab", buffering=0) as heard:
+        while True:
+            for inode, at in ports_of([os.getpid()]).items():
+                if inode not in seen:
+                    seen.add(inode)
+                    for number in range(_FIRST_NUMBERS):
+                        held.append(socket.create_connection(at))
+                        held[-1].sendall(struct.pack("<q", number) + bytes(4096))
+                        held[-1].setblocking(False)
+            for link in held:
+                with contextlib.suppress(OSError):
+                    heard.write(link.recv(1 << 16))
+            time.sleep(0.001)
+
+
+def come_late() -> None:
+    from torch import distributed
+
+    begin = distributed.init_process_group
+
+    def late(*given, **how):
+        time.sleep(1.5)
+        begin(*given, **how)
+
+    distributed.init_process_group = late
+
+
+def test_who_takes_the_place_of_a_rank_hears_no_row_and_ends_the_run_with_an_error(
+    run_file, tmp_path
+):
+    heard = tmp_path / "heard"
+    ended = started_by_hand(
+        [command(run_file, tmp_path / "out", "--rank-timeout", "3")] * 2,
+        tmp_path,
+        changes=[take_the_place_of_a_rank, come_late],
+        variables={SECRET: "a" * 32, "HEARD": str(heard), "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert 0 not in ended.codes, ended.said
+    assert len(ended.errors) >= 1, ended.said
+    assert "taken" in ended.errors[0]
+    assert not (tmp_path / "out").exists()
+    assert 0 < heard.stat().st_size < 1024  # a number that is used once, in gloo's frames
+
+
+def test_a_run_whose_ports_get_garbage_ends_with_an_error_or_as_it_should(run_file, tmp_path):
+    held, seen = list[socket.socket](), set[str]()
+    out, given = tmp_path / "out", ("--ranks", "2", "--rank-timeout", "3")
+    with training(run_file, out, *given) as (run, ranks):
         while run.poll() is None:
             for inode, at in ports_of(list(ranks.values())).items():
                 assert at[0].startswith("127."), at
-                if inode in seen:
-                    continue
-                seen.add(inode)
-                for number in range(_FIRST_NUMBERS):
+                if inode not in seen:
+                    seen.add(inode)
                     with contextlib.suppress(OSError):
                         held.append(socket.create_connection(at, timeout=1))
-                        held[-1].sendall(struct.pack("<q", number) + sends)
+                        held[-1].sendall(os.urandom(4096))
             time.sleep(0.001)
         said = run.stderr.read()
-    assert seen
-    assert (run.returncode == 0) == is_finished(tmp_path / "out"), said
-    assert run.returncode == 0 or said.count("error:") == 1, said
-    heard = b""
     for link in held:
-        link.setblocking(False)
-        with contextlib.suppress(OSError):
-            heard += link.recv(1 << 16)
         link.close()
-    assert len(heard) < 4096  # a number that is used once, in gloo's frames
+    assert seen
+    assert (run.returncode == 0) == is_finished(out), said
+    assert said.count("error:") == (run.returncode != 0), said
 
 
 def test_the_store_of_one_machine_is_entered_by_its_user_alone(run_file, tmp_path):
