@@ -81,7 +81,7 @@ def report_run(
     report = collect(folder, others=others, recipients=recipients)
     pictures = _pictures(folder, report.attack, show_records=show_records)
     page = render(report, images=pictures)
-    report.write(folder / run_folder.PRIVACY)
+    report.write(folder / run_folder.PRIVACY, mode=SHOWN)
     write_durably(folder / run_folder.REPORT, page.encode(), mode=SHOWN)
     write_sums(folder)
     if said := contradiction(report.second_opinion):

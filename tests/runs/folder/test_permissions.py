@@ -16,7 +16,11 @@ from overhear.runs.folder.folder import claim
 from tests.runs.folder.test_ranks import RUN
 
 ROOT = Path(__file__).resolve().parents[3]
-SHOWN_FILES = {"ledger.jsonl", "report.html"}  # figures, which say what may be known
+SHOWN_FILES = {
+    "ledger.jsonl",
+    "privacy.json",
+    "report.html",
+}  # figures, which say what may be known
 
 # Who opens a new file or makes a folder otherwise than by `durable.py`: what a user asked for by
 # name, locks without content, ledgers and logs of figures, and what is private by itself.
