@@ -167,7 +167,7 @@ def _start(
     told: Mapping[str, str],
 ) -> None:
     """Add the children one by one, so that those that run are known when one cannot be started."""
-    common = _environment(ranks) | told
+    common = {**_environment(ranks), **told}
     for rank in range(ranks):
         with _signals_blocked():
             child = subprocess.Popen(  # noqa: S603 # our own command line

@@ -27,7 +27,7 @@ __all__ = ["CODES", "LyingStore", "RankStore", "secret_of_ranks"]
 CODES = frozenset({1, 2, 4, *(128 + number for number in SIGNALS)})
 """The exit codes with which all ranks may end because one has failed or was stopped."""
 
-_SIGNED = 32  # bytes of a signature
+_SIGNED = 64  # hexadecimal digits of a signature
 _SHORTEST_SECRET = 32  # characters
 
 
@@ -62,12 +62,12 @@ class RankStore:
         self.plain = PrefixStore(prefix, store)
         self._secret, self._prefix = secret, prefix
 
-    def _sign(self, key: str, text: bytes) -> bytes:
-        return sign(self._secret, "store", self._prefix, key, text)
+    def _sign(self, key: str, text: str | bytes) -> str:
+        return sign(self._secret, "store", self._prefix, key, text).hex()
 
     def _open(self, key: str, held: bytes) -> str:
         signed, text = held[:_SIGNED], held[_SIGNED:]
-        if not hmac.compare_digest(signed, self._sign(key, text)):
+        if not hmac.compare_digest(signed, self._sign(key, text).encode()):
             raise LyingStore(
                 f"the store of the ranks holds under {key!r} what no rank of this run has written; "
                 f"another process writes there, or ranks have different values of {SECRET}: start "
@@ -77,7 +77,7 @@ class RankStore:
 
     def set(self, key: str, text: str = "") -> None:
         """Tell a text."""
-        self.plain.set(key, self._sign(key, text.encode()) + text.encode())
+        self.plain.set(key, self._sign(key, text) + text)
 
     def get(self, key: str) -> str:
         """A text that a rank has told.
@@ -101,8 +101,8 @@ class RankStore:
         Raises:
             LyingStore: somebody else has.
         """
-        text = json.dumps([rank, code]).encode()
-        held = self.plain.compare_set(FAILED_FIRST, b"", self._sign(FAILED_FIRST, text) + text)
+        text = json.dumps([rank, code])
+        held = self.plain.compare_set(FAILED_FIRST, "", self._sign(FAILED_FIRST, text) + text)
         return self._first(held)
 
     def first(self) -> tuple[int, int]:
