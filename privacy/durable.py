@@ -2,6 +2,11 @@
 
 A file in its place is whole, the old one or the new one; what a crash leaves beside it ends in
 `.part`. Without the sync of the folder a file may be on the disk and its name not.
+
+What a run writes is readable by its user alone, from the moment that it is there: models, messages
+and pictures of records tell what no adversary of the report may see. Folders come from
+`make_folder` (0700), files from `write_durably`, `make_file` or `open_private` (0600). What is made
+to be shown says so (`SHOWN`). A file or folder that is there keeps the permissions that it has.
 """
 
 from __future__ import annotations
@@ -12,7 +17,39 @@ import os
 from pathlib import Path
 
 PART = ".part"
+SHOWN = 0o666
+"""The permissions of what is made to be shown, less what the process leaves out (umask)."""
+
+_PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would write another end of line
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that its user alone enters, and those above it that are missing.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as there:
+    ...     make_folder(Path(there) / "run/checkpoints")
+    ...     print(oct((Path(there) / "run/checkpoints").stat().st_mode & 0o777))
+    0o700
+    """
+    if not folder.parent.exists():
+        make_folder(folder.parent)
+    folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+
+
+def open_private(path: str | Path, flags: int) -> int:
+    """Open a file that, where it is new, its user alone reads; the `opener` of `open`."""
+    return os.open(path, flags | BINARY, _PRIVATE_FILE)
+
+
+def make_file(path: Path) -> None:
+    """Make an empty file that its user alone reads, for a library that writes to a name.
+
+    Raises:
+        FileExistsError: the file exists.
+    """
+    os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
 def part_of(path: Path) -> Path:
@@ -68,14 +105,15 @@ def publish(part: Path, path: Path, *, new: bool = False) -> None:
     sync_folder(path.parent)
 
 
-def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int = 0o666) -> None:
+def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int | None = None) -> None:
     """Write a file so that a crash leaves the old one or the new one, never a part.
 
     Args:
         path: the file; its folder must exist.
         data: all of it.
         new: refuse to take the place of another file.
-        mode: its permissions, less what the process leaves out anyway.
+        mode: its permissions, such as `SHOWN`; by default those of the old file, and of a new one
+            that its user alone reads it.
 
     Raises:
         FileExistsError: with `new`, the file exists.
@@ -89,6 +127,8 @@ def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int = 0o6
         8.0
     """
     part = part_of(path)
+    if mode is None:
+        mode = path.stat().st_mode & 0o777 if path.is_file() else _PRIVATE_FILE
     try:
         opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, mode)
         try:

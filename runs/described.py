@@ -170,13 +170,17 @@ class Described(BaseModel):
         """The object of JSON: what was set, under the names of the file."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, *, mode: int | None = None) -> None:
         """Write the object as a JSON file, all at once.
+
+        Args:
+            path: the file.
+            mode: as for `write_durably`.
 
         Raises:
             OSError: the system refuses; the error names the file.
         """
-        write_durably(path, as_text(self.dump()).encode())
+        write_durably(path, as_text(self.dump()).encode(), mode=mode)
 
 
 def as_text(value: object) -> str:

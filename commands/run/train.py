@@ -77,6 +77,7 @@ def train(
         given += ["--trust-code"] * trust_code + [f"--rank-timeout={rank_timeout}"]
         code = launch(
             [*current_log().options, "train", *given, "--", str(run)],
+            out=out,
             ranks=ranks,
             timeout=rank_timeout,
             stop=stop,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from ...privacy.durable import write_durably
+from ...privacy.durable import SHOWN, write_durably
 from ...privacy.guarantee import Guarantee, Status
 from ...runs.described import finite
 from ...runs.numbers import bound, small
@@ -174,9 +174,9 @@ def write_declared(folder: Path, *, delta: float = DELTA) -> Path:
     """
     found = declared_report([folder], delta=delta)
     text = json.dumps(finite(found.dump()), indent=2, allow_nan=False) + "\n"
-    write_durably(folder / _JSON, text.encode())
+    write_durably(folder / _JSON, text.encode(), mode=SHOWN)
     page = folder / _PAGE
-    write_durably(page, declared_html(found).encode())
+    write_durably(page, declared_html(found).encode(), mode=SHOWN)
     return page
 
 

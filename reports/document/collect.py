@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...privacy.bounded import read_bounded
-from ...privacy.durable import write_durably
+from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...privacy.ledgers.ledger import Spent
@@ -81,8 +81,8 @@ def report_run(
     report = collect(folder, others=others, recipients=recipients)
     pictures = _pictures(folder, report.attack, show_records=show_records)
     page = render(report, images=pictures)
-    report.write(folder / run_folder.PRIVACY)
-    write_durably(folder / run_folder.REPORT, page.encode())
+    report.write(folder / run_folder.PRIVACY, mode=SHOWN)
+    write_durably(folder / run_folder.REPORT, page.encode(), mode=SHOWN)
     write_sums(folder)
     if said := contradiction(report.second_opinion):
         raise ContradictedProof(f"{said}. {folder / run_folder.REPORT} says so too")

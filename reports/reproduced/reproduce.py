@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...privacy.bounded import read_text
-from ...privacy.durable import write_durably
+from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...runs.stop import Stop
 from ...runs.sweep.sweep import Progress, run_sweep
@@ -71,8 +71,8 @@ def reproduce(
         run_sweep(sweep, base, out, jobs=jobs, retry=retry, progress=progress, stop=stop)
         outcome = outcome_of(entry, name, out, figures=(*given, *entry.figures))
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
-    write_durably(out / _DATA, f"{data}\n".encode())
-    write_durably(out / _TEXT, as_markdown(outcome).encode())
+    write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)
+    write_durably(out / _TEXT, as_markdown(outcome).encode(), mode=SHOWN)
     return outcome
 
 

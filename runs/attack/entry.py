@@ -27,7 +27,7 @@ from ..evidence.schema import (
     ScaledMeans,
     Scenario,
 )
-from .gallery import save_gallery
+from .gallery import save_gallery, save_picture
 from .kept import Place
 from .planted import Public
 from .points import Point
@@ -107,14 +107,9 @@ def entry_of(
 
 def save_pictures(place: Place, name: str, images: Tensor) -> list[str]:
     """Write (N, channels, height, width) pixels as PNG files; their paths within the run."""
-    from PIL import Image
-
     paths = [f"{place.held}/{name}-{i}.png" for i in range(len(images))]
     for path, image in zip(paths, images, strict=True):
-        levels = (image.permute(1, 2, 0) * 255.0).round().to(torch.uint8).numpy()
-        Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(
-            place.folder / path
-        )
+        save_picture(place.folder / path, image)
     return paths
 
 

@@ -6,6 +6,7 @@ of the image. It complements the scores and replaces none of them.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,8 +58,23 @@ def save_gallery(
     """
     texts = _check(rows, captions)
     picture = _compose(rows, texts)
-    with path.open("xb") as file:
+    with open(path, "xb", opener=open_private) as file:
         picture.save(file, format="PNG")
+
+
+def save_picture(path: Path, pixels: Tensor) -> None:
+    """Write the (channels, height, width) pixels of a record, in [0, 1], as a PNG file.
+
+    Args:
+        path: the file; what was there is written anew.
+        pixels: with 1 or 3 channels.
+    """
+    from PIL import Image
+
+    levels = (pixels.permute(1, 2, 0) * 255.0).round().to(torch.uint8).numpy()
+    held = io.BytesIO()
+    Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(held, format="PNG")
+    write_durably(path, held.getvalue())
 
 
 def _compose(rows: Sequence[tuple[str, Tensor]], texts: Sequence[Sequence[str]]) -> Image.Image:

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...privacy.durable import sync_folder
+from ...privacy.durable import make_folder, sync_folder
 from ...privacy.errors import InputError
 from ...training.own.names import found_object
 from ..described import Described
@@ -105,7 +105,7 @@ class Place:
     def begin(self, asked: Mapping[str, object]) -> None:
         """Make the folder of an attack, or go on with it; its files are written anew."""
         forget_sums(self.folder, within=self.held)
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         sync_folder(self.path.parent)
         if not (self.path / _ASKED).exists():
             Asked(version=1, attack=dict(asked)).write(self.path / _ASKED)

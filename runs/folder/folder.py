@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ...privacy.bounded import check_size
-from ...privacy.durable import PART, sync_folder
+from ...privacy.durable import PART, make_folder, open_private, sync_folder
 from ...privacy.errors import InputError
 from ...privacy.ledgers.ledger import read_ledger
 from ...privacy.releases.log import holds_logs
@@ -59,7 +59,7 @@ def claim(folder: Path) -> None:
     """
     check_unused(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         probe = folder / RUN
         probe.touch(exist_ok=False)
         probe.unlink()
@@ -227,8 +227,8 @@ def tell_layout(folder: Path, layout: str, *, ranks: int) -> None:
 @contextmanager
 def metrics_file(folder: Path) -> Iterator[TextIO]:
     """metrics.jsonl of a run, open for more lines."""
-    (folder / CHECKPOINTS).mkdir(exist_ok=True)
-    with (folder / METRICS).open("a", encoding="utf-8") as lines:
+    make_folder(folder / CHECKPOINTS)
+    with open(folder / METRICS, "a", encoding="utf-8", opener=open_private) as lines:
         sync_folder(folder)
         yield lines
 

@@ -2,8 +2,11 @@
 
 `overhear train --ranks R` is a parent that computes nothing. Its R children run the same command,
 told by their environment which of the ranks they are, in the way of torchrun. They meet at a store
-that the parent keeps on a port of 127.0.0.1, open before any of them starts, and exchange rows over
-the loopback alone, because these are not encrypted.
+in a temporary folder that their user alone enters, and exchange rows over the loopback alone,
+because these are not encrypted. Their ports there are open to every user of the machine; a secret
+in their environment tells ranks from strangers.
+
+Whatever the children say, the exit code is 0 only where the folder is that of a finished run.
 
 The parent says why all end where it is asked to stop before the ranks have met: they are silent by
 then, however many of them are asked, too. Who claims the key `FAILED_FIRST` first says it.
@@ -16,16 +19,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import math
 import os
+import secrets
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..hosts.interface import interface_names
@@ -33,15 +37,15 @@ from ..hosts.names import (
     AGENT_STORE,
     CAME,
     CLOSED,
-    FAILED_FIRST,
     LIFELINE,
     SAID,
-    STORE_PREFIX,
+    SECRET,
+    STORE_FILE,
 )
 from ..stop import SIGNALS, Stop, tell
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore
+    from ..hosts.store import RankStore
 
 __all__ = ["hold_on", "launch"]
 
@@ -67,83 +71,79 @@ def _end_with_parent() -> None:
 
 
 def launch(
-    arguments: Sequence[str], *, ranks: int, timeout: float, stop: Stop | None = None
+    arguments: Sequence[str], *, out: Path, ranks: int, timeout: float, stop: Stop | None = None
 ) -> int:
     """Run a command of ours as so many ranks.
 
     Args:
         arguments: of the command.
+        out: the folder of the run.
         ranks: how many, R.
         timeout: seconds in which ranks miss each other by themselves; what is left somewhat later
             is killed.
         stop: of the command; all ranks are asked what it is asked.
 
     Returns:
-        The exit code of the ranks; 2 if signals ended them all.
+        The exit code of the ranks, 0 only if the folder holds a finished run; 2 if signals ended
+        them all.
     """
     stop, twice = stop or Stop(), threading.Event()
     stop.finish()  # from here on the ranks are asked
     stop.quiet = True  # and say what there is to say
     stop.at_once = lambda _: twice.set()
     children: list[subprocess.Popen[bytes]] = []
-    try:
-        with socket.create_server(("127.0.0.1", 0), backlog=max(128, ranks)) as server:
-            _start(children, arguments, ranks=ranks, port=server.getsockname()[1])
-            meeting = _Meeting(_store_at(server), ranks)
-        patience = min(timeout + _GRACE, _STOPPED + _GRACE)
-        return _watch(children, meeting=meeting, patience=patience, stop=stop, twice=twice)
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-            if child.stdin is not None:
-                child.stdin.close()
+    with tempfile.TemporaryDirectory(prefix="overhear-") as private:  # of mode 0700
+        try:
+            told = {STORE_FILE: str(Path(private) / "store"), SECRET: secrets.token_hex(32)}
+            _start(children, arguments, ranks=ranks, told=told)
+            patience = min(timeout + _GRACE, _STOPPED + _GRACE)
+            return _watch(
+                children,
+                meeting=_Meeting(_store_of(told), ranks),
+                out=out,
+                patience=patience,
+                stop=stop,
+                twice=twice,
+            )
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+                if child.stdin is not None:
+                    child.stdin.close()
 
 
-def _store_at(server: socket.socket) -> TCPStore:
-    """The store at a port that is open; the children, which also load torch, have not come yet."""
-    from torch._C._distributed_c10d import TCPStore
+def _store_of(told: Mapping[str, str]) -> RankStore:
+    """The store of the children, which load torch at the same time."""
+    from torch._C._distributed_c10d import FileStore
 
-    host, port = server.getsockname()
-    if os.name != "posix":
-        server.close()  # the store opens the port itself, on all addresses
-        return TCPStore(host, port, None, is_master=True, wait_for_workers=False)
-    return TCPStore(
-        host,
-        port,
-        None,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=server.detach(),
-    )
+    from ..hosts.store import RankStore
+
+    return RankStore(FileStore(told[STORE_FILE], -1), told[SECRET].encode())
 
 
 class _Meeting:
     """What the ranks tell at their store, which is there as long as this is."""
 
-    def __init__(self, store: TCPStore, ranks: int) -> None:
+    def __init__(self, store: RankStore, ranks: int) -> None:
         self._store, self._ranks = store, ranks
-
-    def _has(self, *keys: str) -> bool:
-        return bool(self._store.check([f"{STORE_PREFIX}/{key}" for key in keys]))
 
     def is_closed(self) -> bool:
         """Whether rank 0 has closed the folder."""
-        return self._has(CLOSED)
+        return self._store.has(CLOSED)
 
     def has_met(self) -> bool:
         """Whether all ranks have come, before which none releases anything."""
-        return self._has(*(f"{CAME}/{rank}" for rank in range(self._ranks)))
+        return self._store.has(*(f"{CAME}/{rank}" for rank in range(self._ranks)))
 
     def is_told(self) -> bool:
         """Whether a rank has said why all end."""
-        return self._has(SAID)
+        return self._store.has(SAID)
 
     def claim(self, code: int) -> tuple[bool, int]:
         """End all ranks with an exit code: whether none was first, and the code of who was."""
-        mine = json.dumps([-1, code])
-        held = self._store.compare_set(f"{STORE_PREFIX}/{FAILED_FIRST}", "", mine).decode()
-        return held == mine, int(json.loads(held)[1])
+        rank, first = self._store.claim(-1, code)
+        return rank == -1, first
 
 
 @contextlib.contextmanager
@@ -160,10 +160,14 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _start(
-    children: list[subprocess.Popen[bytes]], arguments: Sequence[str], *, ranks: int, port: int
+    children: list[subprocess.Popen[bytes]],
+    arguments: Sequence[str],
+    *,
+    ranks: int,
+    told: Mapping[str, str],
 ) -> None:
     """Add the children one by one, so that those that run are known when one cannot be started."""
-    common = _environment(ranks, port=port)
+    common = {**_environment(ranks), **told}
     for rank in range(ranks):
         with _signals_blocked():
             child = subprocess.Popen(  # noqa: S603 # our own command line
@@ -175,28 +179,27 @@ def _start(
         children.append(child)
 
 
-def _environment(ranks: int, *, port: int) -> dict[str, str]:
+def _environment(ranks: int) -> dict[str, str]:
     told = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        AGENT_STORE: str(True),  # the store is the parent's
+        AGENT_STORE: str(True),  # no rank keeps the store
         "TORCHELASTIC_RESTART_COUNT": "0",
         LIFELINE: "1",
     }
-    # Two threads in each of several processes take each other's cores.
-    defaults = {"OMP_NUM_THREADS": "1"}
     loopback = {"lo", "lo0"} & set(interface_names())
     if loopback:
-        defaults["GLOO_SOCKET_IFNAME"] = loopback.pop()
-    return defaults | dict(os.environ) | told
+        told["GLOO_SOCKET_IFNAME"] = loopback.pop()
+    # Two threads in each of several processes take each other's cores.
+    return {"OMP_NUM_THREADS": "1"} | dict(os.environ) | told
 
 
 def _watch(
     children: Sequence[subprocess.Popen[bytes]],
     *,
     meeting: _Meeting,
+    out: Path,
     patience: float,
     stop: Stop,
     twice: threading.Event,
@@ -231,10 +234,11 @@ def _watch(
             until = min(until, time.monotonic() + (patience if child.returncode < 0 else _GRACE))
         time.sleep(_POLL)
     codes = [child.poll() for child in children]
-    if codes[0] == 0:  # rank 0 has closed the folder
+    # What a rank says of itself is another matter than what is on the disk.
+    if codes[0] == 0 and _is_finished(out):
         return 0
     first_is_lost = codes[0] is None or codes[0] < 0
-    if first_is_lost and meeting.is_closed():  # what rank 0 says of itself is another matter
+    if first_is_lost and meeting.is_closed() and _is_finished(out):
         print("rank 0 was lost after the end; the run is finished", file=sys.stderr)
         return 0
     said = [code for code in codes if code is not None and code > 0]
@@ -242,9 +246,12 @@ def _watch(
         return said[0]
     killed = [(rank, code) for rank, code in enumerate(codes) if code is not None and code < 0]
     silent = [(rank, code) for rank, code in enumerate(codes) if code is None]
-    rank, code = (killed or silent)[0]
+    early = [(0, 0)]  # all ended as if they had finished
+    rank, code = (killed or silent or early)[0]
     stopped = [number for number, child in enumerate(children) if _is_stopped(child)]
     why = "does not answer" if code is None else f"was ended by signal {-code}"
+    if code == 0:
+        why = f"ended before the run in {out} was finished"
     if stopped:
         rank, why = stopped[0], "is stopped and does not answer"
     begun = "ended at once;" if asked else "error:"
@@ -253,6 +260,13 @@ def _watch(
         "ledger: --resume continues the run, or start it again where there is no ledger"
     )
     return 128 + stop.signal if asked else _FAILED
+
+
+def _is_finished(out: Path) -> bool:
+    """Whether the folder holds a run that is closed, looked at here."""
+    from .folder import is_finished
+
+    return is_finished(out)
 
 
 def _stopped_by(child: subprocess.Popen[bytes]) -> int:

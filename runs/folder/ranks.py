@@ -18,6 +18,10 @@ the others wait must fit into it: writing a checkpoint, a transcript and the led
 no such thing, since every rank evaluates. A rank that was only slow is named too, with the option
 that gives it longer.
 
+**No stranger.** What is read from the store, and who is connected, is held against the secret of
+the ranks (`overhear.runs.hosts`). What goes between ranks has a form of its own: texts in JSON,
+tensors of a stated shape, exit codes of a closed set. Nothing is unpickled.
+
 **Failing together.** The first rank that fails leaves its exit code at the store and says why; the
 others find the code, rank 0 once it misses that rank and the rest at once, and end with it in
 silence. The process that started the ranks (`launch`, torchrun) keeps the store, so it is there
@@ -36,7 +40,6 @@ import contextlib
 import hashlib
 import json
 import os
-import pickle
 import sys
 import threading
 import time
@@ -46,9 +49,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn, cast
 
+import safetensors.torch
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 
 from ...privacy.errors import InputError
 from ...training.data.digests import digests_of
@@ -61,6 +64,7 @@ from ..hosts.meeting import connect, hosts_of, introduce, store_of
 from ..hosts.names import CLOSED, FAILED_FIRST, SAID
 from ..hosts.place import Place
 from ..hosts.same_run import check_same_facts, program_facts
+from ..hosts.store import LyingStore, RankStore, secret_of_ranks
 from ..own.sources import digest_of_sources
 from ..own.tables import names_of
 from ..plan.plan import Plan
@@ -128,6 +132,24 @@ class Start(NamedTuple):
     last: int
     checkpoint: Checkpoint | None
 
+    def packed(self) -> bytes:
+        """A line of JSON, and the state as a safetensors file."""
+        held = self.checkpoint
+        if held is None:
+            return json.dumps([self.last, None, {}]).encode() + b"\n"
+        told = json.dumps([self.last, held.round, dict(held.facts)]).encode()
+        return told + b"\n" + safetensors.torch.save(dict(held.state))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Start:
+        """What was packed."""
+        told, _, state = data.partition(b"\n")
+        last, at, facts = json.loads(told)
+        if at is None:
+            return cls(last, None)
+        held = safetensors.torch.load(state)
+        return cls(last, Checkpoint(round=at, state=held, facts=facts))
+
 
 class Group:
     """This process among the ranks of one run; made by `joined`.
@@ -136,6 +158,7 @@ class Group:
         place: which rank it is.
         store: which all ranks share.
         timeout: seconds that a rank may keep the others waiting once rounds are released.
+        secret: of all ranks.
 
     Attributes:
         ranks: which exchange the engine's rows; None until all ranks have agreed on the run.
@@ -145,8 +168,10 @@ class Group:
 
     hosts: tuple[str, ...] = ()
 
-    def __init__(self, place: Place, store: Store, *, timeout: float) -> None:
-        self.place, self.timeout, self._store = place, timeout, store
+    def __init__(
+        self, place: Place, store: RankStore, *, timeout: float, secret: bytes = b""
+    ) -> None:
+        self.place, self.timeout, self._store, self._secret = place, timeout, store, secret
         self.ranks: Ranks | None = None
         self.asked = 0
         self._finished = threading.Event()
@@ -162,7 +187,8 @@ class Group:
         program = program_facts(run_folder.environment("").packages)
         guests = introduce(self.place, self._store, program=program, limit=self._patience)
         self.hosts = hosts_of(guests)
-        connect(self.place, self._store, guests, limit=max(self.timeout, _CONNECTING))
+        limit = max(self.timeout, _CONNECTING)
+        connect(self.place, self._store, guests, secret=self._secret, limit=limit)
         self._met.set()
 
     def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
@@ -179,8 +205,10 @@ class Group:
             MissingRank: a rank did not come, or failed.
         """
         agents, facts = built.setting.graph.agents, facts_of(config, built, plan)
-        self._control = Ranks.joined(agents, timeout=self.timeout, hosts=self.hosts)
-        first = self._from_rank_0(facts)
+        self._control = Ranks.joined(
+            agents, timeout=self.timeout, hosts=self.hosts, secret=self._secret
+        )
+        first = json.loads(self._from_rank_0(json.dumps(facts).encode()))
         name = "it" if self.hosts else self._control.names(self.place.rank)
         check_same_facts(facts, first, name=name)
         self._meet(self._patience)
@@ -209,7 +237,8 @@ class Group:
         Raises:
             MissingRank: a rank did not come, or failed.
         """
-        return self._from_rank_0(start)
+        packed = self._from_rank_0(b"\n" if start is None else start.packed())
+        return None if packed == b"\n" else Start.unpacked(packed)
 
     def barrier(self, signal: int = 0) -> int:
         """Wait until all ranks are here; what rank 0 gave.
@@ -234,20 +263,19 @@ class Group:
         mine = torch.tensor([[said]], dtype=torch.uint8)
         return list(gather(mine, shares=shares, ranks=ranks).flatten().tolist())
 
-    def _from_rank_0(self, value: Any) -> Any:
-        """Rank 0's value on every rank, once all are here."""
+    def _from_rank_0(self, data: bytes) -> bytes:
+        """Rank 0's bytes, of which there is one at least, on every rank, once all are here."""
         ranks = replace(self._control, timeout=self._patience)
         shares = [range(min(rank, 1), 1) for rank in range(ranks.size)]  # rank 0 alone has a row
         mine = len(shares[self.place.rank])
-        told = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)[None, :]
+        told = torch.frombuffer(bytearray(data), dtype=torch.uint8)[None, :]
         size = gather(torch.tensor([[told.shape[1]]])[:mine], shares=shares, ranks=ranks)
         row = told if mine else told.new_empty(0, int(size))
-        told_here = gather(row, shares=shares, ranks=ranks)
-        return pickle.loads(told_here.numpy().tobytes())  # noqa: S301 - by a rank of ours
+        return gather(row, shares=shares, ranks=ranks).numpy().tobytes()
 
     def close(self) -> None:
         """Tell all ranks, and who started them, that the folder is closed: the run is finished."""
-        self._store.set(CLOSED, "")
+        self._store.set(CLOSED)
 
     def finish(self) -> None:
         """Let the others end with rank 0, once it has closed the folder; nobody is missed then.
@@ -268,8 +296,8 @@ class Group:
     def _is_closed(self) -> bool:
         """Whether rank 0 closes the folder in its time, although a rank is gone."""
         until = time.monotonic() + self.timeout
-        while (closed := _ask(lambda: self._store.check([CLOSED]))) is False:
-            failed = _ask(lambda: self._store.check([FAILED_FIRST]))
+        while (closed := _ask(lambda: self._store.has(CLOSED))) is False:
+            failed = _ask(lambda: self._store.has(FAILED_FIRST))
             if time.monotonic() > until or failed is not False:
                 return False
             time.sleep(_POLL)
@@ -287,13 +315,13 @@ class Group:
             error = as_stated(error)
             code = _FAILED if isinstance(error, STATED) else _CRASH
             code = _CONTRADICTED if isinstance(error, ContradictedProof) else code
-        mine = json.dumps([self.place.rank, code])
-        held = _ask(lambda: self._store.compare_set(FAILED_FIRST, "", mine).decode())
+        mine = (self.place.rank, code)
+        held = _ask(lambda: self._store.claim(*mine))
         if held in (None, mine):
             self._say(error, code)
-        _, code = json.loads(held or mine)
         if held is not None:
-            _ask(lambda: self._part(code if held == mine else None))
+            code = held[1]
+            _ask(lambda: self._part(said=held == mine))
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         os._exit(code)  # a group that has lost a rank cannot be taken down in order
@@ -312,13 +340,13 @@ class Group:
         if isinstance(error, Interrupted):
             tell(str(error))
 
-    def _part(self, said: int | None) -> None:
+    def _part(self, *, said: bool) -> None:
         """Let the others end, too, once this rank has said why; with their store here, end last."""
-        if said is not None:
-            self._store.set(SAID, str(said))
-        self._store.set(f"heard/{self.place.rank}", "")
-        while self.place.keeps_store and not self._store.check(
-            [f"heard/{rank}" for rank in range(self.place.size)]
+        if said:
+            self._store.set(SAID)
+        self._store.set(f"heard/{self.place.rank}")
+        while self.place.keeps_store and not self._store.has(
+            *(f"heard/{rank}" for rank in range(self.place.size))
         ):
             time.sleep(_POLL)
 
@@ -334,20 +362,24 @@ class Group:
         rank that is gone much longer than it was told to.
         """
         until = self._finished if self.place.rank else self._met
-        with contextlib.suppress(RuntimeError):  # nobody keeps the store any more
+        try:
             while not until.wait(_POLL):
-                if self._store.check([SAID]):
-                    code = int(self._store.get(SAID))
-                    self._part(None)
+                if self._store.has(SAID):
+                    _, code = self._store.first()
+                    self._part(said=False)
                     os._exit(code)
+        except LyingStore as error:
+            self.fail(error)
+        except RuntimeError:
+            return  # nobody keeps the store any more
 
 
 def _ask(store: Callable[[], Any]) -> Any:
-    """What a store answers; None if it does not, since its host may hang."""
+    """What a store answers; None if it lies or does not, since its host may hang."""
     found: list[Any] = [None]
 
     def ask() -> None:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, LyingStore):
             found[0] = store()
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -368,8 +400,9 @@ def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterato
     Raises:
         ConnectionError: the ranks do not meet.
     """
-    stop = stop or Stop()
-    group = Group(place, store_of(place, limit=max(timeout, _REACHING)), timeout=timeout)
+    stop, secret = stop or Stop(), secret_of_ranks()
+    store = store_of(place, secret=secret, limit=max(timeout, _REACHING))
+    group = Group(place, store, timeout=timeout, secret=secret)
     watching = threading.Thread(target=group.end_with_another, daemon=True)
     watching.start()
     stop.at_once = group.end_at_once

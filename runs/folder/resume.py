@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...privacy.bounded import read_bounded
-from ...privacy.durable import PART, sync_folder, write_durably
+from ...privacy.durable import PART, make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError
 from ...privacy.ledgers.ledger import Ledger, Spent
 from ...privacy.view.view import UnsupportedView
@@ -383,7 +383,7 @@ def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> No
     for path in sorted(transcripts.glob("round-*.safetensors")):
         if int(path.stem.removeprefix("round-")) > after:
             aside = transcripts / f"discarded-{len(ledger.resumed_after) + 1}"
-            aside.mkdir(exist_ok=True)
+            make_folder(aside)
             path.replace(aside / path.name)
             sync_folder(transcripts)
 

@@ -2,7 +2,7 @@
 
     came            host, address and program of this rank; all wait until all have come
     ready           its program is that of rank 0, and it knows the interface; all wait for all
-    connected       a process group by gloo
+    connected       a process group by gloo, whose members have shown that they are ranks
 
 Ranks may come at very different times, because a scheduler starts machines when it can; so the
 first wait is long, and says after a while for whom. Once all have come, nothing but the network is
@@ -25,13 +25,16 @@ from datetime import timedelta
 from typing import NamedTuple
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, TCPStore
 
 from ...privacy.errors import InputError
+from ...training.engine.exchange import check_peers
+from ...training.engine.ranks import MissingRank, Ranks
 from .interface import GLOO, address_towards, choose_interface
-from .names import CAME, FAILED_FIRST, STORE_PREFIX
+from .names import CAME, FAILED_FIRST, STORE_FILE, STORE_PREFIX
 from .place import Place
 from .same_run import check_same_facts
+from .store import RankStore
 
 __all__ = ["Guest", "connect", "hosts_of", "introduce", "store_of"]
 
@@ -58,11 +61,12 @@ class Guest(NamedTuple):
         return self.host if self.address is None else f"{self.host} ({self.address})"
 
 
-def store_of(place: Place, *, limit: float) -> Store:
+def store_of(place: Place, *, secret: bytes, limit: float) -> RankStore:
     """The store of all ranks.
 
     Args:
         place: which rank this process is.
+        secret: of all ranks.
         limit: seconds until who keeps the store must be there.
 
     Raises:
@@ -71,6 +75,8 @@ def store_of(place: Place, *, limit: float) -> Store:
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # who restarts may keep one store
     prefix = STORE_PREFIX if attempt == "0" else f"{STORE_PREFIX}-{attempt}"
+    if path := os.environ.get(STORE_FILE):
+        return RankStore(FileStore(path, -1), secret, prefix=prefix)
     at, waits = _store_address(), f"at most {limit:g} s"
     try:
         with _told_if_long(f"{_named(place)} waits for the store at {at}, {waits}"):
@@ -92,7 +98,7 @@ def store_of(place: Place, *, limit: float) -> Store:
             f"({_first_line(error)}); MASTER_ADDR must be the host of rank 0 and MASTER_PORT a "
             "port there that other hosts can reach; start all ranks again"
         ) from error
-    return PrefixStore(prefix, found)
+    return RankStore(found, secret, prefix=prefix)
 
 
 def _port() -> int:
@@ -106,7 +112,7 @@ def _port() -> int:
 
 
 def introduce(
-    place: Place, store: Store, *, program: Mapping[str, str], limit: float
+    place: Place, store: RankStore, *, program: Mapping[str, str], limit: float
 ) -> list[Guest]:
     """Tell all ranks where this one is and what it runs, and hear it of them.
 
@@ -137,17 +143,20 @@ def hosts_of(guests: Sequence[Guest]) -> tuple[str, ...]:
     return () if one else tuple(guest.where for guest in guests)
 
 
-def connect(place: Place, store: Store, guests: Sequence[Guest], *, limit: float) -> None:
+def connect(
+    place: Place, store: RankStore, guests: Sequence[Guest], *, secret: bytes, limit: float
+) -> None:
     """Become one process group with the other ranks, by gloo.
 
     Args:
         place: which rank this process is.
         store: of `store_of`.
         guests: of `introduce`.
+        secret: of all ranks.
         limit: seconds in which the ranks, which have all come, must connect.
 
     Raises:
-        ConnectionError: they do not.
+        ConnectionError: they do not, or another process has taken the place of one.
         InputError: this rank runs another program than rank 0, or an interface does not exist.
     """
     several, mine = bool(hosts_of(guests)), guests[place.rank]
@@ -160,7 +169,7 @@ def connect(place: Place, store: Store, guests: Sequence[Guest], *, limit: float
         with _silent():
             dist.init_process_group(
                 "gloo",
-                store=PrefixStore("group", store),
+                store=PrefixStore("group", store.plain),
                 rank=place.rank,
                 world_size=place.size,
                 timeout=timedelta(seconds=limit),
@@ -172,25 +181,36 @@ def connect(place: Place, store: Store, guests: Sequence[Guest], *, limit: float
             f"{limit:g} s ({_first_line(error)}); set {GLOO} on each host to the interface by "
             "which the hosts reach each other, and let all TCP ports through between them"
         ) from error
+    # As many agents as ranks: nothing is known of the run yet.
+    shown = Ranks(agents=place.size, rank=place.rank, size=place.size, timeout=limit, secret=secret)
+    try:
+        check_peers(shown)
+    except MissingRank as error:
+        raise ConnectionError(
+            f"{name} is connected to processes of which one does not show within {limit:g} s that "
+            "it is a rank of this run: it is gone, or another process has taken its place; nothing "
+            "was released, so start all ranks again"
+        ) from error
 
 
 def _told_by_all(
-    place: Place, store: Store, word: str, mine: str, *, limit: float
-) -> Sequence[str | bytes]:
+    place: Place, store: RankStore, word: str, mine: str, *, limit: float
+) -> Sequence[str]:
     """What all ranks tell under a word, once they have.
 
     Raises:
-        ConnectionError: some did not in time, one has failed, or nobody keeps the store any more.
+        ConnectionError: some did not in time, one has failed, nobody keeps the store any more, or
+            it holds what no rank has told.
     """
     keys, until = [f"{word}/{rank}" for rank in range(place.size)], time.monotonic() + limit
     try:
         store.set(keys[place.rank], mine)
         with _told_if_long(f"rank 0 waits for other ranks, at most {limit:g} s", place):
-            while not store.check(keys):
-                if store.check([FAILED_FIRST]):
+            while not store.has(*keys):
+                if store.has(FAILED_FIRST):
                     raise ConnectionError(f"{_named(place)}: another rank has failed")
                 if time.monotonic() > until:
-                    late = [rank for rank, key in enumerate(keys) if not store.check([key])]
+                    late = [rank for rank, key in enumerate(keys) if not store.has(key)]
                     raise ConnectionError(
                         f"{_named(place)} does not meet the others: rank {late[0]} did not come "
                         f"within {limit:g} s; start all ranks again"

@@ -1,12 +1,29 @@
 """Names that ranks share with who starts them: variables of the environment, keys of a store."""
 
-__all__ = ["AGENT_STORE", "CAME", "CLOSED", "FAILED_FIRST", "LIFELINE", "SAID", "STORE_PREFIX"]
+__all__ = [
+    "AGENT_STORE",
+    "CAME",
+    "CLOSED",
+    "FAILED_FIRST",
+    "LIFELINE",
+    "SAID",
+    "SECRET",
+    "STORE_FILE",
+    "STORE_PREFIX",
+]
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """The variable that is "True" where who started the ranks keeps their store."""
 
 LIFELINE = "OVERHEAR_LIFELINE"
 """The variable that is "1" for a rank that `overhear train --ranks` has started."""
+
+SECRET = "OVERHEAR_RANKS_SECRET"  # noqa: S105 - a name
+"""The variable with what all ranks of a run know and nobody else does; none but its owner reads
+the environment of a process, unlike its arguments."""
+
+STORE_FILE = "OVERHEAR_RANKS_STORE"
+"""The variable with the path of the store, for ranks that `overhear train --ranks` has started."""
 
 STORE_PREFIX = "overhear"
 """What the keys of a run begin with at the store."""
@@ -18,4 +35,4 @@ FAILED_FIRST = "first"
 """The key of which rank failed first, -1 for who started the ranks, and its exit code, as JSON."""
 
 SAID = "said"
-"""The key of this exit code, once it has been said why."""
+"""The key that is there once it has been said why."""

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...privacy.bounded import check_size, read_bounded
-from ...privacy.durable import write_durably
+from ...privacy.durable import make_folder, write_durably
 from ...privacy.errors import InputError
 from ...training.own.imports import digest_of
 from ...training.own.sources import installed_digests, modules_of, own_files
@@ -86,7 +86,7 @@ def write_sources(folder: Path, names: Mapping[str, str]) -> None:
                 "run would not be what its file says; start it again"
             )
         copy = folder / COPIES / path
-        copy.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(copy.parent)
         write_durably(copy, source)
     found.write(folder / SOURCES)
 

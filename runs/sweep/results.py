@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import Field, TypeAdapter
 
 from ...privacy.bounded import read_bounded
-from ...privacy.durable import write_durably
+from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
 from ..described import LARGEST_OBJECT, Count, Described, NotNegative
 from ..folder import folder as run_folder
@@ -117,7 +117,7 @@ def write_index(out: Path, results: Sequence[PointResult]) -> None:
 
 def append_to_index(out: Path, result: PointResult) -> None:
     """Add the line of a run that ended just now."""
-    with (out / INDEX).open("a", encoding="utf-8") as file:
+    with open(out / INDEX, "a", encoding="utf-8", opener=open_private) as file:
         file.write(f"{json.dumps(_line(result), ensure_ascii=False)}\n")
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...privacy.durable import write_durably
+from ...privacy.durable import make_folder, write_durably
 from ...privacy.errors import InputError
 from ..own.trust import ask
 from ..stop import Stop
@@ -135,7 +135,7 @@ def run_sweep(
         refused=refused,
     )
     for name in (POINTS, RESULTS, LOCKS):
-        (out / name).mkdir(parents=True, exist_ok=True)
+        make_folder(out / name)
     with _sole(out):
         before = points_of(sweep, _kept_choices(sweep, base, out, tried))
         _check_same(out, base, [*tuning, *before])

@@ -10,6 +10,7 @@ collective of all ranks (`warm_up`).
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import threading
 import time
@@ -28,9 +29,11 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from .randomness import Purpose, SecretRandomness
 from .ranks import MissingRank, Ranks
+from .secret import sign
 
 __all__ = [
     "Arrivals",
+    "check_peers",
     "check_same_root",
     "fetch",
     "gather",
@@ -39,6 +42,7 @@ __all__ = [
 ]
 
 _MOST_OPERATIONS = 256  # of one batch
+_NONCE = 32  # bytes
 _GRACE = 2.0  # seconds in which a rank that stopped as well says for whom it waited
 
 
@@ -310,6 +314,8 @@ def _follow_chain(suspect: int, ranks: Ranks, found: list[int]) -> None:
                 found.append(named)
                 return
             named = int(store.get(f"{key}{named}"))
+            if not 0 <= named < ranks.size:
+                return
     except (RuntimeError, ValueError):
         return  # of ranks that wait for one another, or without a store, the suspect stays
 
@@ -329,10 +335,52 @@ def warm_up(ranks: Ranks, *, device: torch.device) -> None:
         dist.all_reduce(torch.zeros(1, device=device), group=ranks.group)
 
 
+def check_peers(ranks: Ranks) -> None:
+    """Refuse connections at whose other end is no rank of this run.
+
+    Gloo takes whoever comes first to a port for the rank that it waits for, also another user of
+    the machine. Each end tells a number that is used once, and signs the other's; to which ends a
+    signature belongs is signed with them, so that none can be sent back or passed on.
+
+    Args:
+        ranks: this process among the others, which have exchanged nothing yet.
+
+    Raises:
+        ConnectionError: who is there does not know the secret of the ranks.
+        MissingRank: a rank did not answer in time.
+    """
+    own = secrets.token_bytes(_NONCE)
+    heard = _swap(dict.fromkeys(ranks.peers, own), ranks=ranks)
+    answers = _swap(
+        {peer: _signed(ranks, ranks.rank, peer, heard[peer], own) for peer in ranks.peers},
+        ranks=ranks,
+    )
+    for peer, answer in answers.items():
+        if not hmac.compare_digest(answer, _signed(ranks, peer, ranks.rank, own, heard[peer])):
+            raise ConnectionError(
+                f"who is connected to rank {ranks.rank} of {ranks.size} as rank {peer} does not "
+                "know the secret of the ranks: another process has taken its place; nothing was "
+                "released, so find out who uses this machine or network, then start all ranks again"
+            )
+
+
+def _signed(ranks: Ranks, sender: int, receiver: int, asked: bytes, own: bytes) -> bytes:
+    return sign(ranks.secret, "pair", str(sender), str(receiver), asked, own)
+
+
+def _swap(sends: Mapping[int, bytes], *, ranks: Ranks) -> dict[int, bytes]:
+    """What each peer sends, for what is sent to it; all of one length."""
+    row = {peer: torch.tensor(list(data), dtype=torch.uint8) for peer, data in sends.items()}
+    found = {peer: torch.zeros_like(data) for peer, data in row.items()}
+    _finish(_post(row, found, ranks=ranks), ranks=ranks)
+    return {peer: bytes(data.tolist()) for peer, data in found.items()}
+
+
 def share_root(ranks: Ranks, *, root: int | None = None, device: torch.device | None = None) -> int:
     """One root of all noise and batches for every rank; rank 0's counts.
 
-    It crosses the connections of the group, and is written and logged nowhere.
+    It crosses the connections of the group hidden by the secret of the ranks and a number that is
+    used once; without a secret anybody who reads them knows it. It is written and logged nowhere.
 
     Args:
         ranks: this process among the others.
@@ -342,14 +390,20 @@ def share_root(ranks: Ranks, *, root: int | None = None, device: torch.device | 
     Raises:
         MissingRank: a rank did not answer in time.
     """
-    held = torch.zeros(1, 16, dtype=torch.uint8)
+    held = torch.zeros(1, _NONCE + 16, dtype=torch.uint8)
     if ranks.rank == 0:
         chosen = secrets.randbits(128) if root is None else root
-        held = torch.tensor([list(chosen.to_bytes(16, "little"))], dtype=torch.uint8)
+        once = secrets.token_bytes(_NONCE)
+        hidden = (chosen ^ _mask(ranks, once)).to_bytes(16, "little")
+        held = torch.tensor([list(once + hidden)], dtype=torch.uint8)
     shares = [range(min(rank, 1), 1) for rank in range(ranks.size)]  # rank 0 alone has a row
     mine = held.to(device or "cpu")[: len(shares[ranks.rank])]
-    found = gather(mine, shares=shares, ranks=ranks)
-    return int.from_bytes(bytes(found.flatten().tolist()), "little")
+    found = bytes(gather(mine, shares=shares, ranks=ranks).flatten().tolist())
+    return int.from_bytes(found[_NONCE:], "little") ^ _mask(ranks, found[:_NONCE])
+
+
+def _mask(ranks: Ranks, once: bytes) -> int:
+    return int.from_bytes(sign(ranks.secret, "root", once)[:16], "little")
 
 
 def check_same_root(randomness: SecretRandomness, *, ranks: Ranks, device: torch.device) -> None:

@@ -5,8 +5,9 @@ the agents r A // R, ..., (r + 1) A // R - 1. So the edges that end at a rank's 
 another too, and a rank's rows of any value are a slice of what one process would hold.
 
 Ranks share the work of a simulation. They are no line of trust: every rank knows the root of all
-noise, and a mean over the agents brings every agent's row to every rank. Rows and the root cross
-the group's connections as they are, so the network between machines must be a private one.
+noise, and a mean over the agents brings every agent's row to every rank. Rows cross the group's
+connections as they are, so the network between machines must be a private one. A secret that all
+ranks were started with says who is a rank (`secret.py`), and hides the root on its way.
 
 Noise that cancels between agents is made for full attendance, so no run goes on without a rank: a
 rank that does not answer in time ends the run on all others, with `MissingRank`.
@@ -42,6 +43,7 @@ class Ranks:
         timeout: seconds that an exchange of rows may take.
         group: the process group; None is the default one.
         hosts: where each rank runs, in words; nothing where that need not be said.
+        secret: which all ranks were started with and nobody else knows; empty if there is none.
 
     Raises:
         ValueError: a rank without an agent, or a number out of range.
@@ -57,6 +59,7 @@ class Ranks:
     timeout: float = 60.0
     group: dist.ProcessGroup | None = field(default=None, repr=False)
     hosts: tuple[str, ...] = ()
+    secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         """Check that every rank has an agent."""
@@ -78,6 +81,7 @@ class Ranks:
         timeout: float = 60.0,
         group: dist.ProcessGroup | None = None,
         hosts: tuple[str, ...] = (),
+        secret: bytes = b"",
     ) -> Ranks:
         """The ranks of a process group that is initialised.
 
@@ -86,6 +90,7 @@ class Ranks:
             timeout: seconds that an exchange may take.
             group: the process group; None is the default one.
             hosts: where each rank runs, in words.
+            secret: of all ranks.
 
         Raises:
             RuntimeError: there is no process group.
@@ -96,7 +101,15 @@ class Ranks:
                 "start the command with torchrun"
             )
         rank, size = dist.get_rank(group), dist.get_world_size(group)
-        return cls(agents=agents, rank=rank, size=size, timeout=timeout, group=group, hosts=hosts)
+        return cls(
+            agents=agents,
+            rank=rank,
+            size=size,
+            timeout=timeout,
+            group=group,
+            hosts=hosts,
+            secret=secret,
+        )
 
     def share(self, rank: int) -> range:
         """The agents of a rank."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.bounded import check_safetensors
+from ...privacy.durable import make_file, make_folder
 from ...privacy.errors import InputError
 
 
@@ -120,7 +121,7 @@ class Transcript:
         """Write one safetensors file a round; never overwrites."""
         from safetensors.torch import save_file
 
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         written = []
         for number in sorted({m.round for m in self._messages}):
             path = folder / f"round-{number:06d}.safetensors"
@@ -130,6 +131,7 @@ class Transcript:
             for m in self.of(round=number):
                 for name in ("senders", "links", "rows"):
                     tensors[f"{m.call:03d}.{m.kind}.{name}"] = getattr(m, name).contiguous()
+            make_file(path)
             save_file(tensors, path, metadata={"round": str(number)})
             written.append(path)
         return written

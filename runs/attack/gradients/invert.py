@@ -21,12 +21,13 @@ from ....attacks.problem.presets import PRESETS, Preset
 from ....attacks.problem.problem import home_of
 from ....attacks.scoring.metrics import match
 from ....attacks.tokens.reconstruct import TokenReconstruction
-from ....privacy.durable import PART
+from ....privacy.durable import PART, write_durably
 from ....privacy.errors import InputError
 from ...folder import folder as run_folder
 from ...run_file.device import find_device
 from ...stop import Stop
 from ..entry import means
+from ..gallery import save_picture
 from ..prior.tensor_file import read_tensors
 from .batch import BatchFacts, facts_of
 from .known import Known, known_of, pixels_of
@@ -363,19 +364,17 @@ def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:
 
 
 def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+    kept = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    write_durably(path, save(kept))
 
 
 def _save_pictures(out: Path, name: str, pixels: Tensor) -> list[str]:
     """Write a PNG per record where it is grey or in colour; their names in the folder."""
-    from PIL import Image
-
     if pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
         return []
     names = [f"{name}-{index}.png" for index in range(len(pixels))]
     for file, image in zip(names, pixels, strict=True):
-        levels = (image.permute(1, 2, 0) * 255.0).round().to(torch.uint8).numpy()
-        Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(out / file)
+        save_picture(out / file, image)
     return names

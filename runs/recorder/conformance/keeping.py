@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ....privacy.bounded import check_safetensors, read_bounded
-from ....privacy.durable import sync_folder, write_durably
+from ....privacy.durable import make_folder, sync_folder, write_durably
 from ....privacy.errors import InputError
 from .vectors import check_precise, positions_of, vector_of
 
@@ -103,9 +103,9 @@ def keep(log: Path, kept: Kept, *, round: int, place: int) -> str:
     data = save(tensors)
     digest, folder = hashlib.sha256(data).hexdigest(), kept_folder(log)
     if not folder.is_dir():
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder)
         sync_folder(folder.parent)
-    write_durably(_file(folder, round, digest), data, mode=0o600)
+    write_durably(_file(folder, round, digest), data)
     return digest
 
 

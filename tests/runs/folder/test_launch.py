@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import HashStore
 
 from overhear.runs.folder import launch
-from overhear.runs.hosts.names import CAME, CLOSED, FAILED_FIRST, SAID, STORE_PREFIX
+from overhear.runs.hosts.names import CAME, CLOSED, SAID, SECRET, STORE_FILE
+from overhear.runs.hosts.store import RankStore
 from overhear.runs.stop import SIGNALS, Stop
 from tests.runs.folder.test_ranks import FAST, RUN
 
@@ -57,7 +58,7 @@ def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def watch(ranks, meeting: Meeting, *, stop: Stop | None = None) -> int:
-    told = {"stop": stop or Stop(), "twice": threading.Event(), "patience": 0.2}
+    told = {"stop": stop or Stop(), "twice": threading.Event(), "patience": 0.2, "out": Path("out")}
     return launch._watch(ranks, meeting=meeting, **told)
 
 
@@ -69,6 +70,7 @@ def ends_with(code: int) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_finished_run_is_told_from_one_to_resume(ranks, ends, closed, monkeypatch, capsys):
     monkeypatch.setattr(launch, "_STOPPED", 0.2)
+    monkeypatch.setattr(launch, "_is_finished", lambda out: True)  # maybe of a run before
     ranks[0].send_signal(ends)
     code = watch(ranks, Meeting(closed=closed, met=True))
     said = capsys.readouterr().err
@@ -132,23 +134,59 @@ def test_a_rank_that_is_killed_before_it_has_met_the_others_is_an_error(ranks, c
     assert "error: rank 1 of 2 was ended by signal 9" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_exit_code_is_0_only_where_the_folder_is_finished(monkeypatch, capsys, finished):
+    monkeypatch.setattr(launch, "_is_finished", lambda out: finished)
+    ended = [ends_with(0), ends_with(0)]
+    assert watch(ended, Meeting(closed=True, met=True)) == (0 if finished else 2)
+    assert ("ended before the run in out was finished" in capsys.readouterr().err) != finished
+
+
+def test_a_rank_that_is_lost_is_not_taken_for_a_finished_run_by_what_the_store_says(ranks, capsys):
+    ranks[0].kill()
+    assert watch(ranks, Meeting(closed=True, met=True)) == 2
+    assert "rank 0 of 2 was ended by signal 9" in capsys.readouterr().err
+
+
 def test_the_store_says_what_the_ranks_have_told():
-    store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    meeting, of_ranks = launch._Meeting(store, 2), PrefixStore(STORE_PREFIX, store)
-    of_ranks.set(f"{CAME}/0", "")
+    of_ranks = RankStore(HashStore(), b"secret")
+    meeting = launch._Meeting(of_ranks, 2)
+    of_ranks.set(f"{CAME}/0")
     assert not meeting.has_met()
-    of_ranks.set(f"{CAME}/1", "")
+    of_ranks.set(f"{CAME}/1")
     assert meeting.has_met()
     assert not meeting.is_closed()
     assert not meeting.is_told()
     assert meeting.claim(143) == (True, 143)
-    assert of_ranks.compare_set(FAILED_FIRST, "", "[1, 2]") == b"[-1, 143]"
-    of_ranks.set(FAILED_FIRST, "[1, 2]")
-    assert meeting.claim(143) == (False, 2)
-    of_ranks.set(SAID, "2")
-    of_ranks.set(CLOSED, "")
+    assert of_ranks.claim(1, 2) == (-1, 143)
+    of_ranks.set(SAID)
+    of_ranks.set(CLOSED)
     assert meeting.is_told()
     assert meeting.is_closed()
+
+
+def test_a_rank_that_failed_before_ranks_are_stopped_keeps_its_exit_code():
+    of_ranks = RankStore(HashStore(), b"secret")
+    of_ranks.claim(1, 2)
+    assert launch._Meeting(of_ranks, 2).claim(143) == (False, 2)
+
+
+def test_the_secret_stands_in_no_command_line_and_the_ports_are_those_of_the_loopback(monkeypatch):
+    began = list[dict]()
+
+    def begin(given: list[str], *, env: dict[str, str], **_: object) -> None:
+        began.append({"env": env, "given": given})
+        raise FileNotFoundError
+
+    monkeypatch.setattr(launch.subprocess, "Popen", begin)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    with pytest.raises(FileNotFoundError):
+        launch.launch(["train"], out=Path("out"), ranks=2, timeout=1.0)
+    env, given = began[0]["env"], began[0]["given"]
+    assert len(env[SECRET]) == 64
+    assert env[SECRET] not in " ".join(given)
+    assert not Path(env[STORE_FILE]).parent.exists()
+    assert env["GLOO_SOCKET_IFNAME"] in {"lo", "lo0"}
 
 
 @pytest.mark.distributed

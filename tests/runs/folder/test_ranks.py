@@ -25,7 +25,7 @@ from overhear.runs.hosts.same_run import check_same_facts
 from overhear.runs.plan.plan import Plan
 from overhear.runs.run_file.build import Built
 from overhear.runs.run_file.run_file import RunFile, load_run_file
-from overhear.training.engine.checkpoint import load_checkpoint, save_checkpoint
+from overhear.training.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.transcript import Transcript
 from tests.runs.folder.rank_processes import started_by_hand
@@ -316,3 +316,17 @@ def test_hardened_noise_is_other_noise_of_the_same_plan(run_file, alone, tmp_pat
     ours, theirs = final(alone)["x"], final(tmp_path / "out")["x"]
     assert not torch.allclose(ours, theirs)
     assert 0.8 < float(ours.std() / theirs.std()) < 1.25  # 3,250 values: 10 standard errors
+
+
+@pytest.mark.parametrize("at", [None, 3])
+def test_a_start_is_the_same_on_every_rank(at):
+    state = {"x": torch.rand(3, 2), "y": torch.ones(0, 4), "z": torch.arange(3)}
+    held = None if at is None else Checkpoint(round=at, state=state, facts={"run": "a\nb"})
+    sent = Start(8, held)
+    got = Start.unpacked(sent.packed())
+    assert got.last == 8
+    if held is None:
+        assert got.checkpoint is None
+    else:
+        assert (got.checkpoint.round, got.checkpoint.facts) == (held.round, held.facts)
+        assert same(dict(got.checkpoint.state), state)

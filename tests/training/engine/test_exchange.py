@@ -1,5 +1,6 @@
 """Ranks, plans of what crosses, the order of operations, and what is refused."""
 
+import queue
 import threading
 import time
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from overhear.training import build_graph
+from overhear.training.engine import exchange
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.exchange import (
     Arrivals,
@@ -16,6 +18,8 @@ from overhear.training.engine.exchange import (
     _finish,
     _in_posting_order,
     _Posted,
+    check_peers,
+    share_root,
 )
 from overhear.training.engine.ranks import MissingRank, Ranks
 from overhear.training.engine.recording import Recorded
@@ -173,3 +177,61 @@ def test_a_transfer_on_a_device_that_fails_names_its_peer(monkeypatch):
     with pytest.raises(MissingRank, match="rank 1 of 2") as raised:
         work.finish(timeout=5)
     assert "aborted" in str(raised.value.__cause__)
+
+
+def one_of_two(rank: int, secret: bytes) -> Ranks:
+    return Ranks(agents=2, rank=rank, size=2, secret=secret)
+
+
+@pytest.mark.parametrize("secret", [b"known", b"", b"knowm"])
+def test_a_peer_shows_that_it_knows_the_secret_of_the_ranks(monkeypatch, secret):
+    crossing = [queue.Queue(), queue.Queue()]
+
+    def swap(sends, *, ranks):
+        crossing[1 - ranks.rank].put(sends[1 - ranks.rank])
+        return {1 - ranks.rank: crossing[ranks.rank].get(timeout=5)}
+
+    refused = list[int]()
+
+    def meet(ranks: Ranks) -> None:
+        try:
+            check_peers(ranks)
+        except ConnectionError:
+            refused.append(ranks.rank)
+
+    monkeypatch.setattr(exchange, "_swap", swap)
+    both = [
+        threading.Thread(target=meet, args=[one_of_two(rank, of)])
+        for rank, of in enumerate((b"known", secret))
+    ]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert sorted(refused) == ([] if secret == b"known" else [0, 1])
+
+
+def test_a_peer_that_sends_back_what_it_gets_is_refused(monkeypatch):
+    monkeypatch.setattr(exchange, "_swap", lambda sends, ranks: dict(sends))
+    with pytest.raises(ConnectionError, match="as rank 1 does not know the secret"):
+        check_peers(one_of_two(0, b"known"))
+
+
+@pytest.mark.parametrize("root", [None, 0, 2**128 - 1])
+def test_the_root_crosses_hidden_by_the_secret(monkeypatch, root):
+    crossed = list[torch.Tensor]()
+
+    def gather(rows, **_: object) -> torch.Tensor:
+        crossed.append(rows if len(rows) else crossed[0])
+        return crossed[-1]
+
+    monkeypatch.setattr(exchange, "gather", gather)
+    found = share_root(one_of_two(0, b"known"), root=root)
+    assert root in (None, found)
+    assert share_root(one_of_two(1, b"known"), root=3) == found
+    assert share_root(one_of_two(1, b"guessed")) != found
+    (row,) = crossed[0].tolist()
+    assert found.to_bytes(16, "little") not in bytes(row)
+    again = share_root(one_of_two(0, b"known"), root=found)
+    assert again == found
+    assert not torch.equal(crossed[-1], crossed[0])  # of a mask that is used once

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ....privacy.durable import make_folder, open_private
 from ....privacy.errors import InputError
 from ..partition import user_numbers
 from ..store import MappedStore, Store, TensorStore
@@ -188,13 +189,15 @@ def _convert(table: _Table, inputs: Path, targets: Path) -> None:
     """Write both files whole, or neither; they are readable by their owner alone."""
     folder = inputs.parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryDirectory(dir=folder) as made:
             parts = Path(made) / "inputs", Path(made) / "targets"
-            with parts[0].open("wb") as rows, parts[1].open("wb") as aims:
+            with (
+                open(parts[0], "wb", opener=open_private) as rows,
+                open(parts[1], "wb", opener=open_private) as aims,
+            ):
                 _write(table, rows, aims)
             for part, whole in zip(parts, (inputs, targets), strict=True):
-                part.chmod(0o600)
                 part.replace(whole)
     except FileNotFoundError:
         raise  # of the table

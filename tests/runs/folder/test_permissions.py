@@ -1,0 +1,107 @@
+"""What a run writes is readable by its user alone, whoever writes it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from overhear.commands import cli
+from overhear.privacy.durable import SHOWN, make_folder, write_durably
+from overhear.runs.folder.folder import claim
+from tests.runs.folder.test_ranks import RUN
+
+ROOT = Path(__file__).resolve().parents[3]
+SHOWN_FILES = {
+    "ledger.jsonl",
+    "privacy.json",
+    "report.html",
+}  # figures, which say what may be known
+
+# Who opens a new file or makes a folder otherwise than by `durable.py`: what a user asked for by
+# name, locks without content, ledgers and logs of figures, and what is private by itself.
+OTHER_WRITERS = {
+    *("privacy/durable.py", "privacy/ledgers/chained_file.py", "adapters/opacus/history.py"),
+    *("attacks/foreign/coins.py", "attacks/foreign/planted.py", "commands/prepare/design.py"),
+    *("commands/prepare/new.py", "commands/read/compare.py", "commands/read/table.py"),
+    *("reports/document/junit.py", "reports/reproduced/reproduce.py"),
+    *("runs/audit/trail.py", "runs/recorder/record.py", "runs/sweep/one_run.py"),
+    *("runs/sweep/sweep.py",),
+}
+WRITES = re.compile(
+    r"open\((?:[^()]*, )?\"[wxa]b?\"(?!.*opener=)|\.write_(text|bytes)\(|\.mkdir\(|makedirs\("
+    r"|\.touch\(\)|chmod\(|O_CREAT|np\.savez?\(|(?<!safetensors\.)torch\.save\("
+)
+
+
+@pytest.fixture(autouse=True)
+def usual_mask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_file_is_its_users_alone_and_an_old_one_keeps_what_it_had(tmp_path):
+    write_durably(tmp_path / "models", b"1")
+    assert mode(tmp_path / "models") == 0o600
+    (tmp_path / "models").chmod(0o640)
+    write_durably(tmp_path / "models", b"2")
+    assert mode(tmp_path / "models") == 0o640
+    write_durably(tmp_path / "page", b"3", mode=SHOWN)
+    assert mode(tmp_path / "page") == 0o644
+
+
+def test_folders_that_are_missing_are_their_users_alone_and_others_stay(tmp_path):
+    make_folder(tmp_path / "runs/one")
+    claim(tmp_path / "runs/two")
+    (tmp_path / "open").mkdir()
+    claim(tmp_path / "open")
+    assert [mode(tmp_path / name) for name in ("runs", "runs/one", "runs/two", "open")] == [
+        *(0o700, 0o700, 0o700),
+        0o755,
+    ]
+
+
+@pytest.mark.skipif(not (ROOT / "privacy").is_dir(), reason="needs the checkout's files")
+def test_no_other_file_opens_what_a_run_writes():
+    parts = ("privacy", "training", "attacks", "runs", "reports", "commands", "adapters")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for part in parts
+        for path in (ROOT / part).rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if WRITES.search(line) and not line.lstrip().startswith((">>>", "..."))
+    }
+    assert found == OTHER_WRITERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [[], pytest.param(["--ranks=2"], marks=pytest.mark.distributed)])
+def test_every_file_of_a_run_is_its_users_alone(tmp_path, ranks, capsys):
+    (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
+    out, run = str(tmp_path / "runs/out"), str(tmp_path / "run.toml")
+    changes = ["--set=attack.images=1", "--set=attack.restarts=1", "--set=audit.canaries=20"]
+    for given in (
+        ["train", run, "--out", out, *changes, *ranks],
+        ["attack", out],
+        ["audit", out],
+        ["report", out],
+    ):
+        assert cli.main(given) == 0, capsys.readouterr().err
+    held = list((tmp_path / "runs").rglob("*"))
+    names = {path.name for path in held}
+    assert {"attack.json", "audit.json", "checkpoints", "transcript", "original-0.png"} <= names
+    open_to_others = {
+        path.name
+        for path in [tmp_path / "runs", *held]
+        if mode(path) != (0o700 if path.is_dir() else 0o600)
+    }
+    assert open_to_others == SHOWN_FILES
