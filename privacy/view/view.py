@@ -133,13 +133,13 @@ class View:
         """
         columns = self._checked(columns)
         clean, sources = self._factors.clean, self._factors.sources
-        if self._factors.doubtful[:, columns].nnz:
-            raise UnsupportedView(
-                "the noise cancels between messages, and what is left of a contribution cannot be "
-                "told from rounding; write the step so that it cancels exactly or not at all"
-            )
         touched = np.unique(clean[:, columns].tocoo().coords[0])
         if not len(touched):
+            if self._factors.doubtful[:, columns].nnz:
+                raise UnsupportedView(
+                    "the noise cancels between messages, and what is left of a contribution cannot "
+                    "be told from rounding; write the step so that it cancels exactly or not at all"
+                )
             return ()
         rows = sources[int(min(touched, key=lambda row: (len(sources[row]), row)))]
         names = self.messages

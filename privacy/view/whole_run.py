@@ -245,12 +245,12 @@ class StreamedView:
             UnsupportedView: rounding hides whether one is shown.
         """
         columns = self._columns(owner, taking)
-        if columns & self._doubtful:
+        touching = [leak for leak in self._leaks if leak.columns & columns]
+        if not touching and columns & self._doubtful:
             raise UnsupportedView(
                 "the noise cancels between messages, and what is left of a contribution cannot be "
                 "told from rounding; write the step so that it cancels exactly or not at all"
             )
-        touching = [leak for leak in self._leaks if leak.columns & columns]
         return min((leak.messages for leak in touching), key=len, default=())
 
     def mu(
@@ -281,9 +281,8 @@ class StreamedView:
         at, b = [c for c, bound in zip(at, b, strict=True) if bound > 0], b[b > 0]
         if not at:
             return 0.0
-        if self._columns(owner, at) & {c for leak in self._leaks for c in leak.columns}:
+        if self.leaks(owner, at):  # or it refuses, where rounding hides one
             return math.inf
-        self.leaks(owner, at)  # refuses where rounding hides one
         M = self.information(owner)[np.ix_(at, at)]
         endless = ~np.isfinite(b)
         if endless.any() and np.abs(M[endless]).sum() > 0:

@@ -198,3 +198,10 @@ def test_a_weak_source_in_one_message_still_uncovers_another(weak):
     noise = np.array([[1.0, weak], [1.0, 0.0], [0.0, 1.0]])
     view = View(contributions=np.array([[0.0], [0.0], [1.0]]), noise=noise)
     assert math.isinf(view.mu([0]))
+
+
+def test_what_is_surely_shown_is_infinite_whatever_else_may_be_rounding():
+    contributions, noise = np.array([[1.0], [1.0 + 3e-13], [1.0]]), np.array([[0.0], [1.0], [1.0]])
+    assert View(contributions=contributions, noise=noise).mu([0]) == math.inf
+    with pytest.raises(UnsupportedView, match="cannot be told from rounding"):
+        View(contributions=contributions[1:], noise=noise[1:]).mu([0])
