@@ -310,9 +310,11 @@ def _costs(exposure: ExposureFacts | None) -> dict[str, float]:
 
 
 def _is_close(begun: float | None, now: float | None) -> bool:
-    """Whether two figures are equal but for the rounding of another machine."""
+    """Whether two figures are equal but for the rounding of another machine, or one is not said."""
     if begun is None or now is None:
         return False
+    if math.isnan(begun):
+        return True
     return math.isclose(begun, now, rel_tol=1e-9, abs_tol=1e-12)
 
 
