@@ -209,9 +209,7 @@ def read_person_ledger(path: Path) -> PersonLedger:
         if len(runs) >= _MOST_RUNS:
             raise InputError(f"{path} has more than {_MOST_RUNS} runs, and no more are added up")
         try:
-            if schema != SCHEMA:
-                raise InputError(f"it is of schema {schema}, and this version reads {SCHEMA}")
-            runs.append(_run(found))
+            runs.append(_run(found, schema))
         except (InputError, TypeError, ValueError) as error:
             runs.append(_unread(found, path, at, str(error).rstrip(".")))
     if not lines:
@@ -296,13 +294,15 @@ def _written(event: Event) -> dict[str, Any]:
     }
 
 
-def _run(found: Mapping[str, Any]) -> PersonRun:
-    """A run from its line.
+def _run(found: Mapping[str, Any], schema: str) -> PersonRun:
+    """A run from its line, in a ledger of some schema.
 
     Raises:
         ValueError: what no run has.
         TypeError: a figure that is none.
     """
+    if schema != SCHEMA:
+        raise InputError(f"it is of schema {schema}, and this version reads {SCHEMA}")
     _check_keys(found, _RUN_KEYS, "a run")
     for key in ("run", "label", "whose", "target"):
         if not isinstance(found[key], str) or not found[key]:
