@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from overhear.runs.folder.records import LedgerHeader
 from overhear.runs.own.sources import Sources
 from overhear.training.engine.checkpoint import FORMAT, Checkpoint, save_checkpoint
 
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 PINNED = {
     "ledger": (4, "d23ff350fd0caff2"),
     "person's ledger": ("person-1", "2c2121fc6d832b5f"),
@@ -84,3 +86,10 @@ def keys_of(path: Path) -> list[list[str]]:
 def test_a_format_that_changes_has_a_new_number(name: str, tmp_path: Path) -> None:
     number, shape = form(name, tmp_path)
     assert (number, digest_of(shape)) == PINNED[name], f"{name} changed: {__doc__}"
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not here: not a checkout")
+def test_the_page_names_the_numbers() -> None:
+    rows = (DOCS / "schema.md").read_text(encoding="utf-8").partition("## Numbers of formats")[2]
+    told = re.findall(r"^\| .*? \| (?:`\"schema\": \"?([^\"`]+)\"?`|`format` (\d+)) \|", rows, re.M)
+    assert {a or b for a, b in told} == {str(number) for number, _ in PINNED.values()}

@@ -16,7 +16,7 @@ from overhear.privacy.ledgers.person_ledger import SCHEMA, compose, read_person_
 from overhear.privacy.releases.log import read_log
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
-from overhear.reports.total.person import add_runs, person_total
+from overhear.reports.total.person import add_runs, person_total, run_of_folder
 from overhear.reports.total.total import total_of_runs
 from overhear.runs.folder.released import read_released
 from overhear.runs.folder.resume import resume_run
@@ -51,6 +51,14 @@ def test_a_run_of_another_version_is_added_to_a_person(exhibit: Path, tmp_path: 
     assert [round(run.alone, 4) for run in found.runs] == [EPSILON] * 3
     assert before.epsilon < found.epsilon < 3 * EPSILON
     assert (found.status, found.delta) == ("proven", 1e-5)
+
+
+@pytest.mark.parametrize("exhibit", ["schema-4"], indirect=True)
+def test_a_run_file_with_a_key_of_another_version_is_refused_by_that_name(exhibit: Path) -> None:
+    path = exhibit / "run.toml"
+    path.write_text(path.read_text().replace("[audit]", "[audit]\nlater = 1"))
+    with pytest.raises(InputError, match=r"later (.|\n)* another version .* environment\.json"):
+        run_of_folder(exhibit)
 
 
 @pytest.mark.parametrize("exhibit", ["schema-1"], indirect=True)

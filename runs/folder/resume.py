@@ -301,7 +301,7 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
                 raise InputError(
                     f"for {name} the run was begun with {what} {begun.get(what)}, but the files "
                     f"there are now give {now.get(what)}; put the graph, the data and the version "
-                    "back that it was begun with"
+                    "(in environment.json) back that it was begun with"
                 )
 
 

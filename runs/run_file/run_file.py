@@ -197,7 +197,13 @@ def load_run_file(
     ask(values, notice)
     if any(text.partition("=")[0].strip() == _DENOISER for text in overrides):
         ask_of_attack(values, None)
-    found = _validated(values, where=str(path))
+    try:
+        found = _validated(values, where=str(path))
+    except InputError as error:
+        raise InputError(
+            f"{error}\nIf nobody changed {path.name}, another version of overhear wrote it, which "
+            "environment.json beside it names: use that one on this run"
+        ) from None
     check_after(path.parent, values, held)
     return found
 
