@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import overhear
 from overhear.privacy.errors import InputError
 from overhear.privacy.ledgers.ledger import read_ledger
 from overhear.privacy.ledgers.ledger_lines import READABLE
@@ -95,7 +96,13 @@ def test_an_earlier_run_goes_on_with_the_file_that_it_was_begun_with(
     with pytest.raises(InputError, match=r"\[training\] learning_rate=0.5 differs from"):
         resume_run(load_run_file(run_file, ["training.learning_rate=0.5"]), exhibit)
     before = read_ledger(exhibit / "ledger.jsonl")
-    resume_run(load_run_file(run_file), exhibit)
+    environment = exhibit / "environment.json"
+    environment.write_text(environment.read_text().replace('"0.1.0"', '"0.0.9"'))
+    said: list[str] = []
+    resume_run(load_run_file(run_file), exhibit, notice=said.append)
+    assert f"It was begun by overhear 0.0.9 and goes on by {overhear.__version__}." in said
+    versions = json.loads(environment.read_text())["packages"]
+    assert versions["overhear"] == f"0.0.9, after round 1 {overhear.__version__}"
     spent = read_ledger(exhibit / "ledger.jsonl")
     assert (before.numbers, spent.numbers) == ([0, 1, 2], [0, 1, 2, 2, 3])
     assert spent.schema == before.schema

@@ -362,7 +362,7 @@ def _view(found: Any, adjacency: Adjacency) -> PersonView:
     events: Counter[Event] = Counter()
     for one in found["events"]:
         if isinstance(one, Mapping) and "otherwise" not in one and one.get("coin") == 1.0:
-            one = {**one, "otherwise": None}
+            one = {**one, "otherwise": None}  # a lottery without its other side says too little
         _check_keys(one, _EVENT_KEYS | {"count"}, "an event")
         event = {key: one[key] for key in _EVENT_KEYS}
         events[_event(event)] += check_count(one["count"])

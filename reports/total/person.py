@@ -217,7 +217,7 @@ def sentences(total: PersonTotal) -> Iterator[str]:
         if run.unread is not None:
             yield (
                 f"{run.label} counts as an epsilon without a bound: this version cannot read "
-                f"{run.unread}. The version that wrote the line can."
+                f"{run.unread}. Begin a new ledger with the folder of that run to have its figure."
             )
     for name in total.named_twice:
         yield f"{name} stands in several ledgers, and is counted once."
