@@ -30,6 +30,7 @@ from ..runs.folder.records import Environment, Items, Stopped
 from ..runs.plan.schema import Planned, Recipients, SecondOpinion
 
 __all__ = [
+    "REPORT_SCHEMA",
     "About",
     "Hits",
     "Odds",
@@ -51,6 +52,10 @@ __all__ = [
     "report_schema",
     "total_schema",
 ]
+
+_ReportSchema = Literal[3]
+REPORT_SCHEMA: _ReportSchema = 3
+"""Of privacy.json; raised with every change of what it holds (tests/test_formats.py)."""
 
 
 class Tool(Described):
@@ -287,6 +292,8 @@ class PersonTotalRun(Described):
     """Released: more than was planned."""
     alone: NotNegative
     """Epsilon of the run by itself, at the delta of the total."""
+    unread: str | None = None
+    """Why its line cannot be read by this version; its epsilon counts as infinite then."""
 
 
 class PersonTotal(Described):
@@ -307,7 +314,7 @@ class PersonTotal(Described):
 class Report(Described):
     """The figures of one run, of one record of one agent, for every adversary."""
 
-    version: Annotated[Literal[2], Field(alias="schema")]
+    version: Annotated[_ReportSchema, Field(alias="schema")]
     tool: Tool
     made: str
     """When, in UTC."""
@@ -351,9 +358,9 @@ def report_schema() -> JsonSchemaValue:
     """JSON Schema (2020-12) of privacy.json.
 
     >>> report_schema()["properties"]["schema"]["const"]
-    2
+    3
     """
-    return schema_of(Report, "privacy.json of overhear, version 2")
+    return schema_of(Report, f"privacy.json of overhear, version {REPORT_SCHEMA}")
 
 
 def total_schema() -> JsonSchemaValue:

@@ -239,7 +239,7 @@ def sample_report() -> dict[str, Any]:
         "defended": (0.172, 7.64, -0.021),
     }
     return {
-        "schema": 2,
+        "schema": 3,
         "tool": {"name": "overhear", "version": "0.1.0"},
         "made": "2026-11-20T17:20:00Z",
         "run": {

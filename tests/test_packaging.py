@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 import overhear
 
@@ -43,6 +44,22 @@ def test_the_citation_has_what_its_format_requires() -> None:
     assert found["title"].removeprefix("Overhear: ") == (
         project["description"][0].lower() + project["description"][1:]
     )
+
+
+def test_the_version_is_that_of_the_newest_release_of_the_changelog() -> None:
+    """Or one after it, where something is not released; a run folder names the version."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    heads = re.findall(r"^## \[(.+?)\](.*)$", text, re.M)
+    version = Version(settings()["project"]["version"])
+    assert heads[0] == ("Unreleased", "")
+    assert [head for head in heads[1:] if not re.fullmatch(r" - \d{4}-\d\d-\d\d", head[1])] == []
+    released = [Version(name) for name, _ in heads[1:]]
+    assert released == sorted(released, reverse=True)
+    unreleased = text.partition("## [Unreleased]\n")[2].partition("\n## [")[0].strip()
+    if unreleased:
+        assert not released or version > released[0]
+    else:
+        assert version == released[0]
 
 
 def test_what_is_installed_is_this_version() -> None:

@@ -162,7 +162,7 @@ def person_rows(total: PersonTotal) -> list[dict[str, str]]:
         {
             "run": row.label,
             "whose records": row.whose,
-            "rounds": row.counted,
+            "rounds": row.counted if row.unread is None else "not known",
             "alone": bound(row.alone),
         }
         for row in total.runs

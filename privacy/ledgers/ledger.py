@@ -3,7 +3,7 @@
 One JSON object a line. The first line says what the run is; every other line is one round whose
 messages are about to leave. A crash between the two can only over-count.
 
-    {"schema": 3, ..., "chain": ...}                   the header, there as soon as the file is
+    {"schema": 4, ..., "chain": ...}                   the header, there as soon as the file is
     {"round": 41, "releases": [...], "chain": ...}     round 41 is about to be released; 0: start
      {"resumed_after": 40, "chain": ...}               the run went on from its state after round 40
      {"noise_tested": {...}, "chain": ...}             the noise of so many rounds passed its tests
@@ -37,6 +37,7 @@ from .ledger_lines import (
     LONGEST_LINE,
     READABLE,
     SCHEMA,
+    TESTS_NOISE,
     Chain,
     check_release,
     check_tested,
@@ -47,7 +48,7 @@ from .ledger_lines import (
 )
 
 _MARKS = (b' {"resumed_after": ', b' {"noise_tested": ')
-_OLD = b'{"schema": 2,'
+_OLD, _WITHOUT_DIGESTS = b'{"schema": 2,', b'{"schema": 1,'
 _WENT_ON = "it is cut off, and lines follow that no interruption leaves"
 
 
@@ -126,7 +127,7 @@ class Ledger:
 
     def _tested(self, noise_tested: Mapping[str, int] | None) -> dict[str, Any]:
         """What an entry says of it; nothing in a ledger that was begun without."""
-        if noise_tested is None or self._schema < SCHEMA:
+        if noise_tested is None or self._schema < TESTS_NOISE:
             return {}
         check_tested(noise_tested)
         return {"noise_tested": dict(noise_tested)}
@@ -155,6 +156,7 @@ class Spent:
 
     Attributes:
         header: the first line, without what only the file needs.
+        schema: the number of its format.
         entries: the rounds, in order; one that was cut off before a resumption has `torn`.
         torn: whether the last line was cut off, and nobody has gone on since.
         torn_round: the round that this line was about to announce, as told by its place.
@@ -167,6 +169,7 @@ class Spent:
     entries: Sequence[Mapping[str, Any]]
     torn: bool
     torn_round: int | None = None
+    schema: int = SCHEMA
     resumed_after: Sequence[int] = ()
     tested_rounds: int = 0
     tested_numbers: int = 0
@@ -205,7 +208,7 @@ def read_ledger(path: Path) -> Spent:
 
 def _read(file: BinaryIO, path: Path) -> Spent:
     chain = Chain()
-    header = _header(file, path, chain)
+    schema, header = _header(file, path, chain)
     entries: list[Mapping[str, Any]] = []
     resumed: list[int] = []
     tested = [{"rounds": 0, "numbers": 0}]  # each time that the run went on
@@ -244,6 +247,7 @@ def _read(file: BinaryIO, path: Path) -> Spent:
                 entries.append(found)
     return Spent(
         header=header,
+        schema=schema,
         entries=entries,
         torn=cut_off is not None,
         torn_round=following if cut_off is not None else None,
@@ -253,23 +257,25 @@ def _read(file: BinaryIO, path: Path) -> Spent:
     )
 
 
-def _header(file: BinaryIO, path: Path, chain: Chain) -> Mapping[str, Any]:
+def _header(file: BinaryIO, path: Path, chain: Chain) -> tuple[int, Mapping[str, Any]]:
     line = _next_line(file, path, 1, most=LONGEST_HEADER)
     body = chain.body(line, path=path, at=1)
-    if body is None:
+    if body is None and not line.startswith(_WITHOUT_DIGESTS):
         raise InputError(
-            f"{path} does not start with a header of schema {SCHEMA} that carries its digest; put "
-            "the ledger back as it was written, or start a new run in another folder"
+            f"{path} does not start with a header that carries its digest; put the ledger back as "
+            "it was written, or start a new run in another folder"
         )
     chain.add(line)
-    header = parsed(body, path=path, at=1)
+    header = {"schema": 1} if body is None else parsed(body, path=path, at=1)
     schema = header.pop("schema", None)
     if schema not in READABLE or isinstance(schema, bool | float):
         raise InputError(
-            f"{path} does not start with a header of schema {SCHEMA}, but of {str(schema)[:20]}; "
-            "use the version that wrote it"
+            f"{path} is of schema {str(schema)[:20]}, and this version reads {READABLE[0]} to "
+            f"{READABLE[-1]}: another version of overhear wrote it, which environment.json beside "
+            "it names. Report the run with that version; until then its rounds stay spent, and "
+            "count as an epsilon without a bound"
         )
-    return header
+    return schema, header
 
 
 def _next_line(file: BinaryIO, path: Path, at: int, *, most: int) -> bytes:

@@ -8,6 +8,10 @@ A line is a run; its views are the rounds as each adversary sees them, as an acc
 moved or cut off is found. It has no key: who rewrites every line, or takes the last ones away, is
 not found out.
 
+A ledger outlives the version that wrote it. A line whose digest is right, and that says what this
+version cannot read, is a run without a finite bound. So is a lottery of which the other side is
+missing, as it was in the first lines that were ever written.
+
 Composition needs that noise and batches of the runs were drawn apart, and that the numbers of every
 run were fixed before the first one released anything, or did not depend on what was released: a
 later run's data may. One adversary holds the views of all runs.
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +40,9 @@ from .ledger_lines import LONGEST_HEADER, Chain, damaged, parsed
 
 __all__ = ["PersonLedger", "PersonRun", "PersonView", "compose", "read_person_ledger"]
 
-SCHEMA = "person-1"
+SCHEMA = "person-1"  # raised with every change of a line (tests/test_formats.py)
+_SCHEMAS = re.compile(r"person-\d{1,9}")
+_USUAL_DELTA = 1e-5
 _LARGEST = 256 << 20  # bytes
 _MOST_RUNS = 10_000
 _RUN_KEYS = {"run", "label", "whose", "adjacency", "delta", "target", "counted", "views"}
@@ -76,7 +83,8 @@ class PersonRun:
         delta: of the run's own epsilon.
         target: the adversary that the run file names.
         counted: "planned", or "released" where rounds were released more often than planned.
-        views: by adversary.
+        views: by adversary; none of a run that cannot be read.
+        unread: why its line cannot be read by this version; epsilon is infinite then.
     """
 
     run: str
@@ -87,6 +95,7 @@ class PersonRun:
     target: str
     counted: str
     views: Mapping[str, PersonView]
+    unread: str = ""
 
     def entry(self) -> dict[str, Any]:
         """The line without its digest."""
@@ -116,10 +125,12 @@ class PersonLedger:
     Attributes:
         path: of the file.
         runs: in the order of the lines.
+        schema: the name of its format.
     """
 
     path: Path
     runs: Sequence[PersonRun]
+    schema: str = SCHEMA
 
     @staticmethod
     def add(path: Path, run: PersonRun) -> None:
@@ -136,6 +147,12 @@ class PersonLedger:
         """
         if path.exists():
             known = read_person_ledger(path)
+            if known.schema != SCHEMA:
+                raise InputError(
+                    f"{path} is of schema {known.schema}, which another version of overhear wrote, "
+                    f"and this one writes {SCHEMA}: add the run with that version, or begin a new "
+                    "ledger beside it; `overhear person` adds up several"
+                )
             for at, one in enumerate(known.runs, start=2):
                 if one.run == run.run:
                     raise InputError(
@@ -156,7 +173,7 @@ def read_person_ledger(path: Path) -> PersonLedger:
 
     Raises:
         FileNotFoundError: it is not there.
-        ValueError: a line was changed, moved or cut off, or says what no run does.
+        ValueError: a line was changed, moved or cut off.
 
     >>> import tempfile
     >>> from overhear.privacy.participation import poisson
@@ -172,7 +189,7 @@ def read_person_ledger(path: Path) -> PersonLedger:
     (['first'], 1.3297)
     """
     text = read_bounded(path, _LARGEST)
-    chain, runs = Chain(), list[PersonRun]()
+    chain, runs, schema = Chain(), list[PersonRun](), SCHEMA
     lines = text.splitlines(keepends=True)
     for at, line in enumerate(lines, start=1):
         body = chain.body(line, path=path, at=at)
@@ -182,7 +199,8 @@ def read_person_ledger(path: Path) -> PersonLedger:
         found = parsed(body, path=path, at=at)
         chain.add(line)
         if at == 1:
-            if found != {"schema": SCHEMA}:
+            schema = str(found.get("schema"))
+            if found.keys() != {"schema"} or not _SCHEMAS.fullmatch(schema):
                 raise InputError(
                     f'{path} is no person\'s ledger: its first line must be {{"schema": '
                     f'"{SCHEMA}"}}; make one with overhear person {path} --add DIR'
@@ -191,16 +209,16 @@ def read_person_ledger(path: Path) -> PersonLedger:
         if len(runs) >= _MOST_RUNS:
             raise InputError(f"{path} has more than {_MOST_RUNS} runs, and no more are added up")
         try:
-            runs.append(_run(found))
-        except (InputError, TypeError) as error:
-            raise damaged(path, at, str(error).rstrip(".")) from error
+            runs.append(_run(found, schema))
+        except (InputError, TypeError, ValueError) as error:
+            runs.append(_unread(found, path, at, str(error).rstrip(".")))
     if not lines:
         raise InputError(f"{path} is empty; a person's ledger begins with a line of its own")
     seen: dict[str, int] = {}
     for at, run in enumerate(runs, start=2):
         if (first := seen.setdefault(run.run, at)) != at:
             raise damaged(path, at, f"it is the run of line {first} again")
-    return PersonLedger(path=path, runs=tuple(runs))
+    return PersonLedger(path=path, runs=tuple(runs), schema=schema)
 
 
 def compose(runs: Sequence[PersonRun], adversary: str, *, delta: float | None = None) -> float:
@@ -212,7 +230,7 @@ def compose(runs: Sequence[PersonRun], adversary: str, *, delta: float | None = 
         delta: of the total; the smallest of the runs' by default.
 
     Returns:
-        Nats; infinite where a view has no finite bound.
+        Nats; infinite where a view has no finite bound, or a run cannot be read.
 
     Raises:
         ValueError: no runs, one that is there twice or has no such view, adjacencies that differ,
@@ -234,6 +252,10 @@ def compose(runs: Sequence[PersonRun], adversary: str, *, delta: float | None = 
             raise InputError(
                 f"the run of {one.label} is given twice, as {other.label}; name it once"
             )
+    if delta is not None:
+        check_delta(delta)
+    if any(run.unread for run in runs):
+        return math.inf
     of = {run.adjacency: run.label for run in runs}
     if len(of) > 1:
         each = ", ".join(f"{label}: {adjacency}" for adjacency, label in of.items())
@@ -272,13 +294,15 @@ def _written(event: Event) -> dict[str, Any]:
     }
 
 
-def _run(found: Mapping[str, Any]) -> PersonRun:
-    """A run from its line.
+def _run(found: Mapping[str, Any], schema: str) -> PersonRun:
+    """A run from its line, in a ledger of some schema.
 
     Raises:
         ValueError: what no run has.
         TypeError: a figure that is none.
     """
+    if schema != SCHEMA:
+        raise InputError(f"it is of schema {schema}, and this version reads {SCHEMA}")
     _check_keys(found, _RUN_KEYS, "a run")
     for key in ("run", "label", "whose", "target"):
         if not isinstance(found[key], str) or not found[key]:
@@ -304,6 +328,31 @@ def _run(found: Mapping[str, Any]) -> PersonRun:
     )
 
 
+def _unread(found: Mapping[str, Any], path: Path, at: int, why: str) -> PersonRun:
+    """A run of which a line says too little; what the line has of it is for the reader alone."""
+
+    def words(key: str, default: str) -> str:
+        said = found.get(key)
+        return said if isinstance(said, str) and said else default
+
+    try:
+        check_delta(delta := found.get("delta", _USUAL_DELTA))
+        adjacency = Adjacency(found.get("adjacency", Adjacency.ADD_OR_REMOVE_ONE))
+    except (InputError, TypeError, ValueError):
+        delta, adjacency = _USUAL_DELTA, Adjacency.ADD_OR_REMOVE_ONE
+    return PersonRun(
+        run=words("run", f"line {at} of {path.name}"),
+        label=words("label", f"line {at}"),
+        whose=words("whose", "not known"),
+        adjacency=adjacency,
+        delta=float(delta),
+        target=words("target", ""),
+        counted="planned",
+        views={},
+        unread=f"line {at} of {path}: {why}",
+    )
+
+
 def _view(found: Any, adjacency: Adjacency) -> PersonView:
     _check_keys(found, _VIEW_KEYS, "a view")
     if found["status"] not in _STATUSES:
@@ -312,6 +361,8 @@ def _view(found: Any, adjacency: Adjacency) -> PersonView:
         raise InputError("events must be a list")
     events: Counter[Event] = Counter()
     for one in found["events"]:
+        if isinstance(one, Mapping) and "otherwise" not in one and one.get("coin") == 1.0:
+            one = {**one, "otherwise": None}  # a lottery without its other side says too little
         _check_keys(one, _EVENT_KEYS | {"count"}, "an event")
         event = {key: one[key] for key in _EVENT_KEYS}
         events[_event(event)] += check_count(one["count"])

@@ -31,8 +31,8 @@ from ...runs.run_file.run_file import RunFile, load_run_file
 from ..judgement.facts import Facts, facts_of_report
 from ..judgement.policy import Policy
 from ..plain_text import plain
-from ..schema import Report
-from .collect import SCHEMA, collect
+from ..schema import REPORT_SCHEMA, Report
+from .collect import collect
 
 __all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"]
 
@@ -196,10 +196,10 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON; write it with `overhear report {folder}`") from error
     version = held.get("schema") if isinstance(held, dict) else None
-    if isinstance(version, int) and version < SCHEMA:
+    if isinstance(version, int) and version != REPORT_SCHEMA:
         raise InputError(
-            f"{path} is of version {version}, and this program reads version {SCHEMA}; write it "
-            f"again with `overhear report {folder}`"
+            f"{path} is of version {version}, and this program reads version {REPORT_SCHEMA}; "
+            f"write it again with `overhear report {folder}`"
         )
     # As the fresh one would be read back: tuples are lists.
     place = first_difference(held, json.loads(json.dumps(fresh)))

@@ -7,7 +7,6 @@ import importlib.metadata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import SHOWN, write_durably
@@ -42,13 +41,12 @@ from ...training.exposure.events import accounted
 from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
 from ..judgement.remedies import fixes_of_run, rounds_within
-from ..schema import About, Released, Report, Reproduce, Run, Tool
+from ..schema import REPORT_SCHEMA, About, Released, Report, Reproduce, Run, Tool
 from ..total.total import total_of_runs
 from .html import render
 from .risk import risk_by_adversary
 from .run_facts import course, run_facts, traffic, utility
 
-SCHEMA: Literal[2] = 2
 _POINTS = 12  # of epsilon by round
 _LARGEST_PICTURE, _LONG = 64 << 20, 8 << 30  # bytes of a picture, and of any other file
 
@@ -134,7 +132,7 @@ def collect(
     ledger, items = _ledger(plan, spent), _items(config, spent)
     limit, graph = plan.target.epsilon, built.setting.graph
     report = Report(
-        version=SCHEMA,
+        version=REPORT_SCHEMA,
         tool=Tool(name="overhear", version=importlib.metadata.version("overhear")),
         made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         run=run,

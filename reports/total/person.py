@@ -152,7 +152,7 @@ def person_total(
     epsilon = compose(every, who, delta=delta)
     status = next(
         (s for s in ("no protection", "cannot be expressed", "heuristic")
-         if any(run.views[who].status == s for run in every)),
+         if any(run.views[who].status == s for run in every if who in run.views)),
         "proven",
     )  # fmt: skip
     if math.isinf(epsilon) and status in ("heuristic", "proven"):
@@ -164,7 +164,7 @@ def person_total(
             "adversary": who,
             "epsilon": epsilon,
             "delta": least,
-            "adjacency": every[0].adjacency.value,
+            "adjacency": min(every, key=lambda run: run.unread != "").adjacency.value,
             "status": status,
             "runs": [
                 PersonTotalRun.model_validate(
@@ -174,6 +174,7 @@ def person_total(
                         "whose": plain(run.whose, most=None),
                         "counted": run.counted,
                         "alone": compose([run], who, delta=least),
+                        **({"unread": plain(run.unread, most=None)} if run.unread else {}),
                     }
                 )
                 for run in every
@@ -186,14 +187,14 @@ def person_total(
 def _common_target(runs: Sequence[PersonRun]) -> str:
     if not runs:
         raise InputError("the ledgers hold no run; add one with overhear person LEDGER --add DIR")
-    targets = {run.target: run.label for run in runs}
+    targets = {run.target: run.label for run in runs if not run.unread}
     if len(targets) > 1:
         each = ", ".join(f"{label}: {name}" for name, label in targets.items())
         raise InputError(
             f"runs name different adversaries ({each}), and one adversary holds all views: give "
             "the one that sees both with --adversary"
         )
-    return runs[0].target
+    return next(iter(targets), EAVESDROPPER.name)
 
 
 def sentences(total: PersonTotal) -> Iterator[str]:
@@ -212,6 +213,12 @@ def sentences(total: PersonTotal) -> Iterator[str]:
         f"Over {count} {'run' if count == 1 else 'runs'} epsilon of the person against "
         f"{total.adversary} is {shown} at delta {small(total.delta)} ({total.adjacency})."
     )
+    for run in total.runs:
+        if run.unread is not None:
+            yield (
+                f"{run.label} counts as an epsilon without a bound: this version cannot read "
+                f"{run.unread}. Begin a new ledger with the folder of that run to have its figure."
+            )
     for name in total.named_twice:
         yield f"{name} stands in several ledgers, and is counted once."
     yield (

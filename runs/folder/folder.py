@@ -198,7 +198,7 @@ def environment(device: str) -> Environment:
 
 
 def note_device(folder: Path, device: str, *, after: int, seeded: bool) -> str:
-    """Tell the environment of a run where it goes on; words for the reader if it moved.
+    """Tell the environment of a run where, and by which version, it goes on; words if it moved.
 
     Args:
         folder: of the run.
@@ -207,15 +207,22 @@ def note_device(folder: Path, device: str, *, after: int, seeded: bool) -> str:
         seeded: whether its noise comes from a seed for evaluations.
     """
     told = read_environment(folder / ENVIRONMENT)
+    ours = environment(device).packages["overhear"]
+    wrote, words = told.packages.get("overhear", ""), ""
+    if wrote.rsplit(" ", 1)[-1] != ours:
+        version = f"{wrote}, after round {after} {ours}" if wrote and after >= 0 else ours
+        told = told.model_copy(update={"packages": {**told.packages, "overhear": version}})
+        told.write(folder / ENVIRONMENT)
+        words = f"It was begun by overhear {wrote or 'unknown'} and goes on by {ours}. "
     before = told.device.rsplit(" ", 1)[-1]
     if before == "" or is_same_device(before, device):
-        return ""
+        return words.rstrip()
     text = device if after < 0 else f"{told.device}, after round {after} {device}"
     told.model_copy(update={"device": text}).write(folder / ENVIRONMENT)
     said = f"It was trained on {before} and goes on on {device}, which rounds otherwise"
     if seeded:
         said += " and draws other noise from the seed, so its models are not those of one device"
-    return f"{said}."
+    return f"{words}{said}."
 
 
 def tell_layout(folder: Path, layout: str, *, ranks: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from ...privacy.batches.drawing import Drawing
 from ...privacy.bounded import check_size
@@ -88,13 +89,26 @@ class Items(Described):
         return not self.tied and (self.source == "rows" or self.left_out > 0)
 
 
+def _with_reach(release: object) -> object:
+    if not isinstance(release, list):
+        return release
+    return (*release, None) if len(release) == 5 else tuple(release)
+
+
+_Release = Annotated[
+    tuple[NotNegative, Fraction, Count, Count, Count, Literal["sum", "ball"] | None],
+    BeforeValidator(_with_reach),
+]
+
+
 class ExposureFacts(Described):
     """What a record is exposed to by one adversary, at noise multiplier 1."""
 
     whole_run: bool
     """Whether all rounds are one release, in which none may repeat."""
-    releases: list[tuple[NotNegative, Fraction, Count, Count, Count, Literal["sum", "ball"]]]
-    """Joint sensitivity, sampling rate, rounds, contributions, first round and reach of each."""
+    releases: list[_Release]
+    """Joint sensitivity, sampling rate, rounds, contributions, first round and reach of each; a
+    ledger of schema 3 or less may not say the last."""
     records: list[Count] | None = None
     """Of one person in the batch of each release, where it is not one in all of them."""
     cohorts: list[tuple[Fraction, Count]] | None = None
@@ -129,7 +143,7 @@ class ExposureFacts(Described):
         )
 
     def figures(self) -> dict[str, float]:
-        """Each figure by its words.
+        """Each figure by its words; NaN where the ledger does not say it.
 
         >>> facts = ExposureFacts(whole_run=False, releases=[(1.5, 0.02, 200, 3, 1, "sum")])
         >>> facts.figures()["joint_sensitivity of release 1"]
@@ -143,7 +157,8 @@ class ExposureFacts(Described):
             *figures, reach = release
             names = zip(Release._fields[: len(figures)], figures, strict=True)
             found |= {f"{name} of release {at}": figure for name, figure in names}
-            found[f"release {at} stays in a ball"] = Reach(reach) is Reach.BALL
+            known = math.nan if reach is None else Reach(reach) is Reach.BALL
+            found[f"release {at} stays in a ball"] = known
         for at, held in enumerate(self.records or [], start=1):
             found[f"records of release {at}"] = held
         for at, (rate, several) in enumerate(self.cohorts or (), start=1):
@@ -285,8 +300,10 @@ def header_of(spent: Spent) -> LedgerHeader:
     return LedgerHeader.parse(
         as_text(spent.header),
         refusal=lambda at, what: (
-            f"the ledger's header cannot be read at {at}: {what}; put the ledger back as it was "
-            "written"
+            f"the ledger's header, of schema {spent.schema}, cannot be read at {at}: {what}. Its "
+            "digest is right, so another version of overhear wrote it, which environment.json "
+            "names: report the run with that version; until then its rounds stay spent, and count "
+            "as an epsilon without a bound"
         ),
     )
 

@@ -301,7 +301,7 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
                 raise InputError(
                     f"for {name} the run was begun with {what} {begun.get(what)}, but the files "
                     f"there are now give {now.get(what)}; put the graph, the data and the version "
-                    "back that it was begun with"
+                    "(in environment.json) back that it was begun with"
                 )
 
 
@@ -310,9 +310,11 @@ def _costs(exposure: ExposureFacts | None) -> dict[str, float]:
 
 
 def _is_close(begun: float | None, now: float | None) -> bool:
-    """Whether two figures are equal but for the rounding of another machine."""
+    """Whether two figures are equal but for the rounding of another machine, or one is not said."""
     if begun is None or now is None:
         return False
+    if math.isnan(begun):
+        return True
     return math.isclose(begun, now, rel_tol=1e-9, abs_tol=1e-12)
 
 

@@ -197,7 +197,13 @@ def load_run_file(
     ask(values, notice)
     if any(text.partition("=")[0].strip() == _DENOISER for text in overrides):
         ask_of_attack(values, None)
-    found = _validated(values, where=str(path))
+    try:
+        found = _validated(values, where=str(path))
+    except InputError as error:
+        raise InputError(
+            f"{error}\nIf nobody changed {path.name}, another version of overhear wrote it, which "
+            "environment.json beside it names: use that one on this run"
+        ) from None
     check_after(path.parent, values, held)
     return found
 
@@ -256,7 +262,8 @@ def run_file_schema(*, algorithms: bool = True) -> JsonSchemaValue:
 def check_same(config: RunFile, path: Path) -> None:
     """The run file must be that of the run; the first key that differs is named.
 
-    What a round costs does not depend on where it is computed.
+    What a round costs does not depend on where it is computed. A default of a table that training
+    does not read may be another one today: the folder keeps what it was then.
 
     Args:
         config: with which it is to go on.
@@ -268,16 +275,18 @@ def check_same(config: RunFile, path: Path) -> None:
     kept = load_run_file(path, of_folder=True)
     where = config.training.model_copy(update={"device": kept.training.device})
     config = config.model_copy(update={"training": where})
-    if config == kept:
-        return
+    unread = {"attack": config.default_attack(), "audit": AuditTable(), "report": None}
     for table in type(config).model_fields:
         mine, theirs = (getattr(run, table) for run in (config, kept))
         given, held = ({} if t is None else t.entries() for t in (mine, theirs))
+        default = unread.get(table)
+        usual = {} if default is None else default.entries()
         for key in [*given, *(k for k in held if k not in given)]:
+            if table in unread and given.get(key) == usual.get(key):
+                continue
             if given.get(key) != held.get(key):
                 raise InputError(
                     f"[{table}] {key}={given.get(key)!r} differs from {held.get(key)!r} in "
                     f"{path}; a run is continued as it was begun, so give that file, or choose "
                     "another folder for a new run"
                 )
-    raise InputError(f"the run file differs from {path}; give that file")

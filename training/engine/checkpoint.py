@@ -23,7 +23,9 @@ from ...privacy.bounded import check_safetensors
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 
-_ROUND, _SUM = "round", "sha256"
+_ROUND, _SUM, _FORMAT = "round", "sha256", "format"
+FORMAT = "1"
+"""Raised with every change of what a checkpoint holds; one that names none is of the first."""
 
 
 class BrokenCheckpoint(InputError):
@@ -64,7 +66,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         7
     """
     state = {name: value.detach().cpu().contiguous() for name, value in checkpoint.state.items()}
-    facts = {**checkpoint.facts, _ROUND: str(checkpoint.round)}
+    facts = {**checkpoint.facts, _ROUND: str(checkpoint.round), _FORMAT: FORMAT}
     write_durably(path, save(state, metadata={**facts, _SUM: _sum(state, facts)}))
 
 
@@ -73,6 +75,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         BrokenCheckpoint: it is not what was written, or nothing says that it is.
+        ValueError: another version wrote it.
     """
     try:
         check_safetensors(path)
@@ -88,6 +91,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise BrokenCheckpoint(f"{path} carries no checksum, so it may be damaged")
     if said != _sum(state, facts):
         raise BrokenCheckpoint(f"{path} does not match its checksum; it is damaged")
+    if (found := facts.pop(_FORMAT, "1")) != FORMAT:
+        raise InputError(
+            f"{path} is of format {found}, and this version reads {FORMAT}: another version of "
+            "overhear wrote it, which environment.json of the run names; continue with that one"
+        )
     return Checkpoint(round=int(facts.pop(_ROUND)), state=state, facts=facts)
 
 

@@ -372,7 +372,7 @@ def test_a_graph_file_that_became_another_graph_is_refused(
     before = everything(out)
     said = (
         r"for eavesdropper the run was begun with joint_sensitivity of release 1 2\.0, but .* "
-        r"give 1\.73.*; put the graph, the data and the version back"
+        r"give 1\.73.*; put the graph, the data and the version \(in environment.json\) back"
     )
     with pytest.raises(ValueError, match=said):
         resume_run(config, out)
