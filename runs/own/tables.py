@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,27 +88,21 @@ def calls_of(
     tables: Mapping[str, object],
     keys: Sequence[tuple[str, str]] = OWN_KEYS,
     *,
-    ours: Mapping[str, Collection[str]],
+    handed: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
 ) -> list[Call]:
     """The names of one's own in the tables of a run file, with what is handed to them.
 
     Args:
         tables: of the run file.
         keys: where names may stand.
-        ours: by table the keys that are not handed to what stands at `name`.
+        handed: by table, what of its values is handed to what stands at `name`.
     """
     found = []
     for table, key in keys:
         held = tables.get(table)
-        value = held.get(key) if isinstance(held, Mapping) else None
-        if not isinstance(held, Mapping) or not isinstance(value, str) or not is_own(value):
-            continue
-        options = {}
-        if table in ours and key == "name":
-            given = held.get("options", {}) if "options" in ours[table] else {}
-            options = {k: v for k, v in held.items() if k not in ours[table]}
-            options |= dict(given) if isinstance(given, Mapping) else {"options": given}
-        found.append(Call(key=f"[{table}] {key}", name=value, options=options))
+        if isinstance(held, Mapping) and isinstance(value := held.get(key), str) and is_own(value):
+            options = handed[table](held) if table in handed and key == "name" else {}
+            found.append(Call(key=f"[{table}] {key}", name=value, options=options))
     return found
 
 

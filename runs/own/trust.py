@@ -41,6 +41,7 @@ __all__ = [
     "check_path",
     "is_foreign",
     "is_of_folder",
+    "say_of",
     "trusting",
     "vouch",
 ]
@@ -117,8 +118,7 @@ def ask(
     _FOREIGN.difference_update(paths)
     for call in calls:
         take_as_asked(call.name)
-    if notice is not None:
-        say_of(calls, notice)
+    say_of(calls, notice)
 
 
 def is_foreign(path: NamedPath) -> bool:
@@ -145,7 +145,7 @@ def check_path(folder: Path, path: NamedPath) -> None:
     data = os.environ.get(_ENVIRONMENT_ROOT)
     roots = [folder, Path.cwd(), *([Path(data)] if data else [])]
     with suppress(RuntimeError):  # of a home that nobody has
-        if leads_inside(Path(value).expanduser(), *roots):
+        if all(leads_inside(one, *roots) for one in (Path(value), Path(value).expanduser())):
             return
     raise InputError(
         f"{folder}: {key}={value!a} leads out of the folder and of the working directory, and "
@@ -181,8 +181,10 @@ def check_of_attack(folder: Path, call: Call) -> None:
     )
 
 
-def say_of(calls: Iterable[Call], notice: Callable[[str], None]) -> None:
+def say_of(calls: Iterable[Call], notice: Callable[[str], None] | None) -> None:
     """Say which files calls are about to run."""
+    if notice is None:
+        return
     told: dict[str, None] = {}
     for call in calls:
         if not call.is_code:

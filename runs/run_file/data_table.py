@@ -119,10 +119,15 @@ class DataTable(Table):
     """Arguments of your own function; every other key of the table is one of them."""
 
     @classmethod
-    def ours(cls) -> frozenset[str]:
-        """The keys that a function of the user is not handed."""
-        made = {key for key, at in cls.belongs.items() if at[1] == _MADE}
-        return frozenset(cls.model_fields.keys() - made)
+    def handed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What of a table's values a function of the user is handed: keys that are nobody's."""
+        given = values.get("options", {})
+        own = {key: value for key, value in values.items() if key not in cls._known()}
+        return {**given, **own} if isinstance(given, Mapping) else {**own, "options": given}
+
+    @classmethod
+    def _known(cls) -> set[str]:
+        return cls.model_fields.keys() - {k for k, at in cls.belongs.items() if at[1] == _MADE}
 
     @model_validator(mode="before")
     @classmethod
@@ -130,11 +135,9 @@ class DataTable(Table):
         """Put the keys that are nobody's aside, where a function of the user may take them."""
         if not isinstance(values, Mapping) or not is_own(str(values.get("name", ""))):
             return values
-        known = cls.ours()
-        own = {key: value for key, value in values.items() if key not in known}
-        kept = {key: value for key, value in values.items() if key in known}
-        given = kept.get("options", {})
-        return {**kept, "options": {**given, **own}} if isinstance(given, Mapping) else kept
+        kept = {key: value for key, value in values.items() if key in cls._known()}
+        is_table = isinstance(kept.get("options", {}), Mapping)
+        return {**kept, "options": cls.handed(values)} if is_table else kept
 
     def _idle(self, key: str) -> bool:
         if self.belongs[key][0] == "name" and is_own(self.name):

@@ -70,8 +70,6 @@ __all__ = [
 
 
 _RUN = "run.toml"
-# What is handed to nobody else: not to what [data] or [algorithm] names.
-_OURS = {"data": DataTable.ours(), "algorithm": frozenset(AlgorithmTable.model_fields)}
 
 
 class RunFile(Table):
@@ -240,17 +238,16 @@ def _of_folder(
     notice: Callable[[str], None] | None,
 ) -> RunFile:
     values = _values(path)
-    written = named_paths(values)
     merge_overrides(values, overrides)
-    paths = named_paths(values)
-    ask([], [one for one in paths if one not in written])
-    for one in paths:
+    given = {text.partition("=")[0].strip() for text in overrides}  # which is the user's
+    for one in named_paths(values):
+        if one[0].removeprefix("[").replace("] ", ".") in given:
+            ask([], [one])
         check_path(folder.path, one)
     calls = _calls(values)
     held = check_before(folder.path, calls)
-    if notice is not None:
-        say_of(calls, notice)
-    if any(text.partition("=")[0].strip() == "attack.denoiser" for text in overrides):
+    say_of(calls, notice)
+    if "attack.denoiser" in given:
         ask(_calls(values, ATTACK_KEYS))
     found = validated(values, where=str(path))
     check_after(folder.path, calls, held)
@@ -269,7 +266,8 @@ def _values(path: Path) -> dict[str, object]:
 
 
 def _calls(values: Mapping[str, object], keys: Sequence[tuple[str, str]] = OWN_KEYS) -> list[Call]:
-    return calls_of(values, keys, ours=_OURS)
+    handed = {"data": DataTable.handed, "algorithm": AlgorithmTable.handed}
+    return calls_of(values, keys, handed=handed)
 
 
 def named_paths(values: Mapping[str, object]) -> list[NamedPath]:

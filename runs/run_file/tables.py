@@ -211,6 +211,11 @@ class AlgorithmTable(Table):
     form: Literal["repaired", "published"] = "repaired"
     """Repaired so that its privacy can be proven, or as published; no effect where these agree."""
 
+    @classmethod
+    def handed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What of the table's values an algorithm is handed: its hyper-parameters."""
+        return {key: value for key, value in values.items() if key not in cls.model_fields}
+
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
         from ...training.own.names import is_own

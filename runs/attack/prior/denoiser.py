@@ -12,7 +12,7 @@ from ....privacy.errors import InputError
 from ....training.own.names import own_object
 from ...own.sources import sources_of
 from ...own.tables import Call
-from ...own.trust import ask, check_of_attack
+from ...own.trust import ask, check_of_attack, say_of
 
 __all__ = ["KEY", "Own", "own_denoiser"]
 
@@ -51,7 +51,9 @@ def own_denoiser(
     call = Call(key=KEY, name=name)
     if folder is not None:
         check_of_attack(folder, call)
-    ask([call], notice=notice)
+        say_of([call], notice)
+    else:
+        ask([call], notice=notice)
     found = own_object(name, key=KEY)
     if not callable(found):
         raise InputError(

@@ -170,7 +170,7 @@ def test_no_file_is_executed_but_the_pinned_and_as_it_was_digested(pins):
     with pinned(held), pytest.raises(InputError, match=r"beside.py \(sha256 .* no pin names it"):
         own_object("defines:net", key="[model] name")
     inner = {"pack/inner.py": hashlib.sha256(evil.encode()).hexdigest()}
-    with pinned(inner), pytest.raises(InputError, match="pack/__init__.py"):
+    with pinned(inner), pytest.raises(InputError, match=r"pack/__init__\.py"):
         own_object("pack.inner:net", key="[model] name")
     with pinned(held), pytest.raises(InputError, match="math' has no source"):
         own_object("math:sqrt", key="[model] name")
