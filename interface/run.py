@@ -125,7 +125,8 @@ class Run:
 
     Args:
         folder: as `train` or `overhear train` left it. Code that its run file names is imported
-            only if this process named it already, or within `overhear.runs.own.trust.trusting`.
+            only if this process named it already with the same options, or within
+            `overhear.runs.own.trust.trusting`.
         objects: data, model, algorithm or loss of a run that was trained with objects in the place
             of names, in a process that did not train it; others than these are refused.
 

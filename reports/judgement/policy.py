@@ -33,6 +33,7 @@ __all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_of", "p
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 UnitName = Literal["record", "user", "agent", "client"]
+KeyName = Literal["data.name", "model.name", "model.loss", "algorithm.name", "attack.denoiser"]
 DeclaredName = Literal["checked", "trusted"]
 AdjacencyName = Literal["add-or-remove-one", "zero-out", "replace-one"]
 _USUAL_DELTA = 1e-5
@@ -184,7 +185,7 @@ class Evidence(Table):
 class CodeName(Table):
     """A name of [code], as a run file may say it."""
 
-    key: Literal["data.name", "model.name", "model.loss", "algorithm.name", "attack.denoiser"]
+    key: KeyName
     """Where it may stand."""
     name: str
     """What may stand there, such as "mine:net"; its own file must define it."""
@@ -291,6 +292,9 @@ _DEMANDS = {
     "evidence": "be a table; write it as [evidence]",
     "code": "be a table; write it as [code]",
     "names": 'be tables such as {key = "model.name", name = "mine:net", options = {}}',
+    "key": f"be one of {', '.join(get_args(KeyName))}",
+    "name": 'be the name of a run file, such as "mine:net"',
+    "options": "be a table of what the run file hands to it, such as {decay = 0.5}",
     "allow": 'be SHA-256 by path, such as {"mine.py" = "4f2a..."}, each of 64 digits 0-9 and a-f',
     "adversary": "be a string",
     "epsilon": "be a finite number greater than 0",
@@ -327,8 +331,10 @@ def _sentence(details: ErrorDetails) -> str:
     if kind == "value_error":
         return f"{place}{stated(details)}"
     if key == "names" and len(loc) > 3:
-        wrong = f"names number {int(loc[2]) + 1}: {plain(str(loc[3]))} is wrong or missing"
-        return f"{place}{wrong}; names must {_DEMANDS[key]}"
+        at, inner = f"names number {int(loc[2]) + 1}", str(loc[3])
+        if inner not in _DEMANDS:
+            return f"{place}{at}: {plain(inner)} is unknown; names must {_DEMANDS[key]}"
+        return f"{place}{at}: {inner} must {_DEMANDS[inner]}"
     if key == "max_tpr_at" and len(loc) > 3:  # of one of its two rates
         unknown = f"{key}.{plain(str(loc[3]))} is not one of its two rates: {key}"
         wrong = f"{key}.{loc[3]} must {_DEMANDS[str(loc[3])]}" if loc[3] in ("tpr", "fpr") else ""

@@ -222,6 +222,7 @@ for name, to in (
     HOSTILE[f"link {name}"] = link(name, to)
 
 
+@pytest.mark.some_quick(16)
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_folder_runs_nothing_and_writes_nothing_elsewhere(evil, case, capsys):
     HOSTILE[case](evil)
@@ -340,6 +341,7 @@ OPENS = {
 OPENS_NONE = {"budget", "demo", "invert", "new", "schema"}
 
 
+@pytest.mark.some_quick(8)
 @pytest.mark.parametrize("case", OPENS)
 def test_every_command_opens_a_folder_as_a_stranger_s(evil, case, capsys):
     Path("sweep.toml").write_text('base = "run.toml"\nseeds = 1\n[grid]\n"training.rounds" = [1]\n')
