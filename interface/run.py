@@ -17,7 +17,7 @@ from ..runs.folder.records import MetricsLine
 from ..runs.numbers import bound, small
 from ..runs.plan.plan import Plan, make_plan
 from ..runs.run_file.build import build
-from ..runs.run_file.run_file import RunFile, load_run_file
+from ..runs.run_file.run_file import ForeignFolder, RunFile
 from ..training.own.objects import give
 from .results.attacked import AttackResult, attack_of_folder
 from .results.audited import AuditResult, audit_of_folder
@@ -125,7 +125,8 @@ class Run:
 
     Args:
         folder: as `train` or `overhear train` left it. Code that its run file names is imported
-            only if this process named it already, or within `overhear.runs.own.trust.trusting`.
+            only if this process named it already with the same options, or within
+            `overhear.runs.own.trust.trusting`.
         objects: data, model, algorithm or loss of a run that was trained with objects in the place
             of names, in a process that did not train it; others than these are refused.
 
@@ -147,13 +148,14 @@ class Run:
                     f"{', '.join(_OBJECTS)}"
                 )
             give(value, key=_OBJECTS[name])
+        ForeignFolder(self.folder)
         run_folder.require(self.folder, run_folder.RUN)
         run_folder.require(self.folder, run_folder.LEDGER)
 
     @cached_property
     def config(self) -> RunFile:
         """The run file that was trained."""
-        return load_run_file(self.folder / run_folder.RUN, of_folder=True)
+        return ForeignFolder(self.folder).run_file()
 
     @cached_property
     def plan(self) -> Plan:
@@ -240,7 +242,7 @@ class Run:
         from ..runs.own.trust import trusting
 
         wanted = policy_of(policy) if isinstance(policy, Mapping) else load_policy(policy)
-        with trusting(pins=wanted.code.allow):
+        with trusting(pins=wanted.code.allow, calls=wanted.code.calls):
             run = read_checked_run(self.folder)
             facts = run.facts_for(wanted)
         return Checked(decide(wanted, facts, fixes=limit_fixes(run.config, run.spent)))

@@ -50,7 +50,7 @@ def check(
 
         unfinished(junit, suite=str(folder))
     wanted = load_policy(policy)
-    trust(trust_code, pins=wanted.code.allow)
+    trust(trust_code, pins=wanted.code.allow, calls=wanted.code.calls)
     decision = _decided(folder, wanted)
     if junit is not None:
         from ...reports.document.junit import write_junit

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .completion import overrides
+
+if TYPE_CHECKING:
+    from ...runs.own.tables import Call
 
 __all__ = ["Device", "Folder", "Json", "Overrides", "RunPath", "TrustCode", "trust"]
 
@@ -35,19 +38,20 @@ Overrides = Annotated[
 TrustCode = Annotated[
     bool,
     typer.Option(
-        "--trust-code", help="Run the code that DIR names; read DIR/sources before you do."
+        "--trust-code", help="Run the code that DIR names; read its run.toml and sources before."
     ),
 ]
 
 
-def trust(code: bool, *, pins: Mapping[str, str] | None = None) -> None:
+def trust(code: bool, *, pins: Mapping[str, str] | None = None, calls: Iterable[Call] = ()) -> None:
     """Run code that folders name, until the command ends.
 
     Args:
         code: any of it.
         pins: SHA-256 by path of what is run all the same.
+        calls: what of it folders may name, with which options.
     """
     if code or pins:
         from ...runs.own.trust import vouch
 
-        vouch(pins=None if code else pins)
+        vouch(pins=None if code else pins, calls=calls)

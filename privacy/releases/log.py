@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from ..bounded import check_size
 from ..errors import InputError
+from ..inside import check_links
 from ..ledgers.ledger_lines import (
     LONGEST_LINE,
     Chain,
@@ -155,6 +156,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
+            check_links(path)
             inside = sorted(path.glob(_PATTERN))
             if not inside:
                 raise InputError(f"{path} holds no {_PATTERN}, the logs of releases; name a file")

@@ -27,7 +27,7 @@ from ...runs.folder.signature import check_signature
 from ...runs.folder.sums import check_sums
 from ...runs.plan.plan import Plan
 from ...runs.plan.second_traces import second_traces
-from ...runs.run_file.run_file import RunFile, load_run_file
+from ...runs.run_file.run_file import ForeignFolder, RunFile
 from ..judgement.facts import Facts, facts_of_report
 from ..judgement.policy import Policy
 from ..plain_text import plain
@@ -103,8 +103,10 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
         FileNotFoundError: no run is in the folder.
         ValueError: its files were changed, do not belong together, or cannot be read.
     """
+    opened = ForeignFolder(folder)
     check_sums(folder)
-    config = load_run_file(run_folder.require(folder, run_folder.RUN), of_folder=True)
+    run_folder.require(folder, run_folder.RUN)
+    config = opened.run_file()
     _check_closed(folder)
     for name in run_folder.attack_files(folder):
         read_evidence(folder / name, Attack)

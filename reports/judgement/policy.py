@@ -3,7 +3,7 @@
     schema = 1
     [[limits]]   an adversary, its epsilon and delta, unit and adjacency; one table for each limit
     [evidence]   the audit, the attacks, the second opinion and the complete run that are asked for
-    [code]       the SHA-256 of files of the user's own that may be run
+    [code]       the SHA-256 of files of the user's own that may be run, and what is called of them
 
 Unknown keys are refused: a misspelt limit must not pass for no limit.
 """
@@ -23,6 +23,7 @@ from ...privacy.errors import InputError
 from ...privacy.goal import Goal
 from ...privacy.participation import MOST_RECORDS
 from ...privacy.releases.fields import SERVER
+from ...runs.own.tables import Call
 from ...runs.run_file.problems import did_you_mean, stated
 from ...runs.run_file.tables import PresetName, Table
 from ...runs.run_file.toml import read_toml
@@ -32,6 +33,7 @@ __all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_of", "p
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 UnitName = Literal["record", "user", "agent", "client"]
+KeyName = Literal["data.name", "model.name", "model.loss", "algorithm.name", "attack.denoiser"]
 DeclaredName = Literal["checked", "trusted"]
 AdjacencyName = Literal["add-or-remove-one", "zero-out", "replace-one"]
 _USUAL_DELTA = 1e-5
@@ -184,11 +186,33 @@ class Evidence(Table):
         return self.membership or self.membership_tpr_at_1_percent is not None
 
 
+class CodeName(Table):
+    """A name of [code], as a run file may say it."""
+
+    key: KeyName
+    """Where it may stand."""
+    name: str
+    """What may stand there, such as "mine:net"; its own file must define it."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """What the run file hands to it, all of it: arguments, or hyper-parameters."""
+
+
 class Code(Table):
     """[code]: which code of the user's own may be run to compute a run's figures anew."""
 
     allow: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = Field(default_factory=dict)
     """SHA-256 of each file, by its path; of an installed module by its name."""
+    names: Annotated[tuple[CodeName, ...], Field(strict=False)] = ()
+    """What of these files a run file may name, and with which options."""
+
+    @property
+    def calls(self) -> list[Call]:
+        """The names, as run files call them."""
+        found = []
+        for one in self.names:
+            table, _, key = one.key.partition(".")
+            found.append(Call(key=f"[{table}] {key}", name=one.name, options=one.options))
+        return found
 
 
 class Policy(Table):
@@ -271,6 +295,10 @@ _DEMANDS = {
     "limits": "be tables; write each as [[limits]]",
     "evidence": "be a table; write it as [evidence]",
     "code": "be a table; write it as [code]",
+    "names": 'be tables such as {key = "model.name", name = "mine:net", options = {}}',
+    "key": f"be one of {', '.join(get_args(KeyName))}",
+    "name": 'be the name of a run file, such as "mine:net"',
+    "options": "be a table of what the run file hands to it, such as {decay = 0.5}",
     "allow": 'be SHA-256 by path, such as {"mine.py" = "4f2a..."}, each of 64 digits 0-9 and a-f',
     "adversary": "be a string",
     "epsilon": "be a finite number greater than 0",
@@ -307,6 +335,11 @@ def _sentence(details: ErrorDetails) -> str:
         place, key = f"[{table}] ", str(loc[1])
     if kind == "value_error":
         return f"{place}{stated(details)}"
+    if key == "names" and len(loc) > 3:
+        at, inner = f"names number {int(loc[2]) + 1}", str(loc[3])
+        if inner not in _DEMANDS:
+            return f"{place}{at}: {plain(inner)} is unknown; names must {_DEMANDS[key]}"
+        return f"{place}{at}: {inner} must {_DEMANDS[inner]}"
     if key == "max_tpr_at" and len(loc) > 3:  # of one of its two rates
         unknown = f"{key}.{plain(str(loc[3]))} is not one of its two rates: {key}"
         wrong = f"{key}.{loc[3]} must {_DEMANDS[str(loc[3])]}" if loc[3] in ("tpr", "fpr") else ""

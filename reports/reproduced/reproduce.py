@@ -13,6 +13,7 @@ from pathlib import Path
 from ...privacy.bounded import read_text
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
+from ...privacy.inside import check_links
 from ...runs.stop import Stop
 from ...runs.sweep.sweep import Progress, run_sweep
 from ...runs.sweep.sweep_file import SWEEP, SweepFile
@@ -88,6 +89,7 @@ def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:
     """Refuse the folder of another reproduction, or of anything else."""
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; name a folder for the reproduction")
+    check_links(out)
     path = out / _DATA
     if path.is_file():
         try:

@@ -34,7 +34,7 @@ from ..folder.released import read_released
 from ..folder.sums import check_sums
 from ..run_file.build import Built, build
 from ..run_file.device import find_device
-from ..run_file.run_file import RunFile, load_run_file
+from ..run_file.run_file import ForeignFolder, RunFile
 from ..stop import Stop, tell
 from .entry import Aim, Planted, entry_of, save_pictures
 from .kept import Place, alone, asked_of, check_unrepeated, find_place, finished_attack, reopen
@@ -109,12 +109,13 @@ def _attack_run(
     stray = [text for text in overrides if not text.startswith("attack.")]
     if stray:
         raise InputError(f"set {stray[0]}: of a run that is over, [attack] alone can be changed")
+    opened = ForeignFolder(folder)
     reopen(folder)
     if name is None and not overrides:
         check_unrepeated(folder)
     check_sums(folder)
-    path = run_folder.require(folder, run_folder.RUN)
-    config, of_run_file = (load_run_file(path, o, of_folder=True) for o in (overrides, ()))
+    run_folder.require(folder, run_folder.RUN)
+    config, of_run_file = (opened.run_file(o) for o in (overrides, ()))
     own = own_denoiser(config.attack.denoiser, folder=folder, notice=tell)
     asked, of_run = asked_of(config), asked_of(of_run_file)
     place = find_place(folder, asked, of_run=of_run, name=name)
@@ -192,8 +193,8 @@ def attack_as_asked(folder: Path, overrides: Sequence[str] = ()) -> Attack | Non
     Raises:
         ValueError: it cannot be read.
     """
-    path = folder / run_folder.RUN
-    config, of_run_file = (load_run_file(path, o, of_folder=True) for o in (overrides, ()))
+    opened = ForeignFolder(folder)
+    config, of_run_file = (opened.run_file(o) for o in (overrides, ()))
     own_denoiser(config.attack.denoiser, folder=folder)
     asked, of_run = asked_of(config), asked_of(of_run_file)
     return finished_attack(folder, asked, of_run=of_run)

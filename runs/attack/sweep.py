@@ -21,7 +21,7 @@ from ..folder.run import train_run
 from ..folder.sums import check_sums
 from ..plan.sweep import combinations_of
 from ..run_file.device import find_device
-from ..run_file.run_file import RunFile, load_run_file
+from ..run_file.run_file import ForeignFolder, RunFile, load_run_file
 from ..stop import Stop, naming
 from .attack import attack_as_asked, attack_run
 
@@ -123,7 +123,7 @@ def _attacked(
 ) -> Attack:
     """The attack of one combination, from its folder as far as that goes."""
     kept = folder / run_folder.RUN
-    if kept.exists() and load_run_file(kept) != config:
+    if kept.exists() and ForeignFolder(folder).run_file() != config:
         raise FileExistsError(
             f"{folder} holds a run of another run file; give a new folder to --out"
         )

@@ -28,7 +28,7 @@ from ..plan.plan import make_plan
 from ..run_file.build import Built, build, missing_of
 from ..run_file.device import find_device
 from ..run_file.privacy_table import PrivacyTable
-from ..run_file.run_file import RunFile, load_run_file
+from ..run_file.run_file import ForeignFolder, RunFile
 from ..stop import NOTHING_KEPT, Stop
 from .aside import aside_name, finish, keep
 from .folder_checks import folder_checks
@@ -74,12 +74,13 @@ def audit_folder(
     """
     stop = stop or Stop()
     stop.note(NOTHING_KEPT)
+    opened = ForeignFolder(folder)
     check_sums(folder)
     path = run_folder.require(folder, run_folder.RUN)
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
-    config = load_run_file(path, overrides, of_folder=True)
+    config = opened.run_file(overrides)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
     held = folder / run_folder.AUDIT

@@ -32,7 +32,7 @@ from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
 from ..run_file.build import build, check_classes, check_poisson, statement_of
 from ..run_file.device import find_device
-from ..run_file.run_file import RunFile, load_run_file
+from ..run_file.run_file import ForeignFolder, RunFile
 from ..stop import NOTHING_KEPT, Stop
 from .aside import aside_name, finish, keep
 from .audit import check_auditable
@@ -105,9 +105,10 @@ def audit_last_model_of_folder(
     """
     stop = stop or Stop()
     stop.note(NOTHING_KEPT)
+    opened = ForeignFolder(folder)
     check_sums(folder)
     path = run_folder.require(folder, run_folder.RUN)
-    config = load_run_file(path, of_folder=True)
+    config = opened.run_file()
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
     held = folder / run_folder.LAST_MODEL

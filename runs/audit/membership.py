@@ -28,7 +28,7 @@ from ..folder.sums import check_sums
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
 from ..run_file.device import find_device
-from ..run_file.run_file import RunFile, load_run_file
+from ..run_file.run_file import ForeignFolder, RunFile
 from ..stop import NOTHING_KEPT, Stop
 from .aside import aside_name, finish, keep
 from .membership_told import Proof, exposed, told
@@ -107,9 +107,10 @@ def audit_membership(
     """
     asked, stop = wanted or Wanted(), stop or Stop()
     stop.note(NOTHING_KEPT)
+    opened = ForeignFolder(folder)
     check_sums(folder)
     path = run_folder.require(folder, run_folder.RUN)
-    config = load_run_file(path, of_folder=True)
+    config = opened.run_file()
     run_folder.require(folder, run_folder.LEDGER)
     if not run_folder.has_ended(folder):
         raise InputError(

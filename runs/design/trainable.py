@@ -24,7 +24,7 @@ from ...training.algorithms.remembering.strategy import (
 )
 from ...training.exposure.infinite import MOST_WORK, work_of
 from ...training.graphs.graph import Graph
-from ..run_file.run_file import RunFile, read_tables
+from ..run_file.run_file import RunFile, validated
 from ..run_file.toml import read_toml
 from .schema import Row
 
@@ -215,4 +215,4 @@ def run_file_with(config: RunFile, row: Row, *, epsilon: float) -> RunFile:
         kept = {k: v for k, v in privacy.items() if k not in ("epsilon", "noise_multiplier")}
         turns = {"participation": {"cycle": row.groups} if row.groups > 1 else "every"}
         values["privacy"] = {**kept, **turns, "epsilon": epsilon}
-    return read_tables(values, where=f"run file with {row.kind}")
+    return validated(values, where=f"run file with {row.kind}")

@@ -18,7 +18,7 @@ from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
-from ..run_file.run_file import RunFile, load_run_file
+from ..run_file.run_file import ForeignFolder, RunFile
 from . import folder as run_folder
 from .records import LedgerHeader, header_of
 from .released import read_released
@@ -65,8 +65,10 @@ def read_run(folder: Path) -> AccountedRun:
         FileNotFoundError: no run is in it, or one that released nothing.
         ValueError: its files were changed, do not belong together, or cannot be read.
     """
+    opened = ForeignFolder(folder)
     check_sums(folder)
-    config = load_run_file(run_folder.require(folder, run_folder.RUN), of_folder=True)
+    run_folder.require(folder, run_folder.RUN)
+    config = opened.run_file()
     spent = _spent(folder)
     check_records_file(folder, header_of(spent))
     built = build(config, device=torch.device("cpu"))  # where the run's own may not be there

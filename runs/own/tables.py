@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from ...training.own.names import is_own
 from ...training.own.objects import OBJECT, give
 
-__all__ = ["ATTACK_KEYS", "OWN_KEYS", "coded", "named", "names_of", "with_names"]
+__all__ = ["ATTACK_KEYS", "OWN_KEYS", "Call", "calls_of", "named", "names_of", "with_names"]
 
 OWN_KEYS = (("data", "name"), ("model", "name"), ("model", "loss"), ("algorithm", "name"))
 ATTACK_KEYS = (("attack", "denoiser"),)  # what a run is attacked with is no part of what it is
 
 
-def named(
-    tables: Mapping[str, object], keys: Sequence[tuple[str, str]] = OWN_KEYS
-) -> dict[str, str]:
-    """The names of one's own in the tables of a run file, by key.
-
-    Args:
-        tables: of the run file.
-        keys: where they may stand; by default all that say what the run is.
+def named(tables: Mapping[str, object]) -> dict[str, str]:
+    """The names of one's own in the tables of a run file that say what the run is, by key.
 
     >>> named({"model": {"name": "mine:net"}, "data": {"name": "digits"}})
     {'[model] name': 'mine:net'}
     """
     found = {}
-    for table, key in keys:
+    for table, key in OWN_KEYS:
         held = tables.get(table)
         value = held.get(key) if isinstance(held, Mapping) else None
         if isinstance(value, str) and is_own(value):
@@ -46,9 +43,67 @@ def names_of(config: object) -> dict[str, str]:
     return named(tables)
 
 
-def coded(names: Mapping[str, str]) -> dict[str, str]:
-    """Those of some names that are imported, and not given by Python."""
-    return {key: name for key, name in names.items() if not name.startswith(OBJECT)}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A name of one's own where it stands in a run file, with what the file hands to it."""
+
+    key: str
+    """Of the run file, such as "[data] name"."""
+    name: str
+    """Of the object."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of a data function, or hyper-parameters of an algorithm."""
+
+    @property
+    def line(self) -> str:
+        """The call as a policy names it, in TOML; equal calls have equal lines.
+
+        >>> Call(key="[data] name", name="mine:rows", options={"path": "a.npy", "test": True}).line
+        '{key = "data.name", name = "mine:rows", options = {"path" = "a.npy", "test" = true}}'
+        """
+        key = self.key.removeprefix("[").replace("] ", ".")
+        given = f", options = {_inline(self.options)}" if self.options else ""
+        return f"{{key = {json.dumps(key)}, name = {json.dumps(self.name)}{given}}}"
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the name is imported, and not given by Python."""
+        return not self.name.startswith(OBJECT)
+
+
+def _inline(value: object) -> str:
+    """A value of TOML in one line of ASCII."""
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_inline(str(k))} = {_inline(value[k])}" for k in sorted(value))
+        return f"{{{inside}}}"
+    if isinstance(value, str):
+        shown = (json.dumps(c) if ord(c) < 1 << 16 else f'"\\U{ord(c):08x}"' for c in value)
+        return '"' + "".join(one[1:-1] for one in shown).replace("\x7f", "\\u007f") + '"'
+    if isinstance(value, Sequence):
+        return f"[{', '.join(map(_inline, value))}]"
+    return str(value).lower() if isinstance(value, bool | float) else str(value)
+
+
+def calls_of(
+    tables: Mapping[str, object],
+    keys: Sequence[tuple[str, str]] = OWN_KEYS,
+    *,
+    handed: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
+) -> list[Call]:
+    """The names of one's own in the tables of a run file, with what is handed to them.
+
+    Args:
+        tables: of the run file.
+        keys: where names may stand.
+        handed: by table, what of its values is handed to what stands at `name`.
+    """
+    found = []
+    for table, key in keys:
+        held = tables.get(table)
+        if isinstance(held, Mapping) and isinstance(value := held.get(key), str) and is_own(value):
+            options = handed[table](held) if table in handed and key == "name" else {}
+            found.append(Call(key=f"[{table}] {key}", name=value, options=options))
+    return found
 
 
 def with_names(tables: Mapping[str, object]) -> dict[str, object]:

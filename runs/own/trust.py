@@ -1,10 +1,15 @@
 """Whether code that a run folder names may be run: somebody else may have written the folder.
 
 A run file that a user gives is a program of the user, and is run. The run.toml of a folder is data
-until somebody vouches for the code that it names: by `--trust-code`, by a policy that pins the
-SHA-256 of every file, or because the user of this process named the same code: then what would run
-is what the user's own folder holds, which is held against the run as well. All this is
-decided before anything is imported.
+until somebody vouches for the code that it names: by `--trust-code`; by a policy that pins the
+SHA-256 of every file, and names what of them is called with which options; or because the user of
+this process named the same code with the same options: then what would run is what the user's own
+folder holds, which is held against the run as well. All this is decided before anything is
+imported. A pin covers what its file defines (`training.own.defined`), and no file but the pinned is
+executed.
+
+Paths that a folder's run.toml names are read if they lie in the folder, in the working directory or
+below OVERHEAR_DATA, or if the user of this process named them.
 
 A figure of a report is computed anew from the step, not read off the ledger, whose header is the
 word of whoever wrote the folder: so reports, checks and totals need the code as audits do.
@@ -12,124 +17,181 @@ word of whoever wrote the folder: so reports, checks and totals need the code as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...privacy.errors import InputError
-from ...training.own.imports import digest_of, own_path_of
-from ...training.own.names import found_object, own_object, parsed_name
-from ...training.own.objects import OBJECT
+from ...privacy.inside import leads_inside
+from ...training.own.imports import digest_of, own_path_of, pin
+from ...training.own.names import own_object, parsed_name, take_as_asked
+from ...training.own.objects import keys_of
 from .sources import COPIES, SOURCES, Sources, check_sources, check_unchanged, read_sources
-from .tables import ATTACK_KEYS, OWN_KEYS, coded, named
+from .tables import Call
 
 __all__ = [
+    "NamedPath",
     "ask",
-    "ask_of_attack",
     "check_after",
     "check_before",
     "check_of_attack",
+    "check_path",
+    "is_foreign",
     "is_of_folder",
+    "say_of",
     "trusting",
     "vouch",
 ]
 
 
 _LEDGER = "ledger.jsonl"
+_ENVIRONMENT_ROOT = "OVERHEAR_DATA"
+NamedPath = tuple[str, str]  # the key of a run file, such as "[data] root", and what stands there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Trust:
-    """What is vouched for: all code, or files by SHA-256."""
+    """What is vouched for: all code, or files by SHA-256 and lines of calls into them."""
 
     every: bool = False
     pins: Mapping[str, str] = field(default_factory=dict)
+    calls: frozenset[str] = frozenset()
 
 
-_ASKED: set[str] = set()  # names in run files that the user gave
+_ASKED: set[str | NamedPath] = set()  # lines of calls, and paths, in run files that the user gave
+_FOREIGN: set[NamedPath] = set()  # paths that folders name, and nobody asked for
 _NOBODY = _Trust()
 _TRUST: ContextVar[_Trust] = ContextVar("trust", default=_NOBODY)
 
 
-def vouch(*, pins: Mapping[str, str] | None = None) -> Token[_Trust]:
+def vouch(*, pins: Mapping[str, str] | None = None, calls: Iterable[Call] = ()) -> Token[_Trust]:
     """Run the code of run folders from here on, in this context.
 
     Args:
         pins: SHA-256 by path, or by name of an installed module: only such code. None: any.
+        calls: with pins, what of it run files may name, and with which options.
 
     Returns:
         What takes it back.
     """
     before = _TRUST.get()
     every = before.every or pins is None
-    return _TRUST.set(_Trust(every=every, pins={**before.pins, **(pins or {})}))
+    found = _Trust(
+        every=every,
+        pins={**before.pins, **(pins or {})},
+        calls=before.calls | {call.line for call in calls},
+    )
+    _limit(found)
+    return _TRUST.set(found)
 
 
 @contextmanager
-def trusting(*, pins: Mapping[str, str] | None = None) -> Iterator[None]:
+def trusting(
+    *, pins: Mapping[str, str] | None = None, calls: Iterable[Call] = ()
+) -> Iterator[None]:
     """Within it the code of run folders is run; see `vouch`."""
-    token = vouch(pins=pins)
+    token = vouch(pins=pins, calls=calls)
     try:
         yield
     finally:
         _TRUST.reset(token)
+        _limit(_TRUST.get())
 
 
-def ask(tables: Mapping[str, object], notice: Callable[[str], None] | None = None) -> None:
+def _limit(trust: _Trust) -> None:
+    """Hold what is imported to the pins, where code is run by pins alone."""
+    pin(None if trust.every or not trust.pins else trust.pins)
+
+
+def ask(
+    calls: Iterable[Call],
+    paths: Iterable[NamedPath] = (),
+    notice: Callable[[str], None] | None = None,
+) -> None:
     """Note what a run file that the user gives names, and say which files it is about to run."""
-    _ASKED.update(coded(named(tables)).values())
-    if notice is not None:
-        _say(tables, notice)
+    calls = list(calls)
+    _ASKED.update(call.line for call in calls)
+    _ASKED.update(paths := set(paths))
+    _FOREIGN.difference_update(paths)
+    for call in calls:
+        take_as_asked(call.name)
+    say_of(calls, notice)
 
 
-def ask_of_attack(tables: Mapping[str, object], notice: Callable[[str], None] | None) -> None:
-    """The same of what the user attacks a run with."""
-    names = coded(named(tables, ATTACK_KEYS))
-    _ASKED.update(names.values())
-    if notice is not None:
-        _say(tables, notice, keys=ATTACK_KEYS)
+def is_foreign(path: NamedPath) -> bool:
+    """Whether a folder named a path that the user of this process did not."""
+    return path in _FOREIGN
 
 
-def check_of_attack(folder: Path, name: str, *, key: str) -> None:
+def check_path(folder: Path, path: NamedPath) -> None:
+    """Refuse a path of a folder's run.toml that leads to where nobody asked to read.
+
+    Args:
+        folder: of the run.
+        path: the key, and what stands there.
+
+    Raises:
+        InputError: it leads out of the folder and of the working directory.
+    """
+    key, value = path
+    if path in _ASKED:
+        return
+    _FOREIGN.add(path)
+    if key == "[data] cache" or _TRUST.get().every:  # the first is not used
+        return
+    data = os.environ.get(_ENVIRONMENT_ROOT)
+    roots = [folder, Path.cwd(), *([Path(data)] if data else [])]
+    with suppress(RuntimeError):  # of a home that nobody has
+        if all(leads_inside(one, *roots) for one in (Path(value), Path(value).expanduser())):
+            return
+    raise InputError(
+        f"{folder}: {key}={value!a} leads out of the folder and of the working directory, and "
+        "somebody else may have written it; if it is yours, set the environment's "
+        f"{_ENVIRONMENT_ROOT} to the folder that holds it, or run the command there"
+    )
+
+
+def check_of_attack(folder: Path, call: Call) -> None:
     """Refuse code that the run file of a folder would be attacked with, if nobody vouches for it.
 
     Args:
         folder: of the run.
-        name: "module:NAME", or that of an object from Python.
-        key: of the run file.
+        call: that its run file names.
 
     Raises:
         InputError: nobody does.
     """
-    if name.startswith(OBJECT) or _TRUST.get().every or _is_asked(name):
+    if _is_vouched(call):
         return
-    path = _path_of(name, key)
-    called = parsed_name(name, key=key).module
-    shown = called if path is None else path.relative_to(Path.cwd()).as_posix()
-    if path is not None and path.is_file() and _TRUST.get().pins.get(shown) == digest_of(path):
+    shown, path = _file_of(call)
+    held = _TRUST.get()
+    if (
+        path is not None
+        and path.is_file()
+        and call.line in held.calls
+        and held.pins.get(shown) == digest_of(path)
+    ):
         return
     raise InputError(
-        f"{folder}: {key}={name!a} names code that would be run, {shown}, and somebody else may "
-        "have written the folder; read it, then add --trust-code, or name it by --denoiser"
+        f"{folder}: {call.key}={call.name!a} names code that would be run, {shown}, and somebody "
+        "else may have written the folder; read it, then add --trust-code, or name it by --denoiser"
     )
 
 
-def _say(
-    tables: Mapping[str, object],
-    notice: Callable[[str], None],
-    *,
-    keys: Sequence[tuple[str, str]] = OWN_KEYS,
-) -> None:
+def say_of(calls: Iterable[Call], notice: Callable[[str], None] | None) -> None:
+    """Say which files calls are about to run."""
+    if notice is None:
+        return
     told: dict[str, None] = {}
-    for key, name in coded(named(tables, keys)).items():
-        path = _path_of(name, key)
-        if path is None:
-            told[f"{parsed_name(name, key=key).module} (installed)"] = None
-        else:
-            shown = path.relative_to(Path.cwd()).as_posix()
-            told[f"{shown} (sha256 {digest_of(path)[:12]})"] = None
+    for call in calls:
+        if not call.is_code:
+            continue
+        shown, path = _file_of(call)
+        of = "installed" if path is None else f"sha256 {digest_of(path)[:12]}"
+        told[f"{shown} ({of})"] = None
     if told:
         notice(f"runs code of yours: {', '.join(told)}")
 
@@ -139,12 +201,12 @@ def is_of_folder(path: Path) -> bool:
     return any((path.parent / name).exists() for name in (_LEDGER, SOURCES))
 
 
-def check_before(folder: Path, tables: Mapping[str, object]) -> Sources | None:
+def check_before(folder: Path, calls: Collection[Call]) -> Sources | None:
     """Refuse a folder whose code nobody vouches for, or was changed; nothing is imported.
 
     Args:
         folder: of a run.
-        tables: of its run file.
+        calls: in its run file.
 
     Returns:
         What its sources.json says; None where it names no code.
@@ -152,31 +214,31 @@ def check_before(folder: Path, tables: Mapping[str, object]) -> Sources | None:
     Raises:
         InputError: it is refused.
     """
-    names = named(tables)
-    for key, name in coded(names).items():
-        parsed_name(name, key=key)  # what is no name of the working directory is refused first
-    if not names:
+    for call in calls:
+        if call.is_code:
+            parsed_name(call.name, key=call.key)  # no name of the working directory: refused first
+    if not calls:
         return None
     held = read_sources(folder)
     if held is None:
-        if (folder / _LEDGER).exists() or not all(map(_is_asked, names.values())):
+        if (folder / _LEDGER).exists() or not all(call.line in _ASKED for call in calls):
             raise InputError(
-                f"{folder} names code of somebody, {', '.join(names.values())}, and has no "
-                f"{SOURCES}, so nothing tells which files trained it; train it again"
+                f"{folder} names code of somebody, {', '.join(call.name for call in calls)}, and "
+                f"has no {SOURCES}, so nothing tells which files trained it; train it again"
             )
         return None  # a run that was cut off before its first file, and is begun again
-    _check_trusted(folder, names, held)
+    _check_trusted(folder, calls, held)
     check_unchanged(folder, held)
     return held
 
 
-def check_after(folder: Path, tables: Mapping[str, object], held: Sources | None) -> None:
+def check_after(folder: Path, calls: Iterable[Call], held: Sources | None) -> None:
     """Import what a folder names, and refuse what is not the code that trained it.
 
     Raises:
         InputError: it is other code, or it cannot be imported.
     """
-    names = named(tables)
+    names = {call.key: call.name for call in calls}
     if held is None or not names:
         return
     for key, name in names.items():
@@ -184,41 +246,66 @@ def check_after(folder: Path, tables: Mapping[str, object], held: Sources | None
     check_sources(folder, held, names)
 
 
-def _check_trusted(folder: Path, names: Mapping[str, str], held: Sources) -> None:
-    code = coded(names)
-    if not code or _TRUST.get().every:
-        return
-    if all(_is_asked(name) for name in code.values()):
-        return
-    vouched = _TRUST.get().pins
-    for key, name in code.items():
-        path = _path_of(name, key)
-        called = parsed_name(name, key=key).module
-        shown = called if path is None else path.relative_to(Path.cwd()).as_posix()
+def _check_trusted(folder: Path, calls: Iterable[Call], held: Sources) -> None:
+    foreign = [call for call in calls if not _is_vouched(call)]
+    for call in foreign:
+        if not call.is_code:
+            raise InputError(
+                f"{folder} hands {call.key}={call.name!a} what somebody else may have chosen: "
+                f"{_shown(call)}; read its run.toml, then open it within "
+                "overhear.runs.own.trust.trusting()"
+            )
+        shown, path = _file_of(call)
         if shown not in (held.installed if path is None else held.files):
             raise InputError(
-                f"{folder}: {key}={name!a} names {shown}, which is not in its {SOURCES}; the "
-                "folder's files do not belong together"
+                f"{folder}: {call.key}={call.name!a} names {shown}, which is not in its {SOURCES}; "
+                "the folder's files do not belong together"
             )
-    wanted = {**held.files, **held.installed}
-    missing = [path for path, digest in wanted.items() if vouched.get(path) != digest]
-    if not missing:
+    if not foreign:
         return
-    listed = ", ".join(f"{ascii(path)[1:-1]} (sha256 {wanted[path][:12]})" for path in missing)
-    pins = ", ".join(f'"{ascii(path)[1:-1]}" = "{wanted[path]}"' for path in missing)
+    vouched = _TRUST.get()
+    wanted = {**held.files, **held.installed}
+    missing = [path for path, digest in wanted.items() if vouched.pins.get(path) != digest]
+    uncalled = [call for call in foreign if call.line not in vouched.calls]
+    if not missing and not uncalled:
+        return
+    what = "names code that would be run, and that somebody else may have written: "
+    what += ", ".join(f"{ascii(path)[1:-1]} (sha256 {wanted[path][:12]})" for path in missing)
+    if not missing:
+        what = "calls what the policy pins in a way that it does not name: "
+        what += ", ".join(f"{call.key}={call.name!a}" for call in uncalled)
+    pins = ", ".join(f'"{ascii(path)[1:-1]}" = "{digest}"' for path, digest in wanted.items())
     raise InputError(
-        f"{folder} names code that would be run, and that somebody else may have written: "
-        f"{listed}; read it in {folder / COPIES}, then add --trust-code, or pin it in a policy: "
-        f"[code] allow = {{{pins}}}"
+        f"{folder} {what}; read its run.toml and {folder / COPIES}, then add --trust-code, or let "
+        f"a policy say [code] allow = {{{pins}}} and beside it "
+        f"names = [{', '.join(map(_shown, foreign))}]"
     )
 
 
-def _is_asked(name: str) -> bool:
-    """Whether who runs this process named the same code, or has run it."""
-    return name in _ASKED or found_object(name) is not None
+_LONGEST = 2000  # characters of a call that a refusal repeats
 
 
-def _path_of(name: str, key: str) -> Path | None:
-    """The file of the working directory that a name stands for; None where it is installed."""
-    at = parsed_name(name, key=key)
-    return Path.cwd() / at.module if at.is_file else own_path_of(at.module)
+def _shown(call: Call) -> str:
+    return call.line if len(call.line) <= _LONGEST else f"{call.line[:_LONGEST]}..."
+
+
+def _is_vouched(call: Call) -> bool:
+    """Whether who runs this process vouches for all code, named the same, or gave the object.
+
+    An object that Python gave for a key is called there; what a data function is handed is chosen
+    by whoever wrote the folder, so that is looked at as the options of a name are. One that nobody
+    gave is told so when it is looked for.
+    """
+    if call.line in _ASKED or _TRUST.get().every:
+        return True
+    if call.is_code:
+        return False
+    handed, keys = call.key == "[data] name" and bool(call.options), keys_of(call.name)
+    return not keys or (call.key in keys and not handed)
+
+
+def _file_of(call: Call) -> tuple[str, Path | None]:
+    """What a name stands for, as pins name it: a file of the working directory, or a module."""
+    at = parsed_name(call.name, key=call.key)
+    path = Path.cwd() / at.module if at.is_file else own_path_of(at.module)
+    return (at.module, None) if path is None else (path.relative_to(Path.cwd()).as_posix(), path)

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from ...privacy.errors import InputError
 from ...training.own.names import is_own
+from ..own.trust import is_foreign
 from .problems import did_you_mean
 from .tables import Count, Index, NotNegative, Positive, Table
 
@@ -60,6 +61,7 @@ class DataTable(Table):
         "seed": ("name", _MADE),
         "options": ("name", _OWN),
     }
+    paths = ("root", "test", "target", "cache")
     name: str
     """A data set, csv, parquet, npz, npy, or your own as "module:NAME"; nothing is downloaded."""
     root: str | None = None
@@ -116,17 +118,26 @@ class DataTable(Table):
     options: dict[str, Any] = Field(default_factory=dict)  # by name, for the user's function
     """Arguments of your own function; every other key of the table is one of them."""
 
+    @classmethod
+    def handed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What of a table's values a function of the user is handed: keys that are nobody's."""
+        given = values.get("options", {})
+        own = {key: value for key, value in values.items() if key not in cls._known()}
+        return {**given, **own} if isinstance(given, Mapping) else {**own, "options": given}
+
+    @classmethod
+    def _known(cls) -> set[str]:
+        return cls.model_fields.keys() - {k for k, at in cls.belongs.items() if at[1] == _MADE}
+
     @model_validator(mode="before")
     @classmethod
     def _find_options(cls, values: Any) -> Any:
         """Put the keys that are nobody's aside, where a function of the user may take them."""
         if not isinstance(values, Mapping) or not is_own(str(values.get("name", ""))):
             return values
-        known = cls.model_fields.keys() - {key for key, at in cls.belongs.items() if at[1] == _MADE}
-        own = {key: value for key, value in values.items() if key not in known}
-        kept = {key: value for key, value in values.items() if key in known}
-        given = kept.get("options", {})
-        return {**kept, "options": {**given, **own}} if isinstance(given, Mapping) else kept
+        kept = {key: value for key, value in values.items() if key in cls._known()}
+        is_table = isinstance(kept.get("options", {}), Mapping)
+        return {**kept, "options": cls.handed(values)} if is_table else kept
 
     def _idle(self, key: str) -> bool:
         if self.belongs[key][0] == "name" and is_own(self.name):
@@ -293,13 +304,16 @@ class DataTable(Table):
                 target = Path(self.target or "").expanduser()
                 return read_npy(root, target, classes=self.classes, outputs=self.outputs or 0)
             case "csv" | "parquet":
+                # What a folder names is not converted to where it says, nor beside its table.
+                cache = None if is_foreign(("[data] cache", self.cache or "")) else self.cache
                 return table_dataset(
                     root,
                     self.declared(),
                     form=self.name,
                     separator=self.separator,
                     test=None if self.test is None else Path(self.test).expanduser(),
-                    cache=None if self.cache is None else Path(self.cache).expanduser(),
+                    cache=None if cache is None else Path(cache).expanduser(),
+                    keep=cache == self.cache and not is_foreign(("[data] root", self.root or "")),
                     classes=self.classes,
                     user=self.user,
                 )

@@ -20,6 +20,8 @@ class ParticipationTable(Table):
     may be missing from any round, which nobody knows when noise is made.
     """
 
+    paths = ("path",)
+
     probability: Annotated[float, Field(gt=0, le=1)] | None = None
     """Probability of each agent to take part in each round, drawn from the seed."""
     agents_per_round: Count | None = None

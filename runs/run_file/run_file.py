@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, get_args
 
 from pydantic import ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -28,8 +28,9 @@ from pydantic.json_schema import JsonSchemaValue
 from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
-from ..own.tables import with_names
-from ..own.trust import ask, ask_of_attack, check_after, check_before, is_of_folder
+from ...privacy.inside import check_links
+from ..own.tables import ATTACK_KEYS, OWN_KEYS, Call, calls_of, with_names
+from ..own.trust import NamedPath, ask, check_after, check_before, check_path, is_of_folder, say_of
 from .cross_checks import (
     audit_problems,
     cap_problems,
@@ -56,10 +57,19 @@ from .tables import (
 )
 from .toml import merge_overrides, read_toml, write_toml
 
-__all__ = ["RunFile", "check_same", "load_run_file", "read_tables", "run_file_schema"]
+__all__ = [
+    "ForeignFolder",
+    "RunFile",
+    "check_same",
+    "load_run_file",
+    "named_paths",
+    "read_tables",
+    "run_file_schema",
+    "validated",
+]
 
 
-_DENOISER = "attack.denoiser"
+_RUN = "run.toml"
 
 
 class RunFile(Table):
@@ -159,21 +169,18 @@ def load_run_file(
     path: str | Path,
     overrides: Sequence[str] = (),
     *,
-    of_folder: bool = False,
     notice: Callable[[str], None] | None = None,
 ) -> RunFile:
     """Read, override, check and resolve a run file.
 
     What it names as "module:NAME" is imported, which runs it: of a run file as it stands; of the
-    run.toml of a folder where somebody vouches for it (`trusting`), and if it is the code that
-    trained the run.
+    run.toml of a folder, which one beside a ledger is, as `ForeignFolder` says.
 
     Args:
         path: the TOML file.
         overrides: "table.key=value", the value as in TOML (a bare word is a string). One that
             gives epsilon, noise_multiplier, advantage or tpr, sampling_rate or batch_size replaces
             the others.
-        of_folder: whether it is the run.toml of a run; one beside a ledger is.
         notice: told beforehand which files of the user run.
 
     Raises:
@@ -181,30 +188,105 @@ def load_run_file(
         ValueError: with one sentence for each problem.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no run file at {path}")
-    text = read_text(path)
-    try:
-        values = read_toml(text)
-    except InputError as error:
-        raise InputError(f"{path} {error}") from error
+    if path.is_file() and is_of_folder(path):
+        return _of_folder(ForeignFolder(path.parent), path, overrides, notice)
+    values = _values(path)
     merge_overrides(values, overrides)
-    if not of_folder and not is_of_folder(path):
-        ask(values, notice)
-        ask_of_attack(values, None)  # said where it runs
-        return _validated(values, where=str(path))
-    held = check_before(path.parent, values)
-    ask(values, notice)
-    if any(text.partition("=")[0].strip() == _DENOISER for text in overrides):
-        ask_of_attack(values, None)
+    return _asked(values, where=str(path), notice=notice)
+
+
+class ForeignFolder:
+    """The folder of a run that somebody else may have made; every reader of one opens it by this.
+
+    No link in it leads out of it. The paths that its run.toml names lie in it, in the working
+    directory or below OVERHEAR_DATA, or the user of this process named them; its code runs where
+    somebody vouches for it (`runs.own.trust`), and if it is the code that trained the run; and
+    tables that it names are not converted on the disk.
+
+    Raises:
+        InputError: a link leads out of it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     Path(place, "checkpoints").symlink_to("/")
+    ...     ForeignFolder(Path(place))
+    Traceback (most recent call last):
+    overhear...InputError: ...checkpoints is a link that leads out of ...
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        check_links(path)
+
+    def run_file(self, overrides: Sequence[str] = ()) -> RunFile:
+        """Its run.toml, checked and resolved.
+
+        Args:
+            overrides: as `load_run_file` takes them; what they name is the user's.
+
+        Raises:
+            FileNotFoundError: it has none.
+            ValueError: with one sentence for each problem.
+        """
+        return _of_folder(self, self.path / _RUN, overrides, None)
+
+
+def _of_folder(
+    folder: ForeignFolder,
+    path: Path,
+    overrides: Sequence[str],
+    notice: Callable[[str], None] | None,
+) -> RunFile:
+    values = _values(path)
+    merge_overrides(values, overrides)
+    given = {text.partition("=")[0].strip() for text in overrides}  # which is the user's
+    for one in named_paths(values):
+        if one[0].removeprefix("[").replace("] ", ".") in given:
+            ask([], [one])
+        check_path(folder.path, one)
+    calls = _calls(values)
+    held = check_before(folder.path, calls)
+    say_of(calls, notice)
+    if "attack.denoiser" in given:
+        ask(_calls(values, ATTACK_KEYS))
     try:
-        found = _validated(values, where=str(path))
+        found = validated(values, where=str(path))
     except InputError as error:
         raise InputError(
             f"{error}\nIf nobody changed {path.name}, another version of overhear wrote it, which "
             "environment.json beside it names: use that one on this run"
         ) from None
-    check_after(path.parent, values, held)
+    check_after(folder.path, calls, held)
+    return found
+
+
+def _values(path: Path) -> dict[str, object]:
+    """The tables of a file, as they stand."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no run file at {path}")
+    text = read_text(path)
+    try:
+        return read_toml(text)
+    except InputError as error:
+        raise InputError(f"{path} {error}") from error
+
+
+def _calls(values: Mapping[str, object], keys: Sequence[tuple[str, str]] = OWN_KEYS) -> list[Call]:
+    handed = {"data": DataTable.handed, "algorithm": AlgorithmTable.handed}
+    return calls_of(values, keys, handed=handed)
+
+
+def named_paths(values: Mapping[str, object]) -> list[NamedPath]:
+    """The paths that the tables of a run file name, by their keys."""
+    found = []
+    for name, field in RunFile.model_fields.items():
+        held = values.get(name)
+        for table in (field.annotation, *get_args(field.annotation)):
+            if isinstance(held, Mapping) and isinstance(table, type) and issubclass(table, Table):
+                # Of a table of columns `target` is one of them.
+                keys = [k for k in table.paths if k != "target" or held.get("name") == "npy"]
+                given = [(key, held.get(key)) for key in keys]
+                found += [(f"[{name}] {key}", one) for key, one in given if isinstance(one, str)]
     return found
 
 
@@ -232,13 +314,33 @@ def read_tables(
     overhear...InputError: dict: [training] give sampling_rate or batch_size, exactly one of ...
     """
     named = with_names(values)
-    ask(named)
-    ask_of_attack(named, None)
     merge_overrides(named, overrides)
-    return _validated(named, where=where)
+    return _asked(named, where=where)
 
 
-def _validated(values: Mapping[str, object], *, where: str) -> RunFile:
+def _asked(
+    values: Mapping[str, object], *, where: str, notice: Callable[[str], None] | None = None
+) -> RunFile:
+    """A run file that the user gives: what it names is the user's, as written and as resolved."""
+    ask(_calls(values), named_paths(values), notice)
+    ask(_calls(values, ATTACK_KEYS))  # said where it runs
+    found = validated(values, where=where)
+    tables = {name: getattr(found, name) for name in RunFile.model_fields}
+    entries = {name: table.entries() for name, table in tables.items() if table is not None}
+    ask(_calls(entries), named_paths(entries))
+    return found
+
+
+def validated(values: Mapping[str, object], *, where: str) -> RunFile:
+    """The tables of a run file, checked and resolved; nothing in them is taken as asked for.
+
+    Args:
+        values: keys by table.
+        where: what sentences about them begin with.
+
+    Raises:
+        InputError: with one sentence for each problem.
+    """
     try:
         return RunFile.model_validate(values)
     except ValidationError as error:
@@ -272,7 +374,7 @@ def check_same(config: RunFile, path: Path) -> None:
     Raises:
         ValueError: it is another one.
     """
-    kept = load_run_file(path, of_folder=True)
+    kept = ForeignFolder(path.parent).run_file()
     where = config.training.model_copy(update={"device": kept.training.device})
     config = config.model_copy(update={"training": where})
     unread = {"attack": config.default_attack(), "audit": AuditTable(), "report": None}

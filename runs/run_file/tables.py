@@ -80,7 +80,7 @@ class Table(BaseModel):
     """One table.
 
     `belongs` names the keys that only one value of another key reads, `unprovable` requests that
-    are refused with a reason.
+    are refused with a reason, `paths` the keys that name files or folders.
     """
 
     model_config = ConfigDict(
@@ -88,6 +88,7 @@ class Table(BaseModel):
     )
     belongs: ClassVar[Mapping[str, tuple[str, str | tuple[str, ...]]]] = {}
     unprovable: ClassVar[Mapping[str, Unprovable]] = {}
+    paths: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -134,6 +135,7 @@ class GraphTable(Table):
         "path": ("name", "file"),
         "columns": ("name", "grid"),
     }
+    paths = ("path",)
     name: GraphName = "ring"
     """Topology: who is joined to whom."""
     weights: Literal["metropolis", "uniform"] = "metropolis"
@@ -208,6 +210,11 @@ class AlgorithmTable(Table):
     """Name in the registry of algorithms, or your own as "module:NAME"."""
     form: Literal["repaired", "published"] = "repaired"
     """Repaired so that its privacy can be proven, or as published; no effect where these agree."""
+
+    @classmethod
+    def handed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What of the table's values an algorithm is handed: its hyper-parameters."""
+        return {key: value for key, value in values.items() if key not in cls.model_fields}
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
@@ -314,6 +321,8 @@ class InterceptTable(Table):
 
 class AttackTable(Table):
     """[attack]: what is tried on the intercepted traffic."""
+
+    paths = ("prior",)
 
     presets: Annotated[tuple[PresetName, ...], Field(strict=False)] = ("matched",)
     """Attacks, each with settings of its own."""

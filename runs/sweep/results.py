@@ -20,6 +20,7 @@ from pydantic import Field, TypeAdapter
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
+from ...privacy.inside import check_links
 from ..described import LARGEST_OBJECT, Count, Described, NotNegative
 from ..folder import folder as run_folder
 from ..folder.records import MetricsLine, read_metrics
@@ -100,6 +101,7 @@ def read_results(out: Path) -> list[PointResult]:
     Raises:
         ValueError: a file cannot be read.
     """
+    check_links(out)
     names = sorted(path.stem for path in (out / RESULTS).glob("*.json"))
     return [found for name in names if (found := read_result(out, name)) is not None]
 

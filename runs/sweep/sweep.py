@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...privacy.durable import make_folder, write_durably
 from ...privacy.errors import InputError
-from ..own.trust import ask
+from ...privacy.inside import check_links
 from ..stop import Stop
 from .engine import Backend, Engine, default_jobs
 from .one_run import Task, digest_of, try_lock
@@ -112,7 +112,6 @@ def run_sweep(
     """
     stop = stop or Stop()
     stop.note("nothing was written")
-    ask(base)
     _check_base(sweep, base)
     tried = tried_of(sweep)
     tuning = [point for one in tried for point in one.points]
@@ -250,6 +249,7 @@ def _ended(work: _Work, result: PointResult) -> None:
 def _check_folder(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; name a folder for the sweep")
+    check_links(out)
     if (out / SWEEP).exists() or not out.is_dir():
         return
     held = sorted(path.name for path in out.iterdir() if path.name not in _OURS)

@@ -4,6 +4,9 @@ A module of the working directory is read, digested and compiled from the same b
 beside it (`__pycache__`) are not looked at, since a digest of the source would say nothing of them.
 While a name is resolved the working directory comes before what is installed, as for `python -m`;
 afterwards it comes last, so that nothing there takes the place of a library that is loaded late.
+
+Where code is let run by its digest alone (`pinned`), a file of another digest is not executed:
+what is compared is what was read to be compiled.
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ import importlib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from ...privacy.errors import InputError
+
 __all__ = [
+    "NotPinned",
     "digest_of",
     "file_of",
     "import_file",
@@ -28,7 +35,11 @@ __all__ = [
     "is_of_python",
     "is_own_file",
     "own_path_of",
+    "pin",
+    "pinned",
+    "pins",
     "ran",
+    "source_of",
 ]
 
 _HERE = Path(__file__).resolve().parents[2]
@@ -42,6 +53,31 @@ _LIBRARY = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")]
 _RAN: dict[Path, str] = {}
 _LOADED_BY: dict[str, list[str]] = {}
 _RUNNING: list[str] = []  # modules that are being executed, the innermost last
+_PINS: ContextVar[Mapping[str, str] | None] = ContextVar("pins", default=None)
+
+
+class NotPinned(InputError):
+    """A file that nobody pinned would have been executed."""
+
+
+def pins() -> Mapping[str, str] | None:
+    """SHA-256 by path, or by name of an installed module, of what alone may run; None: anything."""
+    return _PINS.get()
+
+
+def pin(files: Mapping[str, str] | None) -> None:
+    """Execute no file of the working directory but these from here on, in this context."""
+    _PINS.set(files)
+
+
+@contextmanager
+def pinned(files: Mapping[str, str] | None) -> Iterator[None]:
+    """Within it no file of the working directory is executed but these; None: any."""
+    token = _PINS.set(files)
+    try:
+        yield
+    finally:
+        _PINS.reset(token)
 
 
 def ran() -> dict[Path, str]:
@@ -52,6 +88,39 @@ def ran() -> dict[Path, str]:
 def digest_of(path: Path) -> str:
     """SHA-256 of a file as it is now."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def source_of(module: ModuleType) -> bytes:
+    """The pinned source that a module was made of.
+
+    Raises:
+        NotPinned: its file is not, or is no source.
+    """
+    path = file_of(module)
+    if path is None or path.suffix != ".py" or not path.is_file():
+        raise NotPinned(f"{module.__name__!r} has no source, so no digest says what it is")
+    source = path.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()
+    if _RAN.get(path, digest) != digest:
+        raise NotPinned(f"{path.name} was changed since it was imported; start the command again")
+    name = _relative(path) if is_own_file(path) else module.__name__
+    _check_pinned(name, digest)
+    return source
+
+
+def _relative(path: Path) -> str:
+    """A path as pins name it."""
+    here = Path.cwd()
+    return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
+
+
+def _check_pinned(name: str, digest: str) -> None:
+    held = _PINS.get()
+    if held is not None and held.get(name) != digest:
+        raise NotPinned(
+            f"{name} (sha256 {digest[:12]}) would be run, and no pin names it; read it, then pin "
+            f'it too: "{name}" = "{digest}"'
+        )
 
 
 def import_module(name: str) -> ModuleType:
@@ -122,7 +191,9 @@ class _Recorded(SourceFileLoader):
     def get_code(self, fullname: str) -> object:  # type: ignore[override] # of compile
         path = self.get_filename(fullname)
         source = self.get_data(path)
-        _RAN[Path(path).absolute()] = hashlib.sha256(source).hexdigest()
+        digest = hashlib.sha256(source).hexdigest()
+        _check_pinned(_relative(Path(path).absolute()), digest)
+        _RAN[Path(path).absolute()] = digest
         return self.source_to_code(source, path)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -188,7 +259,9 @@ def _recorded(found: ModuleSpec) -> ModuleSpec:
     if type(found.loader) is SourceFileLoader:
         found.loader = _Recorded(found.loader.name, found.loader.path)
     elif found.origin is not None and found.has_location:
-        _RAN[Path(found.origin).absolute()] = digest_of(Path(found.origin))  # compiled from C
+        path = Path(found.origin).absolute()  # compiled from C
+        _check_pinned(_relative(path), digest_of(path))
+        _RAN[path] = digest_of(path)
     return found
 
 

@@ -22,13 +22,15 @@ import numpy as np
 
 from ...privacy.errors import InputError
 from ...privacy.raised import line_of, told
-from .imports import import_file, import_module, own_path_of
+from .defined import defined
+from .imports import NotPinned, import_file, import_module, own_path_of, pinned, pins, source_of
 from .objects import OBJECT, given
 
-__all__ = ["OwnName", "found_object", "is_own", "own_object", "parsed_name"]
+__all__ = ["OwnName", "found_object", "is_own", "own_object", "parsed_name", "take_as_asked"]
 
 _LONGEST_NAME = 300  # characters
 _FOUND: dict[str, object] = {}
+_ASKED: set[str] = set()
 
 
 class OwnName(NamedTuple):
@@ -95,6 +97,11 @@ def parsed_name(name: str, *, key: str) -> OwnName:
     return OwnName(str(path), attribute, is_file=True)
 
 
+def take_as_asked(name: str) -> None:
+    """Note that who runs this process named it; what it reaches is theirs to choose."""
+    _ASKED.add(name)
+
+
 def found_object(name: str) -> object | None:
     """What `own_object` found for a name in this process; None where it was not asked."""
     return _FOUND.get(name)
@@ -102,6 +109,8 @@ def found_object(name: str) -> object | None:
 
 def own_object(name: str, *, key: str) -> object:
     """The object that a name stands for; its module is imported, which runs it.
+
+    Where code runs by pins alone (`imports.pinned`), only what a pinned file defines is found.
 
     Args:
         name: "module:NAME" or "folder/file.py:NAME", or what stands for an object from Python.
@@ -122,7 +131,11 @@ def own_object(name: str, *, key: str) -> object:
         return _FOUND[name]
     at = parsed_name(name, key=key)
     said = f"{key}={_shown(name)}"
-    module = _module(at, said)
+    if pins() is not None and name not in _ASKED:
+        _FOUND[name] = _defined(at, said)
+        return _FOUND[name]
+    with pinned(None):
+        module = _module(at, said)
     found: object = module
     for word in at.name.split("."):
         held = found
@@ -137,6 +150,21 @@ def own_object(name: str, *, key: str) -> object:
             raise _failed(said, f"looking up {word!r}", error) from error
     _FOUND[name] = found
     return found
+
+
+def _defined(at: OwnName, said: str) -> object:
+    """What a pinned file itself defines by a name."""
+    try:
+        module = _module(at, said)
+        return defined(module, source_of(module), at.name.split("."))
+    except NotPinned as error:
+        raise InputError(f"{said}: {error}") from None
+    except (LookupError, SyntaxError) as error:
+        raise InputError(
+            f"{said} is not what {at.module} defines: {error}; a pin covers the functions, classes "
+            "and constants of its file alone, so name one of them, or read where it leads and add "
+            "--trust-code"
+        ) from None
 
 
 def _place(at: OwnName, word: str) -> str:
@@ -187,6 +215,8 @@ def _imported(load: Callable[[], ModuleType], said: str, module: str) -> ModuleT
             f"{said}: {module!r} imports {missing!r}, which is not installed; install it, or put "
             "it into the working directory"
         ) from None
+    except NotPinned:
+        raise
     except (Exception, SystemExit, GeneratorExit) as error:
         raise _failed(said, f"importing {module!r}", error) from error
     for what, was in before.items():

@@ -23,11 +23,12 @@ from typing import Any
 from ...privacy.errors import InputError
 from .imports import digest_of, file_of, is_own_file
 
-__all__ = ["OBJECT", "give", "given", "module_of"]
+__all__ = ["OBJECT", "give", "given", "keys_of", "module_of"]
 
 OBJECT = "object:"
 _RECORDS = "records"
 _GIVEN: dict[str, object] = {}
+_KEYS: dict[str, set[str]] = {}  # by name where in a run file it was given
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -53,16 +54,25 @@ def give(value: object, *, key: str) -> str:
         if key == "[data] name" and not callable(value):
             kind = type(value)
             name = f"{OBJECT}{kind.__module__}.{kind.__qualname__}@{_RECORDS}"
-            _GIVEN[name] = value
-            return name
+            return _kept(name, value, key)
         raise InputError(
             f"{key} is {_told(value)}, which is no attribute of a module, so no digest could cover "
             "what it holds; define it at the top of a module, such as mine.py, and give mine.NAME"
         )
     module, attribute = place
     name = f"{OBJECT}{module.__name__}.{attribute}@{_digest(value, module, key=key)}"
+    return _kept(name, value, key)
+
+
+def _kept(name: str, value: object, key: str) -> str:
     _GIVEN[name] = value
+    _KEYS.setdefault(name, set()).add(key)
     return name
+
+
+def keys_of(name: str) -> frozenset[str]:
+    """The keys of a run file for which an object was given by a name in this process."""
+    return frozenset(_KEYS.get(name, ()))
 
 
 def given(name: str, *, key: str) -> object:

@@ -11,7 +11,8 @@ from ....attacks.posterior.denoised import Denoiser
 from ....privacy.errors import InputError
 from ....training.own.names import own_object
 from ...own.sources import sources_of
-from ...own.trust import ask_of_attack, check_of_attack
+from ...own.tables import Call
+from ...own.trust import ask, check_of_attack, say_of
 
 __all__ = ["KEY", "Own", "own_denoiser"]
 
@@ -47,9 +48,12 @@ def own_denoiser(
     """
     if name is None:
         return Own()
+    call = Call(key=KEY, name=name)
     if folder is not None:
-        check_of_attack(folder, name, key=KEY)
-    ask_of_attack({"attack": {"denoiser": name}}, notice)
+        check_of_attack(folder, call)
+        say_of([call], notice)
+    else:
+        ask([call], notice=notice)
     found = own_object(name, key=KEY)
     if not callable(found):
         raise InputError(

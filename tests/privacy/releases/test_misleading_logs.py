@@ -215,7 +215,7 @@ def test_a_pipe_or_a_loop_of_links_is_not_waited_for(tmp_path):
     loop.mkdir()
     (loop / "a.jsonl").symlink_to("a.jsonl")
     assert not holds_logs(loop)
-    with pytest.raises(FileNotFoundError, match="does not exist"):
+    with pytest.raises(InputError, match="in a circle"):
         read_log(loop)
 
 

@@ -49,6 +49,15 @@ def test_either_key_of_an_audit_asks_for_one(tmp_path, key):
             BASIC.replace("epsilon", "epsilom"),
             "[[limits]] number 1: epsilom is unknown; did you mean epsilon?",
         ),
+        (
+            BASIC + '[code]\nnames = [{key = "data", name = "m:f"}]\n',
+            "[code] names number 1: key must be one of data.name, model.name",
+        ),
+        (
+            BASIC + '[code]\nnames = [{key = "data.name", name = "m:f", option = {}}]\n',
+            "[code] names number 1: option is unknown; names must be tables such as",
+        ),
+        (BASIC + '[code]\nnames = "mine:net"\n', "[code] names='mine:net' must be tables such as"),
         (BASIC + "[evidense]\n", "evidense is unknown; did you mean evidence?"),
         (
             BASIC + "[evidence]\ncanaries = 3\n",

@@ -21,9 +21,11 @@ def digest(path) -> str:
 
 def policy(place, allow: dict[str, str]) -> str:
     pins = ", ".join(f'"{path}" = "{value}"' for path, value in allow.items())
+    names = '{key = "model.name", name = "own_mine:net"}, {key = "algorithm.name", '
+    names += 'name = "own_mine.py:MOMENTUM", options = {decay = 0.5}}'
     (place / "policy.toml").write_text(
         'schema = 1\n[[limits]]\nadversary = "eavesdropper"\nepsilon = 50\ndelta = 1e-5\n'
-        f"[code]\nallow = {{{pins}}}\n"
+        f"[code]\nallow = {{{pins}}}\nnames = [{names}]\n"
     )
     return "policy.toml"
 

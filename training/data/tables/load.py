@@ -21,6 +21,7 @@ def table_dataset(
     separator: str = ",",
     test: Path | None = None,
     cache: Path | None = None,
+    keep: bool = True,
     classes: int | None = None,
     user: str | None = None,
 ) -> Dataset:
@@ -33,6 +34,7 @@ def table_dataset(
         separator: of a csv file.
         test: another file of the same columns; by default a fifth of the records is held out.
         cache: folder of converted files; by default one beside a large table.
+        keep: whether files are converted there, as of `read_table`.
         classes: public number of classes, where the labels are not declared.
         user: the column that names whose record it is; it is no input.
 
@@ -41,7 +43,7 @@ def table_dataset(
         ValueError: `read_table` refuses a file, or labels are no such classes.
     """
     stores = [
-        read_table(one, declaration, form=form, separator=separator, cache=cache)
+        read_table(one, declaration, form=form, separator=separator, cache=cache, keep=keep)
         for one in (path, test)
         if one is not None
     ]

@@ -44,7 +44,13 @@ _READ = 1 << 20
 
 
 def read_table(
-    path: Path, declaration: Declared, *, form: str, separator: str = ",", cache: Path | None = None
+    path: Path,
+    declaration: Declared,
+    *,
+    form: str,
+    separator: str = ",",
+    cache: Path | None = None,
+    keep: bool = True,
 ) -> Store:
     """The records of a table.
 
@@ -54,6 +60,7 @@ def read_table(
         form: "csv" or "parquet".
         separator: of a csv file.
         cache: folder of the converted file; by default one beside the table, for large ones.
+        keep: whether it stays; else one that is there is read, or one is made and removed.
 
     Raises:
         FileNotFoundError: there is no table.
@@ -76,7 +83,19 @@ def read_table(
     inputs = folder / f"{path.stem}-{digest.hexdigest()[:_DIGITS]}.npy"
     targets = inputs.with_name(f"{inputs.stem}-targets.npy")
     if not (inputs.is_file() and targets.is_file()):
-        _convert(table, inputs, targets)
+        if not keep:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
+                return _converted(table, Path(made) / inputs.name, Path(made) / targets.name)
+        return _converted(table, inputs, targets)
+    return _mapped(inputs, targets)
+
+
+def _converted(table: _Table, inputs: Path, targets: Path) -> Store:
+    _convert(table, inputs, targets)
+    return _mapped(inputs, targets)
+
+
+def _mapped(inputs: Path, targets: Path) -> Store:
     return MappedStore(inputs, torch.from_numpy(np.load(targets, allow_pickle=False)))
 
 

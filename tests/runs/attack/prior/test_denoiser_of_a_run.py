@@ -13,8 +13,9 @@ import pytest
 import overhear
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
-from overhear.runs.attack.prior.denoiser import own_denoiser
+from overhear.runs.attack.prior.denoiser import KEY, own_denoiser
 from overhear.runs.folder.run import train_run
+from overhear.runs.own.tables import Call
 from overhear.runs.own.trust import trusting
 from overhear.runs.run_file.run_file import load_run_file
 
@@ -89,7 +90,13 @@ def test_a_folder_runs_no_code_that_nobody_vouches_for(run, named) -> None:
     assert other not in sys.modules
     with trusting(pins={f"{other}.py": "0" * 64}), pytest.raises(InputError, match="--trust-code"):
         own_denoiser(f"{other}:clean", folder=run)
-    with trusting(pins={f"{other}.py": sha256(CODE.encode()).hexdigest()}):
+    pins, call = (
+        {f"{other}.py": sha256(CODE.encode()).hexdigest()},
+        Call(key=KEY, name=f"{other}:clean"),
+    )
+    with trusting(pins=pins), pytest.raises(InputError, match="--trust-code"):
+        own_denoiser(f"{other}:clean", folder=run)
+    with trusting(pins=pins, calls=[call]):
         assert own_denoiser(f"{other}:clean", folder=run).denoiser is not None
 
 

@@ -49,7 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def files(trained: Path) -> Path:
     """Training records as what is known, with labels and without, and with planted ones."""
-    data = data_of(load_run_file(trained / "run.toml", of_folder=True))
+    data = data_of(load_run_file(trained / "run.toml"))
     pixels, labels = data.pixels(data.inputs[:150]).numpy(), data.targets[:150].numpy()
     planted = data.pixels(plant(data, 2).images).numpy()
     folder = trained.parent
