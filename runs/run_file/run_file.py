@@ -26,8 +26,8 @@ from pydantic import ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
-from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
+from ...privacy.formats.toml_text import read_toml
 from ..own.tables import with_names
 from ..own.trust import ask, ask_of_attack, check_after, check_before, is_of_folder
 from .cross_checks import (
@@ -54,7 +54,7 @@ from .tables import (
     Table,
     TrainingTable,
 )
-from .toml import merge_overrides, read_toml, write_toml
+from .toml import merge_overrides, write_toml
 
 __all__ = ["RunFile", "check_same", "load_run_file", "read_tables", "run_file_schema"]
 
@@ -183,11 +183,7 @@ def load_run_file(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no run file at {path}")
-    text = read_text(path)
-    try:
-        values = read_toml(text)
-    except InputError as error:
-        raise InputError(f"{path} {error}") from error
+    values = read_toml(path)
     merge_overrides(values, overrides)
     if not of_folder and not is_of_folder(path):
         ask(values, notice)

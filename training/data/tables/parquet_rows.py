@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ....privacy.bounded import check_expansion, check_size, decoding
 from ....privacy.errors import InputError
 from .csv_rows import Block, check_header
 
 __all__ = ["parquet_blocks", "parquet_header"]
 
 _ROWS = 4096  # at once
+_WIDTH = 8  # bytes of a cell
 
 
 def parquet_header(path: Path) -> list[str]:
@@ -48,15 +50,20 @@ def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[Block]:
 
 
 def _batches(path: Path, file: Any, names: Sequence[str]) -> Iterator[Any]:
-    try:
-        # One column may be packed so that a batch is small on disk and large in memory: few rows.
-        yield from file.iter_batches(batch_size=_ROWS, columns=list(names), use_threads=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged: {_first_line(error)}; fetch it again") from error
+    # One column may be packed so that a batch is small on disk and large in memory: few rows.
+    with decoding(path, "parquet file"):
+        batches = file.iter_batches(batch_size=_ROWS, columns=list(names), use_threads=False)
+    while True:
+        with decoding(path, "parquet file"):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
 
 
 def _cells(path: Path, name: str, column: Any) -> list[Any]:
-    cells = [one.strip() if isinstance(one, str) else one for one in column.to_pylist()]
+    with decoding(path, "parquet file"):
+        cells = [one.strip() if isinstance(one, str) else one for one in column.to_pylist()]
     odd = next(
         (one for one in cells if not isinstance(one, (str, int, float, bool, type(None)))), None
     )
@@ -68,7 +75,8 @@ def _cells(path: Path, name: str, column: Any) -> list[Any]:
 
 
 def _header(path: Path, file: Any) -> list[str]:
-    names = [str(name) for name in file.schema_arrow.names]
+    with decoding(path, "parquet file"):
+        names = [str(name) for name in file.schema_arrow.names]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{path} has {names.count(twice)} columns {twice!r}; name each once")
@@ -87,11 +95,11 @@ def _opened(path: Path) -> Any:
             f'parquet needs pyarrow, which is not installed; pip install "overhear[table]", or '
             f"write {path.name} as csv"
         ) from error
-    try:
-        return parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are of these
-        raise InputError(f"{path} is no parquet file: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")
+    check_size(path, 1 << 62)
+    with decoding(path, "parquet file"):
+        file = parquet.ParquetFile(path)
+        said = file.metadata
+        cells = said.num_rows * said.num_columns
+        groups = [said.row_group(at).total_byte_size for at in range(said.num_row_groups)]
+    check_expansion(path, max(_WIDTH * cells, *groups, 0), width=_WIDTH)
+    return file

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from ....privacy.errors import InputError
+from ....privacy.formats.numpy_arrays import read_array
 from ..partition import user_numbers
 from ..store import MappedStore, Store, TensorStore
 from .columns import BadCell, Declared
@@ -76,7 +77,7 @@ def read_table(
     targets = inputs.with_name(f"{inputs.stem}-targets.npy")
     if not (inputs.is_file() and targets.is_file()):
         _convert(table, inputs, targets)
-    return MappedStore(inputs, torch.from_numpy(np.load(targets, allow_pickle=False)))
+    return MappedStore(inputs, torch.from_numpy(read_array(targets)))
 
 
 def _blocks(path: Path, names: Sequence[str], *, form: str, separator: str) -> Iterator[Block]:
