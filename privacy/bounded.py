@@ -73,9 +73,9 @@ def read_bounded(path: Path, most: int) -> bytes:
     ...     print(len(read_bounded(path, 3)))
     3
     """
-    check_size(path, most)
+    size = check_size(path, most)
     with path.open("rb") as file:
-        return file.read(most)
+        return file.read(size)  # no more: Python makes room for all that is asked for
 
 
 def read_text(path: Path) -> str:
