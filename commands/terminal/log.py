@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
+from ...privacy.plain_text import plain
 from ...runs.hosts.names import LIFELINE
 
 __all__ = ["Log", "Remaining", "current_log", "logging"]
@@ -78,7 +79,7 @@ class Log:
         if self._file is not None:
             stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             with suppress(OSError, ValueError):
-                self._file.write(f"{stamp} {' '.join(text.split())}\n")
+                self._file.write(f"{stamp} {plain(' '.join(text.split()), most=None)}\n")
                 self._file.flush()
 
     @property

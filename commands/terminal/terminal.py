@@ -6,11 +6,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from ...privacy.plain_text import plain_lines
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["make_console", "make_table", "print_json", "say"]
+__all__ = ["make_console", "make_table", "print_json", "say", "write"]
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -18,14 +20,14 @@ def make_console(*, stderr: bool = False) -> Console:
 
     What is read by a program, or kept in a file, has no blanks at the ends of its lines.
     """
-    from rich.console import Console
+    from .console import PlainConsole
 
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        return Console(stderr=stderr, highlight=False)
+        return PlainConsole(stderr=stderr, highlight=False)
     # It hands on whatever it does not write itself.
     trimmed = cast("IO[str]", _Trimmed(stream))
-    return Console(file=trimmed, stderr=stderr, highlight=False)
+    return PlainConsole(file=trimmed, stderr=stderr, highlight=False)
 
 
 def make_table(title: object = "", *, caption: str = "") -> Table:
@@ -69,10 +71,15 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False)
 
 
+def write(text: object, *, end: str = "\n") -> None:
+    """Print a text on standard output; what of it is not shown stands as its escape."""
+    print(plain_lines(str(text)), end=end)
+
+
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Print an object, infinite numbers as strings."""
     import json
 
     from ...runs.described import finite
 
-    print(json.dumps(finite(value), indent=2, allow_nan=False))
+    write(json.dumps(finite(value), indent=2, allow_nan=False))

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Status
+from ...privacy.plain_text import plain
 from ...runs.numbers import bound, small
 from ...runs.recorder.conformance.written import Held
 from ...training.accounts.declared import DeclaredAccount
 from ..judgement.gate import Decision, Outcome, Requirement
 from ..judgement.policy import Evidence, Limit, Policy
-from ..plain_text import plain
 
 __all__ = ["decide_declared"]
 

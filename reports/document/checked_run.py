@@ -16,6 +16,7 @@ from typing import TypeGuard, TypeVar
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import parse_json, read_json
 from ...privacy.ledgers.ledger import Spent
+from ...privacy.plain_text import plain
 from ...runs.described import LARGEST_OBJECT, Described
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
@@ -29,7 +30,6 @@ from ...runs.plan.second_traces import second_traces
 from ...runs.run_file.run_file import RunFile, load_run_file
 from ..judgement.facts import Facts, facts_of_report
 from ..judgement.policy import Policy
-from ..plain_text import plain
 from ..schema import Report
 from .collect import SCHEMA, collect
 

@@ -22,10 +22,10 @@ from ...privacy.errors import InputError
 from ...privacy.formats.toml_text import read_toml
 from ...privacy.goal import Goal
 from ...privacy.participation import MOST_RECORDS
+from ...privacy.plain_text import plain
 from ...privacy.releases.fields import SERVER
 from ...runs.run_file.problems import did_you_mean, stated
 from ...runs.run_file.tables import PresetName, Table
-from ..plain_text import plain
 
 __all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_of", "policy_schema"]
 

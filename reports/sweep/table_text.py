@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 
 from ...privacy.errors import InputError
+from ...privacy.plain_text import markdown_text, plain
 from ...runs.numbers import bound
-from ..plain_text import markdown_text, plain
 from .attacked import SCORES, OverImages
 from .statistics import Difference, Mean
 from .table import VALUES, Cell, SweepTable

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ...privacy.errors import InputError
+from ..stop import tell
 from .interface import GLOO, address_towards, choose_interface
 from .names import CAME, FAILED_FIRST, STORE_PREFIX
 from .place import Place
@@ -220,11 +221,7 @@ def _first_line(error: Exception) -> str:
 @contextlib.contextmanager
 def _told_if_long(text: str, place: Place | None = None) -> Iterator[None]:
     """Say what is waited for, after a while; of a wait of all ranks rank 0 says it."""
-
-    def tell() -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    timer = threading.Timer(_PATIENT, tell)
+    timer = threading.Timer(_PATIENT, tell, [text])
     timer.daemon = True
     if place is None or place.rank == 0:
         timer.start()

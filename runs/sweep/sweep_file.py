@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from ...privacy.errors import InputError
 from ...privacy.formats.toml_text import read_toml
+from ...privacy.plain_text import plain
 from ..run_file.problems import did_you_mean
 from ..run_file.toml import write_toml
 from .swept_values import (
@@ -253,7 +254,7 @@ _KEYS = tuple(SweepFile.model_fields)
 
 def _told(error: ErrorDetails) -> str:
     """A problem in a sentence."""
-    loc = [str(part) for part in error["loc"] if part not in _BRANCHES]
+    loc = [plain(part) for part in error["loc"] if part not in _BRANCHES]
     if error["type"] == "value_error":
         words = str(error.get("ctx", {}).get("error", error["msg"]))
         return words if not loc else f"[{loc[0]}] {words}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overhear.reports.plain_text import markdown_text, plain
+from overhear.privacy.plain_text import markdown_text, plain
 
 HOSTILE = "a\x00\x1b[31m\n\r\u202e\ud800\ufffe\u2028b"
 

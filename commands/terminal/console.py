@@ -1,0 +1,26 @@
+"""A console on which text from elsewhere moves nothing: what is not shown stands as its escape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.segment import Segment
+
+from ...privacy.plain_text import plain_lines
+
+__all__ = ["PlainConsole"]
+
+
+class PlainConsole(Console):
+    """A console of rich whose texts pass `plain_lines` where they are rendered.
+
+    What rich itself says to the terminal, of colours and of the cursor, is no text.
+    """
+
+    def render(self, *renderable: Any, **options: Any) -> Iterable[Segment]:
+        """The segments of what is printed."""
+        for one in super().render(*renderable, **options):
+            shown = one.text if one.control else plain_lines(one.text)
+            yield one if shown is one.text else Segment(shown, one.style)
