@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from ..privacy.plain_text import plain_lines
-
 __all__ = ["NOTHING_KEPT", "SIGNALS", "Interrupted", "Stop", "naming", "tell"]
 
 SIGNALS = tuple(
@@ -58,6 +56,8 @@ def tell(words: str) -> None:
 
     What is not shown stands as its escape.
     """
+    from ..privacy.plain_text import plain_lines  # a command starts without it
+
     try:
         print(plain_lines(words), file=sys.stderr, flush=True)
     except (OSError, ValueError):

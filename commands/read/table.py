@@ -66,7 +66,9 @@ def table(
     if out is None:
         write(text, end="")
         return
-    out.write_text(text, encoding="utf-8")
+    from ...privacy.plain_text import plain_lines
+
+    out.write_text(plain_lines(text), encoding="utf-8")
     write(out)
 
 

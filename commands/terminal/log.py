@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from ...privacy.plain_text import plain
 from ...runs.hosts.names import LIFELINE
 
 __all__ = ["Log", "Remaining", "current_log", "logging"]
@@ -77,6 +76,8 @@ class Log:
     def line(self, text: str) -> None:
         """Write a line with the time in UTC, at once."""
         if self._file is not None:
+            from ...privacy.plain_text import plain  # a command starts without it
+
             stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             with suppress(OSError, ValueError):
                 self._file.write(f"{stamp} {plain(' '.join(text.split()), most=None)}\n")

