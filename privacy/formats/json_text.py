@@ -48,7 +48,7 @@ def parse_json(text: str | bytes) -> Any:
         )
         if _HALF.search(text):
             json.dumps(found, ensure_ascii=False).encode("utf-8")
-    except UnicodeError as error:
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise InputError(f"is no JSON: its text is no Unicode ({error.reason})") from error
     except RecursionError as error:
         raise InputError("is no JSON that is read: it is nested too deep") from error

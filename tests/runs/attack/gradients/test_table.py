@@ -89,7 +89,7 @@ def test_what_is_no_file_is_not_read_for_columns(tmp_path):
     ("text", "shape", "message"),
     [
         ("x = 1", None, "must declare .data.columns."),
-        ("[data", None, "is no TOML file"),
+        ("[data", None, "is not TOML"),
         (COLUMNS, (9,), "must be .10,., as many numbers"),
     ],
 )
