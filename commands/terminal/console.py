@@ -16,8 +16,12 @@ __all__ = ["PlainConsole"]
 class PlainConsole(Console):
     """A console of rich whose texts pass `plain_lines` where they are rendered.
 
-    What rich itself says to the terminal, of colours and of the cursor, is no text.
+    Brackets in them are no markup. What rich itself says to the terminal, of colours and of the
+    cursor, is no text.
     """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(markup=False, highlight=False, **settings)
 
     def render(self, *renderable: Any, **options: Any) -> Iterable[Segment]:
         """The segments of what is printed."""

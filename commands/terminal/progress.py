@@ -108,7 +108,7 @@ def waiting(console: Console, what: str, words: str) -> Iterator[None]:
     log = current_log()
     log.line(f"{what}: {words}")
     shown = console.is_terminal and not log.quiet
-    with console.status(f"{what}: {words}") if shown else nullcontext():
+    with console.status(Text(f"{what}: {words}")) if shown else nullcontext():
         yield
 
 
@@ -181,7 +181,7 @@ class _Told:
 
 def _say(console: Console, text: str) -> None:
     with suppress(OSError):
-        console.print(text, markup=False, highlight=False)
+        console.print(text)
 
 
 _Show = Callable[[int, int, str], None]

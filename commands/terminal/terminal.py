@@ -22,17 +22,17 @@ def make_console(*, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        return PlainConsole(stderr=stderr, highlight=False)
+        return PlainConsole(stderr=stderr)
     # It hands on whatever it does not write itself.
     trimmed = cast("IO[str]", _Trimmed(stream))
-    return PlainConsole(file=trimmed, stderr=stderr, highlight=False)
+    return PlainConsole(file=trimmed, stderr=stderr)
 
 
 def make_table(title: object = "", *, caption: str = "") -> Table:
     """An empty table in the one style of all commands: a rule below its heads, and no others.
 
     Args:
-        title: above it; a text of rich is taken as it is, and brackets of a string are markup.
+        title: above it; a text of rich is taken as it is.
         caption: below it.
     """
     from rich import box
@@ -65,8 +65,8 @@ class _Trimmed:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a text as it is: brackets in it are no markup."""
-    console.print(text, markup=False)
+    """Print a text."""
+    console.print(text)
 
 
 def write(text: object, *, end: str = "\n") -> None:

@@ -1,7 +1,7 @@
 """The header of a safetensors file: what it says is held against the file before all else.
 
-Tensors are of the types that every device computes with: no complex numbers, none of fewer than 8
-bits, no unsigned ones but bytes. They follow each other without a gap and fill the file.
+Tensors are of floats from 16 to 64 bits, integers and Booleans: no complex numbers, and none of 8
+bits and fewer that stand for floats. They follow each other without a gap and fill the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _MOST_TENSORS = 100_000
 _MOST_DIMENSIONS = 64
 _WIDTHS = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2,
-    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "BOOL": 1,
+    "U64": 8, "U32": 4, "U16": 2, "U8": 1,
 }  # fmt: skip
 _METADATA, _KEYS = "__metadata__", {"dtype", "shape", "data_offsets"}
 

@@ -26,7 +26,9 @@ from overhear.privacy.bounded import (
     read_text,
 )
 from overhear.privacy.errors import InputError
+from overhear.privacy.formats.numpy_arrays import PackedArrays
 from overhear.privacy.formats.safetensors_header import read_header
+from overhear.training.engine.tensor_file import read_tensors
 
 MEGABYTES = 100  # that a refusal may take
 SECONDS = 5.0  # of processor time; about a second where the machine has nothing else to do
@@ -497,6 +499,26 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
                 read(path)
     with pytest.raises(FileNotFoundError):
         read_text(tmp_path / "none")
+
+
+def test_an_honest_npz_is_read_however_it_was_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored, deflated to a part in fifty, and with the records of a zip of more than 2 GB."""
+    rows = np.tile(np.arange(100.0), (2000, 1))
+    np.savez(tmp_path / "stored.npz", X=rows, names=np.array(["a"]))
+    np.savez_compressed(tmp_path / "packed.npz", X=rows)
+    monkeypatch.setattr("zipfile.ZIP64_LIMIT", 100)
+    np.savez(tmp_path / "long.npz", X=rows)
+    assert b"PK\6\6" in (tmp_path / "long.npz").read_bytes()
+    for name in ("stored", "packed", "long"):
+        held = PackedArrays(tmp_path / f"{name}.npz", copies=2)
+        assert np.array_equal(held["X"], rows)
+
+
+def test_wide_unsigned_numbers_are_read_as_signed_ones(tmp_path: Path) -> None:
+    save_file({"labels": np.array([3, 70000], dtype=np.uint32)}, tmp_path / "a.safetensors")
+    assert read_tensors(tmp_path / "a.safetensors").tensors["labels"].tolist() == [3, 70000]
 
 
 def test_a_safetensors_file_is_let_through(tmp_path: Path) -> None:

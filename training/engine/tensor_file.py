@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ...privacy.bounded import check_memory, decoding
@@ -43,7 +44,7 @@ def read_tensors(path: Path) -> TensorFile:
     header = read_header(path)
     check_memory(str(path), header.size, "give a smaller file")
     with decoding(path, "safetensors file"), safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in header.shapes}
+        tensors = {name: _signed(file.get_tensor(name)) for name in header.shapes}
     return TensorFile(path=path, tensors=tensors, metadata=header.metadata)
 
 
@@ -57,4 +58,13 @@ def tensors_of(path: Path, data: bytes) -> Mapping[str, Tensor]:
 
     read_header(path)
     with decoding(path, "safetensors file"):
-        return load(data)
+        return {name: _signed(tensor) for name, tensor in load(data).items()}
+
+
+def _signed(tensor: Tensor) -> Tensor:
+    """Unsigned integers of more than 8 bits as int64: with others torch does not compute."""
+    wide = not (tensor.is_floating_point() or tensor.dtype in _COMPUTED)
+    return tensor.to(torch.int64) if wide else tensor
+
+
+_COMPUTED = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
