@@ -146,6 +146,6 @@ PRINTERS = {
 
 
 def test_nothing_is_printed_elsewhere() -> None:
-    prints = r"print|sys\.std(?:out|err)\.write|typer\.echo|Console|traceback\.print_exc\w*"
-    found = files_with(rf"(?<![\w.\"'])(?<!class )(?:{prints}|Environment)\(.+")
+    prints = r"\bprint|sys\.std(?:out|err)\.write|typer\.echo|\bConsole|traceback\.print_exc\w*"
+    found = files_with(rf"(?<![.\"'])(?<!class )(?:{prints}|\bEnvironment)\(.+")
     assert found - {"reports/template.py"} == PRINTERS
