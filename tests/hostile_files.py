@@ -98,15 +98,15 @@ def _png_text(size: int) -> bytes:
     return _picture()[:33] + chunk + _picture()[33:]
 
 
-def _parquet() -> bytes:
+def _parquet(**columns: Any) -> bytes:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        return b"PAR1PAR1"
+        return bytes(100) + b"PAR1"
     held = io.BytesIO()
     rows = {"age": [50.0, 25.0] * 8, "sex": ["f", "m"] * 8, "ill": ["yes", "no"] * 8}
-    pq.write_table(pa.table(rows), held)
+    pq.write_table(pa.table(rows | columns), held, compression="gzip")
     return held.getvalue()
 
 
@@ -313,6 +313,11 @@ HOSTILE: dict[str, Mapping[str, bytes | Callable[[], bytes]]] = {
         "deep lists": b"(" * 50_000 + b"l" * 50_000 + b".",
     },
     "parquet": {
+        "many rows": lambda: _parquet(
+            age=np.zeros(10**7), sex=np.zeros(10**7), ill=np.zeros(10**7)
+        ),
+        "a long text that all rows share": lambda: _parquet(sex=["f" * 10_000_000] * 16),
+        "lists": _parquet(age=[[1.0, 2.0]] * 16),
         "cut off": _parquet()[:-20],
         "a damaged page": _damaged(_parquet(), at=60),
         "a damaged footer": _damaged(_parquet(), at=len(_parquet()) - 60),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from ...privacy.plain_text import plain_lines
@@ -23,8 +23,10 @@ class PlainConsole(Console):
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, highlight=False, **settings)
 
-    def render(self, *renderable: Any, **options: Any) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """The segments of what is printed."""
-        for one in super().render(*renderable, **options):
+        for one in super().render(renderable, options):
             shown = one.text if one.control else plain_lines(one.text)
             yield one if shown is one.text else Segment(shown, one.style)

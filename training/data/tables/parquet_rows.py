@@ -14,7 +14,8 @@ from .csv_rows import Block, check_header
 __all__ = ["parquet_blocks", "parquet_header"]
 
 _ROWS = 4096  # at once
-_WIDTH = 8  # bytes of a cell
+_WIDTH = 8  # bytes of a cell that is a number
+_LONGEST_CELL = 1 << 14  # bytes of one that is text
 
 
 def parquet_header(path: Path) -> list[str]:
@@ -41,6 +42,10 @@ def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[Block]:
     """
     file = _opened(path)
     check_header(path, _header(path, file), names)
+    for name in names:
+        kind = file.schema_arrow.field(name).type
+        if kind.num_fields:  # of which a row may hold any number
+            raise InputError(f"{path} column {name!r} holds {kind}; it must hold numbers or text")
     row = 1
     for batch in _batches(path, file, names):
         cells = [_cells(path, name, batch.column(name)) for name in names]
@@ -63,6 +68,14 @@ def _batches(path: Path, file: Any, names: Sequence[str]) -> Iterator[Any]:
 
 def _cells(path: Path, name: str, column: Any) -> list[Any]:
     with decoding(path, "parquet file"):
+        if hasattr(column, "dictionary"):
+            compute = importlib.import_module("pyarrow.compute")
+            longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
+            if longest > _LONGEST_CELL:
+                raise InputError(
+                    f"{path} column {name!r} has a cell of {longest} bytes, must have at most "
+                    f"{_LONGEST_CELL}; shorten it"
+                )
         cells = [one.strip() if isinstance(one, str) else one for one in column.to_pylist()]
     odd = next(
         (one for one in cells if not isinstance(one, (str, int, float, bool, type(None)))), None
@@ -97,7 +110,10 @@ def _opened(path: Path) -> Any:
         ) from error
     check_size(path, 1 << 62)
     with decoding(path, "parquet file"):
-        file = parquet.ParquetFile(path)
+        columns = parquet.ParquetFile(path).schema
+        # A text that many rows share is held once until it is known to be short.
+        texts = [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]
+        file = parquet.ParquetFile(path, read_dictionary=texts)
         said = file.metadata
         cells = said.num_rows * said.num_columns
         groups = [said.row_group(at).total_byte_size for at in range(said.num_row_groups)]
