@@ -89,7 +89,13 @@ def check_attack(folder: Path, config: RunFile, *, built: Built) -> None:
 
 def _check_whole(path: Path) -> None:
     """Refuse a transcript that was cut off or damaged."""
-    if "round" not in read_header(path).metadata:
+    try:
+        metadata = read_header(path).metadata
+    except InputError as error:
+        raise InputError(
+            f"{path} is cut off or damaged ({error}); put it back as it was written"
+        ) from error
+    if "round" not in metadata:
         raise InputError(f"{path} is no transcript of a round; put it back as it was written")
 
 

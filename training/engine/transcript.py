@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from .round_files import round_files, round_name
-from .tensor_file import TensorFile, read_tensors
+from .tensor_file import read_tensors
 
 
 class MissingMessage(InputError, LookupError):
@@ -144,12 +144,13 @@ class Transcript:
         """
         transcript = cls()
         for number, path in round_files(folder):
-            transcript._take(number, read_tensors(path))
+            transcript._take(number, path)
         return transcript
 
-    def _take(self, number: int, held: TensorFile) -> None:
+    def _take(self, number: int, path: Path) -> None:
         """Add the messages of one file."""
         try:
+            held = read_tensors(path)
             if int(held.metadata.get("round", "")) != number:
                 raise InputError(f"it is of another round than {number}")
             for key in sorted(name for name in held.tensors if name.endswith(".rows")):
@@ -165,7 +166,7 @@ class Transcript:
                 )
         except (KeyError, ValueError) as error:
             raise InputError(
-                f"{held.path} is no transcript of a round ({error}); it is cut off or damaged; "
+                f"{path} is no transcript of a round ({error}); it is cut off or damaged; "
                 "put it back as it was written"
             ) from error
 
