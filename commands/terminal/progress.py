@@ -181,7 +181,7 @@ class _Told:
 
 def _say(console: Console, text: str) -> None:
     with suppress(OSError):
-        console.print(text)
+        console.print(text, markup=False, highlight=False)
 
 
 _Show = Callable[[int, int, str], None]
