@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..runs.stop import Interrupted
+from ..runs.stop import Interrupted, tell
 from .prepare.budget import budget
 from .prepare.design import design
 from .prepare.new import new
@@ -51,6 +51,7 @@ from .terminal.anywhere import AnywhereCommand, LogFile, Quiet
 from .terminal.completion import words_of_bash
 from .terminal.log import Log, current_log, logging
 from .terminal.signals import until_stopped
+from .terminal.terminal import write
 
 __all__ = ["app", "main"]
 
@@ -84,7 +85,7 @@ def overhear(
     if version:
         from importlib.metadata import version as version_of
 
-        print(f"overhear {version_of('overhear')}")
+        write(f"overhear {version_of('overhear')}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         from ..privacy.errors import InputError
@@ -175,11 +176,11 @@ def _told(error: Exception) -> int:
     error = as_stated(error)
     current_log().line(f"error: {sentence(error)}")
     if isinstance(error, ContradictedProof):
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {sentence(error)}")
         return CONTRADICTED
     bad_input = isinstance(error, STATED)
     if not bad_input or os.environ.get("OVERHEAR_DEBUG") == "1":
-        traceback.print_exception(error)
+        tell("".join(traceback.format_exception(error)).rstrip())
     if bad_input:
-        print(f"error: {sentence(error)}", file=sys.stderr)
+        tell(f"error: {sentence(error)}")
     return BAD_INPUT if bad_input else CRASH

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from ..privacy.errors import InputTypeError
 from ..privacy.ledgers.ledger import Spent, read_ledger
 from ..runs.evidence.evidence import read_attack, read_audit
 from ..runs.folder import folder as run_folder
-from ..runs.folder.records import MetricsLine
+from ..runs.folder.records import read_metrics
 from ..runs.numbers import bound, small
 from ..runs.plan.plan import Plan, make_plan
 from ..runs.run_file.build import build
@@ -171,10 +170,7 @@ class Run:
     def metrics(self) -> MetricsTable:
         """Test metrics, by evaluation."""
         path = self.folder / run_folder.METRICS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return MetricsTable(
-            [MetricsLine.model_validate(json.loads(line)).dump() for line in lines if line.strip()]
-        )
+        return MetricsTable([line.dump() for line in read_metrics(path)])
 
     def models(self) -> list[nn.Module]:
         """The model of each agent at the end of the run.

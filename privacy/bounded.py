@@ -10,8 +10,8 @@ import bz2
 import gzip
 import os
 import stat
-import struct
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -21,9 +21,9 @@ __all__ = [
     "MOST_VALUES",
     "check_expansion",
     "check_memory",
-    "check_safetensors",
     "check_size",
     "count_lines",
+    "decoding",
     "read_bounded",
     "read_text",
 ]
@@ -34,9 +34,8 @@ _HARMLESS = 64 << 20  # bytes that any file may become
 _MOST_EXPANSION = 200  # times its own size, beyond that; packed images and text are below 50
 _MOST_TEXT = 8 << 30
 _LONGEST_LINE = 64 << 20
-_LARGEST_HEADER = 16 << 20  # of a safetensors file, which is JSON
-_SMALLEST_HEADER = 2  # which is empty
 _TOML = 1 << 20
+_MOST_SAID = 200  # characters of what a library says
 
 
 def check_size(path: Path, most: int) -> int:
@@ -74,9 +73,9 @@ def read_bounded(path: Path, most: int) -> bytes:
     ...     print(len(read_bounded(path, 3)))
     3
     """
-    check_size(path, most)
+    size = check_size(path, most)
     with path.open("rb") as file:
-        return file.read(most)
+        return file.read(size)  # no more: Python makes room for all that is asked for
 
 
 def read_text(path: Path) -> str:
@@ -92,17 +91,51 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 
-def check_expansion(path: Path, becomes: int) -> None:
+@contextmanager
+def decoding(path: Path, what: str) -> Iterator[None]:
+    """Make one sentence of whatever a library raises on the bytes of a file.
+
+    What the system refuses of a named file passes as it is, and so does memory that runs out.
+
+    Args:
+        path: the file.
+        what: it should be, such as "npz file".
+
+    Raises:
+        ValueError: in place of what was raised.
+
+    >>> import zlib
+    >>> with decoding(Path("a.npz"), "npz file"):
+    ...     raise zlib.error("Error -3 while decompressing data")
+    Traceback (most recent call last):
+    overhear...InputError: a.npz is no npz file or is damaged (Error -3 while decompressing data)...
+    """
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        why = str(error).partition("\n")[0][:_MOST_SAID].rstrip(". ") or type(error).__name__
+        raise InputError(
+            f"{path} is no {what} or is damaged ({why}); fetch it again, or write it anew"
+        ) from error
+
+
+def check_expansion(path: Path, becomes: int, *, width: int = 1) -> None:
     """Refuse a packed file that says it becomes much more than packed data do.
 
     Args:
         path: the packed file.
         becomes: bytes that it says it holds, or that were unpacked of it so far.
+        width: bytes of one of its numbers, of which a data set has at most 2^30.
 
     Raises:
         ValueError: more than a bound, or than its own size explains.
     """
-    most = max(_HARMLESS, min(_MOST_EXPANSION * path.stat().st_size, MOST_VALUES))
+    size = path.stat().st_size
+    most = max(_HARMLESS, size, min(_MOST_EXPANSION * size, width * MOST_VALUES))
     if becomes > most:
         raise InputError(
             f"{path} becomes {becomes} bytes or more when it is unpacked, and at most {most} are "
@@ -156,24 +189,19 @@ def count_lines(path: Path) -> int:
     size = check_size(path, _MOST_TEXT)
     packed = path.suffix in _PACKED
     count = unpacked = open_line = 0
-    try:
-        with _opened(path) as file:
-            while block := file.read(_BLOCK):
-                unpacked += len(block)
-                if packed:
-                    check_expansion(path, unpacked)
-                ends = block.count(b"\n")
-                open_line = len(block) - block.rfind(b"\n") - 1 if ends else open_line + len(block)
-                if open_line > _LONGEST_LINE:
-                    raise InputError(
-                        f"{path} line {count + ends + 1} is longer than {_LONGEST_LINE} bytes; it "
-                        "is no text of records"
-                    )
-                count += ends
-    except (EOFError, OSError, ValueError, zlib.error) as error:
-        if isinstance(error, InputError) or not packed:
-            raise
-        raise InputError(f"{path} cannot be unpacked ({error}); fetch it again") from error
+    with decoding(path, "text that can be unpacked"), _opened(path) as file:
+        while block := file.read(_BLOCK):
+            unpacked += len(block)
+            if packed:
+                check_expansion(path, unpacked)
+            ends = block.count(b"\n")
+            open_line = len(block) - block.rfind(b"\n") - 1 if ends else open_line + len(block)
+            if open_line > _LONGEST_LINE:
+                raise InputError(
+                    f"{path} line {count + ends + 1} is longer than {_LONGEST_LINE} bytes; it "
+                    "is no text of records"
+                )
+            count += ends
     return count + (size > 0)
 
 
@@ -184,29 +212,3 @@ def _opened(path: Path) -> IO[bytes] | gzip.GzipFile | bz2.BZ2File:
     if path.suffix == ".gz":
         return gzip.GzipFile(path)
     return bz2.BZ2File(path) if path.suffix == ".bz2" else path.open("rb")
-
-
-def check_safetensors(path: Path) -> None:
-    """Refuse a file whose header is larger than those of safetensors files, before it is parsed.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        ValueError: its header would go beyond the file, or beyond a bound.
-    """
-    size = check_size(path, 1 << 62)
-    with path.open("rb") as file:
-        first = file.read(8)
-    if len(first) < 8:
-        raise InputError(f"{path} is not a safetensors file: it has {size} bytes of at least 8")
-    (header,) = struct.unpack("<Q", first)
-    most = min(_LARGEST_HEADER, size - 8)
-    if header < _SMALLEST_HEADER:
-        raise InputError(
-            f"{path} is not a safetensors file: it announces a header of {header} bytes, must be "
-            f"at least {_SMALLEST_HEADER}"
-        )
-    if header > most:
-        raise InputError(
-            f"{path} is not a safetensors file: it announces a header of {header} bytes, must be "
-            f"at most {most}; pickles and archives are not read"
-        )

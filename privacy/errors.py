@@ -6,6 +6,8 @@ A command tells an `InputError` in one sentence and ends with exit code 2; so it
 
 from __future__ import annotations
 
+from .plain_text import plain_sentence
+
 __all__ = [
     "InexpressibleView",
     "InputError",
@@ -23,6 +25,9 @@ class InputError(ValueError):
         ...
     overhear...InputError: sampling_rate=1.3 must lie in [0, 1]
     """
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*(plain_sentence(of) if isinstance(of, str) else of for of in words))
 
 
 class InputTypeError(InputError, TypeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..privacy.errors import InputError
+from ..privacy.plain_text import plain_sentence
 
 __all__ = ["STATED", "ContradictedProof", "as_stated", "sentence"]
 
@@ -29,6 +30,10 @@ def sentence(error: Exception) -> str:
     >>> sentence(RecursionError("maximum recursion depth exceeded"))
     'what was read is nested too deep (maximum recursion depth exceeded); give it fewer levels'
     """
+    return plain_sentence(_words(error))
+
+
+def _words(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return f"what was read is nested too deep ({error}); give it fewer levels"
     if isinstance(error, MemoryError):

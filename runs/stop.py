@@ -52,9 +52,14 @@ class Interrupted(BaseException):
 
 
 def tell(words: str) -> None:
-    """Say a sentence on standard error, if anybody is there to read it: a terminal may be gone."""
+    """Say something on standard error, if anybody is there to read it: a terminal may be gone.
+
+    What is not shown stands as its escape.
+    """
+    from ..privacy.plain_text import plain_lines  # a command starts without it
+
     try:
-        print(words, file=sys.stderr, flush=True)
+        print(plain_lines(words), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         with contextlib.suppress(OSError, ValueError):  # or the interpreter fails as it leaves
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -8,18 +8,18 @@ canary     a name; no two rows have the same
 
 from __future__ import annotations
 
-import csv
 import unicodedata
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
+from ...privacy.formats.csv_rows import CsvRows
 from .scores_audit import MOST
 
 __all__ = ["ScoreFile", "read_scores"]
@@ -62,21 +62,17 @@ def read_scores(path: Path) -> ScoreFile:
         raise InputError(
             f"{path} is no text in UTF-8; save the scores as comma-separated text"
         ) from None
-    rows = csv.reader(StringIO(text, newline=""))
-    try:
-        return _read(path, rows)
-    except csv.Error as error:
-        raise InputError(f"{path}, line {rows.line_num}: {error}; quote no values") from None
+    return _read(path, CsvRows(path, StringIO(text, newline="")))
 
 
-def _read(path: Path, rows: Any) -> ScoreFile:
+def _read(path: Path, rows: CsvRows) -> ScoreFile:
     names = [name.strip().lower() for name in next(rows, [])]
     _check_names(path, names)
     scores, coins, splits, seen = list[float](), list[bool](), list[bool](), set[str]()
     for row in rows:
         if not row:
             continue
-        where = f"{path}, line {rows.line_num}"
+        where = f"{path}, line {rows.line}"
         if len(row) != len(names):
             raise InputError(f"{where}: {len(row)} values for {len(names)} columns")
         if len(scores) == MOST:

@@ -14,14 +14,13 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-import safetensors
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ...privacy.bounded import check_safetensors
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
+from ...training.engine.tensor_file import read_tensors
 
 
 def digest(*facts: object) -> str:
@@ -76,21 +75,19 @@ class Checkpoint:
         """
         if not self.path.exists():
             return None
-        check_safetensors(self.path)
         try:
-            with safetensors.safe_open(self.path, framework="pt") as opened:
-                found = (opened.metadata() or {}).get("problem")
-                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 # no mapping
-        except safetensors.SafetensorError as error:
+            held = read_tensors(self.path)
+        except InputError as error:
             raise InputError(
-                f"checkpoint={str(self.path)!r} is no checkpoint; delete it or name another file"
+                f"checkpoint={str(self.path)!r} is no checkpoint ({error}); delete it or name "
+                "another file"
             ) from error
-        if found != self.problem:
+        if held.metadata.get("problem") != self.problem:
             raise InputError(
                 f"checkpoint={str(self.path)!r} belongs to another observation, preset or prior "
                 "knowledge; delete it or name another file"
             )
-        return tensors
+        return dict(held.tensors)
 
     def remove(self) -> None:
         """Delete the file, if there is one."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..terminal.options import Json
-from ..terminal.terminal import print_json
+from ..terminal.terminal import print_json, write
 
 __all__ = ["budget"]
 
@@ -166,13 +166,13 @@ def budget(
         print_json({**figures, **how, "computed": found.computed, "kind": kind, **aim, **asked_too})
         return
     if statement:
-        print(found.statement())
+        write(found.statement())
         return
-    print(found)
+    write(found)
     if opinion is not None:
         from ...runs.plan.second_opinions import bracket_words
 
-        print(f"second opinion   {opinion.by}: {bracket_words(opinion)}")
+        write(f"second opinion   {opinion.by}: {bracket_words(opinion)}")
 
 
 def _largest(text: str | None) -> int | str | None:

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from ..terminal.terminal import write
+
 __all__ = ["What", "new", "template"]
 
 
@@ -47,7 +49,7 @@ def new(
     """
     text = template(what, module=None if file is None else file.stem)
     if file is None:
-        print(text, end="")
+        write(text, end="")
         return
     try:
         with file.open("x", encoding="utf-8") as opened:
@@ -58,7 +60,7 @@ def new(
         raise InputError(
             f"{file} is there already and is not written over; name another file"
         ) from None
-    print(f"Written to {file}.")
+    write(f"Written to {file}.")
 
 
 def template(what: What, *, module: str | None = None) -> str:

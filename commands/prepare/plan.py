@@ -11,7 +11,7 @@ import typer
 
 from ..terminal import completion
 from ..terminal.options import TrustCode, trust
-from ..terminal.terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -175,7 +175,7 @@ def plan(
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
     elif statement:
-        print(planned.paragraph())
+        write(planned.paragraph())
     else:
         _show_plan(found, advice, make_console(), opinions=second_opinions(opinions))
         if far is not None:
@@ -321,7 +321,7 @@ def _show_sweep(
     if json:
         print_json(found)
     elif markdown:
-        print(sweep_markdown(found), end="")
+        write(sweep_markdown(found), end="")
     else:
         make_console().print(*sweep_tables(found), sep="\n")
     if all(one["refused"] is not None for one in found):

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ..prepare.budget import AccountantName, AdjacencyName
-from ..terminal.terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, print_json, say, write
 
 __all__ = ["account"]
 
@@ -109,7 +109,7 @@ def account(
         from ...reports.declared.page import declared_html, declared_markdown
 
         page = declared_html if format is AccountFormat.HTML else declared_markdown
-        print(page(found), end="")
+        write(page(found), end="")
     if found.decision is not None:
         raise typer.Exit(found.decision.exit_code)
 

@@ -37,8 +37,8 @@ def check(
     run that was changed. The worst of 4, 3 and 5 counts.
     """
     from ...privacy.errors import InputError
+    from ...privacy.plain_text import plain
     from ...reports.judgement.policy import load_policy
-    from ...reports.plain_text import plain
 
     if junit is not None:  # first, so that an earlier result cannot pass for this one
         if junit.resolve().is_relative_to(folder.resolve()):
@@ -88,7 +88,7 @@ def _decided(folder: Path, wanted: Policy) -> Decision:
 
 
 def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, object]:
-    from ...reports.plain_text import plain
+    from ...privacy.plain_text import plain
 
     return {
         "schema": 1,
@@ -121,7 +121,7 @@ def _show(decision: Decision, folder: Path, policy: Path) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ...reports.plain_text import plain
+    from ...privacy.plain_text import plain
 
     console = make_console()
     for one in decision.requirements:

@@ -39,7 +39,7 @@ def compare(
     stand in one table, and a line below says that they cannot be compared.
     """
     from ...privacy.errors import InputError
-    from ...reports.plain_text import plain
+    from ...privacy.plain_text import plain
 
     if out is not None:
         for folder in folders:
@@ -49,7 +49,7 @@ def compare(
                     "it is; choose another folder"
                 )
     from ..terminal.progress import waiting
-    from ..terminal.terminal import make_console
+    from ..terminal.terminal import make_console, write
 
     trust(trust_code)
     with waiting(make_console(stderr=True), "compare", "computing the figures anew from the runs"):
@@ -67,7 +67,7 @@ def compare(
 
         text = comparison_markdown(found)
     if out is None:
-        print(text, end="")
+        write(text, end="")
         return
     out.write_text(text, encoding="utf-8")
-    print(out)
+    write(out)

@@ -45,7 +45,7 @@ def person(
     loss distribution; epsilons are not added up.
     """
     from ...privacy.errors import InputError
-    from ...reports.plain_text import plain
+    from ...privacy.plain_text import plain
     from ...reports.total.person import add_runs, person_total, sentences
 
     if add:

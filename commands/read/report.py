@@ -10,7 +10,7 @@ import typer
 
 from ..terminal.options import Folder, TrustCode, trust
 from ..terminal.signals import stop_of_command
-from ..terminal.terminal import make_console, print_json
+from ..terminal.terminal import make_console, print_json, write
 
 __all__ = ["report"]
 
@@ -81,7 +81,7 @@ def report(
                 folder, show_records=show_records, others=total or (), recipients=recipients
             )
             stop.note(f"the report is {page}")
-        print(page)
+        write(page)
         return
     if show_records:
         raise InputError(
@@ -95,7 +95,7 @@ def report(
     else:
         from ...reports.document.markdown import report_markdown
 
-        print(report_markdown(found), end="")
+        write(report_markdown(found), end="")
     if said := contradiction(found.second_opinion):
         raise ContradictedProof(said)
 
@@ -105,10 +105,10 @@ def _report_declared(folder: Path, format: FormatName) -> None:
     from ...reports.declared.page import declared_markdown, write_declared
 
     if format is FormatName.HTML:
-        print(write_declared(folder))
+        write(write_declared(folder))
         return
     found = declared_report([folder], delta=DELTA)
     if format is FormatName.JSON:
         print_json(found.dump())
     else:
-        print(declared_markdown(found), end="")
+        write(declared_markdown(found), end="")

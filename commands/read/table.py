@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ..terminal.terminal import write
+
 __all__ = ["plot", "table"]
 
 Sweep = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep.")]
@@ -62,10 +64,12 @@ def table(
         found = sweep_table(folder, value=value, rows=_keys(rows), columns=_keys(columns))
         text = table_text(found, format="markdown" if format is TableFormat.MD else format.value)
     if out is None:
-        print(text, end="")
+        write(text, end="")
         return
-    out.write_text(text, encoding="utf-8")
-    print(out)
+    from ...privacy.plain_text import plain_lines
+
+    out.write_text(plain_lines(text), encoding="utf-8")
+    write(out)
 
 
 def plot(
@@ -95,7 +99,7 @@ def plot(
     from ...reports.sweep.plot import plot_sweep
 
     plot_sweep(folder, out, x=x, y=y, line=line, panel=panel, adversary=adversary)
-    print(out)
+    write(out)
 
 
 def _keys(text: str | None) -> list[str]:

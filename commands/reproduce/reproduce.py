@@ -9,7 +9,7 @@ import typer
 
 from ..terminal.options import Json
 from ..terminal.signals import stop_of_command
-from ..terminal.terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
     from ...reports.reproductions.entry import Entry, ScaleName
@@ -91,7 +91,7 @@ def reproduce(
     if json:
         print_json(as_data(outcome))
         return
-    print(as_markdown(outcome), end="")
+    write(as_markdown(outcome), end="")
 
 
 def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
@@ -108,15 +108,15 @@ def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
             return
         heads = list(rows[0])
         for line in (heads, ["---"] * len(heads), *(list(row.values()) for row in rows)):
-            print(f"| {' | '.join(line)} |")
-        print(
+            write(f"| {' | '.join(line)} |")
+        write(
             "\nRuns and hours of one core or of a GPU, by rounds that were timed once; `--list "
             "NAME --scale SCALE` times them here and now."
         )
         return
     check_runnable(entry)
     if entry.closed is not None:
-        print(f"{entry.name} is a closed form, and takes seconds.")
+        write(f"{entry.name} is a closed form, and takes seconds.")
         return
     with sweep_progress(make_console(stderr=True)) as progress:
         price = price_of(entry, scale, timed=progress)
@@ -124,7 +124,7 @@ def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
         print_json({"name": entry.name, "scale": scale, "runs": price.runs, "hours": price.hours,
                     "device": price.device})  # fmt: skip
         return
-    print(f"{entry.name} at scale {scale}: {price.runs} runs, at most {price.words()} and files.")
+    write(f"{entry.name} at scale {scale}: {price.runs} runs, at most {price.words()} and files.")
 
 
 def _row(entry: Entry) -> dict[str, str]:

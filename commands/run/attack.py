@@ -12,7 +12,7 @@ import typer
 from ..terminal import completion
 from ..terminal.options import Device, Json, TrustCode, trust
 from ..terminal.signals import stop_of_command
-from ..terminal.terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, print_json, say, write
 from .own_training import TrainingWanted, run_training
 
 __all__ = ["attack"]
@@ -219,7 +219,7 @@ def _attack_runs(
     if json:
         print_json([one.dump() for one in found])
     elif markdown:
-        print(rows_markdown(rows), end="")
+        write(rows_markdown(rows), end="")
     else:
         make_console().print(rows_table(rows, title="Reconstruction, mean PSNR or MSE/PSNR/SSIM"))
     if contradicted := contradictions(found):

@@ -29,7 +29,7 @@ def sign(
     The signature binds every file of DIR: a policy with signed_by refuses one that was changed,
     added or taken away. Sign last, after attack, audit and report.
     """
-    from ...reports.plain_text import plain
+    from ...privacy.plain_text import plain
     from ...runs.folder.signature import sign as sign_folder
 
     count = sign_folder(folder, key)

@@ -139,7 +139,7 @@ def _train(
                 config,
                 out,
                 progress=progress,
-                notice=lambda text: told.print(text, markup=False, soft_wrap=True),
+                notice=lambda text: told.print(text, soft_wrap=True),
                 group=group,
                 stop=stop,
             )

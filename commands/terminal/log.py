@@ -76,9 +76,11 @@ class Log:
     def line(self, text: str) -> None:
         """Write a line with the time in UTC, at once."""
         if self._file is not None:
+            from ...privacy.plain_text import plain  # a command starts without it
+
             stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             with suppress(OSError, ValueError):
-                self._file.write(f"{stamp} {' '.join(text.split())}\n")
+                self._file.write(f"{stamp} {plain(' '.join(text.split()), most=None)}\n")
                 self._file.flush()
 
     @property

@@ -108,7 +108,7 @@ def waiting(console: Console, what: str, words: str) -> Iterator[None]:
     log = current_log()
     log.line(f"{what}: {words}")
     shown = console.is_terminal and not log.quiet
-    with console.status(f"{what}: {words}") if shown else nullcontext():
+    with console.status(Text(f"{what}: {words}")) if shown else nullcontext():
         yield
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["make_console", "make_table", "print_json", "say"]
+__all__ = ["make_console", "make_table", "print_json", "say", "write"]
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -18,21 +18,21 @@ def make_console(*, stderr: bool = False) -> Console:
 
     What is read by a program, or kept in a file, has no blanks at the ends of its lines.
     """
-    from rich.console import Console
+    from .console import PlainConsole
 
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        return Console(stderr=stderr, highlight=False)
+        return PlainConsole(stderr=stderr)
     # It hands on whatever it does not write itself.
     trimmed = cast("IO[str]", _Trimmed(stream))
-    return Console(file=trimmed, stderr=stderr, highlight=False)
+    return PlainConsole(file=trimmed, stderr=stderr)
 
 
 def make_table(title: object = "", *, caption: str = "") -> Table:
     """An empty table in the one style of all commands: a rule below its heads, and no others.
 
     Args:
-        title: above it; a text of rich is taken as it is, and brackets of a string are markup.
+        title: above it; a text of rich is taken as it is.
         caption: below it.
     """
     from rich import box
@@ -65,8 +65,15 @@ class _Trimmed:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a text as it is: brackets in it are no markup."""
-    console.print(text, markup=False)
+    """Print a text."""
+    console.print(text)
+
+
+def write(text: object, *, end: str = "\n") -> None:
+    """Print a text on standard output; what of it is not shown stands as its escape."""
+    from ...privacy.plain_text import plain_lines  # a command starts without it
+
+    print(plain_lines(str(text)), end=end)
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -75,4 +82,4 @@ def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
 
     from ...runs.described import finite
 
-    print(json.dumps(finite(value), indent=2, allow_nan=False))
+    write(json.dumps(finite(value), indent=2, allow_nan=False))

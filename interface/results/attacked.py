@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...privacy.bounded import read_bounded
 from ...runs.attack.attack import attack_as_asked, attack_run
 from ...runs.errors import ContradictedProof
 from ...runs.evidence.schema import Attack
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AttackResult", "attack_of_folder"]
 
+_LARGEST_PICTURE = 64 << 20  # bytes
 _MOST_SHOWN = 40  # pictures of a gallery in a notebook
 
 
@@ -104,7 +106,7 @@ class AttackResult:
         held = self.folder / path
         if not held.is_file():
             return ""
-        data = b64encode(held.read_bytes()).decode("ascii")
+        data = b64encode(read_bounded(held, _LARGEST_PICTURE)).decode("ascii")
         return f'<img alt="{escape(name)}" width="72" src="data:image/png;base64,{data}">'
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...privacy.errors import InputError
 from ...privacy.missing import needs
+from ...privacy.plain_text import plain_lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,7 +36,8 @@ def as_text(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] =
         for row in (cells if rows else ())
     ]
     told = list(notes)
-    return "\n".join([head, "", *lines, *([""] if told else []), *told]).rstrip("\n")
+    text = "\n".join([head, "", *lines, *([""] if told else []), *told])
+    return plain_lines(text.rstrip("\n"))
 
 
 def as_html(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] = ()) -> str:
@@ -47,7 +49,7 @@ def as_html(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] =
         for row in rows
     )
     said = "".join(f"<p>{escape(one)}</p>" for one in notes)
-    return (
+    return plain_lines(
         f"<p><b>{escape(head)}</b></p><table><thead><tr>{top}</tr></thead>"
         f"<tbody>{body}</tbody></table>{said}"
     )

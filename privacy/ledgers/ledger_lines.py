@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import InputError
+from ..formats.json_text import parse_json
 
 __all__ = [
     "LONGEST_HEADER",
@@ -120,8 +120,8 @@ def parsed(body: bytes, *, path: Path, at: int) -> dict[str, Any]:
         ValueError: it is none, names a key twice, or holds a number that is not finite.
     """
     try:
-        found = _loads(body)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(body.decode("utf-8"))
+    except ValueError as error:
         raise damaged(path, at, "it is no JSON object whose keys differ") from error
     if not isinstance(found, dict):
         raise damaged(path, at, "it is no JSON object")
@@ -137,36 +137,9 @@ def is_complete_object(line: bytes) -> bool:
     False
     """
     try:
-        return line.endswith(b"\n") and isinstance(_loads(line), dict)
-    except (ValueError, RecursionError):
+        return line.endswith(b"\n") and isinstance(parse_json(line.decode("utf-8")), dict)
+    except ValueError:
         return False
-
-
-def _loads(text: bytes) -> Any:
-    return json.loads(
-        text.decode("utf-8"),
-        object_pairs_hook=_once,
-        parse_constant=_no_constant,
-        parse_float=_finite,
-    )
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:20]} is too large")
-    return value
 
 
 def round_number(value: Any, *, least: int) -> int | None:

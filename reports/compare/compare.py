@@ -13,6 +13,7 @@ from statistics import fmean
 
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
+from ...privacy.plain_text import plain
 from ...runs.described import as_text
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
@@ -25,7 +26,6 @@ from ..judgement.phrases import KINDS
 from ..judgement.proofs import against_proofs
 from ..judgement.sentence import fill, text_of
 from ..judgement.wording import plain_sentences
-from ..plain_text import plain
 from ..standing import standing
 
 __all__ = [

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from importlib import resources
-
-from jinja2 import Environment, StrictUndefined, Template
-
-from ..plain_text import markdown_text, plain
+from ...privacy.plain_text import markdown_text, plain
+from ..template import template
 from .compare import Comparison, rows_of
 
 __all__ = ["comparison_html", "comparison_markdown"]
@@ -25,17 +21,8 @@ def comparison_markdown(found: Comparison) -> str:
 
 def comparison_html(found: Comparison) -> str:
     """A comparison as a page, complete in itself."""
-    return _template().render(
+    return template(__package__ or "overhear.reports", "compare.html").render(
         names=[plain(one.run) for one in found.runs],
         rows=rows_of(found.runs),
         flags=found.flags,
     )
-
-
-@functools.cache
-def _template() -> Template:
-    source = resources.files(__package__ or "overhear.reports").joinpath("compare.html")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(source.read_text(encoding="utf-8"))

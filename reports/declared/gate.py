@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Status
+from ...privacy.plain_text import plain
 from ...runs.folder.signature import Signed
 from ...runs.numbers import bound, small
 from ...runs.recorder.conformance.written import Held
@@ -24,7 +25,6 @@ from ..judgement.gate import OUTCOMES, Decision, Outcome, Requirement
 from ..judgement.phrases import KINDS
 from ..judgement.policy import Evidence, Limit, Policy
 from ..judgement.sentence import fill, text_of
-from ..plain_text import plain
 
 __all__ = ["decide_declared"]
 

@@ -6,20 +6,17 @@ and what it rests on stands beside the figures.
 
 from __future__ import annotations
 
-import functools
 import json
-from importlib import resources
 from pathlib import Path
-
-from jinja2 import Environment, StrictUndefined, Template
 
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.guarantee import Guarantee, Status
+from ...privacy.plain_text import markdown_text, plain
 from ...runs.described import finite
 from ...runs.numbers import bound, small
 from ..judgement.phrases import adversary_words
-from ..plain_text import markdown_text, plain
 from ..standing import STATUSES
+from ..template import template
 from .declared import DELTA, DeclaredReport, declared_report
 
 __all__ = [
@@ -145,7 +142,7 @@ def declared_markdown(found: DeclaredReport) -> str:
 
 def declared_html(found: DeclaredReport) -> str:
     """The report as a page, complete in itself."""
-    return _template().render(
+    return template(__package__ or "overhear.reports", "declared.html").render(
         headline=headline(found),
         meaning=meaning(found),
         facts=[(key, plain(value, most=None)) for key, value in facts(found)],
@@ -178,12 +175,3 @@ def write_declared(folder: Path, *, delta: float = DELTA) -> Path:
     page = folder / _PAGE
     write_durably(page, declared_html(found).encode(), mode=SHOWN)
     return page
-
-
-@functools.cache
-def _template() -> Template:
-    source = resources.files(__package__ or "overhear.reports").joinpath("declared.html")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(source.read_text(encoding="utf-8"))

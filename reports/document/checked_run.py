@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
-from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
+from ...privacy.formats.json_text import parse_json, read_json
 from ...privacy.ledgers.ledger import Spent
+from ...privacy.plain_text import plain
 from ...runs.described import LARGEST_OBJECT, Described
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
@@ -30,7 +31,6 @@ from ...runs.plan.second_traces import second_traces
 from ...runs.run_file.run_file import ForeignFolder, RunFile
 from ..judgement.facts import Facts, facts_of_report
 from ..judgement.policy import Policy
-from ..plain_text import plain
 from ..schema import REPORT_SCHEMA, Report
 from .collect import collect
 
@@ -183,9 +183,8 @@ def _is_number(value: object) -> TypeGuard[float]:
 def _told_of(folder: Path) -> int | None:
     """The agent of whose records the report says what recipients could learn; None of none."""
     try:
-        held = json.loads(read_bounded(folder / run_folder.PRIVACY, LARGEST_OBJECT))
-        agent = held["recipients"]["victim"]
-    except (ValueError, RecursionError, KeyError, TypeError):
+        agent = read_json(folder / run_folder.PRIVACY, LARGEST_OBJECT)["recipients"]["victim"]
+    except (ValueError, KeyError, TypeError):
         return None  # another check says so where there should be one
     return agent if isinstance(agent, int) and not isinstance(agent, bool) else None
 
@@ -194,9 +193,9 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
     """Refuse a privacy.json that is not what the run gives."""
     path = folder / run_folder.PRIVACY
     try:
-        held = json.loads(read_bounded(path, LARGEST_OBJECT))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON; write it with `overhear report {folder}`") from error
+        held = read_json(path, LARGEST_OBJECT)
+    except InputError as error:
+        raise InputError(f"{error}, or write it with `overhear report {folder}`") from error
     version = held.get("schema") if isinstance(held, dict) else None
     if isinstance(version, int) and version != REPORT_SCHEMA:
         raise InputError(
@@ -204,7 +203,7 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
             f"write it again with `overhear report {folder}`"
         )
     # As the fresh one would be read back: tuples are lists.
-    place = first_difference(held, json.loads(json.dumps(fresh)))
+    place = first_difference(held, parse_json(json.dumps(fresh)))
     if place is not None:
         raise InputError(
             f"{path} is not the report of this run: it differs from what the run's files give at "

@@ -11,10 +11,8 @@ import functools
 import hashlib
 import math
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from ...privacy.adversary import SINGLE_MESSAGE
@@ -36,6 +34,7 @@ from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import sign_of, who
 from ..schema import Report
 from ..standing import HEURISTIC, standing
+from ..template import template
 from ..total.words import notes
 from .officer import officer
 
@@ -81,7 +80,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     found, head, cited = verdict(facts), facts.head, Cited(held)
     series = epsilon_series(report)
     phrases = {claim.name: who(claim, facts) for claim in facts.claims}
-    return _template().render(
+    return template(__package__ or "overhear.reports", "report.html").render(
         report=held,
         run=held["run"],
         plan=held["plan"],
@@ -150,24 +149,6 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         data=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
     )
-
-
-@functools.cache
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(_source),
-    )
-    return environment.get_template("report.html")
-
-
-def _source(name: str) -> str:
-    """A template, which lies beside this file."""
-    beside = resources.files(__package__ or "overhear.reports")
-    return beside.joinpath(name).read_text(encoding="utf-8")
 
 
 def _parts(report: Report) -> list[dict[str, Any]]:

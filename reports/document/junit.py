@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from ...privacy.plain_text import plain
 from ..judgement.gate import Decision, Outcome
-from ..plain_text import plain
 
 __all__ = ["unfinished", "write_junit"]
 

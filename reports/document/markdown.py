@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...privacy.guarantee import Unit
+from ...privacy.plain_text import markdown_text
 from ...runs.evidence.membership import MembershipRate
 from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
@@ -13,7 +14,6 @@ from ..judgement.facts import about_of, facts_of_report
 from ..judgement.phrases import adversary_words
 from ..judgement.sentence import text_of
 from ..judgement.verdict import verdict
-from ..plain_text import markdown_text
 from ..schema import Report
 from ..standing import STATUSES, standing
 from ..total.words import epsilon_words, sentences

@@ -16,8 +16,8 @@ from ...attacks.interception.names import NOT_IDENTIFIED
 from ...attacks.problem.presets import satisfies
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
+from ...privacy.plain_text import plain
 from ...runs.evidence.schema import Audit, AuditedAdversary
-from ..plain_text import plain
 from .facts import Asked, Facts, Ran, adversary_key
 from .findings import Finding, Fixes, Kind, Risks, judge, no_fixes
 from .notes import notes

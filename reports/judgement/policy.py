@@ -18,16 +18,15 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
-from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
+from ...privacy.formats.toml_text import read_toml
 from ...privacy.goal import Goal
 from ...privacy.participation import MOST_RECORDS
+from ...privacy.plain_text import plain
 from ...privacy.releases.fields import SERVER
 from ...runs.own.tables import Call
 from ...runs.run_file.problems import did_you_mean, stated
 from ...runs.run_file.tables import PresetName, Table
-from ...runs.run_file.toml import read_toml
-from ..plain_text import plain
 
 __all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_of", "policy_schema"]
 
@@ -245,11 +244,7 @@ def load_policy(path: str | Path) -> Policy:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no policy at {path}")
-    text = read_text(path)
-    try:
-        values = read_toml(text)
-    except InputError as error:
-        raise InputError(f"{path} {error}") from error
+    values = read_toml(path)
     return policy_of(values, where=str(path))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import string
 from typing import NamedTuple
 
+from ...privacy.plain_text import plain
 from ..cited import KINDS, Key
-from ..plain_text import plain
 
 __all__ = ["Figure", "Quote", "Sentence", "Value", "fill", "text_of"]
 

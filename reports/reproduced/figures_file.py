@@ -9,7 +9,6 @@ A column for each swept key that tells lines apart, as the table shows its value
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
+from ...privacy.formats.csv_rows import CsvRows
 from ...runs.run_file.problems import did_you_mean
 from ..reproductions.entry import Figure
 
@@ -38,8 +38,8 @@ def read_figures(path: Path, places: Sequence[Mapping[str, str]]) -> tuple[Figur
     """
     if not path.is_file():
         raise FileNotFoundError(f"no file of figures at {path}")
-    rows = csv.DictReader(io.StringIO(read_text(path)))
-    keys = list(rows.fieldnames or ())
+    rows = CsvRows(path, io.StringIO(read_text(path), newline=""))
+    keys = next(rows, [])
     known = list(dict.fromkeys(key for place in places for key in place))
     for key in keys:
         if key not in (*known, *_FIGURES):
@@ -50,15 +50,16 @@ def read_figures(path: Path, places: Sequence[Mapping[str, str]]) -> tuple[Figur
             )
     if "figure" not in keys and not {"low", "high"} <= set(keys):
         raise InputError(f"{path} has no column 'figure'; give it, or 'low' and 'high'")
-    try:
-        return tuple(_figure(row, places, where=f"{path}, line {rows.line_num}") for row in rows)
-    except csv.Error as error:
-        raise InputError(f"{path} cannot be read as CSV: {error}") from error
+    found = []
+    for row in filter(None, rows):
+        where = f"{path}, line {rows.line}"
+        if len(row) != len(keys):
+            raise InputError(f"{where}: {len(row)} values for {len(keys)} columns")
+        found.append(_figure(dict(zip(keys, row, strict=True)), places, where=where))
+    return tuple(found)
 
 
-def _figure(
-    row: Mapping[str, str | None], places: Sequence[Mapping[str, str]], *, where: str
-) -> Figure:
+def _figure(row: Mapping[str, str], places: Sequence[Mapping[str, str]], *, where: str) -> Figure:
     place = {key: str(value) for key, value in row.items() if key not in _FIGURES and value}
     if not any(place.items() <= one.items() for one in places):
         told = ", ".join(f"{key}={value}" for key, value in place.items())

@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from ...privacy.plain_text import markdown_text, plain
 from ...runs.numbers import bound
-from ..plain_text import markdown_text, plain
 from ..reproductions.entry import Figure
 from ..sweep.statistics import Mean
 from ..sweep.table import VALUES

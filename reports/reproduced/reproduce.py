@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...privacy.bounded import read_text
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
+from ...privacy.formats.json_text import read_json
 from ...privacy.inside import check_links
+from ...runs.described import LARGEST_OBJECT
 from ...runs.stop import Stop
 from ...runs.sweep.sweep import Progress, run_sweep
 from ...runs.sweep.sweep_file import SWEEP, SweepFile
@@ -93,7 +94,7 @@ def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:
     path = out / _DATA
     if path.is_file():
         try:
-            held = json.loads(read_text(path))
+            held = read_json(path, LARGEST_OBJECT)
             there = f"{held['name']} at scale {held['scale']}"
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} cannot be read; remove it, and it is made again") from error

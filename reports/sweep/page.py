@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import base64
-import functools
 import io
 from dataclasses import dataclass
-from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined, Template
-
 from ...privacy.errors import InputError
-from ..plain_text import plain
+from ...privacy.plain_text import plain
+from ..template import template
 from .plot import figure_of
 from .table import VALUES, SweepTable, figures_of, results_of, sweep_table
 from .table_text import lines_of
@@ -62,7 +59,7 @@ def sweep_html(out: Path) -> str:
     ]
     done = [one for one in results if one.state == "done"]
     held = [name for name in VALUES if figures_of(out, done, name)[0]] if done else []
-    return _template().render(
+    return template("overhear.reports.sweep", "sweep.html").render(
         done=len(done), failed=failed, tables=[_shown(out, name) for name in held]
     )
 
@@ -105,12 +102,3 @@ def _plots(out: Path, table: SweepTable) -> list[_Plot]:
     words += f", a panel for each {panel}" if panel else ""
     text = base64.b64encode(drawn.getvalue()).decode()
     return [_Plot(source=f"data:image/png;base64,{text}", words=words)]
-
-
-@functools.cache
-def _template() -> Template:
-    source = resources.files("overhear.reports.sweep").joinpath("sweep.html")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(source.read_text(encoding="utf-8"))

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 
 from ...privacy.errors import InputError
+from ...privacy.plain_text import csv_text, markdown_text, plain
 from ...runs.numbers import bound
-from ..plain_text import csv_text, markdown_text, plain
 from .attacked import SCORES, OverImages
 from .statistics import Difference, Mean
 from .table import VALUES, Cell, SweepTable
@@ -100,7 +100,7 @@ def table_text(table: SweepTable, *, format: str = "markdown") -> str:
     heads = list(dict.fromkeys(head for line in lines for head in line))
     cells = [[line.get(head, "") for head in heads] for line in lines]
     if format == "json":
-        return json.dumps(_json(table), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(_json(table), indent=2, allow_nan=False) + "\n"
     if format == "csv":
         bare = ([c.removeprefix("**").removesuffix("**") for c in row] for row in cells)
         return csv_text([heads, *bare])

@@ -21,11 +21,11 @@ from ...privacy.ledgers.person_ledger import (
     compose,
     read_person_ledger,
 )
+from ...privacy.plain_text import plain
 from ...runs.described import status_word
 from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
 from ...runs.numbers import bound, figure, is_infinite, small
 from ...training.exposure.events import counted, spent_releases
-from ..plain_text import plain
 from ..schema import PersonTotal, PersonTotalRun
 
 __all__ = ["add_runs", "person_total", "run_of_folder", "sentences"]

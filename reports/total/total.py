@@ -16,12 +16,12 @@ from typing import Literal
 
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status, Unit
+from ...privacy.plain_text import plain
 from ...runs.described import status_word
 from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
 from ...runs.folder.same_records import HeldRecords, held_records
 from ...training.exposure.guarantees import run_epsilon
 from ...training.persons.totals import total_epsilon
-from ..plain_text import plain
 from ..schema import Total, TotalAdversary, TotalRun
 
 __all__ = ["total_of_runs"]

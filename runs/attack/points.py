@@ -10,8 +10,6 @@ import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from ...attacks.active.crafted import least_rounds, why_not_crafted
 from ...attacks.interception.hidden import FROM_START
 from ...attacks.interception.replay import Trial, check_deviation
@@ -19,9 +17,10 @@ from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.problem.presets import PRESETS, Preset
 from ...attacks.scoring.columns import with_columns
 from ...privacy.adversary import ACTIVE_NEIGHBOUR, parse_adversary
-from ...privacy.bounded import check_safetensors
 from ...privacy.errors import InputError
+from ...privacy.formats.safetensors_header import read_header
 from ...training.engine.checkpoint import load_checkpoint
+from ...training.engine.round_files import round_name
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.own.algorithms import algorithm_named
 from ..folder import folder as run_folder
@@ -79,7 +78,7 @@ def check_attack(folder: Path, config: RunFile, *, built: Built) -> None:
     """
     check_attackable(config, built=built)
     for number in config.attack.rounds:
-        path = folder / run_folder.TRANSCRIPT / f"round-{number:06d}.safetensors"
+        path = folder / run_folder.TRANSCRIPT / round_name(number)
         if not path.is_file():
             raise InputError(
                 f"{path} is missing: the transcript is empty for round {number}, so there is "
@@ -90,15 +89,13 @@ def check_attack(folder: Path, config: RunFile, *, built: Built) -> None:
 
 def _check_whole(path: Path) -> None:
     """Refuse a transcript that was cut off or damaged."""
-    check_safetensors(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            whole = "round" in (file.metadata() or {})
-    except SafetensorError as error:
+        metadata = read_header(path).metadata
+    except InputError as error:
         raise InputError(
             f"{path} is cut off or damaged ({error}); put it back as it was written"
         ) from error
-    if not whole:
+    if "round" not in metadata:
         raise InputError(f"{path} is no transcript of a round; put it back as it was written")
 
 
@@ -237,7 +234,7 @@ def trial_of(
     start = snapshot_round(round)
     if algorithm_named(config.algorithm.name).blocks > 1 and round <= FROM_START:
         start = 0  # its estimates go on from round to round, and hold what was sent before
-    name = f"{run_folder.CHECKPOINTS}/round-{start:06d}.safetensors"
+    name = f"{run_folder.CHECKPOINTS}/{round_name(start)}"
     adversary = config.attack.adversary
     if config.graph.links == "encrypted" and adversary == "eavesdropper":
         adversary = "final-models"  # all that an outsider can read

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
-from ..described import Described
+from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
 from ..folder.sums import write_sums
 from ..stop import Stop
@@ -54,7 +55,7 @@ def keep(found: Described, held: Path, aside: str | None) -> None:
     kept = None if aside is None else held.with_name(aside)
     try:
         if kept is not None:
-            write_durably(kept, held.read_bytes())
+            write_durably(kept, read_bounded(held, LARGEST_OBJECT))
         found.write(held)
     except OSError:
         if kept is not None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ...attacks.checks.transcript import transcript_check
 from ...attacks.watching.result import Check
-from ...privacy.errors import InputError
 from ...training.engine.checkpoint import load_checkpoint
+from ...training.engine.round_files import round_files
 from ...training.engine.transcript import Transcript
 from ...training.models.parameters import sizes_of
 from ...training.tracing.trace import trace
@@ -45,21 +45,14 @@ def folder_checks(
     places = [kept, *sorted(kept.glob("discarded-*"))]
     states = {
         checkpoint.round: checkpoint.state
-        for path in sorted((folder / run_folder.CHECKPOINTS).glob("round-*.safetensors"))
+        for _, path in round_files(folder / run_folder.CHECKPOINTS)
         for checkpoint in [load_checkpoint(path)]
     }
     check = transcript_check(
-        [_loaded(place) for place in places],
+        [Transcript.load(place) for place in places],
         traces,
         states=states,
         parts={sum(sizes): sizes},
         fresh=noise_seed is None,
     )
     return [check]
-
-
-def _loaded(place: Path) -> Transcript:
-    try:
-        return Transcript.load(place)
-    except KeyError as error:
-        raise InputError(f"{place} holds a file that is no transcript ({error})") from error

@@ -181,7 +181,7 @@ def keep_trail(run_file: Path, folder: Path) -> None:
     path = run_file.parent / TRAIL
     if not path.is_file() or (folder / TRAIL).exists() or path.stat().st_size > _LARGEST:
         return
-    write_durably(folder / TRAIL, path.read_bytes())
+    write_durably(folder / TRAIL, read_bounded(path, _LARGEST))
     if (folder / SUMS).exists():
         write_sums(folder)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.formats.toml_text import parse_toml
 from ...privacy.noise.correlated import whisper_covariance
 from ...privacy.noise.covariance import Matrix
 from ...privacy.noise.design.kinds import Design, Kind
@@ -25,7 +26,6 @@ from ...training.algorithms.remembering.strategy import (
 from ...training.exposure.infinite import MOST_WORK, work_of
 from ...training.graphs.graph import Graph
 from ..run_file.run_file import RunFile, validated
-from ..run_file.toml import read_toml
 from .schema import Row
 
 __all__ = ["Trained", "run_file_with", "trained"]
@@ -208,7 +208,7 @@ def run_file_with(config: RunFile, row: Row, *, epsilon: float) -> RunFile:
     Raises:
         ValueError: the run file does not go together with that algorithm.
     """
-    values = dict(read_toml(config.to_toml()))
+    values = dict(parse_toml(config.to_toml()))
     values["algorithm"] = {"name": row.algorithm, **row.settings}
     privacy = values.get("privacy")
     if isinstance(privacy, Mapping):

@@ -17,6 +17,7 @@ from ...privacy.durable import PART, make_folder, open_private, sync_folder
 from ...privacy.errors import InputError
 from ...privacy.ledgers.ledger import read_ledger
 from ...privacy.releases.log import holds_logs
+from ...training.engine.round_files import round_name
 from ..run_file.device import is_same_device
 from .records import Environment, header_of, read_environment, read_metrics, read_stopped
 
@@ -140,7 +141,7 @@ def last_round(folder: Path) -> int:
 
 def checkpoint(folder: Path, round: int) -> Path:
     """Where the state after a round is kept."""
-    return folder / CHECKPOINTS / f"round-{round:06d}.safetensors"
+    return folder / CHECKPOINTS / round_name(round)
 
 
 def attack_file(name: str = "") -> str:

@@ -239,7 +239,7 @@ def _watch(
         return 0
     first_is_lost = codes[0] is None or codes[0] < 0
     if first_is_lost and meeting.is_closed() and _is_finished(out):
-        print("rank 0 was lost after the end; the run is finished", file=sys.stderr)
+        tell("rank 0 was lost after the end; the run is finished")
         return 0
     said = [code for code in codes if code is not None and code > 0]
     if said:

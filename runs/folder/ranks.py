@@ -329,9 +329,9 @@ class Group:
     def _say(self, error: BaseException, code: int) -> None:
         """Say why this rank fails, as one process would."""
         if code == _CRASH:
-            print(f"rank {self.place.rank} of {self.place.size} crashed:", file=sys.stderr)
+            tell(f"rank {self.place.rank} of {self.place.size} crashed:")
         if code == _CRASH or (code == _FAILED and os.environ.get("OVERHEAR_DEBUG") == "1"):
-            traceback.print_exception(error)
+            tell("".join(traceback.format_exception(error)).rstrip())
         if code in (_FAILED, _CONTRADICTED) and isinstance(error, Exception):
             told, rank = sentence(error), self.place.rank
             if self.hosts:

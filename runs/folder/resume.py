@@ -12,7 +12,6 @@ cut the run off may depend on the data.
 from __future__ import annotations
 
 import bisect
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,10 +20,12 @@ from pathlib import Path
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import PART, make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError
+from ...privacy.formats.json_text import parse_json
 from ...privacy.ledgers.ledger import Ledger, Spent
 from ...privacy.view.view import UnsupportedView
 from ...training.accounts.targets import reached
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
+from ...training.engine.round_files import round_files
 from ...training.exposure.events import accounted
 from ..numbers import bound, small
 from ..plan.plan import Plan
@@ -123,6 +124,12 @@ def resume_run(
 
 def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     out, plan = session.out, session.plan
+    for name in (run_folder.CHECKPOINTS, run_folder.TRANSCRIPT):
+        if (out / name).is_symlink():  # files of another place would be moved or removed
+            raise InputError(
+                f"{out / name} is a link; put the folder that it leads to in its place, or use the "
+                "run where it lies"
+            )
     spent = read_released(out)
     header = header_of(spent)
     _check_header(out, header, plan)
@@ -321,7 +328,7 @@ def _is_close(begun: float | None, now: float | None) -> bool:
 def _newest(out: Path, header: LedgerHeader, say: Notice) -> tuple[Checkpoint | None, list[Path]]:
     """The newest checkpoint that is whole and of this run, and those that are newer but not."""
     broken: list[Path] = []
-    for path in sorted((out / run_folder.CHECKPOINTS).glob("round-*.safetensors"), reverse=True):
+    for _, path in reversed(round_files(out / run_folder.CHECKPOINTS)):
         try:
             found = load_checkpoint(path)
         except BrokenCheckpoint as error:
@@ -382,8 +389,8 @@ def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> No
         write_durably(metrics, "".join(f"{line}\n" for line in kept).encode())
     transcripts = out / run_folder.TRANSCRIPT
     forget_half_saved(transcripts)
-    for path in sorted(transcripts.glob("round-*.safetensors")):
-        if int(path.stem.removeprefix("round-")) > after:
+    for number, path in round_files(transcripts):
+        if number > after:
             aside = transcripts / f"discarded-{len(ledger.resumed_after) + 1}"
             make_folder(aside)
             path.replace(aside / path.name)
@@ -393,8 +400,8 @@ def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> No
 def _round_of(line: str) -> float:
     """The round of a line of metrics; of one that was cut off infinity."""
     try:
-        return float(json.loads(line)["round"])
-    except (ValueError, LookupError, TypeError, RecursionError):
+        return float(parse_json(line)["round"])
+    except (ValueError, LookupError, TypeError):
         return float("inf")
 
 

@@ -11,6 +11,7 @@ import safetensors
 
 from ...privacy.durable import sync_folder
 from ...training.engine.checkpoint import Checkpoint
+from ...training.engine.round_files import round_files
 from ...training.engine.transcript import Transcript
 from ..run_file.run_file import RunFile
 
@@ -53,8 +54,7 @@ def forget_states(checkpoints: Path, *, kept: Callable[[int], bool], newest: int
         kept: whether that after a round is.
         newest: how many of the others stay.
     """
-    paths = sorted(checkpoints.glob("round-*.safetensors"))
-    others = [path for path in paths if not kept(int(path.stem.removeprefix("round-")))]
+    others = [path for number, path in round_files(checkpoints) if not kept(number)]
     for path in others[: len(others) - newest]:
         path.unlink()
 

@@ -17,9 +17,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...privacy.bounded import check_safetensors, check_size, read_bounded
+from ...privacy.bounded import check_size, read_bounded
 from ...privacy.durable import PART, write_durably
 from ...privacy.errors import InputError
+from ...privacy.formats.safetensors_header import read_header
 from ..own.sources import COPIES, SOURCES
 from .folder import (
     ATTACK,
@@ -180,7 +181,7 @@ def _check_length(path: Path) -> None:
     if path.stat().st_size <= _LONG:
         return
     if path.suffix == ".safetensors":
-        check_safetensors(path)
+        read_header(path)
     else:
         check_size(path, _LONG)
 

@@ -30,6 +30,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, TCPStore
 from ...privacy.errors import InputError
 from ...training.engine.exchange import check_peers
 from ...training.engine.ranks import MissingRank, Ranks
+from ..stop import tell
 from .interface import GLOO, address_towards, choose_interface
 from .names import CAME, FAILED_FIRST, STORE_FILE, STORE_PREFIX
 from .place import Place
@@ -240,11 +241,7 @@ def _first_line(error: Exception) -> str:
 @contextlib.contextmanager
 def _told_if_long(text: str, place: Place | None = None) -> Iterator[None]:
     """Say what is waited for, after a while; of a wait of all ranks rank 0 says it."""
-
-    def tell() -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    timer = threading.Timer(_PATIENT, tell)
+    timer = threading.Timer(_PATIENT, tell, [text])
     timer.daemon = True
     if place is None or place.rank == 0:
         timer.start()

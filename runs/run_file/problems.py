@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import ErrorDetails
 
+from ...privacy.plain_text import plain
+
 __all__ = ["did_you_mean", "sentences", "stated"]
 
 _KINDS = {
@@ -61,7 +63,7 @@ def sentences(error: ValidationError, schema: JsonSchemaValue) -> tuple[list[str
 
 
 def _sentence(details: ErrorDetails, schema: JsonSchemaValue) -> str:
-    loc = [str(part) for part in details["loc"]]
+    loc = [plain(part) for part in details["loc"]]
     kind, value = details["type"], details["input"]
     if kind == "value_error":
         # Ours: already a sentence, which names the key inside its table.

@@ -26,8 +26,8 @@ from pydantic import ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
-from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
+from ...privacy.formats.toml_text import read_toml
 from ...privacy.inside import check_links
 from ..own.tables import ATTACK_KEYS, OWN_KEYS, Call, calls_of, with_names
 from ..own.trust import NamedPath, ask, check_after, check_before, check_path, is_of_folder, say_of
@@ -55,7 +55,7 @@ from .tables import (
     Table,
     TrainingTable,
 )
-from .toml import merge_overrides, read_toml, write_toml
+from .toml import merge_overrides, write_toml
 
 __all__ = [
     "ForeignFolder",
@@ -264,11 +264,7 @@ def _values(path: Path) -> dict[str, object]:
     """The tables of a file, as they stand."""
     if not path.is_file():
         raise FileNotFoundError(f"no run file at {path}")
-    text = read_text(path)
-    try:
-        return read_toml(text)
-    except InputError as error:
-        raise InputError(f"{path} {error}") from error
+    return read_toml(path)
 
 
 def _calls(values: Mapping[str, object], keys: Sequence[tuple[str, str]] = OWN_KEYS) -> list[Call]:

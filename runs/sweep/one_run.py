@@ -28,6 +28,7 @@ from ..folder.records import TrainSummary
 from ..folder.resume import resume_run
 from ..folder.run import train_run
 from ..run_file.run_file import RunFile
+from ..stop import tell
 from .points import Point, config_of
 from .results import LOCKS, POINTS, PointResult, read_result, write_result
 
@@ -111,7 +112,7 @@ def _ended(task: Task, device: str | None) -> PointResult:
         words = " ".join(sentence(known).split())
         if not isinstance(known, STATED):
             words = f"crash: {type(error).__name__}: {words}"
-            traceback.print_exception(error)
+            tell("".join(traceback.format_exception(error)).rstrip())
         return _failed(point, words, digest)
 
 

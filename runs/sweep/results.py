@@ -20,6 +20,7 @@ from pydantic import Field, TypeAdapter
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
+from ...privacy.formats.json_text import parse_json
 from ...privacy.inside import check_links
 from ..described import LARGEST_OBJECT, Count, Described, NotNegative
 from ..folder import folder as run_folder
@@ -140,9 +141,9 @@ def read_tuned(out: Path) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]
         return
     for number, text in enumerate(read_bounded(path, LARGEST_OBJECT).splitlines(), 1):
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             yield _TEXTS.validate_python(line["row"]), _TEXTS.validate_python(line["chosen"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{path} cannot be read in line {number}; remove it, and the choice is made again"
             ) from error

@@ -20,10 +20,11 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
+from ...privacy.formats.toml_text import read_toml
+from ...privacy.plain_text import plain
 from ..run_file.problems import did_you_mean
-from ..run_file.toml import read_toml, write_toml
+from ..run_file.toml import write_toml
 from .swept_values import (
     Choice,
     brief,
@@ -200,11 +201,7 @@ def read_sweep_file(path: str | Path) -> tuple[SweepFile, dict[str, object]]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no sweep file at {path}")
-    text = read_text(path)  # whose refusal names the file itself
-    try:
-        values = read_toml(text)
-    except InputError as error:
-        raise InputError(f"{path} {error}") from error
+    values = read_toml(path)
     found = checked(values, where=str(path))
     return found, base_of(found, beside=path.parent, where=str(path))
 
@@ -221,11 +218,7 @@ def kept_sweep(out: Path) -> SweepFile:
         raise FileNotFoundError(
             f"{out} holds no sweep; `overhear sweep SWEEP.toml --out {out}` makes one"
         )
-    text = read_text(path)  # whose refusal names the file itself
-    try:
-        values = read_toml(text)
-    except InputError as error:
-        raise InputError(f"{path} {error}") from error
+    values = read_toml(path)
     return checked(values, where=str(path))
 
 
@@ -261,7 +254,7 @@ _KEYS = tuple(SweepFile.model_fields)
 
 def _told(error: ErrorDetails) -> str:
     """A problem in a sentence."""
-    loc = [str(part) for part in error["loc"] if part not in _BRANCHES]
+    loc = [plain(part) for part in error["loc"] if part not in _BRANCHES]
     if error["type"] == "value_error":
         words = str(error.get("ctx", {}).get("error", error["msg"]))
         return words if not loc else f"[{loc[0]}] {words}"
@@ -299,10 +292,7 @@ def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, object]:
         raise FileNotFoundError(
             f"{where}: base={sweep.base!r} is no file, neither here nor in {beside}"
         )
-    try:
-        return read_toml(read_text(run))
-    except InputError as error:
-        raise InputError(f"{run} {error}") from error
+    return read_toml(run)
 
 
 def file_text(sweep: SweepFile, base: Mapping[str, object]) -> str:

@@ -10,17 +10,14 @@ Name     Files                                  What is in memory
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
-import numpy as np
-
-from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
+from ...privacy.formats.numpy_arrays import PackedArrays, map_array, read_array
 from .arrays import check_finite, checked_targets
 from .dataset import Dataset
 from .own_data import dataset_of, dataset_of_stores
-from .store import MappedStore, mapped
+from .store import MappedStore
 
 __all__ = ["read_npy", "read_npz"]
 
@@ -41,21 +38,13 @@ def read_npz(path: Path, *, classes: int | None = None, outputs: int = 0) -> Dat
     """
     if not path.is_file():
         raise FileNotFoundError(f"no npz file at {path.absolute()}; set root to the file itself")
-    try:
-        with zipfile.ZipFile(path) as packed:
-            size = sum(of.file_size for of in packed.infolist())
-        check_memory(f"{path}, unpacked,", 2 * size, "give X and y as two files, with npy")
-        with np.load(path, allow_pickle=False) as held:
-            names = _TRAIN + (_TEST if any(name in held for name in _TEST) else ())
-            absent = [name for name in names if name not in held]
-            if absent:
-                has = ", ".join(held.files) or "none"
-                raise InputError(f"{path} has no array {absent[0]!r}; its arrays are {has}")
-            arrays = tuple(held[name] for name in names)
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is no npz file or is damaged: {error}") from error
+    held = PackedArrays(path, copies=2)
+    names = _TRAIN + (_TEST if any(name in held for name in _TEST) else ())
+    absent = [name for name in names if name not in held]
+    if absent:
+        has = ", ".join(held) or "none"
+        raise InputError(f"{path} has no array {absent[0]!r}; its arrays are {has}")
+    arrays = tuple(held[name] for name in names)
     return dataset_of(arrays, name=path.name, classes=classes, outputs=outputs)
 
 
@@ -77,17 +66,13 @@ def read_npy(path: Path, target: Path, *, classes: int | None = None, outputs: i
             raise FileNotFoundError(
                 f"no npy file at {one.absolute()}; set {key} to the file itself"
             )
-    rows = mapped(path)
-    if rows.ndim < 2 or rows.dtype.kind not in "fiub":
+    rows = map_array(path)
+    if rows.ndim < 2:
         raise InputError(
-            f"{path} has shape {rows.shape} and type {rows.dtype}; it must be (records, numbers of "
-            "one record), of numbers"
+            f"{path} has shape {rows.shape}; it must be (records, numbers of one record)"
         )
     check_finite(rows, path.name)
-    try:
-        given = np.load(target, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{target} is no npy file or is damaged: {error}") from error
+    given = read_array(target)
     targets = checked_targets(given, target.name, rows=len(rows), classes=classes, outputs=outputs)
     store = MappedStore(path, targets)
     return dataset_of_stores(store, None, name=path.name, classes=classes, outputs=outputs)

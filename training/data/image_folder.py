@@ -7,28 +7,19 @@ the owner of the data.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.bounded import MOST_VALUES, check_size
+from ...privacy.bounded import MOST_VALUES
 from ...privacy.errors import InputError
+from ...privacy.formats.pictures import opened_picture
 from .readers import Records
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-__all__ = ["opened_picture", "pictures_of", "read_image_folder"]
+__all__ = ["pictures_of", "read_image_folder"]
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
-_FORMATS = ("PNG", "JPEG", "BMP")  # whatever the suffix says
-_MOST_PIXELS = 1 << 22  # of a record; 2048 x 2048
-_LARGEST = 64 << 20  # bytes of a picture
 # Pillow's modes and their white: bits, grey, 16-bit grey, colour.
 _WHITE = {"1": 1, "L": 255, "I;16": 65_535, "RGB": 255}
 _LAYOUT = "ROOT/train/CLASS/*.png and ROOT/test/CLASS/*.png, or ROOT/CLASS/*.png"
@@ -105,42 +96,6 @@ def pictures_of(folder: Path) -> list[Path]:
     """The pictures of a folder, in the order of their names; none where there is no folder."""
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     return [p for p in found if p.suffix.lower() in _SUFFIXES and not p.name.startswith(".")]
-
-
-@contextmanager
-def opened_picture(path: Path) -> Iterator[Image]:
-    """A picture that is small enough to be a record, by its header; it is not decoded yet.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        ValueError: no regular file, too large, or no picture of a format that is read.
-    """
-    from PIL import Image
-
-    check_size(path, _LARGEST)
-    try:
-        # Pillow's own bound lies above the one here.
-        quiet = warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning)
-        with quiet, Image.open(path, formats=_FORMATS) as opened:
-            _check_pixels(path, *opened.size)
-            yield opened
-    except InputError:
-        raise
-    except Image.DecompressionBombError as error:
-        raise InputError(
-            f"{path} has more than {_MOST_PIXELS} pixels ({error}); resize it"
-        ) from error
-    except (OSError, ValueError, SyntaxError) as error:
-        # SyntaxError: Pillow, on a broken PNG
-        raise InputError(f"cannot read {path} as an image: {error}; save it as PNG") from error
-
-
-def _check_pixels(path: Path, width: int, height: int) -> None:
-    """Refuse a picture that is too large to be a record."""
-    if width * height > _MOST_PIXELS:
-        raise InputError(
-            f"{path} has {width} x {height} pixels, must have at most {_MOST_PIXELS}; resize it"
-        )
 
 
 def _read_image(path: Path) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ import gzip
 import io
 import math
 import pickle
-import zlib
+import pickletools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from ...privacy.bounded import (
     check_expansion,
     check_size,
     count_lines,
+    decoding,
     read_bounded,
 )
 from ...privacy.errors import InputError
@@ -55,15 +56,13 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
         ValueError: If the magic number or the length is wrong.
     """
     check_size(path, MOST_VALUES)
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            shape = _idx_shape(file.read(4 + 4 * dimensions), path, dimensions=dimensions)
-            announced = math.prod(shape)
-            _check_announced(path, announced, header=4 + 4 * dimensions)
-            content = file.read(announced)
-            beyond = len(file.read(1))  # at the end a packed file is held against its checksum
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is cut short or damaged ({error}); fetch it again") from error
+    packed = path.suffix == ".gz"
+    with decoding(path, "idx file"), gzip.open(path) if packed else path.open("rb") as file:
+        shape = _idx_shape(file.read(4 + 4 * dimensions), path, dimensions=dimensions)
+        announced = math.prod(shape)
+        _check_announced(path, announced, header=4 + 4 * dimensions)
+        content = file.read(announced)
+        beyond = len(file.read(1))  # at the end a packed file is held against its checksum
     if beyond or len(content) != announced:
         holds = "more" if beyond else str(len(content))
         raise InputError(
@@ -140,6 +139,7 @@ def _find(places: list[Path], name: str) -> Path:
 
 _CIFAR_PIXELS = 3 * 32 * 32
 _LARGEST_BATCH = 64 << 20  # bytes; the official ones have half
+_MOST_NUMBERED = 1 << 20  # values of a pickle
 
 
 def read_cifar10(root: Path) -> tuple[Records, Records]:
@@ -172,20 +172,16 @@ def read_cifar10(root: Path) -> tuple[Records, Records]:
 
 
 def _read_cifar_batch(path: Path) -> Records:
+    held = read_bounded(path, _LARGEST_BATCH)
     try:
-        held = read_bounded(path, _LARGEST_BATCH)
-        content = _CifarUnpickler(io.BytesIO(held), encoding="bytes").load()
-        # Keys are bytes in the official files (written by Python 2), text in later ones.
-        batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
-        pixels, labels = batch["data"], _labels(batch["labels"])
+        with decoding(path, "CIFAR-10 batch"):
+            _check_opcodes(held)
+            content = _CifarUnpickler(io.BytesIO(held), encoding="bytes").load()
+            # Keys are bytes in the official files (written by Python 2), text in later ones.
+            batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
+            pixels, labels = batch["data"], _labels(batch["labels"])
     except _RefusedError as error:
         raise InputError(f"{path} is refused: {error}") from error
-    except InputError:
-        raise
-    except Exception as error:  # a damaged pickle can raise anything
-        raise InputError(
-            f"{path} is no CIFAR-10 batch or is damaged ({type(error).__name__}: {error})"
-        ) from error
     if not isinstance(pixels, np.ndarray) or pixels.shape != (len(labels), _CIFAR_PIXELS):
         # The shape of a list is not asked for: lists in lists become arrays of any size.
         shape = pixels.shape if isinstance(pixels, np.ndarray) else f"of a {type(pixels).__name__}"
@@ -205,7 +201,17 @@ def _labels(held: object) -> NDArray[Any]:
     return np.asarray(held)
 
 
-class _RefusedError(pickle.UnpicklingError):
+def _check_opcodes(held: bytes) -> None:
+    """Refuse a pickle that announces more than it holds, or numbers its values sparsely.
+
+    The table of values grows to the largest number, before there is a second value.
+    """
+    for code, argument, _ in pickletools.genops(held):
+        if code.name in {"PUT", "LONG_BINPUT"} and int(argument or 0) > _MOST_NUMBERED:
+            raise _RefusedError(f"it numbers a value {argument}, above {_MOST_NUMBERED}")
+
+
+class _RefusedError(InputError):
     """The pickle asks for something that a batch of images does not need."""
 
 
@@ -317,10 +323,8 @@ def _read_libsvm_file(
             f"{records * features} numbers; at most {MOST_VALUES} are held: give fewer records, or "
             "fewer features"
         )
-    try:
+    with decoding(path, "LIBSVM text"):
         inputs, labels = load(path, n_features=features, zero_based=False, dtype=np.float32)
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"cannot read {path} as LIBSVM text: {error}") from error
     if features is None:
         raise InputError(
             f"features=None: pass the number of features; {path} uses {inputs.shape[1]}, other "

@@ -23,11 +23,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
+from ...privacy.formats.numpy_arrays import map_array
 from .examples import Examples
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "blocks",
     "check_copies",
     "followed_by",
-    "mapped",
     "moved",
     "placed",
 ]
@@ -127,7 +126,7 @@ class MappedStore:
 
     def __init__(self, path: Path, targets: Tensor) -> None:
         self.path, self.targets = path, targets
-        self._rows = mapped(path)
+        self._rows = map_array(path)
         self._touched = 0
         if len(self._rows) != len(targets):
             raise InputError(
@@ -166,21 +165,6 @@ class MappedStore:
             held = getattr(held, "base", None) if isinstance(held, np.ndarray) else held.obj
         if isinstance(held, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             held.madvise(mmap.MADV_DONTNEED)
-
-
-def mapped(path: Path) -> NDArray[Any]:
-    """The array of a .npy file, mapped read-only.
-
-    Raises:
-        FileNotFoundError: there is no file.
-        ValueError: it is no .npy file, or holds objects.
-    """
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise InputError(f"cannot map {path}: {error}") from error
 
 
 class Shard:

@@ -10,22 +10,23 @@ checkpoint is as secret as the data.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import safetensors
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ...privacy.bounded import check_safetensors
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
+from .tensor_file import read_tensors
 
 _ROUND, _SUM, _FORMAT = "round", "sha256", "format"
 FORMAT = "1"
 """Raised with every change of what a checkpoint holds; one that names none is of the first."""
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class BrokenCheckpoint(InputError):
@@ -78,16 +79,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
         ValueError: another version wrote it.
     """
     try:
-        check_safetensors(path)
-        with safetensors.safe_open(path, framework="pt") as opened:
-            facts = dict(opened.metadata() or {})
-            state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 # no mapping
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        held = read_tensors(path)
+    except (OSError, ValueError) as error:
         raise BrokenCheckpoint(
             f"{path} cannot be read ({error}); it is cut off or damaged"
         ) from error
+    facts, state = dict(held.metadata), dict(held.tensors)
     said = facts.pop(_SUM, None)
-    if said is None or not facts.get(_ROUND, "").isdecimal():
+    if said is None or not _NUMBER.fullmatch(facts.get(_ROUND, "")):
         raise BrokenCheckpoint(f"{path} carries no checksum, so it may be damaged")
     if said != _sum(state, facts):
         raise BrokenCheckpoint(f"{path} does not match its checksum; it is damaged")

@@ -10,9 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...privacy.bounded import check_safetensors
 from ...privacy.durable import make_file, make_folder
 from ...privacy.errors import InputError
+from .round_files import round_files, round_name
+from .tensor_file import read_tensors
 
 
 class MissingMessage(InputError, LookupError):
@@ -124,7 +125,7 @@ class Transcript:
         make_folder(folder)
         written = []
         for number in sorted({m.round for m in self._messages}):
-            path = folder / f"round-{number:06d}.safetensors"
+            path = folder / round_name(number)
             if path.exists():
                 raise FileExistsError(f"{path} exists; a transcript is never overwritten")
             tensors: dict[str, Tensor] = {}
@@ -143,36 +144,55 @@ class Transcript:
         Raises:
             ValueError: a file is none that it wrote.
         """
-        from safetensors import SafetensorError
-
         transcript = cls()
-        for path in sorted(folder.glob("round-*.safetensors")):
-            check_safetensors(path)
-            try:
-                transcript._take(path)
-            except (SafetensorError, KeyError, TypeError, ValueError) as error:
-                raise InputError(
-                    f"{path} is no transcript of a round ({error}); it is cut off or damaged; "
-                    "put it back as it was written"
-                ) from error
+        for number, path in round_files(folder):
+            transcript._take(number, path)
         return transcript
 
-    def _take(self, path: Path) -> None:
+    def _take(self, number: int, path: Path) -> None:
         """Add the messages of one file."""
-        from safetensors import safe_open
-
-        with safe_open(path, framework="pt") as file:
-            number = int(file.metadata()["round"])
-            for key in sorted(k for k in file.keys() if k.endswith(".rows")):  # noqa: SIM118 - not a dict
+        try:
+            held = read_tensors(path)
+            if int(held.metadata.get("round", "")) != number:
+                raise InputError(f"it is of another round than {number}")
+            for key in sorted(name for name in held.tensors if name.endswith(".rows")):
                 call, kind, _ = key.split(".")
                 base = key.removesuffix(".rows")
                 self(
-                    Message(
+                    _message(
+                        *(held.tensors[f"{base}.{part}"] for part in ("senders", "links", "rows")),
                         round=number,
                         call=int(call),
                         kind=kind,
-                        senders=file.get_tensor(f"{base}.senders"),
-                        links=file.get_tensor(f"{base}.links"),
-                        rows=torch.as_tensor(file.get_tensor(key)),
                     )
                 )
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"{path} is no transcript of a round ({error}); it is cut off or damaged; "
+                "put it back as it was written"
+            ) from error
+
+
+def _message(
+    senders: Tensor, links: Tensor, rows: Tensor, *, round: int, call: int, kind: str
+) -> Message:
+    """A message whose parts fit together.
+
+    Raises:
+        ValueError: they do not.
+    """
+    whole = (
+        senders.dtype == links.dtype == torch.int64
+        and senders.ndim == 1
+        and links.ndim == 2
+        and links.shape[1] == 2
+        and rows.ndim == 2
+        and len(rows) == len(senders)
+        and bool(((links[:, 0] >= 0) & (links[:, 0] < len(rows))).all())
+    )
+    if not whole:
+        raise InputError(
+            f"{kind!r:.40} of call {call} has senders {tuple(senders.shape)}, links "
+            f"{tuple(links.shape)} and rows {tuple(rows.shape)}, which do not fit together"
+        )
+    return Message(round=round, call=call, kind=kind, senders=senders, links=links, rows=rows)

@@ -21,15 +21,15 @@ stay 1. An absent agent has weight 1 on itself.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy._validate import check_real
-from ...privacy.bounded import check_size, read_bounded
+from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.formats.json_text import parse_json
 from .graph import Graph, ScheduledGraph, Topology
 from .mixing import Sums
 
@@ -110,7 +110,6 @@ def read_active_file(path: str | Path, *, agents: int) -> NDArray[np.bool_]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no list of who takes part at {path.absolute()}")
-    check_size(path, _LARGEST_TEXT)
     try:
         text = read_bounded(path, _LARGEST_TEXT).decode("utf-8-sig")
         if path.suffix == ".json":
@@ -118,7 +117,7 @@ def read_active_file(path: str | Path, *, agents: int) -> NDArray[np.bool_]:
         if path.suffix == ".csv":
             return _of_csv(text, agents)
         raise InputError(f"its suffix {path.suffix!r} must be .csv or .json")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"cannot read who takes part from {path}: {error}") from error
 
 
@@ -139,7 +138,7 @@ def _of_csv(text: str, agents: int) -> NDArray[np.bool_]:
 
 
 def _of_json(text: str, agents: int) -> NDArray[np.bool_]:
-    content = json.loads(text)
+    content = parse_json(text)
     if not isinstance(content, dict) or set(content) != {"active"}:
         raise InputError('it must hold "active" alone, a list of agents for each round')
     rounds = content["active"]

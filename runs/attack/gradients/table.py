@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 from ....attacks.scoring.columns import column_scores, decoded
 from ....attacks.scoring.metrics import match
 from ....privacy.errors import InputError
+from ....privacy.formats.toml_text import read_toml
 from ....training.data.dataset import TableColumn
 from ....training.data.tables.columns import Declared, declared
 from ....training.data.tables.load import columns_of
@@ -19,8 +19,6 @@ from ...evidence.schema import ColumnScore
 from ..rows import whole_rows
 
 __all__ = ["GradientTable", "read_columns"]
-
-_MOST_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,13 +94,7 @@ def read_columns(path: Path) -> GradientTable:
     """
     if not path.exists():
         raise FileNotFoundError(f"no file of columns at {path}")
-    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-        raise InputError(f"{path} must be a file of at most {_MOST_BYTES:,} bytes; give a run file")
-    try:
-        held = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path} is no TOML file: {error}") from error
-    data = held.get("data")
+    data = read_toml(path).get("data")
     known = data.get("columns") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(known, dict) or not _are_lists(known):
         raise InputError(

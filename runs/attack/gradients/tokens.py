@@ -5,7 +5,6 @@ Shape letters: B records, L positions, N public records, V tokens of the vocabul
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,9 @@ from ....attacks.scoring.tokens import (
     score_tokens,
 )
 from ....attacks.tokens.reconstruct import TokenReconstruction, check_tokens, reconstruct_tokens
+from ....privacy.bounded import read_bounded
 from ....privacy.errors import InputError
+from ....privacy.formats.json_text import parse_json
 from ..prior.tensor_file import read_tensors
 from .model import Posed
 from .schema import BlindTokens, ScoredTokens, TokensFound
@@ -79,15 +80,13 @@ def read_vocabulary(path: Path, posed: Posed) -> list[str]:
     assert posed.table is not None  # noqa: S101 # the caller looked
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; give a text file of one word a line, or JSON")
-    if path.stat().st_size > _LONGEST:
-        raise InputError(f"{path} is longer than {_LONGEST} bytes; give one word a line")
     try:
-        text = path.read_text(encoding="utf-8")
-        words = _of_json(json.loads(text)) if path.suffix == ".json" else text.splitlines()
-    except (UnicodeDecodeError, json.JSONDecodeError, TypeError, ValueError) as error:
+        text = read_bounded(path, _LONGEST).decode("utf-8")
+        words = _of_json(parse_json(text)) if path.suffix == ".json" else text.splitlines()
+    except (TypeError, ValueError) as error:
         raise InputError(
             f"{path} cannot be read as a vocabulary; give a text file of one word a line, or JSON "
-            "of a list of words or of {word: token}"
+            f"of a list of words or of {{word: token}}, of at most {_LONGEST} bytes"
         ) from error
     if len(words) != posed.table.vocabulary:
         raise InputError(

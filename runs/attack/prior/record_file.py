@@ -15,7 +15,6 @@ Shape letters: N records.
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....privacy.bounded import check_memory
 from ....privacy.errors import InputError
-from ....training.data.image_folder import opened_picture, pictures_of
+from ....privacy.formats.numpy_arrays import PackedArrays
+from ....privacy.formats.pictures import opened_picture
+from ....training.data.image_folder import pictures_of
 from ....training.data.tables.columns import Declared
 from ....training.data.tables.header import header_of
 from ....training.data.tables.table import read_inputs, read_table
@@ -192,23 +192,11 @@ def _dtype(tensor: Tensor) -> str:
 
 def _unpacked(path: Path) -> dict[str, Tensor]:
     """The arrays of a npz file that are read."""
-    try:
-        with zipfile.ZipFile(path) as packed:
-            size = sum(of.file_size for of in packed.infolist())
-        check_memory(f"{path}, unpacked,", 3 * size, "give fewer records")
-        found = {}
-        with np.load(path, allow_pickle=False) as held:
-            for name in held.files:
-                array = held[name]
-                if array.dtype.kind not in "fiub":
-                    raise InputError(f"{path}: {name!r} is of {array.dtype}, must be numbers")
-                wide = array.dtype.kind == "u" and array.dtype != np.uint8
-                kept = array.astype(np.int64) if wide else array
-                found[name] = torch.from_numpy(kept.astype(kept.dtype.newbyteorder("=")))
-    except (zipfile.BadZipFile, ValueError, TypeError, OSError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is no npz file or is damaged: {error}") from error
+    found = {}
+    for name, array in PackedArrays(path, copies=3).items():
+        wide = array.dtype.kind == "u" and array.dtype != np.uint8
+        kept = array.astype(np.int64) if wide else array
+        found[name] = torch.from_numpy(kept.astype(kept.dtype.newbyteorder("=")))
     return found
 
 

@@ -1,25 +1,17 @@
-"""A safetensors file, read whole: its tensors and its metadata."""
+"""A safetensors file of numbers that are computed with: finite, in at least single precision."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ....privacy.bounded import check_safetensors
 from ....privacy.errors import InputError
+from ....training.engine import tensor_file
+from ....training.engine.tensor_file import TensorFile
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorFile:
-    """A safetensors file: its path as it was given, its tensors and its metadata."""
-
-    path: Path
-    tensors: Mapping[str, Tensor]
-    metadata: Mapping[str, str]
+__all__ = ["TensorFile", "read_tensors"]
 
 
 def read_tensors(path: Path) -> TensorFile:
@@ -45,26 +37,15 @@ def read_tensors(path: Path) -> TensorFile:
         >>> file.tensors["gradient.weight"].sum().item(), file.metadata["records"]
         (6.0, '4')
     """
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; give the path of a safetensors file")
-    check_safetensors(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = dict(file.metadata() or {})
-    except SafetensorError as error:
-        raise InputError(
-            f"{path} is not a safetensors file ({error}); pickles and archives are not read: save "
-            "with safetensors.torch.save_file or safetensors.numpy.save_file"
-        ) from error
-    if not tensors:
+    held = tensor_file.read_tensors(path)
+    if not held.tensors:
         raise InputError(f"{path} holds no tensors; save one gradient per parameter")
     return TensorFile(
         path=path,
-        tensors={name: _widened(path, name, tensor) for name, tensor in tensors.items()},
-        metadata=metadata,
+        tensors={name: _widened(path, name, tensor) for name, tensor in held.tensors.items()},
+        metadata=held.metadata,
     )
 
 

@@ -26,9 +26,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ....privacy.bounded import check_safetensors, read_bounded
+from ....privacy.bounded import read_bounded
 from ....privacy.durable import make_folder, sync_folder, write_durably
 from ....privacy.errors import InputError
+from ....training.engine.tensor_file import tensors_of
 from .vectors import check_precise, positions_of, vector_of
 
 __all__ = ["Kept", "keep", "kept_folder", "read_kept"]
@@ -120,16 +121,12 @@ def read_kept(log: Path, digest: str, round: int) -> Kept:
         FileNotFoundError: it is not beside the log.
         ValueError: it is another file than the line names, or no transcript.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
     path = _file(kept_folder(log), round, digest)
     if not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist, which {log.name} names as kept in round {round}; put it back, "
             "since who may leave out what was kept chooses what is checked"
         )
-    check_safetensors(path)
     data = read_bounded(path, _MOST_BYTES)
     if hashlib.sha256(data).hexdigest() != digest:
         raise InputError(
@@ -137,9 +134,8 @@ def read_kept(log: Path, digest: str, round: int) -> Kept:
             "it was written"
         )
     try:
-        tensors = load(data)
-        return _parsed(tensors)
-    except (SafetensorError, KeyError, ValueError, IndexError) as error:
+        return _parsed(tensors_of(path, data))
+    except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as error:
         raise InputError(f"{path} is no transcript of a release: {error}") from error
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....privacy.bounded import read_bounded
 from ....privacy.durable import write_durably
 from ....privacy.errors import InputError
+from ....privacy.formats.json_text import read_json
 from ....privacy.guarantee import Status
 from .outcome import Conformance, Verdict
 
@@ -89,9 +89,8 @@ def read_held(paths: Sequence[Path]) -> Held | None:
     if not path.exists():
         return None
     try:
-        held = json.loads(read_bounded(path, _MOST).decode("utf-8"))
-        return _held(held, paths)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return _held(read_json(path, _MOST), paths)
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} cannot be read ({error!s:.80}); check the logs again with overhear audit "
             "--oracle, or remove it"

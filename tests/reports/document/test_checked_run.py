@@ -201,7 +201,7 @@ def _cut_ledger(folder: Path) -> None:
         (_edit_epsilon, "is not the file that SHA256SUMS names"),
         (_forge_epsilon, "from what the run's files give at /ledger/epsilon/eavesdropper"),
         (_forge_status, "/status; it is older than they are, or was edited"),
-        (_forge_text, "is no JSON; write it with `overhear report"),
+        (_forge_text, "as it was written, or write it with `overhear report"),
         (_version_1, "reads version 3; write it again with `overhear report"),
         (_later_audit, "audit.json is not in SHA256SUMS: it was put there after"),
         (_later_attack, "attack.json is not in SHA256SUMS"),

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from overhear.privacy.errors import InputError
+from overhear.privacy.formats.toml_text import parse_toml
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import read_tables
-from overhear.runs.run_file.toml import read_toml
 
 
 def tables(**more):
@@ -72,7 +72,7 @@ def test_what_makes_no_quadratic_is_refused(table, values, message):
 
 def test_the_resolved_run_file_is_read_back():
     config = read_tables(tables())
-    assert read_tables(read_toml(config.to_toml())) == config
+    assert read_tables(parse_toml(config.to_toml())) == config
     assert "rotation = 15.0" in config.to_toml()
     assert (
         "rotation"

@@ -13,6 +13,7 @@ import torch
 
 from overhear.commands import cli
 from overhear.privacy import UnsupportedView, read_ledger
+from overhear.privacy.errors import InputError
 from overhear.privacy.ledgers.chained_file import LedgerInUse
 from overhear.privacy.ledgers.ledger import Ledger
 from overhear.reports.document.collect import collect
@@ -220,6 +221,36 @@ def test_a_damaged_checkpoint_is_skipped_and_without_any_the_run_is_refused(run_
     with pytest.raises(ValueError, match=r"no checkpoint that is whole.*9 releases.*new run"):
         resume_run(config, out)
     assert everything(out) == before
+
+
+def test_files_whose_names_are_of_no_round_are_left_alone(run_file):
+    """Two that a file manager may leave."""
+    config, out = cut_off(run_file, NO_TARGET)
+    strange = [
+        out / folder / f"round-{name}.safetensors"
+        for folder in ("checkpoints", "transcript")
+        for name in ("zz", "000002 (copy)")
+    ]
+    for path in strange:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"no tensors")
+    resume_run(config, out)
+    assert is_finished(out)
+    assert all(path.is_file() for path in strange)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "transcript"])
+def test_no_file_is_moved_behind_a_link(run_file, name):
+    config, out = cut_off(run_file, NO_TARGET)
+    elsewhere = out.with_name("elsewhere")
+    (out / name).mkdir(exist_ok=True)
+    (out / name).rename(elsewhere)
+    (elsewhere / "round-000900.safetensors").write_bytes(b"no tensors")
+    (out / name).symlink_to(elsewhere)
+    before = everything(elsewhere)
+    with pytest.raises(InputError, match=f"{name} is a link; put the folder"):
+        resume_run(config, out)
+    assert everything(elsewhere) == before
 
 
 def test_checkpoints_of_another_run_are_not_continued(run_file):

@@ -99,7 +99,7 @@ def test_a_damaged_image_is_named(tmp_path):
     path = tmp_path / "b" / "1.png"
     for content in (path.read_bytes()[:60], b"no image at all"):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"cannot read .*1\.png as an image"):
+        with pytest.raises(ValueError, match=r"1\.png is no picture or is damaged"):
             read_image_folder(tmp_path)
 
 

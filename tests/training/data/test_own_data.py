@@ -208,7 +208,7 @@ def test_array_files_hold_what_arrays_do(tmp_path: Path) -> None:
     [
         ({"X": X}, "has no array 'y'; its arrays are X"),
         ({"X": X, "y": Y, "X_test": X}, "has no array 'y_test'"),
-        ({"X": np.array([object()]), "y": Y}, "is no npz file or is damaged"),
+        ({"X": np.array([object()]), "y": Y}, "'X' is of type 'object', must be of real numbers"),
         ({"X": _bad(x=np.nan)[0], "y": Y}, r"X\[5, 0\]=nan"),
     ],
 )
@@ -221,9 +221,9 @@ def test_npz_refusals(tmp_path: Path, arrays, why) -> None:
 @pytest.mark.parametrize(
     ("inputs", "labels", "why"),
     [
-        (b"no array", Y, "cannot map"),
-        (X[:, 0], Y, r"has shape \(20,\) and type float64"),
-        (np.array([[object()]]), Y, "cannot map"),
+        (b"no array", Y, "x.npy is no npy file or is damaged"),
+        (X[:, 0], Y, r"has shape \(20,\); it must be"),
+        (np.array([[object()]]), Y, "must be of real numbers"),
         (_bad(x=np.nan)[0], Y, r"x.npy\[5, 0\]=nan"),
         (X, b"no array", "y.npy is no npy file"),
         (X, Y[:3], r"y.npy has shape \(3,\) for 20 records"),

@@ -78,7 +78,7 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path, name, content, message):
 
 def test_pickled_arrays_are_not_loaded(tmp_path):
     np.save(tmp_path / "w.npy", np.array([[1, "x"]], dtype=object))
-    with pytest.raises(ValueError, match="of type object, must be real"):
+    with pytest.raises(ValueError, match="of type 'object', must be of real numbers"):
         build_graph("file", 2, path=tmp_path / "w.npy")
 
 

@@ -6,7 +6,6 @@ with its line unless a quoted cell holds the end of it. Spaces around a cell are
 
 from __future__ import annotations
 
-import csv
 import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from ....privacy.errors import InputError
+from ....privacy.formats.csv_rows import CsvRows
 
 __all__ = ["Block", "check_header", "csv_blocks", "csv_header"]
 
@@ -88,36 +88,6 @@ def check_header(path: Path, header: Sequence[str], names: Sequence[str]) -> Non
             )
 
 
-class _Rows:
-    """What the parser gives, with the line that it is at."""
-
-    def __init__(self, path: Path, file: IO[str], *, separator: str) -> None:
-        self._path = path
-        self._reader = csv.reader(_lines(path, file), delimiter=separator, strict=True)
-
-    @property
-    def line(self) -> int:
-        return self._reader.line_num
-
-    def __iter__(self) -> Iterator[list[str]]:
-        return self
-
-    def __next__(self) -> list[str]:
-        try:
-            return next(self._reader)
-        except csv.Error as error:
-            raise InputError(
-                f"{self._path} line {self.line}: {error}; a cell with quotes in it is written in "
-                "quotes, and each of its own twice"
-            ) from error
-        except UnicodeDecodeError as error:
-            wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
-            raise InputError(
-                f"{self._path} is not UTF-8 after line {self.line}"
-                f"{', it looks like UTF-16' if wide else ''}; write it anew, as by iconv -t utf-8"
-            ) from error
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
     if not path.is_file():
@@ -137,8 +107,8 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
         yield line
 
 
-def _started(path: Path, file: IO[str], *, separator: str) -> tuple[_Rows, list[str]]:
-    rows = _Rows(path, file, separator=separator)
+def _started(path: Path, file: IO[str], *, separator: str) -> tuple[CsvRows, list[str]]:
+    rows = CsvRows(path, _lines(path, file), separator=separator)
     header = [name.strip() for name in next(rows, [])]
     if not any(header):
         raise InputError(f"{path} is empty; its first line must name the columns")
@@ -155,7 +125,7 @@ def _started(path: Path, file: IO[str], *, separator: str) -> tuple[_Rows, list[
     return rows, header
 
 
-def _whole(path: Path, rows: _Rows, width: int) -> Iterator[tuple[list[str], int]]:
+def _whole(path: Path, rows: CsvRows, width: int) -> Iterator[tuple[list[str], int]]:
     """Rows of the right number of cells, with their lines; empty lines are passed over."""
     for row in rows:
         if len(row) == width:

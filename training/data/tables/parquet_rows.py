@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ....privacy.bounded import check_expansion, check_size, decoding
 from ....privacy.errors import InputError
 from ....privacy.missing import needs
 from .csv_rows import Block, check_header
@@ -14,6 +15,8 @@ from .csv_rows import Block, check_header
 __all__ = ["parquet_blocks", "parquet_header"]
 
 _ROWS = 4096  # at once
+_WIDTH = 8  # bytes of a cell that is a number
+_LONGEST_CELL = 1 << 14  # bytes of one that is text
 
 
 def parquet_header(path: Path) -> list[str]:
@@ -40,6 +43,10 @@ def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[Block]:
     """
     file = _opened(path)
     check_header(path, _header(path, file), names)
+    for name in names:
+        kind = file.schema_arrow.field(name).type
+        if kind.num_fields:  # of which a row may hold any number
+            raise InputError(f"{path} column {name!r} holds {kind}; it must hold numbers or text")
     row = 1
     for batch in _batches(path, file, names):
         cells = [_cells(path, name, batch.column(name)) for name in names]
@@ -49,15 +56,28 @@ def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[Block]:
 
 
 def _batches(path: Path, file: Any, names: Sequence[str]) -> Iterator[Any]:
-    try:
-        # One column may be packed so that a batch is small on disk and large in memory: few rows.
-        yield from file.iter_batches(batch_size=_ROWS, columns=list(names), use_threads=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged: {_first_line(error)}; fetch it again") from error
+    # One column may be packed so that a batch is small on disk and large in memory: few rows.
+    with decoding(path, "parquet file"):
+        batches = file.iter_batches(batch_size=_ROWS, columns=list(names), use_threads=False)
+    while True:
+        with decoding(path, "parquet file"):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
 
 
 def _cells(path: Path, name: str, column: Any) -> list[Any]:
-    cells = [one.strip() if isinstance(one, str) else one for one in column.to_pylist()]
+    with decoding(path, "parquet file"):
+        if hasattr(column, "dictionary"):
+            compute = importlib.import_module("pyarrow.compute")
+            longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
+            if longest > _LONGEST_CELL:
+                raise InputError(
+                    f"{path} column {name!r} has a cell of {longest} bytes, must have at most "
+                    f"{_LONGEST_CELL}; shorten it"
+                )
+        cells = [one.strip() if isinstance(one, str) else one for one in column.to_pylist()]
     odd = next(
         (one for one in cells if not isinstance(one, (str, int, float, bool, type(None)))), None
     )
@@ -69,7 +89,8 @@ def _cells(path: Path, name: str, column: Any) -> list[Any]:
 
 
 def _header(path: Path, file: Any) -> list[str]:
-    names = [str(name) for name in file.schema_arrow.names]
+    with decoding(path, "parquet file"):
+        names = [str(name) for name in file.schema_arrow.names]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{path} has {names.count(twice)} columns {twice!r}; name each once")
@@ -85,11 +106,14 @@ def _opened(path: Path) -> Any:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise InputError(f"{needs('parquet', 'pyarrow')}; or write {path.name} as csv") from error
-    try:
-        return parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are of these
-        raise InputError(f"{path} is no parquet file: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")
+    check_size(path, 1 << 62)
+    with decoding(path, "parquet file"):
+        columns = parquet.ParquetFile(path).schema
+        # A text that many rows share is held once until it is known to be short.
+        texts = [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]
+        file = parquet.ParquetFile(path, read_dictionary=texts)
+        said = file.metadata
+        cells = said.num_rows * said.num_columns
+        groups = [said.row_group(at).total_byte_size for at in range(said.num_row_groups)]
+    check_expansion(path, max(_WIDTH * cells, *groups, 0), width=_WIDTH)
+    return file

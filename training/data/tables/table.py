@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ....privacy.durable import make_folder, open_private
 from ....privacy.errors import InputError
+from ....privacy.formats.numpy_arrays import read_array
 from ..partition import user_numbers
 from ..store import MappedStore, Store, TensorStore
 from .columns import BadCell, Declared
@@ -96,7 +97,7 @@ def _converted(table: _Table, inputs: Path, targets: Path) -> Store:
 
 
 def _mapped(inputs: Path, targets: Path) -> Store:
-    return MappedStore(inputs, torch.from_numpy(np.load(targets, allow_pickle=False)))
+    return MappedStore(inputs, torch.from_numpy(read_array(targets)))
 
 
 def _blocks(path: Path, names: Sequence[str], *, form: str, separator: str) -> Iterator[Block]:

@@ -339,7 +339,9 @@ def test_a_picture_of_another_size_or_kind_is_refused():
     Image.new("L", (5, 4)).save("truth.png")
     assert "is 4x5, must be 4x4" in error_of(lambda: attack(usual(), truth=Path("truth.png")))
     Path("truth.png").write_text("no picture", encoding="utf-8")
-    assert "truth.png as an image" in error_of(lambda: attack(usual(), truth=Path("truth.png")))
+    assert "truth.png is no picture or is damaged" in error_of(
+        lambda: attack(usual(), truth=Path("truth.png"))
+    )
 
 
 def test_the_file_is_read_back_by_other_tools():

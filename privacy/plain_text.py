@@ -1,8 +1,12 @@
-"""Text from elsewhere, made harmless for a line of a terminal, an XML file or Markdown.
+"""Text from elsewhere, made harmless for a terminal, a log, an XML file, a page or Markdown.
 
 Names of folders, models and files of a run are whatever somebody chose. Control characters move
 a cursor or end a document, a line break makes a second line of one finding, brackets make Markdown
 load a picture, and a cell that begins with an equals sign is a formula to a spreadsheet.
+
+Whatever leaves the tool passes here where it leaves: an error where it is made
+(`privacy.errors.InputError`) and told (`runs.errors.sentence`), what a command prints
+(`commands.terminal.terminal`), lines of a log, and values in a template (`reports.template`).
 """
 
 from __future__ import annotations
@@ -13,15 +17,41 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-__all__ = ["csv_text", "markdown_text", "plain"]
+__all__ = ["csv_text", "markdown_text", "plain", "plain_lines", "plain_sentence"]
 
 _KEPT = 300
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp"})
+_LISTED = "\n  "
 _MARKDOWN = re.compile(r"([\\`*_\[\]{}<>|~!#])")
 _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf|∞)"
 _SPREAD = rf" ± {_NUMBER}| \[{_NUMBER}, {_NUMBER}\]| \(n = \d+\)"
 _FIGURE = re.compile(rf"{_NUMBER}(?:{_SPREAD})?", re.ASCII)
 _FORMULA = ("=", "+", "-", "@")
+
+
+def plain_lines(text: str) -> str:
+    r"""A text of lines, with everything in them that is not shown as its escape.
+
+    >>> print(plain_lines("a\x1b[2J\nb\u202e"))
+    a\x1b[2J
+    b\u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one in "\n\t" else _shown(one) for one in text)
+
+
+def plain_sentence(text: str) -> str:
+    r"""A sentence, or one that lists others below it, each on a line of its own behind two blanks.
+
+    Another end of a line was in what somebody named, where it would begin a sentence of ours.
+
+    >>> print(plain_sentence("run.toml has 2 problems:\n  a\nerror: none\n  b"))
+    run.toml has 2 problems:
+      a\nerror: none
+      b
+    """
+    return text if text.isprintable() else _LISTED.join(map(_line, text.split(_LISTED)))
 
 
 def plain(text: object, *, most: int | None = _KEPT) -> str:
@@ -34,7 +64,7 @@ def plain(text: object, *, most: int | None = _KEPT) -> str:
     >>> print(plain("a\x1b[2Jb\nc"))
     a\x1b[2Jb\nc
     """
-    shown = "".join(_shown(one) for one in str(text))
+    shown = _line(str(text))
     return shown if most is None or len(shown) <= most else f"{shown[: most - 3]}..."
 
 
@@ -45,6 +75,10 @@ def markdown_text(text: object) -> str:
     \!\[x\](http://host/y) \| \<b\>&amp;amp;
     """
     return _MARKDOWN.sub(r"\\\1", plain(text, most=None).replace("&", "&amp;"))
+
+
+def _line(text: str) -> str:
+    return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def csv_text(rows: Iterable[Sequence[str]]) -> str:

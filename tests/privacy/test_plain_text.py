@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import overhear
-from overhear.reports.plain_text import csv_text, markdown_text, plain
+from overhear.privacy.plain_text import csv_text, markdown_text, plain
 
 HOSTILE = "a\x00\x1b[31m\n\r\u202e\ud800\ufffe\u2028b"
 
@@ -73,4 +73,4 @@ def test_csv_is_written_in_one_place():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in writers
     }
-    assert found == {"reports/plain_text.py"}
+    assert found == {"privacy/plain_text.py"}

@@ -1,0 +1,47 @@
+"""Pictures that are records: PNG, JPEG and BMP, whatever the suffix says, within a size."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..bounded import check_size, decoding
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["opened_picture"]
+
+_FORMATS = ("PNG", "JPEG", "BMP")
+_MOST_PIXELS = 1 << 22  # of a record; 2048 x 2048
+_LARGEST = 64 << 20  # bytes of a picture
+
+
+@contextmanager
+def opened_picture(path: Path) -> Iterator[Image]:
+    """A picture that is small enough to be a record, by its header; it is not decoded yet.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: no regular file, too large, or no picture of a format that is read.
+    """
+    from PIL import Image
+
+    check_size(path, _LARGEST)
+    # Pillow's own bound lies above the one here.
+    quiet = warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning)
+    with decoding(path, "picture"), quiet, Image.open(path, formats=_FORMATS) as opened:
+        _check_pixels(path, *opened.size)
+        yield opened
+
+
+def _check_pixels(path: Path, width: int, height: int) -> None:
+    """Refuse a picture that is too large to be a record."""
+    if width * height > _MOST_PIXELS:
+        raise InputError(
+            f"{path} has {width} x {height} pixels, must have at most {_MOST_PIXELS}; resize it"
+        )

@@ -1,0 +1,99 @@
+"""TOML, in time and memory that grow with the length of the text alone."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from ..bounded import read_text
+from ..errors import InputError
+
+__all__ = ["NotToml", "parse_toml", "read_toml"]
+
+# Strings and comments are passed over; an open string ends the reading anyway.
+_TOKENS = re.compile(
+    r"""
+    "{3} (?: [^"\\]++ | \\. | "(?!"") )*+ (?: "{3,5} | \Z )
+    | '{3} (?: [^']++ | '(?!'') )*+ (?: '{3,5} | \Z )
+    | " (?: [^"\\\n]++ | \\. )*+ "?
+    | '[^'\n]*+ '?
+    | \#[^\n]*+
+    | (?P<end> [=,\[\]{}\n] )
+    | (?P<dot> \. )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_MOST_PARTS = 32  # of a key; a run file has 2
+_MOST_BITS = 1023  # of an integer: a float holds it
+
+
+def parse_toml(text: str) -> dict[str, object]:
+    """The tables of a TOML document, in time and memory that grow with its length alone.
+
+    Raises:
+        InputError: it is not TOML, or has a key of more than 32 parts or an integer of hundreds of
+            digits; a clause that follows the name of what was read.
+
+    >>> parse_toml("training.rounds = 5")
+    {'training': {'rounds': 5}}
+    """
+    _check_keys(text)
+    try:
+        values = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise NotToml(f"is not TOML: {error}") from error
+    except ValueError as error:  # a date that is none, or an integer that Python does not read
+        words = str(error).partition(";")[0]  # after it Python says how to lift its limit
+        raise InputError(f"has a value that is not read: {words}; give a smaller one") from error
+    _check_integers(values)
+    return values
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """The tables of a TOML file of at most a megabyte.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is larger, no regular file, or `parse_toml` refuses it.
+    """
+    text = read_text(path)  # whose refusal names the file itself
+    try:
+        return parse_toml(text)
+    except InputError as error:
+        raise InputError(f"{path} {error}") from error
+
+
+class NotToml(InputError):
+    """The text breaks the grammar, and may be a bare word."""
+
+
+def _check_keys(text: str) -> None:
+    """Refuse a key of many parts, for which the parser takes their square."""
+    dots = 0
+    for token in _TOKENS.finditer(text):
+        if token["end"]:
+            dots = 0
+        elif token["dot"]:
+            dots += 1
+            if dots >= _MOST_PARTS:
+                line = text.count("\n", 0, token.start()) + 1
+                raise InputError(
+                    f"has a key of more than {_MOST_PARTS} parts in line {line}; write table.key"
+                )
+
+
+def _check_integers(values: object) -> None:
+    """Refuse what no message could name: Python does not write it as a decimal."""
+    pending = [values]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+        elif isinstance(value, int) and value.bit_length() > _MOST_BITS:
+            raise InputError(
+                f"has an integer of {value.bit_length()} bits, and at most {_MOST_BITS} are read; "
+                "give a smaller one"
+            )

@@ -1,0 +1,220 @@
+"""Whatever a file holds, a reader gives a value or one sentence, in little time and memory."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from overhear.privacy.errors import InputError
+from overhear.runs.folder.rounds_kept import forget_states
+from overhear.training.engine.round_files import round_files, round_name
+from overhear.training.engine.transcript import Transcript
+from tests.hostile_files import HOSTILE, READERS, Reader, mutated
+from tests.test_architecture import CHECKOUT, ORDER, ROOT, modules
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(not CHECKOUT, reason="needs the checkout's files"),
+]
+
+
+def outcome(reader: Reader, held: bytes, folder: Path) -> str:
+    """What a reader does with some bytes: "read", "refused", or an error that nobody states."""
+    folder.mkdir(exist_ok=True)
+    path = folder / reader.name
+    path.write_bytes(held)
+    try:
+        reader.read(path)
+    except (InputError, OSError):
+        return "refused"
+    except BaseException as error:  # noqa: BLE001 # that is what is looked for
+        return f"{reader.module}: {error!r:.300}"
+    return "read"
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda one: f"{one.module}-{one.name}")
+def test_every_reader_reads_what_is_honest_and_refuses_what_is_hostile(
+    reader: Reader, tmp_path: Path
+) -> None:
+    if reader.name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    if reader.module.endswith("sweep_file.py"):
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / "run.toml").write_text("[data]\n")
+    honest = outcome(reader, reader.honest, tmp_path / "a")
+    # What a check of logs wrote needs these beside it.
+    assert honest == "read" or reader.module.endswith("written.py")
+    for kind in ("any", *reader.kinds):
+        for name, held in HOSTILE[kind].items():
+            found = outcome(reader, held if isinstance(held, bytes) else held(), tmp_path / "a")
+            allowed = {"read", "refused"} if kind in TEXTS or name in FITS else {"refused"}
+            assert found in allowed, (kind, name, found)
+
+
+TEXTS = {"any", "json", "jsonl", "text", "toml"}  # of which some readers take what others do not
+# Whole files of tensors, of which readers ask different things, and values that are others.
+FITS = {
+    "a round of digits", "parts that do not fit", "one part", "another round", "a shape of zeros",
+    "a damaged page",
+}  # fmt: skip
+
+
+def fuzz(folder: Path, *, files: int, seed: int) -> dict[str, int]:
+    """How many mutated files, in turn for every reader, had which outcome."""
+    draw, found = random.Random(seed), dict[str, int]()
+    for at in range(files):
+        reader = READERS[at % len(READERS)]
+        said = outcome(reader, mutated(reader.honest, draw), folder / str(at % len(READERS)))
+        found[said] = found.get(said, 0) + 1
+    return found
+
+
+def test_a_hundred_mutated_files_end_in_no_traceback(tmp_path: Path) -> None:
+    found = fuzz(tmp_path, files=100, seed=1)
+    assert found.keys() == {"read", "refused"}, found
+
+
+LIMITED = """
+import json, resource, sys, time
+from pathlib import Path
+from tests.test_hostile_files import fuzz
+import sklearn.datasets, PIL.Image
+try: import pyarrow.parquet
+except ImportError: pass
+fuzz(Path(sys.argv[1]) / "warm", files=60, seed=0)
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + (500 << 20), resource.RLIM_INFINITY))
+began = time.process_time()
+found = fuzz(Path(sys.argv[1]) / "files", files=1000, seed=2)
+print(json.dumps([found, time.process_time() - began]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is told otherwise there")
+def test_a_thousand_mutated_files_take_20_seconds_and_500_megabytes(tmp_path: Path) -> None:
+    for name in ("warm", "files"):
+        (tmp_path / name).mkdir()
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LIMITED, str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    found, seconds = json.loads(done.stdout.splitlines()[-1])
+    assert found.keys() == {"read", "refused"}, found
+    assert seconds < 20
+
+
+# What makes values of bytes, and so stands in the layer of readers alone.
+DECODES = (
+    r"(?:np|numpy|torch)\.(?:load|loadtxt|genfromtxt|fromfile|memmap)|format\.read\w+"
+    r"|(?:json|pickle|marshal|tomllib|plistlib)\.loads?|(?:zipfile|tarfile|gzip|bz2|lzma)\.\w+"
+    r"|zlib\.decompress\w*|csv\.(?:reader|DictReader)|ET\.(?:parse|fromstring)|safe_open|load_file"
+    r"|Image\.open|load_svmlight_file|ParquetFile|Unpickler|(?:model_)?validate_json|(?<=\.)read_(?:bytes|text)"
+)
+# Files outside of the layer that do so, and why they may.
+OUTSIDE = {
+    "training/data/readers.py": "idx, LIBSVM and CIFAR-10 are read there, with the layer's bounds",
+    "training/data/tables/parquet_rows.py": "parquet is read there, with the layer's bounds",
+    "training/graphs/graph_file.py": "a matrix as text, of lines that are bounded before",
+    "runs/described.py": "objects of pydantic, of text that is bounded before",
+    "runs/run_file/hyper_parameters.py": "what it wrote itself a line before",
+    "training/own/imports.py": "code that is imported",
+    "training/own/sources.py": "code that is imported",
+    "runs/folder/launch.py": "what ranks of this run say",
+    "runs/folder/ranks.py": "what ranks of this run say",
+    "runs/hosts/meeting.py": "what ranks of this run say",
+    "runs/hosts/interface.py": "of the system",
+    "runs/hosts/same_run.py": "our own files",
+    "reports/template.py": "our own templates",
+    "reports/reproduced/prices.py": "our own file",
+    "interface/results/reported.py": "the report that was just written",
+    "commands/prepare/new.py": "our own template",
+    "commands/run/demo.py": "our own run file, and the report that was just written",
+    "commands/terminal/completion.py": "our own files",
+}
+
+
+def in_layer(name: str) -> bool:
+    return name.startswith("privacy/formats/")
+
+
+def files_with(pattern: str) -> set[str]:
+    """The files of the product that have it in a line that is no doctest."""
+    found = set[str]()
+    for name, text in texts().items():
+        for hit in re.finditer(pattern, text, re.MULTILINE):
+            line = text[text.rfind("\n", 0, hit.start()) + 1 : hit.end()].lstrip()
+            if not line.startswith((">>>", "... ")):
+                found.add(name)
+    return found
+
+
+@functools.cache
+def texts() -> dict[str, str]:
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for part in ORDER
+        for path in modules(part)
+    }
+
+
+def test_bytes_become_values_in_the_layer_of_readers_alone() -> None:
+    layer = {"privacy/bounded.py", "training/engine/tensor_file.py"}
+    found = {name for name in files_with(rf"\b(?:{DECODES})\(") - layer if not in_layer(name)}
+    assert found == OUTSIDE.keys()
+
+
+# Files that use the layer and read nothing by it, or whose reader another one of the list calls.
+WITHOUT_FILE = {
+    "privacy/ledgers/chained_file.py",  # appends; ledger.py reads
+    "privacy/ledgers/ledger_lines.py",  # the lines of ledger.py and log.py
+    "reports/document/collect.py",  # copies pictures as they are
+    "reports/reproduced/reproduce.py",  # json_text.py with a key
+    "interface/results/attacked.py",  # copies pictures as they are
+    "runs/attack/gradients/batch.py",  # a bound on memory
+    "runs/audit/aside.py",  # copies a file as it is
+    "runs/design/trainable.py",  # TOML that it wrote itself
+    "runs/folder/folder.py",  # digests
+    "runs/folder/same_records.py",  # described.py, of a file that the ledger names by digest
+    "runs/run_file/build.py",  # a bound on memory
+    "runs/run_file/toml.py",  # the command line
+    "training/data/made/quadratic.py",  # a bound on memory
+    "training/data/tables/table.py",  # its own conversions, by numpy_arrays.py
+    "training/engine/tensor_file.py",  # the layer
+    "training/models/parameters.py",  # a bound on memory
+}
+
+
+def test_every_reader_of_the_product_meets_the_hostile_files() -> None:
+    layer = r"^ *from \.+(?:privacy\.)?(?:bounded|formats\.\w+) import"
+    tensors = (
+        r"^ *from \.+(?:training\.)?(?:engine\.|\.)?tensor_file import|engine import tensor_file"
+    )
+    found = {name for name in files_with(f"{layer}|{tensors}") if not in_layer(name)}
+    listed = {one.module for one in READERS if not in_layer(one.module)}
+    assert found - WITHOUT_FILE == listed
+
+
+def test_only_files_of_a_round_are_taken_for_them(tmp_path: Path) -> None:
+    """A file manager's copy has a name that begins as that of a round does, and is none."""
+    for name in ("zz", "000004 (copy)", "4", "0000004", "-00004", "\u0664" * 6, "9" * 200):
+        (tmp_path / f"round-{name}.safetensors").write_bytes(b"no tensors")
+    (tmp_path / "round-000005.safetensors").mkdir()
+    os.mkfifo(tmp_path / "round-000006.safetensors")
+    (tmp_path / "round-000007.safetensors").symlink_to(tmp_path / "nowhere")
+    assert round_files(tmp_path) == []
+    assert len(Transcript.load(tmp_path)) == 0
+    forget_states(tmp_path, kept=lambda number: False, newest=0)
+    assert len(list(tmp_path.iterdir())) == 10
+    whole = tmp_path / round_name(8)
+    whole.write_bytes(b"")
+    assert round_files(tmp_path) == [(8, whole)]
