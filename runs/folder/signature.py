@@ -25,6 +25,7 @@ from pathlib import Path
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
+from ...privacy.inside import check_links
 from ...privacy.releases.log import holds_logs
 from .folder import RUN, SIGNATURE, SUMS, digest, require
 from .sums import check_sums, listed, write_sums
@@ -136,6 +137,7 @@ def sign(folder: Path, given: str | Path) -> int:
         FileNotFoundError: no key, or no run is there.
         ValueError: the run is not closed or was changed, or the key cannot be used.
     """
+    check_links(folder)
     key = _key_of(folder, given)
     if not holds_logs(folder):
         require(folder, RUN)

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.view.leak import final_row
-from .perform import histories_of
-from .values import Agents
 
 __all__ = ["NOTHING", "FinalRelease", "released_fields"]
 
@@ -79,6 +77,8 @@ class FinalRelease(NamedTuple):
         Raises:
             ValueError: a name that no field of `Agents` has.
         """
+        from .perform import histories_of
+
         histories, named, whole = histories_of(state), state._asdict(), _whole(state)
         for name in (self.model, *(self.fields or ())):
             if name not in whole:
@@ -106,6 +106,9 @@ NOTHING = FinalRelease(fields=())  # of a round that is not the last one
 
 def _whole(state: Any) -> list[str]:
     """The fields that can be released: values of agents, but no history."""
+    from .perform import histories_of  # loads torch, which declaring a release does not need
+    from .values import Agents
+
     histories = histories_of(state)
     named = state._asdict().items()
     return [name for name, held in named if isinstance(held, Agents) and name not in histories]

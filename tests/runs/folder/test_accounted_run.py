@@ -65,7 +65,7 @@ def _huge(path: Path) -> None:
         (_shorten, "is not the file that the ledger names; put it back"),
         (_replace, "is not the file that the ledger names; put it back"),
         (_pipe, "is no regular file"),
-        (_endless, "is no regular file"),
+        (_endless, "leads out of"),
         (_huge, "at most 65536 are read"),
     ],
 )

@@ -332,6 +332,7 @@ OPENS = {
     "plot": ["plot", "evil", "--out", "plot.svg"],
     "report": ["report", "evil"],
     "reproduce": ["reproduce", "dpdl-table-4", "--out", "evil"],
+    "sign": ["sign", "evil", "--key", "key"],
     "sweep": ["sweep", "sweep.toml", "--out", "evil"],
     "table": ["table", "evil"],
     "total": ["total", "evil"],
