@@ -45,6 +45,7 @@ from overhear.runs.attack.prior.tensor_file import read_tensors
 from overhear.runs.audit.trail import read_trail
 from overhear.runs.folder.records import read_environment, read_metrics, read_stopped
 from overhear.runs.folder.resume import _round_of
+from overhear.runs.folder.signature import read_key
 from overhear.runs.folder.sums import _listed
 from overhear.runs.own.sources import read_sources
 from overhear.runs.recorder.conformance.keeping import Kept, keep, kept_folder, read_kept
@@ -479,6 +480,8 @@ READERS = (
            b'"delta": 1e-05, "because": "it ends"}', read_stopped),
     Reader("runs/folder/resume.py", ("jsonl",), "metrics.jsonl", _METRICS,
            lambda path: list(map(_round_of, path.read_text(errors="replace").splitlines()))),
+    Reader("runs/folder/signature.py", ("text",), "team.secret", b"0f" * 32,
+           lambda path: path.chmod(0o600) or read_key(path)),
     Reader("runs/folder/sums.py", ("text",), "SHA256SUMS",
            b"0" * 64 + b"  run.toml\n" + b"1" * 64 + b"  ledger.jsonl\n", _beside(_listed)),
     Reader("runs/own/sources.py", ("json",), "sources.json",

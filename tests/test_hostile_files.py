@@ -129,7 +129,6 @@ OUTSIDE = {
     "runs/run_file/hyper_parameters.py": "what it wrote itself a line before",
     "training/own/imports.py": "code that is imported",
     "training/own/sources.py": "code that is imported",
-    "runs/folder/launch.py": "what ranks of this run say",
     "runs/folder/ranks.py": "what ranks of this run say",
     "runs/hosts/meeting.py": "what ranks of this run say",
     "runs/hosts/interface.py": "of the system",

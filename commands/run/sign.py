@@ -29,8 +29,8 @@ def sign(
     The signature binds every file of DIR: a policy with signed_by refuses one that was changed,
     added or taken away. Sign last, after attack, audit and report.
     """
-    from ...privacy.plain_text import plain
     from ...runs.folder.signature import sign as sign_folder
+    from ..terminal.terminal import write
 
     count = sign_folder(folder, key)
-    print(f"Signed {plain(folder)}: {count} files.")
+    write(f"Signed {folder}: {count} files.")

@@ -124,12 +124,6 @@ def resume_run(
 
 def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     out, plan = session.out, session.plan
-    for name in (run_folder.CHECKPOINTS, run_folder.TRANSCRIPT):
-        if (out / name).is_symlink():  # files of another place would be moved or removed
-            raise InputError(
-                f"{out / name} is a link; put the folder that it leads to in its place, or use the "
-                "run where it lies"
-            )
     spent = read_released(out)
     header = header_of(spent)
     _check_header(out, header, plan)

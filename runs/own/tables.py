@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...training.own.names import is_own
 from ...training.own.objects import OBJECT, give
@@ -51,7 +50,7 @@ class Call:
     """Of the run file, such as "[data] name"."""
     name: str
     """Of the object."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     """Arguments of a data function, or hyper-parameters of an algorithm."""
 
     @property
@@ -88,7 +87,7 @@ def calls_of(
     tables: Mapping[str, object],
     keys: Sequence[tuple[str, str]] = OWN_KEYS,
     *,
-    handed: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
+    handed: Mapping[str, Callable[[Mapping[str, object]], dict[str, object]]],
 ) -> list[Call]:
     """The names of one's own in the tables of a run file, with what is handed to them.
 

@@ -119,7 +119,7 @@ class DataTable(Table):
     """Arguments of your own function; every other key of the table is one of them."""
 
     @classmethod
-    def handed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def handed(cls, values: Mapping[str, object]) -> dict[str, object]:
         """What of a table's values a function of the user is handed: keys that are nobody's."""
         given = values.get("options", {})
         own = {key: value for key, value in values.items() if key not in cls._known()}

@@ -212,7 +212,7 @@ class AlgorithmTable(Table):
     """Repaired so that its privacy can be proven, or as published; no effect where these agree."""
 
     @classmethod
-    def handed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def handed(cls, values: Mapping[str, object]) -> dict[str, object]:
         """What of the table's values an algorithm is handed: its hyper-parameters."""
         return {key: value for key, value in values.items() if key not in cls.model_fields}
 

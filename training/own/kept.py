@@ -24,13 +24,11 @@ class Watch:
     Args:
         holders: functions, networks, or what else is called.
 
-    >>> calls = []
-    >>> def forward(x):
-    ...     calls.append(x)
-    >>> forward.__module__ = "mine"
-    >>> watch = Watch(forward)
+    >>> mine = {"__name__": "mine", "calls": []}
+    >>> exec("def forward(x): calls.append(x)", mine)
+    >>> watch = Watch(mine["forward"])
     >>> watch.changed()
-    >>> calls.append(1)
+    >>> mine["forward"](1)
     >>> watch.changed()
     "'calls'"
     """

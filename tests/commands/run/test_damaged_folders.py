@@ -95,7 +95,7 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     "transcript a folder": (TRANSCRIPT, a_folder, TRANSCRIPT),
     "transcript a pipe": (TRANSCRIPT, a_pipe, TRANSCRIPT),
     "transcripts gone": ("transcript", shutil.rmtree, TRANSCRIPT),
-    "transcripts a circle of links": ("transcript", a_circle, TRANSCRIPT),
+    "transcripts a circle of links": ("transcript", a_circle, "transcript is a link"),
     "transcripts a file": ("transcript", a_file, TRANSCRIPT),
     "checkpoint cut": (CHECKPOINT, cut, CHECKPOINT),
     "checkpoint flipped": (CHECKPOINT, flipped, CHECKPOINT),
@@ -175,7 +175,7 @@ def test_a_damaged_file_is_named_with_its_remedy(
     damage(folder / path)
     said = check_refused(command, folder, capsys)
     assert words in said
-    assert "back" in said or "from a copy of the run" in said
+    assert any(remedy in said for remedy in ("back", "from a copy of the run", "put a copy"))
 
 
 @pytest.mark.parametrize("name", UNSEEN)
