@@ -379,7 +379,7 @@ class StreamedView:
         small = small_entries(A)
         made = [_Factored.none(len(B), B.shape[1], A.shape[1])]
         for rows in apart(B):
-            of = [names[i] for i in rows.tolist()]
+            of = [str(names[int(i)]) for i in rows]
             linked = self._factor_linked(A[rows], size[rows], B[rows], small[rows], of)
             weights = np.zeros((len(linked.weights), len(A)))
             weights[:, rows] = linked.weights / norm[rows]

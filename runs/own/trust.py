@@ -114,8 +114,9 @@ def ask(
     """Note what a run file that the user gives names, and say which files it is about to run."""
     calls = list(calls)
     _ASKED.update(call.line for call in calls)
-    _ASKED.update(paths := set(paths))
-    _FOREIGN.difference_update(paths)
+    named = set(paths)
+    _ASKED.update(named)
+    _FOREIGN.difference_update(named)
     for call in calls:
         take_as_asked(call.name)
     say_of(calls, notice)

@@ -263,7 +263,8 @@ def _between(rows: _Rows) -> Iterator[str]:
     # A column of large numbers would be all that a distance is made of.
     spread = rows.std(0, dtype=np.float64)
     scale = np.maximum(spread, np.median(spread[spread > 0])) if spread.any() else 1.0
-    others, looked_at = rows[kept] / scale, rows[chosen] / scale
+    others: _D = rows[kept] / scale
+    looked_at: _D = rows[chosen] / scale
     # Lengths and directions of all differences by products, without the differences themselves.
     direction = draw.normal(size=width)
     products = others @ looked_at.T

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _functorch
 
 from ...privacy.errors import InputError
 from .imports import is_of_python
@@ -131,7 +132,7 @@ class Contents:
             self._note(place, name, ("met", self._met[id(value)]))
             return []
         self._alive.append(value)
-        if isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value):
+        if isinstance(value, Tensor) and _functorch.is_functorch_wrapped_tensor(value):
             self.dead = self._words(self._note(place, name, None))
             return []
         state, held = _look(value, self)

@@ -42,6 +42,8 @@ def defined(module: ModuleType, source: bytes, words: list[str]) -> object:
     body: Iterable[ast.AST] = ast.parse(source).body
     held: dict[str, Any] = vars(module)
     owner: type | None = None
+    found: Any = module
+    last: ast.AST = ast.Pass()
     for at, word in enumerate(words):
         binders = list(_binders(body, word))
         if not binders or word not in held:

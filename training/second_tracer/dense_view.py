@@ -57,7 +57,7 @@ class Whitened:
         rounding = 64 * np.finfo(float).eps / values.min(initial=1.0)
         self._bare = np.abs(held - left @ inside).max(axis=0, initial=0.0) > max(1e-11, rounding)
 
-    def information(self, columns: Array) -> Array | None:
+    def information(self, columns: NDArray[np.intp]) -> Array | None:
         """M of some columns; None where a combination of rows holds one of them and no noise."""
         if self._bare[columns].any():
             return None
