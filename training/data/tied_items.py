@@ -263,8 +263,8 @@ def _between(rows: _Rows) -> Iterator[str]:
     # A column of large numbers would be all that a distance is made of.
     spread = rows.std(0, dtype=np.float64)
     scale = np.maximum(spread, np.median(spread[spread > 0])) if spread.any() else 1.0
-    others: _D = rows[kept] / scale
-    looked_at: _D = rows[chosen] / scale
+    others = np.asarray(rows[kept] / scale, dtype=np.float64)
+    looked_at = np.asarray(rows[chosen] / scale, dtype=np.float64)
     # Lengths and directions of all differences by products, without the differences themselves.
     direction = draw.normal(size=width)
     products = others @ looked_at.T

@@ -38,7 +38,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _functorch
 
 from ...privacy.errors import InputError
 from .imports import is_of_python
@@ -53,6 +52,7 @@ _LONGEST = 10_000  # characters of what an object says of itself
 # By these a function comes to names that it does not spell.
 _OF_GLOBALS = frozenset({"globals", "vars"})
 _FORMING = _OF_GLOBALS | {"getattr", "setattr", "__dict__"}
+_is_wrapped = getattr(torch._C, "_functorch").is_functorch_wrapped_tensor  # noqa: B009 - untyped
 # What these hold is theirs; a function of them keeps nothing of a user.
 _KNOWN = frozenset({"torch", "numpy", "scipy", "opacus", "overhear", *sys.stdlib_module_names})
 _KNOWN -= {"__main__"}
@@ -132,7 +132,7 @@ class Contents:
             self._note(place, name, ("met", self._met[id(value)]))
             return []
         self._alive.append(value)
-        if isinstance(value, Tensor) and _functorch.is_functorch_wrapped_tensor(value):
+        if isinstance(value, Tensor) and _is_wrapped(value):
             self.dead = self._words(self._note(place, name, None))
             return []
         state, held = _look(value, self)

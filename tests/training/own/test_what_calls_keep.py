@@ -384,7 +384,11 @@ def by_file_of_torch(x, path="kept.pt"):
 
 
 def in_a_thread(x):
-    threading.Thread(target=by_key, args=(x,)).start()
+    def later():
+        with suppress(Exception):  # what it holds may belong to a transform that has ended
+            by_key(x)
+
+    threading.Thread(target=later).start()
 
 
 FALSE = [
