@@ -31,10 +31,12 @@ class Files:
         self._read: dict[str, object] = {}
         self._written: str | None = None
         self._thread = 0
+        self._threads = frozenset(threading.enumerate())
 
     def begin(self) -> None:
         """Look at what is opened from now on."""
         self._read, self._written, self._thread = {}, None, threading.get_ident()
+        self._threads = frozenset(threading.enumerate())
         if not Files._is_hooked:
             sys.addaudithook(_heard)
             Files._is_hooked = True
@@ -47,7 +49,14 @@ class Files:
         for path, state in self._read.items():
             if _state_of_file(path) != state:
                 return f"the file {path}"
+        if self._written is None and self._runs_on():
+            return "what is outside of it (a thread)"
         return self._written
+
+    def _runs_on(self) -> bool:
+        """Whether a thread that was begun here has not ended: what it keeps it may keep later."""
+        begun = set(threading.enumerate()) - self._threads
+        return any(not isinstance(one, threading._DummyThread) for one in begun)
 
     def note(self, event: str, args: tuple[Any, ...]) -> None:
         """An event of `sys.audit`."""
@@ -70,7 +79,7 @@ _WRITING = frozenset(
         *("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"),
         *("os.symlink", "os.putenv", "os.unsetenv", "os.system", "subprocess.Popen"),
         *("os.utime", "os.chmod", "os.chdir", "os.fork", "os.posix_spawn", "os.exec"),
-        *("socket.connect", "socket.sendto", "sqlite3.connect", "_thread.start_new_thread"),
+        *("socket.connect", "socket.sendto", "sqlite3.connect"),
     }
 )
 
