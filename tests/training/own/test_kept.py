@@ -2,6 +2,7 @@
 
 import functools
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -214,3 +215,16 @@ def test_a_forward_that_fails_is_told_in_a_sentence() -> None:
         PairGradients(model, "vmap").clipped_sums(
             flatten(model)[None], ([0], [0]), [batch], clip_norm=1.0
         )
+
+
+def test_a_thread_that_runs_on_is_seen():
+    ends = threading.Event()
+    watch = Watch(counts)
+    watch.begin()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    assert watch.changed() == "what is outside of it (a thread)"
+    watch.begin()
+    assert watch.changed() is None  # it was there before
+    ends.set()
+    thread.join()

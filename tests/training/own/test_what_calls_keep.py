@@ -384,11 +384,13 @@ def by_file_of_torch(x, path="kept.pt"):
 
 
 def in_a_thread(x):
-    def later():
-        with suppress(Exception):  # what it holds may belong to a transform that has ended
+    def aside():
+        with suppress(Exception):  # what it holds may belong to a transform
             by_key(x)
 
-    threading.Thread(target=later).start()
+    thread = threading.Thread(target=aside)
+    thread.start()
+    thread.join()
 
 
 FALSE = [
