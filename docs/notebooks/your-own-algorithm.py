@@ -43,10 +43,9 @@ def init(round: Round) -> State:
 
 def leaky(state, round, *, learning_rate, clip_norm, noise_std, batch_size):
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
-    local = state.x - learning_rate * sums / batch_size
-    masked = local + round.noise(local, std=learning_rate * noise_std / batch_size)
-    mixed = round.mix(masked, kind="masked model")
-    return State(mixed + round.own(round.weights) * (local - masked))  # its own enters as it is
+    noise, rate = round.noise(sums, std=noise_std), learning_rate / batch_size
+    mixed = round.mix(state.x - rate * (sums + noise), kind="masked model")
+    return State(mixed + round.own(round.weights) * (rate * noise))  # its own enters as it is
 
 
 run = {"graph": "ring:5", "rounds": 60, "sampling_rate": 0.1, "delta": 1e-5}

@@ -34,9 +34,14 @@ def opened_picture(path: Path) -> Iterator[Image]:
     check_size(path, _LARGEST)
     # Pillow's own bound lies above the one here.
     quiet = warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning)
-    with decoding(path, "picture"), quiet, Image.open(path, formats=_FORMATS) as opened:
-        _check_pixels(path, *opened.size)
-        yield opened
+    with decoding(path, "picture"), quiet:
+        try:
+            picture = Image.open(path, formats=_FORMATS)
+        except Image.DecompressionBombError:
+            raise InputError(f"{path} has more than {_MOST_PIXELS} pixels; resize it") from None
+        with picture as opened:
+            _check_pixels(path, *opened.size)
+            yield opened
 
 
 def _check_pixels(path: Path, width: int, height: int) -> None:

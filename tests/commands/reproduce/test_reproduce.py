@@ -77,7 +77,7 @@ def test_a_closed_form_is_held_against_figures_of_a_user(
 def test_a_smoke_run_goes_on_where_a_full_disk_stopped_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, **_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     asked = ["reproduce", "dpdl-table-1", "--scale", "smoke", "--out", "d", "--jobs", "1"]

@@ -317,7 +317,7 @@ def test_noise_over_rounds_is_accounted_for_with_everybody_there_alone():
         x = round.initial()
         return Kept(x, 0.0 * x)
 
-    mine = Algorithm(name="mine", init=begin, step=kept_noise)
+    mine = Algorithm(name="mine", init=begin, step=kept_noise, released=("x",))
     of = {"graph": "ring:4", "adversaries": ["eavesdropper"], **RUN}
     assert account(mine, **of)["eavesdropper"].epsilon < inf
     found = account(mine, missing=1, **of)["eavesdropper"]
