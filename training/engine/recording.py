@@ -19,6 +19,7 @@ from ..step.delegated import Delegated
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V
 from ..step.parts import ClipNorm
+from ..step.public_numbers import PublicNumbers
 from ..step.values import SERVER, Agents, Batch, Cohort, Edges, Per, Server, Value
 from ..tracing.linear_forms import Group, Known
 from .function_calls import Calls
@@ -243,9 +244,8 @@ class Recording(Delegated):
         """See `Round.initial`."""
         return self._known(super().initial(block=block))
 
-    def public(self, seed: int, **how: Any) -> Agents:
-        """See `Round.public`."""
-        return self._known(super().public(seed, **how))
+    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
+        return self._known(super()._public(asked, block=block))
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""

@@ -13,7 +13,7 @@ from .counts import Of
 from .local_steps import LocalSteps
 from .operations import Coef, Operations, P, V
 from .parts import ClipNorm
-from .public_numbers import PublicKind, PublicNumbers
+from .public_numbers import PublicNumbers
 from .values import Agents, Batch, Cohort, Edges, Per, Server, Value
 
 __all__ = ["Delegated"]
@@ -29,7 +29,7 @@ class Delegated(Operations):
     """
 
     def __init__(self, inner: Operations) -> None:
-        self._inner = inner
+        self._inner, self._index = inner, inner._index
         self._drawn: list[Batch] = []
         self._cohorts: list[Cohort] = []
         self.agents, self.weights, self.active = inner.agents, inner.weights, inner.active
@@ -82,14 +82,8 @@ class Delegated(Operations):
         """See `Round.of_edges`."""
         return self._inner.of_edges(table)
 
-    def public(
-        self, seed: int, *, kind: str = PublicKind.UNIFORM, same: bool = False, block: int = 0
-    ) -> Agents:
-        """See `Round.public`."""
-        return self._inner.public(seed, kind=kind, same=same, block=block)
-
     def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
-        raise NotImplementedError  # the other round's `public` does all of it
+        return self._inner.public(asked.seed, kind=asked.kind, same=asked.same, block=block)
 
     def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
         """See `Round.draw`."""
