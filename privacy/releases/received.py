@@ -339,9 +339,12 @@ def _shows(public: Release, private: Release) -> bool:
     }
     if len(public.of) != len(private.of) or not {one.id for one in public.noise} <= named.keys():
         return False
-    least = min(abs(one.weight) for one in public.of) / max(abs(one.weight) for one in private.of)
-    larger = least * (1 + _ROUNDING)
-    return all(abs(one.std) <= larger * abs(named[one.id]) for one in public.noise)
+    least, most = (
+        of(abs(one.weight) for one in release.of) for of, release in ((min, public), (max, private))
+    )
+    return all(
+        most * abs(one.std) <= least * (1 + _ROUNDING) * abs(named[one.id]) for one in public.noise
+    )
 
 
 def _is_same(one: Vector, received: Vector) -> bool:

@@ -177,3 +177,11 @@ def test_a_recorder_writes_no_line_that_a_reader_refuses(tmp_path):
         pytest.raises(InputError, match="the server has received 'update' of agent 0"),
     ):
         ledger.release(3, **mixed)
+
+
+def test_vectors_of_weight_0_are_read(tmp_path):
+    """One that was received and published so shows nothing, and divides nothing."""
+    of = [g(weight=0.0)]
+    log = [one(0, to=[1], of=of, noise=ID), one(0, to="all", of=of, noise=ID)]
+    path = write(tmp_path / "a.jsonl", {1: log}, **PUBLIC)
+    assert mu(path, "neighbour:1", victim=0) == 0.0
