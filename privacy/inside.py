@@ -34,6 +34,6 @@ def check_links(folder: Path) -> None:
             path = Path(place) / name
             if path.is_symlink() and not leads_inside(path, folder):
                 raise InputError(
-                    f"{ascii(str(path))[1:-1]} is a link that leads out of {folder} or in a "
+                    f"{path} is a link that leads out of {folder} or in a "
                     "circle, and somebody else may have made the folder; put a copy in its place"
                 )

@@ -29,16 +29,10 @@ __all__ = [
     "rows_markdown",
     "rows_table",
     "second_opinions",
-    "status_words",
     "sweep_markdown",
     "sweep_tables",
     "total_rows",
 ]
-
-
-def status_words(adversary: Mapping[str, Any]) -> str:
-    """The status of a row, in full where it is no guarantee."""
-    return STATUSES[Status(adversary["status"])]
 
 
 def _caption(table: Table, adversaries: Iterable[Mapping[str, Any]]) -> None:

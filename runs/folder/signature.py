@@ -27,6 +27,7 @@ from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...privacy.inside import check_links
 from ...privacy.releases.log import holds_logs
+from ...training.engine.secret import sign as signed_by
 from .folder import RUN, SIGNATURE, SUMS, digest, require
 from .sums import check_sums, listed, write_sums
 
@@ -149,12 +150,10 @@ def sign(folder: Path, given: str | Path) -> int:
             )
     sums = write_sums(folder)
     for path in _foreign(folder, sums):
-        raise InputError(
-            f"{_shown(path)} is a link, or a name that {SUMS} cannot hold; move it away"
-        )
+        raise InputError(f"{path} is a link, or a name that {SUMS} cannot hold; move it away")
     message = read_bounded(folder / SUMS, _LONGEST)
     if key.secret:
-        written = f"{_HMAC} {_mac(key, message)}\n".encode()
+        written = _mac(key, message)
     else:
         made = _ssh("sign", "-f", str(given), data=message)
         if made.returncode != 0:
@@ -191,7 +190,7 @@ def check_signature(folder: Path, keys: Sequence[str | Path]) -> Signed:
         return Signed(False, _why_not(signature, message))
     held = listed(folder, message)
     for path in _foreign(folder, held):
-        raise InputError(f"{_shown(path)} was put into {folder} after it was signed; move it away")
+        raise InputError(f"{path} was put into {folder} after it was signed; move it away")
     for name, value in held.items():
         if not (folder / name).is_file() or digest(folder / name) != value:
             raise InputError(
@@ -202,7 +201,7 @@ def check_signature(folder: Path, keys: Sequence[str | Path]) -> Signed:
 
 def _is_by(key: Key, signature: bytes, message: bytes) -> bool:
     if key.secret:
-        return hmac.compare_digest(signature, f"{_HMAC} {_mac(key, message)}\n".encode())
+        return hmac.compare_digest(signature, _mac(key, message))
     with tempfile.TemporaryDirectory() as place:
         allowed = Path(place, "allowed")
         allowed.write_text(f'signer namespaces="{NAMESPACE}" {key.public}\n', encoding="ascii")
@@ -211,8 +210,8 @@ def _is_by(key: Key, signature: bytes, message: bytes) -> bool:
         return _ssh("verify", *asked, data=message).returncode == 0
 
 
-def _mac(key: Key, message: bytes) -> str:
-    return hmac.digest(key.secret, f"{NAMESPACE}\n".encode() + message, "sha256").hex()
+def _mac(key: Key, message: bytes) -> bytes:
+    return f"{_HMAC} {signed_by(key.secret, NAMESPACE, message).hex()}\n".encode()
 
 
 def _why_not(signature: bytes, message: bytes) -> str:
@@ -269,9 +268,4 @@ def _ssh(what: str, *arguments: str, data: bytes) -> subprocess.CompletedProcess
 
 def _last_line(text: bytes) -> str:
     lines = text.decode("ascii", "replace").strip().splitlines()
-    return _shown(lines[-1]) if lines else "it says nothing"
-
-
-def _shown(text: object) -> str:
-    """The text with an escape for each character that moves the cursor of a terminal."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(text))
+    return lines[-1] if lines else "it says nothing"

@@ -8,7 +8,6 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -256,8 +255,3 @@ def _is_loss(error: Exception) -> bool:
 def _is_done(task: Task) -> bool:
     kept = read_result(task.out, task.point.name)
     return kept is not None and not started(task.out, task.point.name)
-
-
-def with_devices(task: Task, devices: Sequence[str]) -> Task:
-    """The task on some devices."""
-    return replace(task, devices=tuple(devices))

@@ -15,11 +15,8 @@ from overhear.commands.prepare.new import What, template
 from overhear.privacy.errors import InputError
 from overhear.reports.judgement.policy import policy_of
 from overhear.runs.folder import signature
-from overhear.runs.folder.run import train_run
 from overhear.runs.folder.signature import check_signature, read_key, sign
 from overhear.runs.folder.sums import write_sums
-from overhear.runs.run_file.run_file import load_run_file
-from tests.runs.folder.test_sums import RUN
 
 KINDS = ["ssh", "secret"]
 LIMIT = {"adversary": "server", "epsilon": 99, "delta": 1e-5, "unit": "record"}
@@ -45,20 +42,6 @@ def pair(keys: Path, kind: str, name: str = "team") -> tuple[Path, Path]:
     if kind == "secret":
         return keys / f"{name}.secret", keys / f"{name}.secret"
     return keys / name, keys / f"{name}.pub"
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("finished")
-    (place / "run.toml").write_text(RUN, encoding="utf-8")
-    train_run(load_run_file(place / "run.toml"), place / "out")
-    return place / "out"
-
-
-@pytest.fixture
-def folder(finished: Path, tmp_path: Path) -> Path:
-    shutil.copytree(finished, tmp_path / "run")
-    return tmp_path / "run"
 
 
 @pytest.fixture

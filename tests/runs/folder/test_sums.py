@@ -15,30 +15,11 @@ from overhear.commands import cli
 from overhear.privacy.errors import InputError
 from overhear.runs.folder import sums
 from overhear.runs.folder.resume import resume_run
-from overhear.runs.folder.run import train_run
 from overhear.runs.folder.sums import check_sums, write_sums
 from overhear.runs.run_file.run_file import load_run_file
+from tests.runs.folder.conftest import RUN
 from tests.runs.folder.interrupted import cut_off
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 2
-delta = 1e-5
-[training]
-rounds = 2
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-rounds = [1]
-"""
 POLICY = """
 schema = 1
 [[limits]]
@@ -47,20 +28,6 @@ epsilon = 9
 delta = 1e-5
 """
 Change = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("finished")
-    (place / "run.toml").write_text(RUN, encoding="utf-8")
-    train_run(load_run_file(place / "run.toml"), place / "out")
-    return place / "out"
-
-
-@pytest.fixture
-def folder(finished: Path, tmp_path: Path) -> Path:
-    shutil.copytree(finished, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def text(change: Callable[[str], str]) -> Change:
