@@ -174,12 +174,6 @@ def _sent(value):
     return _noise_of(lambda r, v, x, s, z: State(x, r.mix(value(r, v, s, z), kind="beside")))
 
 
-def _tracked(state, round):
-    """What rounding takes of the first gradient shows beside the second, but it had its noise."""
-    first, second = ((s := sums(round, state)) + noise(round, s) for _ in range(2))
-    return State(round.mix((state.x + first) - state.y + second, kind="model"), second)
-
-
 def _sensitivity(step, adversary="eavesdropper", *, agents=3):
     found = trace(init, step, graph=ring(agents), rounds=2, noise_multiplier=STD)
     ((_, one),) = joint_sensitivities(found, [adversary], sampling_rate=0.1)
@@ -209,11 +203,37 @@ def test_late_noise_that_another_row_holds_is_refused(step):
         lambda v, r: State(  # what is sent is made part of what is kept
             0.5 * (x := v.x - (s := sums(r, v)) - noise(r, s)) + 0.5 * r.mix(x, kind="m"), v.y
         ),
-        _tracked,
     ],
 )
 def test_late_noise_of_one_row_has_its_figure(step):
     assert 1.0 <= _sensitivity(step) < 2.0
+
+
+class Tracker(NamedTuple):
+    x: Agents
+    y: Agents
+    last: Agents
+
+
+def _tracker(round):
+    return Tracker(round.initial(), 0.0 * round.initial(), 0.0 * round.initial())
+
+
+def test_rounding_of_a_sum_that_had_its_noise_first_is_a_function_of_it():
+    """Gradient tracking over two steps: the tracker less the last sum is a rounding of the first,
+    beside no noise, of which every release holds what was rounded."""
+
+    def step(state, round):
+        x, y, last = state
+        for _ in range(2):
+            new = (s := sums(round, state)) + noise(round, s)
+            y, last = y + new - last, new
+            x = x - 0.1 * y
+        return Tracker(round.mix(x, kind="model"), round.mix(y, kind="tracker"), last)
+
+    found = trace(_tracker, step, graph=ring(3), rounds=2, noise_multiplier=STD)
+    ((_, one),) = joint_sensitivities(found, ["eavesdropper"], sampling_rate=0.1)
+    assert one.largest == pytest.approx(1.0)
 
 
 def test_late_noise_on_a_large_graph_is_looked_at_quickly():
