@@ -276,7 +276,7 @@ BOMBS: dict[str, tuple[str, Bomb, str, str]] = {
         "images",
         lambda path: png(path, 1 << 16, 1 << 15),
         IMAGES,
-        "DecompressionBomb|has 65536 x 32768 pixels|could be decompression bomb",
+        "has 65536 x 32768 pixels|has more than 4194304 pixels",
     ),
     "PNG of 80 million pixels": (
         "images",
