@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -82,18 +83,25 @@ class Call:
 def in_toml(value: object) -> str:
     r"""A value in TOML, in one line of ASCII.
 
-    >>> print(in_toml({'a" = 1, "b.py': [True, "é"]}))
-    {"a\" = 1, \"b.py" = [true, "\u00e9"]}
+    >>> print(in_toml({'a" = 1, "b.py': [True, "é\\\U0001f600"]}))
+    {"a\" = 1, \"b.py" = [true, "\u00e9\\\U0001f600"]}
     """
     if isinstance(value, Mapping):
         inside = ", ".join(f"{in_toml(str(k))} = {in_toml(value[k])}" for k in sorted(value))
         return f"{{{inside}}}"
     if isinstance(value, str):
-        shown = (json.dumps(c) if ord(c) < 1 << 16 else f'"\\U{ord(c):08x}"' for c in value)
-        return '"' + "".join(one[1:-1] for one in shown).replace("\x7f", "\\u007f") + '"'
+        return _PAIR.sub(_one_escape, json.dumps(value)).replace("\x7f", "\\u007f")
     if isinstance(value, Sequence):
-        return f"[{', '.join(map(_inline, value))}]"
+        return f"[{', '.join(map(in_toml, value))}]"
     return str(value).lower() if isinstance(value, bool | float) else str(value)
+
+
+_PAIR = re.compile(r"\\ud[89ab]..\\ud[c-f]..")  # how JSON escapes what TOML does by one
+
+
+def _one_escape(found: re.Match[str]) -> str:
+    held: str = json.loads(f'"{found[0]}"')
+    return f"\\U{ord(held):08x}"
 
 
 def calls_of(

@@ -276,8 +276,8 @@ def _check_trusted(folder: Path, calls: Iterable[Call], held: Sources) -> None:
         what = "calls what the policy pins in a way that it does not name: "
         what += ", ".join(f"{call.key}={call.name!a}" for call in uncalled)
     raise InputError(
-        f"{folder} {_cut(what)}; read its run.toml and {folder / COPIES}, then add --trust-code, or "
-        f"let a policy say [code] allow = {_cut(in_toml(wanted))} and beside it "
+        f"{folder} {_cut(what)}; read its run.toml and {folder / COPIES}, then add --trust-code, "
+        f"or let a policy say [code] allow = {_cut(in_toml(wanted))} and beside it "
         f"names = [{_cut(', '.join(call.line for call in foreign))}]"
     )
 

@@ -340,18 +340,20 @@ def test_resuming_moves_and_removes_nothing_behind_a_link(evil, capsys):
     assert cli.main(["train", "run.toml", "--out", "evil", "--resume"]) == 0
 
 
-def test_a_folder_that_hides_its_links_is_refused(evil, monkeypatch):
+def test_a_folder_that_hides_its_links_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "checkpoints").mkdir()
     listed = os.scandir
 
     def scandir(path):
-        if Path(path).name == "checkpoints":  # for root no mode hides it
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        if path == str(tmp_path / "checkpoints"):  # for root no mode hides it
+            raise PermissionError(errno.EACCES, "Permission denied", path)
         return listed(path)
 
-    ForeignFolder(evil)
-    monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(ValueError, match="evil/checkpoints may not be listed, and a link in it"):
-        ForeignFolder(evil)
+    ForeignFolder(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        with pytest.raises(ValueError, match="checkpoints may not be listed, and a link in it"):
+            ForeignFolder(tmp_path)
 
 
 # Every command that opens a folder which somebody else may have made. A new command fails the test
