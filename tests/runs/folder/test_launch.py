@@ -171,6 +171,24 @@ def test_a_rank_that_failed_before_ranks_are_stopped_keeps_its_exit_code():
     assert launch._Meeting(of_ranks, 2).claim(143) == (False, 2)
 
 
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_no_module_of_the_working_directory_takes_the_place_of_a_library_s(tmp_path):
+    (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
+    for name in ("signal", "typer", "torch", "random", "heapq"):
+        (tmp_path / f"{name}.py").write_text('open("ran", "w").close()\n', encoding="utf-8")
+    train = ["train", "run.toml", "--out", "out", "--ranks", "2"]
+    for module, given in (
+        ("overhear", ["--version"]),
+        ("overhear.commands.cli", ["--version"]),
+        ("overhear.commands", train),
+    ):
+        command = [sys.executable, "-m", module, *given]
+        done = subprocess.run(command, cwd=tmp_path, env=FAST, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_secret_stands_in_no_command_line_and_the_ports_are_those_of_the_loopback(monkeypatch):
     began = list[dict]()
 
