@@ -260,6 +260,7 @@ def test_what_a_policy_names_is_run_and_the_line_to_write_is_said(evil, capsys):
     Path("ran").unlink()
 
 
+@pytest.mark.slow
 def test_the_line_to_write_is_of_the_files_alone_and_has_an_end(evil):
     """A name of a file is text in it, however it is spelled, and ten thousand of them are cut."""
     digest = "0" * 64
