@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bounded import check_size
-from ..durable import BINARY, named, part_of, publish, write_all
+from ..durable import BINARY, SHOWN, named, part_of, publish, write_all
 from ..errors import InputError
 from .ledger_lines import LONGEST_LINE, Chain
 
@@ -84,7 +84,7 @@ class ChainedFile:
     def _open(self, file: Path, path: Path, flags: int) -> None:
         self.path, self._broken, self._chain = path, False, Chain()
         try:
-            self._file = os.open(file, os.O_RDWR | os.O_APPEND | BINARY | flags, 0o666)
+            self._file = os.open(file, os.O_RDWR | os.O_APPEND | BINARY | flags, SHOWN)
         except OSError as error:
             raise named(error, path) from error
         try:
