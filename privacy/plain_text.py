@@ -27,6 +27,7 @@ _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf|∞)"
 _SPREAD = rf" ± {_NUMBER}| \[{_NUMBER}, {_NUMBER}\]| \(n = \d+\)"
 _FIGURE = re.compile(rf"{_NUMBER}(?:{_SPREAD})?", re.ASCII)
 _FORMULA = ("=", "+", "-", "@")
+_OTHER_ENDS = re.compile("([;|])")  # of a cell where a country's numbers have commas
 
 
 def plain_lines(text: str) -> str:
@@ -85,10 +86,11 @@ def csv_text(rows: Iterable[Sequence[str]]) -> str:
     r"""Rows as CSV whose text no spreadsheet takes for a formula; numbers stay numbers.
 
     An apostrophe stands before a text that begins, after blanks and in any width of letters, with
-    `=`, `+`, `-` or `@`: it is what OWASP proposes, and a spreadsheet shows such a cell as text.
+    `=`, `+`, `-` or `@`: it is what OWASP proposes, and a spreadsheet shows such a cell as text. So
+    does what another spreadsheet takes for the next cell, which ends one at `;` instead of a comma.
 
-    >>> print(csv_text([["-0.5", "=1+1", "-0.50 [-0.70, -0.30]", "-1+1"]]), end="")
-    -0.5,'=1+1,"-0.50 [-0.70, -0.30]",'-1+1
+    >>> print(csv_text([["-0.5", "=1+1", "-0.50 [-0.70, -0.30]", "a;-1+1"]]), end="")
+    -0.5,'=1+1,"-0.50 [-0.70, -0.30]",a;'-1+1
     """
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([_cell(one) for one in row] for row in rows)
@@ -97,8 +99,14 @@ def csv_text(rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     shown = plain(text, most=None)
-    start = unicodedata.normalize("NFKC", shown.lstrip()[:1])
-    return f"'{shown}" if start in _FORMULA and not _FIGURE.fullmatch(shown) else shown
+    if _FIGURE.fullmatch(shown):
+        return shown
+    return "".join(map(_no_formula, _OTHER_ENDS.split(shown)))
+
+
+def _no_formula(text: str) -> str:
+    start = unicodedata.normalize("NFKC", text.lstrip()[:1])
+    return f"'{text}" if start in _FORMULA else text
 
 
 def _shown(one: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -45,17 +46,30 @@ def test_markdown_cannot_be_broken_out_of_a_cell() -> None:
     [
         *("=HYPERLINK(1)", "+1+1", "-1+cmd|' /C calc'!A0", "@SUM(1)", "\t=1+1", "\r=1+1", "\n=1"),
         *(" =1+1", "\u00a0=1+1", "\u200b=1+1", "＝1+1", "－1－1", "-0.5 [1, =1]", "-0.5\n=1", "-٣"),
+        *("a;=1+1", "a; =1+1;b", "a,b|@SUM(1)", 'a";＝1+1', "-0.5;-1+1", "-0.5 [1, 2];+1"),
     ],
 )
 def test_a_text_cell_of_csv_is_no_formula(text):
     (cell,) = next(csv.reader(io.StringIO(csv_text([[text]]))))
-    assert not cell.lstrip().startswith(("=", "+", "-", "@", "＝", "－"))
+    for part in re.split("[;|]", cell):
+        assert not part.lstrip().startswith(("=", "+", "-", "@", "＝", "－"))
     assert "\n" not in cell
     assert "\t" not in cell
 
 
 @pytest.mark.parametrize(
-    "figure", ["-0.5", "+0.12", "-1e-05", "-0.5 [-0.7, -0.3]", "+0.1 (n = 1)", "-∞", "–", "dp-a=b"]
+    "figure",
+    [
+        "-0.5",
+        "+0.12",
+        "-1e-05",
+        "-0.5 [-0.7, -0.3]",
+        "+0.1 (n = 1)",
+        "-∞",
+        "–",
+        "dp-a=b",
+        "a;b=1|c",
+    ],
 )
 def test_figures_and_names_stay_as_they_are_in_csv(figure):
     assert list(csv.reader(io.StringIO(csv_text([[figure, "a"]])))) == [[figure, "a"]]
