@@ -4,7 +4,8 @@
 told by their environment which of the ranks they are, in the way of torchrun. They meet at a store
 in a temporary folder that their user alone enters, and exchange rows over the loopback alone,
 because these are not encrypted. Their ports there are open to every user of the machine; a secret
-in their environment tells ranks from strangers.
+in their environment tells ranks from strangers. The disk of the store has room reserved, since it
+may be everybody's, and ranks would read a part of a value forever.
 
 Whatever the children say, the exit code is 0 only where the folder is that of a finished run.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import math
 import os
 import secrets
@@ -32,7 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..hosts.interface import interface_names
+from ..hosts.interface import GLOO, NCCL, interface_names
 from ..hosts.names import (
     AGENT_STORE,
     CAME,
@@ -54,6 +56,7 @@ _POLL = 0.05  # seconds between two looks at the children
 _GRACE = 5.0  # seconds that the others have once a child has ended by itself
 _STOPPED = 10.0  # seconds that a child may be stopped
 _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+_KEEP_SIZE, _ROOM = 1, 1 << 22  # of Linux's fallocate; bytes, for what ranks tell each other
 
 
 def hold_on() -> None:
@@ -95,6 +98,7 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="overhear-") as private:  # of mode 0700
         try:
             told = {STORE_FILE: str(Path(private) / "store"), SECRET: secrets.token_hex(32)}
+            _reserve(told[STORE_FILE])
             _start(children, arguments, ranks=ranks, told=told)
             patience = min(timeout + _GRACE, _STOPPED + _GRACE)
             return _watch(
@@ -105,12 +109,38 @@ def launch(
                 stop=stop,
                 twice=twice,
             )
+        except RuntimeError as error:  # of torch's store
+            raise OSError(
+                f"the ranks have lost their store in {private} ({error}), and were ended: name a "
+                "folder that nobody clears in TMPDIR, and --resume where there is a ledger"
+            ) from error
         finally:
             for child in children:
                 child.kill()
                 child.wait()
                 if child.stdin is not None:
                     child.stdin.close()
+
+
+def _reserve(path: str) -> None:
+    """Make the file of the store, with room on its disk where the system can reserve some.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if sys.platform != "linux":
+            return
+        libc, room = ctypes.CDLL(None, use_errno=True), ctypes.c_int64(_ROOM)
+        if libc.fallocate(file, _KEEP_SIZE, ctypes.c_int64(0), room) == 0:
+            return
+        number = ctypes.get_errno()
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            why = f"{os.strerror(number)}; make room there, or name another folder in TMPDIR"
+            raise OSError(number, why, path)
+    finally:
+        os.close(file)
 
 
 def _store_of(told: Mapping[str, str]) -> RankStore:
@@ -188,9 +218,8 @@ def _environment(ranks: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         LIFELINE: "1",
     }
-    loopback = {"lo", "lo0"} & set(interface_names())
-    if loopback:
-        told["GLOO_SOCKET_IFNAME"] = loopback.pop()
+    for loopback in {"lo", "lo0"} & set(interface_names()):
+        told |= {GLOO: loopback, NCCL: f"={loopback}"}
     # Two threads in each of several processes take each other's cores.
     return {"OMP_NUM_THREADS": "1"} | dict(os.environ) | told
 
