@@ -56,7 +56,8 @@ _POLL = 0.05  # seconds between two looks at the children
 _GRACE = 5.0  # seconds that the others have once a child has ended by itself
 _STOPPED = 10.0  # seconds that a child may be stopped
 _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
-_KEEP_SIZE, _ROOM = 1, 1 << 22  # of Linux's fallocate; bytes, for what ranks tell each other
+_KEEP_SIZE = 1  # of Linux's fallocate
+_ROOM = 1 << 16  # bytes, for what one rank tells the others; a kilobyte, and more with more ranks
 
 
 def hold_on() -> None:
@@ -98,7 +99,7 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="overhear-") as private:  # of mode 0700
         try:
             told = {STORE_FILE: str(Path(private) / "store"), SECRET: secrets.token_hex(32)}
-            _reserve(told[STORE_FILE])
+            _reserve(told[STORE_FILE], ranks * _ROOM)
             _start(children, arguments, ranks=ranks, told=told)
             patience = min(timeout + _GRACE, _STOPPED + _GRACE)
             return _watch(
@@ -122,7 +123,7 @@ def launch(
                     child.stdin.close()
 
 
-def _reserve(path: str) -> None:
+def _reserve(path: str, room: int) -> None:
     """Make the file of the store, with room on its disk where the system can reserve some.
 
     Raises:
@@ -132,8 +133,8 @@ def _reserve(path: str) -> None:
     try:
         if sys.platform != "linux":
             return
-        libc, room = ctypes.CDLL(None, use_errno=True), ctypes.c_int64(_ROOM)
-        if libc.fallocate(file, _KEEP_SIZE, ctypes.c_int64(0), room) == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.fallocate(file, _KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(room)) == 0:
             return
         number = ctypes.get_errno()
         if number in (errno.ENOSPC, errno.EDQUOT):
