@@ -10,6 +10,7 @@ import sys
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]
 
+import os
 import signal
 
 __all__ = ["main"]
@@ -20,9 +21,17 @@ def main() -> int:
     os.environ["PYTHONSAFEPATH"] = "1"
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback before it listens, nor after
+    _open_closed()
     from .terminal.signals import until_stopped
 
     return until_stopped(_load_and_run)
+
+
+def _open_closed() -> None:
+    """Let no file have the number of a stream that was closed, such as a ledger what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 def _load_and_run() -> int:
