@@ -162,6 +162,7 @@ LEAST = {
     "torch": "2.11",
     "distributed": "2026.1",
     "ray": "2.52",
+    "pyarrow": "23.0.1",
 }
 
 
