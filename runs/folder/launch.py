@@ -31,6 +31,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,7 +151,9 @@ def _store_of(told: Mapping[str, str]) -> RankStore:
 
     from ..hosts.store import RankStore
 
-    return RankStore(FileStore(told[STORE_FILE], -1), told[SECRET].encode())
+    file = FileStore(told[STORE_FILE], -1)
+    file.set_timeout(timedelta(seconds=_GRACE))  # of waiting for a file that was removed
+    return RankStore(file, told[SECRET].encode())
 
 
 class _Meeting:
@@ -241,12 +244,13 @@ def _watch(
     ranks are asked, once they hear it; asked twice, they have `_GRACE` seconds. Before they have
     met, all end where one was stopped.
     """
-    left, until, asked = list(children), math.inf, False
+    left, until, asked, met = list(children), math.inf, False, False
     seen_running = {child.pid: time.monotonic() for child in children}
     while left and time.monotonic() < until:
         ended = [child for child in left if child.poll() is not None]
         number = stop.signal or max(map(_stopped_by, ended), default=0)
-        if number and not asked and not meeting.has_met():
+        met = met or meeting.has_met()  # from there on without a store, which may be cleared away
+        if number and not asked and not met:
             return _end_all(children, number, meeting=meeting)
         if stop.signal and (twice.is_set() or not asked):
             asked = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from torch.distributed import DistStoreError, HashStore
+from torch.distributed import HashStore
 
 from overhear.runs.folder import launch
 from overhear.runs.hosts.names import CAME, CLOSED, SAID, SECRET, STORE_FILE
@@ -243,10 +244,14 @@ def test_the_store_has_its_room_or_the_ranks_are_not_started(monkeypatch, tmp_pa
     assert not Path(refused.value.filename).parent.exists()
 
 
-def test_who_clears_the_folder_of_the_store_is_told_of_in_a_sentence(monkeypatch):
-    def watch(*_: object, **__: object) -> int:
-        raise DistStoreError("No such file or directory")
+@pytest.mark.slow  # the second that torch waits for the file
+def test_who_clears_the_folder_of_the_store_is_told_of_in_a_sentence(monkeypatch, tmp_path):
+    def watch(*_: object, meeting: launch._Meeting, **__: object) -> int:
+        shutil.rmtree(next(tmp_path.iterdir()))
+        return meeting.has_met()
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(launch, "_GRACE", 0.5)
     with pytest.raises(OSError, match=r"lost their store in .* that nobody clears in TMPDIR"):
         start(monkeypatch, watch)
 
