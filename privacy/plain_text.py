@@ -21,6 +21,11 @@ __all__ = ["csv_text", "markdown_text", "plain", "plain_lines", "plain_sentence"
 
 _KEPT = 300
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp"})
+# Letters and marks that no font draws (Default_Ignorable_Code_Point), and Braille without a dot.
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
 _LISTED = "\n  "
 _MARKDOWN = re.compile(r"([\\`*_\[\]{}<>|~!#])")
 _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf|∞)"
@@ -37,9 +42,9 @@ def plain_lines(text: str) -> str:
     a\x1b[2J
     b\u202e
     """
-    if text.isprintable():
+    if _is_shown(text):
         return text
-    return "".join(one if one in "\n\t" else _shown(one) for one in text)
+    return "".join(one if one in "\n\t" else _seen(one) for one in text)
 
 
 def plain_sentence(text: str) -> str:
@@ -52,7 +57,7 @@ def plain_sentence(text: str) -> str:
       a\nerror: none
       b
     """
-    return text if text.isprintable() else _LISTED.join(map(_line, text.split(_LISTED)))
+    return text if _is_shown(text) else _LISTED.join(map(_line, text.split(_LISTED)))
 
 
 def plain(text: object, *, most: int | None = _KEPT) -> str:
@@ -79,7 +84,7 @@ def markdown_text(text: object) -> str:
 
 
 def _line(text: str) -> str:
-    return text if text.isprintable() else "".join(map(_shown, text))
+    return text if _is_shown(text) else "".join(map(_seen, text))
 
 
 def csv_text(rows: Iterable[Sequence[str]]) -> str:
@@ -109,7 +114,11 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if start in _FORMULA else text
 
 
-def _shown(one: str) -> str:
-    if unicodedata.category(one) in _NOT_SHOWN:
+def _is_shown(text: str) -> bool:
+    return text.isprintable() and not _BLANK.search(text)
+
+
+def _seen(one: str) -> str:
+    if unicodedata.category(one) in _NOT_SHOWN or _BLANK.match(one):
         return one.encode("unicode_escape").decode("ascii")
     return one

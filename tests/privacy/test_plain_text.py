@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import overhear
-from overhear.privacy.plain_text import csv_text, markdown_text, plain
+from overhear.privacy.plain_text import csv_text, markdown_text, plain, plain_lines, plain_sentence
 
 HOSTILE = "a\x00\x1b[31m\n\r\u202e\ud800\ufffe\u2028b"
 
@@ -23,8 +23,16 @@ def test_plain_text_is_one_line_without_control_characters() -> None:
     assert shown.isprintable()
 
 
+@pytest.mark.parametrize("one", list("\u034f\u115f\u17b5\u180b\u2800\u3164\ufe0f\uffa0\U000e0100"))
+def test_a_letter_that_no_font_draws_is_its_escape(one: str) -> None:
+    """Python takes it for one that can be printed; two names would look the same."""
+    assert one.isprintable()
+    for shown in (plain(f"ring{one}"), plain_lines(f"ring{one}"), plain_sentence(f"ring{one}")):
+        assert shown == "ring" + one.encode("unicode_escape").decode()
+
+
 def test_ordinary_text_is_kept() -> None:
-    assert plain("ε ≤ 8 – “ré” 数") == "ε ≤ 8 – “ré” 数"
+    assert plain(ordinary := "ε ≤ 8 – “re\u0301” 数 한국 עברית 👍") == ordinary
 
 
 def test_long_text_is_cut_and_says_so() -> None:
