@@ -162,8 +162,8 @@ def _lock(file: int, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise LedgerInUse(
-            f"another process is training into {path.parent} and holds its {path.name}; wait until "
-            "it ends, or choose another folder"
+            f"another process writes to {path}, as training and adding a run do; wait until it "
+            "ends, or choose another place"
         ) from None
     except OSError as error:
         raise OSError(
