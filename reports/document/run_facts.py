@@ -199,7 +199,16 @@ def utility(metrics: Sequence[MetricsLine]) -> Utility:
 
     Args:
         metrics: the lines of metrics.jsonl.
+
+    Raises:
+        ValueError: some lack what others have.
     """
+    for one, mean in (("accuracy", "consensus_accuracy"), ("rmse", "consensus_rmse")):
+        if len({getattr(m, name) in (None, [], ()) for m in metrics for name in (one, mean)}) > 1:
+            raise InputError(
+                f"some lines of metrics.jsonl have no {one} or no {mean}, and others have; put the "
+                "file back as it was written"
+            )
     accuracy = [m.accuracy for m in metrics if m.accuracy is not None]
     error = [m.rmse for m in metrics if m.rmse is not None]
     return Utility(
