@@ -294,11 +294,16 @@ def run_all(trees: Mapping[str, Path], cases: list[Case], out: Path, data: Path)
 
 
 def write_goldens(cases: list[Case], out: Path) -> None:
-    """Write what the runs of all golden cases left into `GOLDEN`."""
-    said: set[str] = set()
-    for case in cases:
-        left = golden.golden_of(left_by(out / "new" / case.name), is_ignored)
-        said |= golden.write(GOLDEN, case.name, left)
+    """Write what the runs of golden cases left into `GOLDEN`; what was not run stays."""
+    run, said = {case.name for case in cases}, set[str]()
+    lefts = {
+        case.name: golden.golden_of(left_by(out / "new" / case.name), is_ignored)
+        if case.name in run
+        else golden.read(GOLDEN, case.name)
+        for case in golden_cases(GOLDEN)
+    }
+    for name, left in lefts.items():
+        said |= golden.write(GOLDEN, name, left)
     golden.write_words(GOLDEN, said)
     size = sum(path.stat().st_size for path in GOLDEN.iterdir())
     print(f"{len(cases)} goldens, {size / 1000:.0f} kB")
