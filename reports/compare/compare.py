@@ -162,7 +162,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
 def _compared(run: CheckedRun) -> ComparedRun:
     report, facts = run.report, run.facts
     of, spent = report.run, report.ledger.epsilon
-    against = [one for one in against_proofs(facts) if one.kind is not Kind.SUSPICIOUS]
+    against = [one for one in against_proofs(facts) if one.kind.refutes]
     return ComparedRun(
         run=plain(run.folder),
         algorithm=of.algorithm,

@@ -21,7 +21,7 @@ from ...runs.numbers import bound, small
 from ...runs.recorder.conformance.written import Held
 from ...training.accounts.declared import DeclaredAccount
 from ..judgement.findings import Kind
-from ..judgement.gate import OUTCOMES, Decision, Outcome, Requirement
+from ..judgement.gate import Decision, Outcome, Requirement
 from ..judgement.phrases import KINDS
 from ..judgement.policy import Evidence, Limit, Policy
 from ..judgement.sentence import fill, text_of
@@ -59,7 +59,7 @@ def decide_declared(
         signed = signed or Signed(False, "logs are signed by folder, so name the folder alone")
         kind = Kind.SIGNED if signed.passed else Kind.NOT_SIGNED
         said = text_of(fill(KINDS[kind], said=signed.said))
-        found.append(Requirement(name="evidence: signature", outcome=OUTCOMES[kind], sentence=said))
+        found.append(Requirement(name="evidence: signature", outcome=kind.outcome, sentence=said))
     return Decision(requirements=found, notes=tuple(accounts[0].warnings))
 
 

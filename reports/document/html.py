@@ -28,7 +28,7 @@ from ..figures.odds import odds_figure
 from ..figures.roc import roc_figure
 from ..figures.scale import scale_figure
 from ..judgement.facts import facts_of_report
-from ..judgement.phrases import HOW_PAPERS_COUNT
+from ..judgement.phrases import PARTS
 from ..judgement.sentence import Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import sign_of, who
@@ -158,7 +158,7 @@ def _parts(report: Report) -> list[dict[str, Any]]:
     return [
         {"title": "", "rows": [at for at, name in enumerate(names) if name != single]},
         {
-            "title": HOW_PAPERS_COUNT,
+            "title": PARTS["how_papers_count"],
             "rows": [at for at, name in enumerate(names) if name == single],
         },
     ]

@@ -79,7 +79,7 @@ def _ended(facts: Facts, ran: Ran) -> Iterator[tuple[Note, Sentence]]:
         claim = facts.claim(adversary)
         end = Figure("whole", number, ("run", "stopped", "round"))
         by = adversary if claim is None else who(claim, facts)
-        at_most = fill(phrases.AT_MOST, end=end)
+        at_most = fill(phrases.PARTS["at_most"], end=end)
     if not ran.finished:
         yield (
             Note.UNFINISHED,
@@ -105,7 +105,11 @@ def _resumed(facts: Facts, ran: Ran) -> Iterator[tuple[Note, Sentence]]:
         yield Note.RESUMED, fill(NOTES[Note.RESUMED], often=often)
         return
     planned = Figure("whole", facts.rounds, ("run", "rounds"))
-    more = fill(phrases.MORE_THAN_PLANNED, planned=planned) if ran.accounted > facts.rounds else ()
+    more = (
+        fill(phrases.PARTS["more_than_planned"], planned=planned)
+        if ran.accounted > facts.rounds
+        else ()
+    )
     yield (
         Note.REPEATED,
         fill(

@@ -81,15 +81,17 @@ def sentence(finding: Finding, facts: Facts) -> Sentence:
     """What a finding says, with its figure and its bound."""
     template = phrases.KINDS[finding.kind]
     if "verdict" in finding.words:
-        template = phrases.VERDICT_ALONE
+        template = phrases.PARTS["verdict_alone"]
     elif finding.kind in (Kind.MEASURED, Kind.SUSPICIOUS) and "measured" not in finding.words:
-        template = phrases.NOTHING_MEASURED
+        template = phrases.PARTS["nothing_measured"]
     return _filled(template, finding, facts)
 
 
 def closest_sentence(finding: Finding, facts: Facts) -> Sentence:
     """Of a plan in which nothing is wrong: who comes closest to the limit, or learns most."""
-    return _filled(phrases.MOST if finding.limit is None else phrases.CLOSEST, finding, facts)
+    return _filled(
+        phrases.PARTS["most"] if finding.limit is None else phrases.PARTS["closest"], finding, facts
+    )
 
 
 def same_sentence(finding: Finding, others: Sequence[Claim], facts: Facts) -> Sentence:
@@ -98,7 +100,7 @@ def same_sentence(finding: Finding, others: Sequence[Claim], facts: Facts) -> Se
     if finding.kind is Kind.OVER:
         shown = zip(named, others, strict=True)
         named = [f"{name} at epsilon {Figure('bound', one.epsilon).text}" for name, one in shown]
-    return fill(phrases.SAME, others=listed(named))
+    return fill(phrases.PARTS["same"], others=listed(named))
 
 
 def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
@@ -120,11 +122,11 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
             "rounds": Figure("whole", accounted, ("ledger", "rounds_accounted")),
         },
     )
-    templates = [phrases.STATEMENT]
+    templates = [phrases.PARTS["statement"]]
     if math.isinf(claim.epsilon):  # what shows it
-        templates.append(phrases.REASON)
+        templates.append(phrases.PARTS["reason"])
     if facts.limit is not None:
-        templates.append(phrases.ALLOWED)
+        templates.append(phrases.PARTS["allowed"])
     return tuple(_filled(template, finding, facts) for template in templates)
 
 
@@ -166,7 +168,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
     if remedy.epsilon is not None and finding.claim is not None:
         at: tuple[Key, ...] = (*remedy.path, "epsilon") if remedy.path else ()
         then = fill(
-            phrases.THEN,
+            phrases.PARTS["then"],
             who=who(finding.claim, facts),
             epsilon=Figure("precise", remedy.epsilon, at),
             delta=(
@@ -203,8 +205,8 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
             "folder": ran.folder,
             "alone": ran.alone,
             "planned": Figure("whole", facts.rounds, ("run", "rounds")),
-            "waive": (phrases.WAIVE,),
-            "Continue": fill(phrases.CONTINUE, folder=ran.folder, file=run_folder.RUN),
+            "waive": (phrases.PARTS["waive"],),
+            "Continue": fill(phrases.PARTS["continue"], folder=ran.folder, file=run_folder.RUN),
         }
     if finding.limit is not None:
         of_run = finding.limit == facts.limit
