@@ -17,7 +17,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-__all__ = ["csv_text", "markdown_text", "plain", "plain_lines", "plain_sentence"]
+__all__ = ["csv_text", "markdown_table", "markdown_text", "plain", "plain_lines", "plain_sentence"]
 
 _KEPT = 300
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp"})
@@ -81,6 +81,22 @@ def markdown_text(text: object) -> str:
     \!\[x\](http://host/y) \| \<b\>&amp;amp;
     """
     return _MARKDOWN.sub(r"\\\1", plain(text, most=None).replace("&", "&amp;"))
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    r"""A table in Markdown whose cells show their text and do nothing else.
+
+    Args:
+        heads: as they are written; text of somebody else's takes `markdown_text` before.
+        rows: of cells.
+
+    >>> print(markdown_table(["`graph`", "run"], [["ring", "a|b"]]), end="")
+    | `graph` | run |
+    | --- | --- |
+    | ring | a\|b |
+    """
+    lines = [heads, ["---"] * len(heads), *([markdown_text(one) for one in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _line(text: str) -> str:

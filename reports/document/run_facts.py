@@ -139,13 +139,12 @@ def run_facts(
         evaluation_noise_seed=config.training.evaluation_noise_seed,
         device=device,
     )
-    if plan.missing is not None:
-        found = found.model_copy(update={"missing": plan.missing.words})
-    if plan.joined_within is not None:
-        found = found.model_copy(update={"joined_within": plan.joined_within})
-    if plan.participation is None:
-        return found
-    return found.model_copy(update={"participation": plan.participation.words})
+    told = {
+        "missing": plan.missing and plan.missing.words,
+        "joined_within": plan.joined_within,
+        "participation": plan.participation and plan.participation.words,
+    }
+    return found.model_copy(update={key: one for key, one in told.items() if one is not None})
 
 
 class _Links(NamedTuple):

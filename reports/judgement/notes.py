@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ...privacy.adversary import EAVESDROPPER
 from ...runs.folder import folder as run_folder
+from ..standing import sign_of
 from . import phrases
 from .facts import Facts, Ran
 from .findings import Kind
 from .phrases import NOTES, Note
 from .proofs import against_proofs
 from .sentence import Figure, Sentence, Value, fill
-from .wording import sign_of, who
+from .wording import who
 
 __all__ = ["notes"]
 
@@ -61,9 +62,8 @@ def _larger(facts: Facts) -> Iterator[tuple[Note, Sentence]]:
     target = None if facts.target is None else facts.claim(facts.target)
     for claim in facts.claims if target is not None else ():
         if target is not None and claim.epsilon > target.epsilon:
-            kind = "bound" if claim.proven else "figure"
-            figure = Figure(kind, claim.epsilon, ("ledger", "epsilon", claim.name))
-            sign = sign_of(proven=claim.proven, epsilon=claim.epsilon)
+            figure = Figure(claim.kind, claim.epsilon, ("ledger", "epsilon", claim.name))
+            sign = sign_of(claim.epsilon, proven=claim.proven)
             said = fill(NOTES[Note.MORE], sign=sign, figure=figure, who=who(claim, facts))
             yield Note.MORE, said
 

@@ -24,7 +24,6 @@ __all__ = [
     "plain_sentences",
     "same_sentence",
     "sentence",
-    "sign_of",
     "statement",
     "who",
 ]
@@ -49,13 +48,6 @@ def who(claim: Claim, facts: Facts) -> str:
     if claim.name in phrases.NAMES or not agents:
         return phrases.NAMES.get(claim.name, claim.name)
     return f"agents {listed(agents)} together" if len(agents) > 1 else f"agent {agents[0]}"
-
-
-def sign_of(*, proven: bool, epsilon: float) -> str:
-    """How an epsilon stands to the truth: "≤" proven, "≥" heuristic, "=" infinite."""
-    if math.isinf(epsilon):
-        return "="
-    return "≤" if proven else "≥"
 
 
 def listed(words: Sequence[str], joint: str = "and") -> str:
@@ -226,7 +218,7 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
         words["over_limit"] = fill(", over the limit of {limit}", limit=limit)
         words["only_proven"] = (", and only a proven figure passes",)
     if claim is not None:
-        kind = "bound" if claim.proven else "figure"
+        kind = claim.kind
         close = finding.limit is not None and math.isclose(
             claim.epsilon, finding.limit, rel_tol=1e-3
         )
