@@ -33,6 +33,7 @@ __all__ = [
     "Requirement",
     "decide",
     "decide_plan",
+    "limit_name",
 ]
 
 
@@ -118,7 +119,7 @@ def decide(
         raise InputError("facts are those of a plan; a policy is held against a run")
     found = [
         *(
-            (_limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))
+            (limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))
             for limit in policy.limits
             for asked in Asked.of_limit(limit)
         ),
@@ -179,7 +180,8 @@ def decide_plan(facts: Facts) -> Decision:
     return Decision(requirements=requirements)
 
 
-def _limit_name(asked: Asked) -> str:
+def limit_name(asked: Asked) -> str:
+    """What a requirement of a policy's limit is called."""
     if asked.goal is not None:
         return f"limit: {asked.adversary}, {asked.goal.words} of membership tests"
     delta = Figure("small", asked.delta).text
