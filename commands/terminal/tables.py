@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Status, Unit
-from ...reports.judgement.phrases import adversary_words
+from ...reports.judgement.sentence import adversary_words
 from ...reports.schema import PersonTotal, Total
 from ...reports.standing import STATUSES, epsilon_text
 from ...runs.evidence.schema import AttackRow

@@ -22,9 +22,8 @@ from ...runs.numbers import figure, is_infinite, lower_bound, percent, small
 from ..document.checked_run import CheckedRun, read_checked_run
 from ..judgement.facts import whose_of
 from ..judgement.findings import Kind
-from ..judgement.phrases import KINDS
 from ..judgement.proofs import against_proofs
-from ..judgement.sentence import fill, text_of
+from ..judgement.sentence import KINDS, fill, text_of
 from ..judgement.wording import plain_sentences
 from ..standing import epsilon_text, standing
 

@@ -22,9 +22,8 @@ from ...training.accounts.declared import DeclaredAccount
 from ..judgement.facts import Asked
 from ..judgement.findings import Kind
 from ..judgement.gate import Decision, Outcome, Requirement, limit_name
-from ..judgement.phrases import KINDS
 from ..judgement.policy import Evidence, Limit, Policy
-from ..judgement.sentence import fill, text_of
+from ..judgement.sentence import KINDS, fill, text_of
 
 __all__ = ["decide_declared"]
 

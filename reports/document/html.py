@@ -28,8 +28,7 @@ from ..figures.odds import odds_figure
 from ..figures.roc import roc_figure
 from ..figures.scale import scale_figure
 from ..judgement.facts import facts_of_report
-from ..judgement.phrases import PARTS
-from ..judgement.sentence import Figure, Sentence
+from ..judgement.sentence import PARTS, Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import who
 from ..schema import Report

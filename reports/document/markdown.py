@@ -11,8 +11,7 @@ from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, lower_bound, percent, small
 from ...runs.plan.second_opinions import bracket_words
 from ..judgement.facts import about_of, facts_of_report
-from ..judgement.phrases import adversary_words
-from ..judgement.sentence import text_of
+from ..judgement.sentence import adversary_words, text_of
 from ..judgement.verdict import verdict
 from ..schema import Report
 from ..standing import STATUSES, epsilon_text, standing

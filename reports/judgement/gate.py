@@ -19,12 +19,10 @@ from ...privacy.plain_text import plain
 from ...runs.evidence.schema import Audit, AuditedAdversary
 from .facts import Asked, Facts, Ran, adversary_key
 from .findings import Finding, Fixes, Kind, Outcome, Risks, judge, no_fixes
-from .notes import notes
-from .phrases import PARTS, Note
 from .policy import Evidence, Limit, Policy
 from .proofs import against_proofs, of_membership, of_opinion, of_trace
-from .sentence import Figure, Value, text_of
-from .wording import plain_sentences, sentence
+from .sentence import PARTS, Figure, Note, Value, text_of
+from .wording import notes, plain_sentences, sentence
 
 __all__ = [
     "EXIT_CODES",

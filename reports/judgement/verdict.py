@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from ..schema import Remedy as Fix
 from .facts import Asked, Claim, Facts
 from .findings import Finding, Fixes, Kind, judge
-from .notes import notes
 from .proofs import against_proofs
 from .sentence import Sentence
-from .wording import action_sentence, headline, sentence, statement
+from .wording import action_sentence, headline, notes, sentence, statement
 
 __all__ = ["Outcome", "Verdict", "verdict"]
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -52,16 +53,14 @@ def _filled(value: Any, shared: Mapping[str, Any]) -> Any:
     if isinstance(value, str) and value.startswith("$"):
         return _filled(shared[value[1:]], shared)
     if isinstance(value, list):
-        found = []
-        for one in value:
-            of = _filled(one, shared)
-            found += of if isinstance(one, str) and isinstance(of, list) else [of]
-        return found
+        items = [(one, _filled(one, shared)) for one in value]
+        lists = (of if isinstance(one, str) and isinstance(of, list) else [of] for one, of in items)
+        return list(itertools.chain.from_iterable(lists))
     if not isinstance(value, dict):
         return value
     own = {key: _filled(one, shared) for key, one in value.items() if key != "like"}
     like = value.get("like", [])
-    found = {}
+    found: dict[str, Any] = {}
     for name in [like] if isinstance(like, str) else like:
         found = _merged(found, _filled(shared[name], shared))
     return _merged(found, own)

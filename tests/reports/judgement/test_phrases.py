@@ -11,8 +11,18 @@ import pytest
 
 from overhear.reports.judgement.facts import Facts, facts_of_report
 from overhear.reports.judgement.findings import Action, Finding, Kind, Remedy
-from overhear.reports.judgement.phrases import ACTIONS, HEADLINES, KINDS, NOTES, PARTS, Note
-from overhear.reports.judgement.sentence import Figure, Quote, fill, text_of
+from overhear.reports.judgement.sentence import (
+    ACTIONS,
+    HEADLINES,
+    KINDS,
+    NOTES,
+    PARTS,
+    Figure,
+    Note,
+    Quote,
+    fill,
+    text_of,
+)
 from overhear.reports.judgement.wording import (
     action_sentence,
     headline,
