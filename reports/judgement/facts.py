@@ -308,7 +308,7 @@ def _claims(rows: Sequence[PlannedAdversary], epsilon: Mapping[str, float]) -> t
             delta=row.delta,
             unit=row.unit,
             adjacency=row.adjacency,
-            proven=row.status == Status.PROVEN and row.bound not in _NO_BOUND,
+            proven=row.status == "proven" and row.bound not in _NO_BOUND,
             because=row.because,
             row=at,
             expressed=standing(row.status, epsilon[row.name]) is not Status.CANNOT_BE_EXPRESSED,
