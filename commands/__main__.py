@@ -10,7 +10,6 @@ import sys
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]
 
-import os
 import signal
 
 __all__ = ["main"]
