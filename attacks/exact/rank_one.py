@@ -28,8 +28,6 @@ from ..problem.prior import Box
 from .patches import rounding_of
 from .separation.first_linear import first_linear
 
-RANK_ONE = "rank one"
-
 _ROUNDS = 30  # of d and c in turn
 _EDGE = 2.0  # times the largest singular value that rounding is expected to have
 _CLEAR = 30.0  # times that: the leading one

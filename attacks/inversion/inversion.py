@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
-from ..exact.stages import FIRST_LAYER, Part, Unsolved, solve_exactly
+from ..exact.stages import FIRST_LAYER, Part, Unsolved, part_name, solve_exactly
 from ..posterior.candidates import Candidates
 from ..posterior.denoised import Denoiser, denoised
 from ..posterior.posterior import Posterior, weigh
@@ -49,8 +49,6 @@ from .pose import asks_likelihood, likeliest, name_of, pose, read_labels
 from .power import is_hopeless
 from .rehearsal import rehearsed_share
 
-POSTERIOR = "posterior"  # the stage whose image is the mean of public records
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reconstruction:
@@ -61,10 +59,9 @@ class Reconstruction:
         labels: (records,) class indices.
         objective: what the chosen start reached, without prior terms; comparable within one preset.
         iterations: optimiser steps that were taken, over all starts.
-        stage: "exact" (first layer by rank 1), "first layer" (the same under noise), "rank one"
-            (the same of several local steps), "peeling", "censored", "certified", "optimisation",
-            how many of a batch are certified and how many optimised, "posterior" (the mean of
-            public records by their likelihood), or "prior" where every image is the prior image.
+        stage: of `STAGES`, "optimisation", how many of a batch are certified and how many
+            optimised, "denoiser", "posterior" (the mean of public records by their likelihood), or
+            "prior" where every image is the prior image.
         supported: (records,) booleans: False where the image is the prior image.
         reason: why algebra found nothing where every image is the prior image, in words, if a stage
             has a reason to tell.
@@ -211,7 +208,7 @@ def reconstruct(
                     )
                 )
             search = functools.partial(
-                _searched, generator=generator, exact=found.stage == FIRST_LAYER
+                _searched, generator=generator, exact=found.stage == FIRST_LAYER.name
             )
             done = _kept(problem, found, generator, search=search, dtype=observation.gradient.dtype)
             if isinstance(solved, Unsolved) and not any(done.supported):
@@ -340,7 +337,7 @@ def _of_posterior(
         labels=labels.to(HOST),
         objective=distance_left(problem, pixels, labels),
         iterations=iterations,
-        stage=POSTERIOR,
+        stage="posterior",
         supported=(True,),
     )
 
@@ -372,10 +369,9 @@ def _complete(
         labels = None if labels is None else labels.to(part.labels.device)
     rest = replace(problem, observation=part.rest, labels=labels)
     found = optimise(rest, generator, progress=progress)
-    count, left = len(part.pixels), len(found.pixels)
     return Found(
         pixels=torch.cat([part.pixels, found.pixels.to(part.pixels)]),
         labels=torch.cat([part.labels, found.labels]),
         iterations=found.iterations,
-        stage=f"{count} certified, {left} by optimisation",
+        stage=part_name(len(part.pixels), len(found.pixels)),
     )

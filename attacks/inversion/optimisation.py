@@ -33,7 +33,6 @@ from .anchor import normalises_places
 from .checkpoint import Checkpoint
 from .restarts import Search, descend
 
-SEARCHED = "optimisation"  # the stage whose images nothing certifies
 _SOLVED = 1e-10
 """Squared distance over the observation's squared norm at which no further start is tried."""
 
@@ -168,7 +167,7 @@ def optimise(
         pixels=finish.best,
         labels=finish.best_soft.argmax(dim=-1) if problem.labels is None else problem.labels,
         iterations=search.taken + finish.taken,
-        stage=SEARCHED,
+        stage="optimisation",
     )
 
 

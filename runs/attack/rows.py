@@ -6,13 +6,13 @@ planted were held out of somebody's table: they are scored by column, and no val
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...attacks.exact.stages import count_proven
 from ...attacks.posterior.candidates import Candidates
 from ...attacks.scoring.columns import Distance, column_scores, usual_record
 from ...attacks.scoring.evaluation import Row
@@ -34,7 +34,6 @@ DISTANCE = (
     "difference over its range"
 )
 _NEAR = 0.01  # of its range, where a number counts as right
-_CERTIFIED = re.compile(r"(\d+) certified, \d+ by optimisation")
 
 
 def plant_rows(data: Dataset, count: int, *, seed: int = 0) -> Public:
@@ -109,7 +108,7 @@ def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> _Fields:
         )
     return {
         "columns": scores,
-        "certified": _certified(row.stages),
+        "certified": count_proven(row.stages),
         "whole": whole_rows(data.columns, truth, row.images),
         "values": values_of(data, row.images),
     }
@@ -117,23 +116,6 @@ def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> _Fields:
 
 def _kind(columns: Sequence[TableColumn], name: str) -> Any:
     return next(one.kind for one in columns if one.name == name)
-
-
-def _certified(stages: Sequence[str]) -> int:
-    """How many records algebra gave; a stage of a batch says how many of it."""
-    count, place = 0, 0
-    while place < len(stages):
-        found = _CERTIFIED.fullmatch(stages[place])
-        alike = place
-        while alike < len(stages) and stages[alike] == stages[place]:
-            alike += 1
-        if found:
-            whole = sum(map(int, re.findall(r"\d+", stages[place])))
-            count += int(found[1]) * -(-(alike - place) // whole)
-        elif stages[place] in ("exact", "certified", "peeling", "censored"):
-            count += alike - place
-        place = alike
-    return count
 
 
 def whole_rows(columns: Sequence[TableColumn], truth: Tensor, guess: Tensor) -> int:
