@@ -112,7 +112,7 @@ def _note_recorded(found: Finding, run: WatchedRun, cohort: Cohort) -> None:
         again = run.engine.draw_cohort(cohort, round=watched.number)
         same = bool((again.cpu() == watched.recorded.cohorts[cohort.call].cpu()).all())
         what = f"cohort {cohort.call} of round {watched.number} is not what the engine draws"
-        found.note(1.0 if same else 0.0, tests=1, what=what)
+        found.exact(same, what)
 
 
 def _enough(cohort: Cohort, agents: int) -> int:

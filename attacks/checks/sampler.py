@@ -32,7 +32,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.batches.drawing import Scheme
-from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
+from ..watching.chances import binomial, least
+from ..watching.result import Check, Finding
 from ..watching.watched_run import WatchedRun
 from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohorts
 from .coins import declared_coins, of_groups, test_turns
@@ -112,14 +113,9 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     words = (
         f"batches of {run.setting.graph.agents} agents were drawn in {drawn} rounds at the "
         f"declared {declared}, {len(run.rounds) - 1} of which ran, and tested for "
-        f"participations, sizes and what batches have in common: {found.tests} tests at a total "
-        f"false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        f"participations, sizes and what batches have in common: {found.counted}; {found.outcome}"
     )
-    if found.passed:
-        words += f"; none fails, the least p is {found.p:.2g} times their number"
-    else:
-        words += f"; it fails with p = {found.p:.1g}: {found.what}"
-    return Check(name=_NAME, passed=found.passed, p=found.p, tests=found.tests, words=f"{words}.")
+    return found.check(_NAME, words)
 
 
 def test_batches(found: Finding, every: Sequence[Batches]) -> None:
@@ -150,13 +146,12 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                     continue
                 if agent in absent:  # exact: who takes no part draws nothing
                     what = f"absent agent {agent} drew {len(at)} records in round {watched.number}"
-                    found.note(0.0 if len(at) else 1.0, tests=1, what=what)
+                    found.exact(not len(at), what)
                     continue
                 where = f"batch {call} of agent {agent} in round {watched.number}"
                 again = coins.draw(run, round=watched.number, call=call, agent=agent)
                 same = np.array_equal(at.numpy(), again.numpy())
-                what = f"{where} is not what the engine draws"
-                found.note(1.0 if same else 0.0, tests=1, what=what)
+                found.exact(same, f"{where} is not what the engine draws")
                 if (
                     run.setting.sampler is not None or run.setting.turns is not None
                 ):  # sizes are tested with those that follow
@@ -164,7 +159,7 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 count, rate = coins.many(run, agent), coins.rate
                 there = len(coins.whose(found, run, at.numpy(), agent=agent, where=where))
                 what = f"{where} has {there} of {count} {coins.named} at a rate of {rate:.4g}"
-                found.note(_exact(there, count, rate), tests=1, what=what)
+                found.note(float(binomial(there, count, rate)), tests=1, what=what)
 
 
 def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Batches]:
@@ -210,18 +205,6 @@ def _enough(rate: float, records: int) -> int:
     return math.ceil(max(_FEWEST_ROUNDS, min(wanted, _MOST_DRAWS / max(records, 1))))
 
 
-def _exact(count: int, of: int, rate: float) -> float:
-    """Two-sided p of a binomial count."""
-    return float(_exact_all(np.array([count]), np.array([of]), rate)[0])
-
-
-def _exact_all(counts: np.ndarray, of: np.ndarray, rate: float) -> np.ndarray:
-    from scipy.stats import binom
-
-    below, above = binom.cdf(counts, of, rate), binom.sf(counts - 1, of, rate)
-    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
-
-
 def _test_counts(found: Finding, batches: Batches) -> None:
     """Participations of all records, of each record, and the size of each batch."""
     call, rate = batches.call, batches.rate
@@ -230,20 +213,13 @@ def _test_counts(found: Finding, batches: Batches) -> None:
         whole, records, sizes = int(of.sum()), of.sum(axis=0), of.sum(axis=1)
         who = f"of agent {batches.agent(agent)} (call {call}, rate {rate:.4g})"
         what = f"{whole} participations of {n} records {who} in {T} rounds"
-        found.note(_exact(whole, T * n, rate), tests=1, what=what)
+        found.note(float(binomial(whole, T * n, rate)), tests=1, what=what)
         if n:
-            i, p = _least(_exact_all(records, np.full(n, T), rate))
+            i, p = least(binomial(records, T, rate))
             found.note(p, tests=n, what=f"record {i} {who} is in {records[i]} of {T} batches")
-        t, p = _least(_exact_all(sizes, np.full(T, n), rate))
-        found.note(
-            p, tests=T, what=f"the batch {who} in round {batches.round(t)} has {sizes[t]} records"
-        )
-
-
-def _least(p: np.ndarray) -> tuple[int, float]:
-    """Where the smallest is, and the smallest."""
-    at = int(p.argmin())
-    return at, float(p[at])
+        t, p = least(binomial(sizes, n, rate))
+        what = f"the batch {who} in round {batches.round(t)} has {sizes[t]} records"
+        found.note(p, tests=T, what=what)
 
 
 def _test_dispersion(found: Finding, batches: Batches) -> None:
@@ -333,7 +309,7 @@ def _test_lags(found: Finding, batches: Batches) -> None:
         whole, trials = sum(int(c.sum()) for _, c in common), records * len(first)
         what = f"batches {lag} rounds apart (call {batches.call})"
         words = f"{what} have {whole} records in common where {trials * rate**2:.4g} are expected"
-        found.note(_exact(whole, trials, rate**2), tests=1, what=words)
+        found.note(float(binomial(whole, trials, rate**2)), tests=1, what=words)
         _note_dispersion(found, f"records in common of {what}", common, rate**2)
         _test_repeats(found, batches, lag)
 
@@ -373,10 +349,13 @@ def _test_agents(found: Finding, batches: Batches) -> None:
     trials = T * np.minimum(np.array(sizes)[one], np.array(sizes)[other])
     counts = common[one, other].round().astype(np.int64)
     if len(counts):
-        i, p = _least(_exact_all(counts, trials, batches.rate**2))
-        pair = batches.agent(int(one[i])), batches.agent(int(other[i]))
-        what = f"agents {pair[0]} and {pair[1]} drew {counts[i]} equal positions in {T} rounds"
-        found.note(p, tests=len(counts), what=what)
+        found.worst(
+            binomial(counts, trials, batches.rate**2),
+            lambda i: (
+                f"agents {batches.agent(int(one[i]))} and {batches.agent(int(other[i]))} "
+                f"drew {counts[i]} equal positions in {T} rounds"
+            ),
+        )
 
 
 def _test_calls(found: Finding, one: Batches, other: Batches) -> None:
@@ -388,4 +367,5 @@ def _test_calls(found: Finding, one: Batches, other: Batches) -> None:
     common = sum(int((a[:T] & b[:T]).sum()) for a, b in pairs)
     trials = T * sum(a.shape[1] for a, _ in pairs)
     what = f"batches {one.call} and {other.call} of a round have {common} records in common"
-    found.note(_exact(common, trials, one.rate * other.rate), tests=1, what=what)
+    p = float(binomial(common, trials, one.rate * other.rate))
+    found.note(p, tests=1, what=what)

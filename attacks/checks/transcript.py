@@ -121,7 +121,7 @@ def transcript_check(
         f"{len(rows)} messages and end states of {len(seen)} round{'s' * (len(seen) > 1)} of the "
         f"run itself ({sum(one.values.size for one in rows)} values) were held against the noise "
         "that the ledger names, one-sided, since gradients can only enlarge them: "
-        f"{whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        f"{whole.counted}"
     )
     found_ = (
         f"none fails; they fit noise of up to {_largest_fitting(rows):.3g} times the declared "
@@ -129,14 +129,8 @@ def transcript_check(
         if whole.passed
         else f"the worst, {whole.what}, has p {whole.p:.1e} together with the others"
     )
-    return Check(
-        name=_NAME,
-        passed=whole.passed,
-        p=whole.p,
-        tests=whole.tests,
-        words=f"{what}; {found_}"
-        + (f" ({left_out} rows without noise of their own left out)." if left_out else "."),
-    )
+    left = f" ({left_out} rows without noise of their own left out)" if left_out else ""
+    return whole.check(_NAME, f"{what}; {found_}{left}")
 
 
 def _failed(words: str) -> Check:
@@ -342,8 +336,7 @@ def _note_coordinates(found: Finding, rows: Sequence[_Row]) -> None:
     more = len(rows) ** 0.5 * max(row.rounding for row in rows)
     norms = np.linalg.norm(np.stack([row.values for row in rows]), axis=0)
     p = laws.smaller((norms + more) ** 2, len(rows))
-    what = f"the length of coordinate {int(p.argmin())} of {len(rows)} messages and states"
-    found.note(float(p.min()), tests=len(p), what=what)
+    found.worst(p, lambda at: f"the length of coordinate {at} of {len(rows)} messages and states")
 
 
 def _note_pairs(found: Finding, rows: Sequence[_Row]) -> None:

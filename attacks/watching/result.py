@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
+
+from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
+from .chances import least
 
 TOTAL_FALSE_ALARM = 1e-6  # of all tests of one check together
 
@@ -79,6 +82,15 @@ class Finding:
         if tests and not p >= self._least:  # one that is not a number counts as the worst
             self._least, self.what = p if p == p else 0.0, what
 
+    def worst(self, p: NDArray[Any], what: Callable[[int], str]) -> None:
+        """Take in as many tests as there are values of p, with the words by its place for one."""
+        at, one = least(p)
+        self.note(one, tests=len(p), what=what(at))
+
+    def exact(self, holds: bool, what: str, *, tests: int = 1) -> None:
+        """Take in comparisons in which nothing is left to chance."""
+        self.note(1.0 if holds else 0.0, tests=tests, what=what)
+
     @classmethod
     def of(cls, parts: Sequence[Finding]) -> Finding:
         """All tests of several findings; of those that fail, the words of the first.
@@ -104,3 +116,22 @@ class Finding:
     def passed(self) -> bool:
         """Whether it is not below the false-alarm rate."""
         return self.p >= TOTAL_FALSE_ALARM
+
+    @property
+    def counted(self) -> str:
+        """How many tests there were, in words."""
+        return f"{self.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+
+    @property
+    def outcome(self) -> str:
+        """What they say, in words."""
+        if self.passed:
+            return f"none fails, the least p is {self.p:.2g} times their number"
+        return f"it fails with p = {self.p:.1g}: {self.what}"
+
+    def check(self, name: str, words: str, *, power: str = "") -> Check:
+        """The check of all tests together, by what is said before of what was compared."""
+        return Check(
+            name=name, passed=self.passed, p=self.p, tests=self.tests, words=f"{words}.",
+            power=power,
+        )  # fmt: skip

@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ...watching.chances import quadratic
 from ...watching.result import Finding
-from .chances import quadratic
 from .pools import Pool
 
 __all__ = ["note_repeats"]

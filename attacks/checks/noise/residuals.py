@@ -32,13 +32,14 @@ share it, whichever rows and rounds they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from ...watching.chances import two_sided
 from ...watching.recording import Recording
 from ...watching.residual_values import Residual
-from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
-from .chances import two_sided
+from ...watching.result import Check, Finding
 from .coordinates import note_coordinates
 from .pairs import note_pairs_of_rounds, note_pairs_over_rounds
 from .pools import Pool, pooled
@@ -94,16 +95,13 @@ def residual_check(run: Recording) -> Check:
         f"were tested for their variance, in pairs{thinned}, within each row and "
         f"by coordinate against the declared covariance, {sum(p.values.size for p in pools)} "
         f"values of independent rows for their shape, and {silent} rows without noise for being "
-        f"exact: {whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        f"exact: {whole.counted}"
     )
     if drowned:
         words += f"; {drowned} rows have noise so small that rounding hides it, and fail"
-    if not whole.passed:
-        words += f"; it fails with p = {whole.p:.1g}: {whole.what}"
-    elif not drowned:
-        words += f"; none fails, the least p is {whole.p:.2g} times their number"
-    passed = whole.passed and not drowned
-    return Check(name=_NAME, passed=passed, p=whole.p, tests=whole.tests, words=f"{words}.")
+    if not (whole.passed and drowned):
+        words += f"; {whole.outcome}"
+    return replace(whole.check(_NAME, words), passed=whole.passed and not drowned)
 
 
 def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
@@ -155,7 +153,7 @@ def _note_silent(found: Finding, of: Residual) -> int:
             f"{of.names[at[i]]} in round {of.round} is declared without noise but is off by "
             f"{left[i]:.2g}, where rounding accounts for {allowed[i]:.2g}"
         )
-    found.note(0.0 if what else 1.0, tests=len(at), what=what)
+    found.exact(not what, what, tests=len(at))
     return len(at)
 
 
@@ -164,11 +162,12 @@ def _test_rows(found: Finding, blocks: Sequence[Rows]) -> None:
     over: dict[tuple[str, str], tuple[float, int]] = {}
     for of in blocks:
         squares, D = np.square(of.values).sum(axis=1), of.values.shape[1]
-        p = two_sided(squares, D)
-        worst = int(np.argmin(p))
-        what = f"the noise of {of.names[worst]} in round {of.rounds[worst]}"
-        what += f" has {squares[worst] / D:.3g} times the declared variance (n = {D})"
-        found.note(float(p[worst]), tests=len(p), what=what)
+
+        def told(at: int, of: Rows = of, squares: np.ndarray = squares, D: int = D) -> str:
+            what = f"the noise of {of.names[at]} in round {of.rounds[at]}"
+            return f"{what} has {squares[at] / D:.3g} times the declared variance (n = {D})"
+
+        found.worst(two_sided(squares, D), told)
         for key, square in zip(zip(of.kinds, of.names, strict=True), squares, strict=True):
             total, degrees = over.get(key, (0.0, 0))
             over[key] = (total + float(square), degrees + D)

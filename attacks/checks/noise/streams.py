@@ -33,9 +33,9 @@ from ....training.engine.randomness import SecretRandomness
 from ....training.tracing.linear_forms import NoiseSources
 from ....training.tracing.trace import AlgorithmTrace
 from ...watching.bare_run import BareRound, bare_engine, bare_rounds
+from ...watching.chances import two_sided
 from ...watching.recording import Part
-from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
-from .chances import two_sided
+from ...watching.result import Check, Finding
 from .shape import note_shape
 from .values import note_values
 
@@ -97,16 +97,11 @@ def stream_check(
         f"were drawn, of {rounds:,} of {planned:,} planned rounds ({len(ran - {0}):,} by running "
         f"them without records), and compared up to sign and scale; {looked_at:,} numbers "
         f"were looked at for their shape, and {_ENGINES} engines and {_ROOTS:,} roots for being "
-        f"new: {whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        f"new: {whole.counted}"
     )
     if broken:  # a function of the step may need the width of the run's own model
         words += f"; the rest was drawn from the seeds alone, as {broken}"
-    words += (
-        f"; none fails, the least p is {whole.p:.2g} times their number"
-        if whole.passed
-        else f"; it fails with p = {whole.p:.1g}: {whole.what}"
-    )
-    return Check(name=_NAME, passed=whole.passed, p=whole.p, tests=whole.tests, words=f"{words}.")
+    return whole.check(_NAME, f"{words}; {whole.outcome}")
 
 
 def _bare(
@@ -237,7 +232,7 @@ def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
                     f"row {row} of noise call {call} in round {one.number} is not what was asked "
                     f"for: it is {share:.3g} times as long as its sources at the declared deviation"
                 )
-    found.note(0.0 if what else 1.0, tests=max(worst, 1), what=what)
+    found.exact(not what, what, tests=max(worst, 1))
 
 
 def _note_equal(found: Finding, of: _Sources) -> None:
@@ -268,7 +263,7 @@ def _note_equal(found: Finding, of: _Sources) -> None:
             f"round {other[0]} is source {one[2]} of call {one[1]} in round {one[0]}, up to sign "
             "and scale"
         )
-    found.note(0.0 if what else 1.0, tests=len(values), what=what)
+    found.exact(not what, what, tests=len(values))
 
 
 def _note_spread(found: Finding, of: _Sources) -> None:
@@ -306,13 +301,13 @@ def _note_spread(found: Finding, of: _Sources) -> None:
 def _note_sums(
     found: Finding, sums: NDArray[Any], degrees: NDArray[np.int64], names: Sequence[str]
 ) -> None:
-    p = two_sided(sums, degrees)
-    at = int(np.argmin(p))
-    ratio = sums[at] / degrees[at]
-    what = (
-        f"the sources of {names[at]} have {ratio:.3g} times the variance of standard normal noise"
+    found.worst(
+        two_sided(sums, degrees),
+        lambda at: (
+            f"the sources of {names[at]} have {sums[at] / degrees[at]:.3g} times the "
+            f"variance of standard normal noise (n = {int(degrees[at]):,})"
+        ),
     )
-    found.note(float(p[at]), tests=len(p), what=f"{what} (n = {int(degrees[at]):,})")
 
 
 def _note_shapes(

@@ -6,7 +6,7 @@
                        parameters likewise, or without a number for all intercepts
     NAME               the same as gradient.NAME
 
-What its metadata may say is in `gradients_batch`.
+What its metadata may say is in `options`.
 
 Shape letters: K intercepts, D parameters.
 """

@@ -66,17 +66,10 @@ def check_sums(of: LeftOver) -> Outcome:
     words = (
         f"{len(bounded)} releases, {cut} of whose {gradients} gradients are longer than the clip "
         f"norm, were tested for parts along their sums and along what clipping took off "
-        f"({found.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e})"
+        f"({found.counted})"
     )
     if not found.passed:
-        check = Check(
-            name=name,
-            passed=False,
-            p=found.p,
-            tests=found.tests,
-            words=f"{words}; it fails with p = {found.p:.1g}: {found.what}.",
-        )
-        return outcome_of(check)
+        return outcome_of(found.check(name, f"{words}; {found.outcome}"))
     exact = [row for row in bounded if row.is_drawn]
     seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
     if not cut:
@@ -97,15 +90,8 @@ def check_sums(of: LeftOver) -> Outcome:
             f"a sum of twice the weight would show by {along:.1f} deviations of the noise, and "
             f"{_NEEDED} are needed; keep more rounds, or let the recorder draw the noise",
         )
-    check = Check(
-        name=name,
-        passed=True,
-        p=found.p,
-        tests=found.tests,
-        words=f"{words}; none fails, and a sum of twice the weight would show by {along:.1f} "
-        f"deviations, one without clipping by {beyond:.1f}.",
-    )
-    return outcome_of(check)
+    words += f"; none fails, and a sum of twice the weight would show by {along:.1f} deviations, "
+    return outcome_of(found.check(name, f"{words}one without clipping by {beyond:.1f}"))
 
 
 def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], what: str) -> float:
@@ -178,19 +164,11 @@ def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Outcome:
     words = (
         f"{count} batches at the declared sampling rates "
         f"({', '.join(sorted({f'{one.rate:.4g}' for one in every}))}) were tested for "
-        f"participations, sizes and what they have in common: {found.tests} tests at a total "
-        f"false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        f"participations, sizes and what they have in common: {found.counted}"
     )
     if found.passed and planted.passed:
         return not_run(name, f"{count} batches are too few to tell a shuffled epoch from Poisson's")
-    words += (
-        f"; none fails, the least p is {found.p:.2g} times their number"
-        if found.passed
-        else f"; it fails with p = {found.p:.1g}: {found.what}"
-    )
-    return outcome_of(
-        Check(name=name, passed=found.passed, p=found.p, tests=found.tests, words=f"{words}.")
-    )
+    return outcome_of(found.check(name, f"{words}; {found.outcome}"))
 
 
 def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches], str, str]:

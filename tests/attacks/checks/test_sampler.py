@@ -12,6 +12,7 @@ from scipy.stats import binom
 
 from overhear.attacks.checks import sampler as module
 from overhear.attacks.checks.sampler import sampler_check
+from overhear.attacks.watching.chances import binomial
 from overhear.attacks.watching.watched_run import watch
 from overhear.training.algorithms.dp_fedavg import Cohorts, LocalData, Settings
 from overhear.training.engine.engine import Engine
@@ -153,12 +154,12 @@ def test_the_bound_on_a_dispersion_is_one(trials, rate):
 
 
 def test_binomial_tails_count_what_was_seen():
-    assert module._exact(0, 10, 0.5) == pytest.approx(2 / 1024)
-    assert module._exact(10, 10, 0.5) == pytest.approx(2 / 1024)
-    assert module._exact(5, 10, 0.5) == 1.0
-    assert module._exact(3, 10, 0.1) == pytest.approx(2 * binom.sf(2, 10, 0.1))
-    assert (module._exact(4, 4, 1.0), module._exact(3, 4, 1.0)) == (1.0, 0.0)
-    assert (module._exact(0, 4, 0.0), module._exact(1, 4, 0.0)) == (1.0, 0.0)
+    assert binomial(0, 10, 0.5) == pytest.approx(2 / 1024)
+    assert binomial(10, 10, 0.5) == pytest.approx(2 / 1024)
+    assert binomial(5, 10, 0.5) == 1.0
+    assert binomial(3, 10, 0.1) == pytest.approx(2 * binom.sf(2, 10, 0.1))
+    assert (binomial(4, 4, 1.0), binomial(3, 4, 1.0)) == (1.0, 0.0)
+    assert (binomial(0, 4, 0.0), binomial(1, 4, 0.0)) == (1.0, 0.0)
 
 
 COHORTS = {"settings": Settings(cohort_rate=0.3, local_data=LocalData.EACH, local_steps=2)}

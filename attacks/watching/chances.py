@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtr, chdtrc, gammainc
 
-__all__ = ["binomial", "many", "quadratic", "two_sided"]
+__all__ = ["binomial", "least", "many", "quadratic", "two_sided"]
 
 
 def two_sided(squares: ArrayLike, degrees: ArrayLike) -> NDArray[np.float64]:
@@ -64,3 +64,13 @@ def many(counts: ArrayLike, mean: ArrayLike) -> NDArray[np.float64]:
     """
     counts = np.asarray(counts, dtype=np.float64)
     return np.asarray(np.where(counts > 0, gammainc(np.maximum(counts, 1.0), mean), 1.0))
+
+
+def least(p: NDArray[np.float64]) -> tuple[int, float]:
+    """Where the smallest is, and the smallest.
+
+    >>> least(np.array([0.5, 0.25]))
+    (1, 0.25)
+    """
+    at = int(np.argmin(p))
+    return at, float(p[at])
