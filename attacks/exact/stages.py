@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..problem.observation import HOST, Observation, sent_gradients
-from ..problem.problem import Found, Problem, squared_size
+from ..problem.problem import Certified, Found, Problem, squared_size
 from .attended import attended_patches
 from .censored import censored_record
 from .first_layer import PICTURE, first_linear_input, residual, rounding_of_input
@@ -69,10 +69,6 @@ class Unsolved:
     reason: str
 
 
-_Solved = tuple[Tensor, Tensor]
-"""A batch (B, *shape), in normalised units, and its labels (B,)."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Stage:
     """A way to read records out of a gradient in closed form.
@@ -86,7 +82,7 @@ class Stage:
     """
 
     name: str
-    solve: Callable[[Problem, torch.Generator], _Solved | Part | Unsolved | None]
+    solve: Callable[[Problem, torch.Generator], Certified | Part | Unsolved | None]
     proves: Proof = Proof.RECORD
     several: bool | None = False
     noisy: bool = False
@@ -116,8 +112,8 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part 
         if isinstance(solved, Unsolved):
             why = solved
         elif solved is not None:
-            pixels = problem.box.pixels(solved[0].to(problem.box.span))
-            labels = solved[1].to(pixels.device)
+            pixels = problem.box.pixels(solved.inputs.to(problem.box.span))
+            labels = solved.labels.to(pixels.device)
             return Found(pixels=pixels, labels=labels, iterations=0, stage=stage.name)
     return why
 
@@ -157,22 +153,10 @@ def count_proven(stages: Sequence[str]) -> int:
     return count
 
 
-def first_layer(problem: Problem) -> Tensor | None:
-    """The input that the first layer's gradient gives away, (1, *shape) in normalised units."""
-    prior = None if problem.prior_image is None else problem.box.inputs(problem.prior_image)
-    return first_linear_input(
-        problem.observation,
-        problem.model,
-        input_shape=problem.shape,
-        box=problem.box,
-        prior_image=prior,
-    )
-
-
-def _averaged(problem: Problem, _: torch.Generator) -> _Solved | None:
+def _averaged(problem: Problem, _: torch.Generator) -> Certified | None:
     """The first linear layer's input, where the noise on it is small."""
     seen = problem.observation
-    if (inputs := first_layer(problem)) is None or problem.labels is None:
+    if (inputs := first_linear_input(problem)) is None or problem.labels is None:
         return None
     # The prior of a search draws the brightness down, which the bias alone holds up.
     factor = math.sqrt(float(problem.box.pixels(inputs).square().sum()) + 1)
@@ -180,19 +164,19 @@ def _averaged(problem: Problem, _: torch.Generator) -> _Solved | None:
     trusted = _TRUSTED_PICTURE if len(problem.shape) == PICTURE else _TRUSTED
     if seen.noise_std * factor > trusted * math.sqrt(max(energy, 0.0)):
         return None
-    return inputs, problem.labels
+    return Certified(inputs, problem.labels)
 
 
-def _read(problem: Problem, _: torch.Generator) -> _Solved | None:
+def _read(problem: Problem, _: torch.Generator) -> Certified | None:
     """The first linear layer's input, under the label that was read or else under any.
 
     The last layer's signs tell the label of one gradient of the cross-entropy. A difference of
     gradients at two points has other signs, and so may a task's loss: each class is tried. The
     input is determined; where its quotient enlarges what messages rounded, it may leave more.
     """
-    if (inputs := first_layer(problem)) is None:
+    if (inputs := first_linear_input(problem)) is None:
         return None
-    rounded = rounding_of_input(problem.observation, problem.model, input_shape=problem.shape)
+    rounded = rounding_of_input(problem)
     allowed = min(_ROUNDED * rounded, _DETERMINED)
     first = [] if problem.labels is None else [problem.labels]
     every = torch.arange(problem.classes)[:, None]
@@ -202,13 +186,10 @@ def _read(problem: Problem, _: torch.Generator) -> _Solved | None:
     return None
 
 
-def _repeated(problem: Problem, _: torch.Generator) -> _Solved | None:
+def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
     """The record of several local steps, by the spectrum of what these changed."""
-    found = repeated_input(
-        problem.observation, problem.model, input_shape=problem.shape, box=problem.box,
-        classes=problem.classes,
-    )  # fmt: skip
-    return None if found is None else (found, _label(problem, found))
+    found = repeated_input(problem)
+    return None if found is None else Certified(found, _label(problem, found))
 
 
 def _label(problem: Problem, inputs: Tensor) -> Tensor:
@@ -223,65 +204,47 @@ def _label(problem: Problem, inputs: Tensor) -> Tensor:
     return every[left.index(min(left))]
 
 
-def _patched(
-    patches: Callable[..., Tensor | None],
-) -> Callable[[Problem, torch.Generator], _Solved | None]:
+def _patched(problem: Problem, found: Tensor | None) -> Certified | None:
     """The patches of a picture, under the label that explains the gradient best."""
-
-    def solve(problem: Problem, _: torch.Generator) -> _Solved | None:
-        found = patches(
-            problem.observation, problem.model, input_shape=problem.shape, box=problem.box
-        )
-        if found is None:
-            return None
-        return _accepted(problem, found, _label(problem, found), allowed=_DETERMINED)
-
-    return solve
-
-
-def _peeled(problem: Problem, _: torch.Generator) -> _Solved | None:
-    # Its residual allows for what float32 has rounded off a sure network's gradient.
-    found = peel(
-        problem.observation,
-        problem.model,
-        input_shape=problem.shape,
-        box=problem.box,
-        accepted=_allowed(problem.observation),
-    )
-    return None if found is None else (found.inputs, found.labels)
-
-
-def _censored(problem: Problem, _: torch.Generator) -> _Solved | Unsolved | None:
-    # Its weighted misfit and the errors that it predicts certify; the plain residual of a saturated
-    # network is mostly that of slopes which float32 has rounded.
-    found = censored_record(
-        problem.observation, problem.model, input_shape=problem.shape, box=problem.box
-    )
-    if found is None or (not found.certified and not found.saturated):
-        return None
-    return (found.inputs, found.labels) if found.certified else Unsolved(reason=found.reason)
-
-
-def _isolated(problem: Problem, _: torch.Generator) -> _Solved | Part | None:
-    """The records that crafted models isolate; each is certified by the slot that it fills."""
-    seen = problem.observation
-    found = isolate(seen, problem.model, problem.imprints, box=problem.box, classes=problem.classes)
     if found is None:
         return None
-    if len(found.labels) == seen.records:
-        return _accepted(problem, found.inputs, found.labels, allowed=_IMPRINTED)
-    return _part(problem, found.inputs, found.labels)
+    return _accepted(problem, found, _label(problem, found), allowed=_DETERMINED)
 
 
-def _separated(problem: Problem, generator: torch.Generator) -> _Solved | Part | None:
+def _peeled(problem: Problem, _: torch.Generator) -> Certified | None:
+    # Its residual allows for what float32 has rounded off a sure network's gradient.
+    found = peel(problem, accepted=_allowed(problem.observation))
+    return None if found is None else Certified(found.inputs, found.labels)
+
+
+def _censored(problem: Problem, _: torch.Generator) -> Certified | Unsolved | None:
+    # Its weighted misfit and the errors that it predicts certify; the plain residual of a saturated
+    # network is mostly that of slopes which float32 has rounded.
+    found = censored_record(problem)
+    if found is None or (not found.certified and not found.saturated):
+        return None
+    if not found.certified:
+        return Unsolved(reason=found.reason)
+    return Certified(found.inputs, found.labels)
+
+
+def _isolated(problem: Problem, _: torch.Generator) -> Certified | Part | None:
+    """The records that crafted models isolate; each is certified by the slot that it fills."""
+    found = isolate(problem)
+    if found is None:
+        return None
+    if len(found.labels) == problem.observation.records:
+        return _accepted(problem, *found, allowed=_IMPRINTED)
+    return _part(problem, *found)
+
+
+def _separated(problem: Problem, generator: torch.Generator) -> Certified | Part | None:
     """Records at the ends of the box, and then the activation patterns of what is left."""
     # Ranks are read from gaps of rounding's size, by decompositions of many small matrices and by
     # least squares without full rank: LAPACK's work, which devices do otherwise or not at all.
     host = problem.to(device=HOST)
-    corners = records_at_corners(
-        host.observation, host.model, input_shape=host.shape, box=host.box, generator=generator
-    )
-    first = None if corners is None else _told_apart(problem, corners.inputs, corners.labels)
+    corners = records_at_corners(host, generator)
+    first = None if corners is None else _told_apart(problem, *corners)
     if first is not None and not isinstance(first, Part):
         return first
     if first is not None:
@@ -289,9 +252,7 @@ def _separated(problem: Problem, generator: torch.Generator) -> _Solved | Part |
         if first.rest.records == 1:
             last = _read(replace(problem, observation=first.rest, labels=None), generator)
             return first if last is None else _joined(problem, first, *last)
-    separated = separate(
-        host.observation, host.model, input_shape=host.shape, box=host.box, generator=generator
-    )
+    separated = separate(host, generator)
     if separated is None or separated.labels is None:
         return first
     if first is None:
@@ -299,7 +260,7 @@ def _separated(problem: Problem, generator: torch.Generator) -> _Solved | Part |
     return _joined(problem, first, separated.inputs, separated.labels)
 
 
-def _joined(problem: Problem, part: Part, inputs: Tensor, labels: Tensor) -> _Solved | Part:
+def _joined(problem: Problem, part: Part, inputs: Tensor, labels: Tensor) -> Certified | Part:
     """A part of the batch and further certified records."""
     pixels = problem.box.pixels(inputs.to(problem.box.span))
     every = problem.box.inputs(torch.cat([part.pixels, pixels.to(part.pixels)]))
@@ -307,7 +268,7 @@ def _joined(problem: Problem, part: Part, inputs: Tensor, labels: Tensor) -> _So
     return part if joined is None else joined
 
 
-def _told_apart(problem: Problem, inputs: Tensor, labels: Tensor) -> _Solved | Part | None:
+def _told_apart(problem: Problem, inputs: Tensor, labels: Tensor) -> Certified | Part | None:
     """Certified records as the batch, or as a part of it."""
     seen = problem.observation
     if len(inputs) == seen.records:
@@ -338,11 +299,13 @@ def _allowed(seen: Observation) -> float:
 
 def _accepted(
     problem: Problem, inputs: Tensor, labels: Tensor, *, allowed: float = 0.0
-) -> _Solved | None:
+) -> Certified | None:
     """The same, where its gradient is the one that was observed."""
     inputs, labels = inputs.to(problem.box.span), labels.to(problem.box.span.device)
     left = residual(problem.observation, problem.model, inputs=inputs, targets=labels)
-    return (inputs, labels) if left <= max(allowed, _allowed(problem.observation)) else None
+    if not left <= max(allowed, _allowed(problem.observation)):
+        return None
+    return Certified(inputs, labels)
 
 
 FIRST_LAYER = Stage(name="first layer", solve=_averaged, proves=Proof.NOTHING, noisy=True)
@@ -352,8 +315,8 @@ STAGES = (
     Stage(name="exact", solve=_read),
     Stage(name="rank one", solve=_repeated),  # of steps that were taken otherwise than declared
     Stage(name="imprint", solve=_isolated, several=None),  # of models that were crafted
-    Stage(name="patches", solve=_patched(embedded_patches)),
-    Stage(name="patches at their places", solve=_patched(attended_patches)),
+    Stage(name="patches", solve=lambda at, _: _patched(at, embedded_patches(at))),
+    Stage(name="patches at their places", solve=lambda at, _: _patched(at, attended_patches(at))),
     Stage(name="peeling", solve=_peeled),
     Stage(name="censored", solve=_censored),
     Stage(name="certified", solve=_separated, several=True),  # on the CPU, as LAPACK's work

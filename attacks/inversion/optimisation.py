@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..exact.stages import first_layer
+from ..exact.first_layer import first_linear_input
 from ..problem.objective import squared_distance
 from ..problem.observation import Observation
 from ..problem.presets import Preset
@@ -289,7 +289,7 @@ def _known(problem: Problem) -> list[Tensor]:
         return known
     if problem.prior_image is not None:
         known.append(problem.prior_image.expand(1, problem.observation.records, *problem.shape))
-    if noisy and problem.preset.exact and (inputs := first_layer(problem)) is not None:
+    if noisy and problem.preset.exact and (inputs := first_linear_input(problem)) is not None:
         known.append(problem.box.pixels(inputs)[None])
     return known
 

@@ -75,7 +75,7 @@ def invert(
     """
     from ..terminal.progress import attack_progress
 
-    given = {
+    given: dict[str, Any] = {
         "weights": weights, "prior": prior, "truth": truth, "vocabulary": vocabulary,
         "columns": columns, "denoiser": denoiser, "preset": preset, "restarts": restarts,
         "seed": seed, "device": device,

@@ -20,6 +20,7 @@ from torch.func import functional_call
 
 from ....training.models.parameters import unflatten
 from ...problem.observation import Observation
+from .first_linear import parameter_name
 
 _GAP = 100.0  # of the singular values at rank B: less is no rank
 _FLOOR = 1e-5  # what is above it, relative to the largest value, is a record and not rounding
@@ -94,11 +95,6 @@ def find_relu_layers(
     if fed[1].shape != expected.shape or not torch.allclose(fed[1], expected, atol=1e-12):
         return None
     return ReluLayers(first=first, second=second)
-
-
-def parameter_name(layer: str, name: str) -> str:
-    """Name of a layer's parameter within the network."""
-    return f"{layer}.{name}" if layer else name
 
 
 def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> ReluSpaces | None:

@@ -19,6 +19,7 @@ from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import Box
 from overhear.runs.attack.gradients.invert import attack_gradients
 from overhear.training.models.parameters import build_model, flatten
+from tests.attacks.exact.observed import posed
 
 STEPS, RATE = 4, 0.1
 
@@ -122,7 +123,7 @@ def by_rank(
     )  # fmt: skip
     seen = replace(seen, local_steps=STEPS, local_rate=RATE)
     box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-    return repeated_input(seen, model, input_shape=(1, 4, 4), box=box, classes=classes)
+    return repeated_input(posed(seen, model, (1, 4, 4), box, classes=classes))
 
 
 @pytest.mark.parametrize(
