@@ -48,6 +48,8 @@ def repeated_input(problem: Problem) -> Tensor | None:
     Examples:
         >>> from dataclasses import replace
         >>> from torch import nn
+        >>> from overhear.attacks.problem.observation import Observation
+        >>> from overhear.attacks.problem.prior import Box
         >>> from overhear.training.models.parameters import flatten
         >>> _ = torch.manual_seed(0)
         >>> layers = nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)

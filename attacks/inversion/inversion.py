@@ -38,7 +38,7 @@ from ..posterior.posterior import Posterior, weigh
 from ..problem.imprint import Imprint
 from ..problem.labels import recover_labels
 from ..problem.observation import HOST, Observation
-from ..problem.presets import PRESETS, Preset
+from ..problem.presets import Preset, preset_of
 from ..problem.problem import Found, Problem, Progress, home_of
 from ..tokens.lookup import token_table
 from .anchor import anchored, steadied
@@ -141,9 +141,7 @@ def reconstruct(
         ('exact', [1], 0.0)
     """
     if isinstance(preset, str):
-        if preset not in PRESETS:
-            raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
-        preset = PRESETS[preset]
+        preset = preset_of(preset)
     known = candidates is not None or (denoiser is not None and observation.is_noisy)
     if (
         not preset.searches

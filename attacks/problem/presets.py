@@ -156,6 +156,17 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 
 
+def preset_of(name: str, starts: int | None = None) -> Preset:
+    """A preset by its name, with so many starts, or as many as it has.
+
+    Raises:
+        ValueError: there is none of that name, or no start.
+    """
+    if name not in PRESETS:
+        raise InputError(f"preset={name!r} is unknown; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name] if starts is None else replace(PRESETS[name], starts=starts)
+
+
 def satisfies(tried: str, asked: str, *, weighed: bool = False) -> bool:
     """Whether an attack is at least as strong as one that is asked for.
 

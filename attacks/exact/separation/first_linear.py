@@ -31,18 +31,27 @@ def _is_fed_raw(
     if layer.in_features != count:
         return False
     probe = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape).to(flat)
+    fed = fed_to(model, flat, probe, [layer])
+    return len(fed) == 1 and torch.equal(fed[0].reshape(-1), probe.reshape(-1))
+
+
+def fed_to(
+    model: nn.Module, flat: Tensor, probe: Tensor, layers: Sequence[nn.Module]
+) -> list[Tensor]:
+    """What layers are called with, call by call, where a network gets a probe."""
     fed: list[Tensor] = []
 
     def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         fed.append(inputs[0])
 
-    handle = layer.register_forward_pre_hook(note)
+    handles = [layer.register_forward_pre_hook(note) for layer in layers]
     try:
         with torch.no_grad():
             functional_call(model, unflatten(model, flat), (probe,))
     finally:
-        handle.remove()
-    return len(fed) == 1 and torch.equal(fed[0].reshape(-1), probe.reshape(-1))
+        for handle in handles:
+            handle.remove()
+    return fed
 
 
 def parameter_name(layer: str, name: str) -> str:

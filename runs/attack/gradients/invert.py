@@ -8,8 +8,7 @@ Shape letters: K intercepts, B records, D parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from ....attacks.inversion.inversion import Reconstruction, reconstruct
 from ....attacks.problem.observation import HOST, sent_gradients
-from ....attacks.problem.presets import PRESETS, Preset
-from ....attacks.problem.problem import home_of
+from ....attacks.problem.presets import Preset, preset_of
+from ....attacks.problem.problem import Progress, home_of
 from ....attacks.scoring.metrics import match
 from ....attacks.tokens.reconstruct import TokenReconstruction
 from ....privacy.durable import PART, write_durably
@@ -37,8 +36,6 @@ from .schema import GradientAttack, TruthScores
 from .table import read_columns
 from .tokens import check_token_facts, read_records, read_vocabulary, rebuild, told
 from .words import conclusion
-
-Progress = Callable[[int, int], None]
 
 ATTACK, RECONSTRUCTION = "attack.json", "reconstruction.safetensors"
 SEARCH = "search.safetensors"
@@ -104,7 +101,7 @@ def attack_gradients(
     """
     stop = stop or Stop()
     # What is known: of the attack, of the batch, and of the model at the gradients.
-    settings, where = _settings(preset, restarts), find_device(device)
+    settings, where = preset_of(preset, restarts), find_device(device)
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
@@ -237,12 +234,6 @@ def _result(
         notes=list(notes),
         conclusion="",
     )
-
-
-def _settings(preset: str, restarts: int | None) -> Preset:
-    if preset not in PRESETS:
-        raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
-    return PRESETS[preset] if restarts is None else replace(PRESETS[preset], starts=restarts)
 
 
 def _whole(found: Tensor, truth: Path, facts: BatchFacts) -> Tensor:

@@ -132,7 +132,7 @@ def by_rank(
 def test_another_step_size_or_number_of_steps_is_never_called_exact(said, tmp_path, monkeypatch):
     # The search after the exact stages may end at once.
     short = replace(PRESETS["matched"], adam_steps=1, newton_steps=0, starts=1)
-    monkeypatch.setattr("overhear.runs.attack.gradients.invert.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.problem.presets.PRESETS", {"matched": short})
     path, _ = written(tmp_path, 0)
     assert attack(path, "found", **said).stage != ["exact"]
 
