@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .scoring.conclusion import conclusion
     from .scoring.evaluation import Row, attack_images
     from .scoring.metrics import Scores, blind_guess, match, mse, psnr, ssim
-    from .tokens.reconstruct import TokenReconstruction, reconstruct_tokens
+    from .tokens.certificate import TokenReconstruction
+    from .tokens.reconstruct import reconstruct_tokens
 
 __all__ = [
     "PRESETS",
@@ -65,7 +66,7 @@ _STANDS_IN = {
     "Row": "scoring.evaluation",
     "Scenario": "interception.scenarios",
     "Scores": "scoring.metrics",
-    "TokenReconstruction": "tokens.reconstruct",
+    "TokenReconstruction": "tokens.certificate",
     "Trial": "interception.replay",
     "attack_images": "scoring.evaluation",
     "best_weights": "interception.best_linear_estimate",

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.batches.drawing import Scheme
-from ..watching.chances import binomial, least
+from ..watching.chances import binomial, chernoff, least
 from ..watching.result import Check, Finding
 from ..watching.watched_run import WatchedRun
 from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohorts
@@ -251,7 +251,7 @@ def _note_dispersion(
     ]
     words = f"{what} vary {total / number:.3g} times as much as independent ones (n = {number})"
     for sign in (1.0, -1.0):
-        found.note(math.exp(_chernoff(cumulants, total, sign)), tests=1, what=words)
+        found.note(math.exp(chernoff(cumulants, total, sign)), tests=1, what=words)
 
 
 def _deviations(counts: np.ndarray, trials: int, rate: float) -> np.ndarray:
@@ -264,35 +264,6 @@ def _log_weights(trials: int, rate: float) -> np.ndarray:
     from scipy.stats import binom
 
     return np.asarray(binom.logpmf(np.arange(trials + 1), trials, rate))
-
-
-def _chernoff(
-    cumulants: Sequence[tuple[int, np.ndarray, np.ndarray]], total: float, sign: float
-) -> float:
-    """Logarithm of a bound on P(sum >= total), or <= with sign -1; at most 0.
-
-    Args:
-        cumulants: how many counts are alike, the logarithms of their weights, their deviations.
-        total: the sum that was seen.
-        sign: of s.
-    """
-    from scipy.optimize import minimize_scalar
-
-    # All sums in one pass: where each begins, and which values are of it.
-    sizes = np.array([len(w) for _, w, _ in cumulants])
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    counts = np.array([n for n, _, _ in cumulants])
-    weights, deviations = (np.concatenate([one[i] for one in cumulants]) for i in (1, 2))
-
-    def exponent(log_s: float) -> float:
-        s = sign * math.exp(log_s)
-        terms = weights + s * deviations
-        most = np.maximum.reduceat(terms, starts)
-        sums = np.add.reduceat(np.exp(terms - most.repeat(sizes)), starts)
-        return float(counts @ (most + np.log(sums))) - s * total
-
-    best = minimize_scalar(exponent, bounds=(-14.0, 0.0 if sign > 0 else 9.0), method="bounded")
-    return min(0.0, float(best.fun))
 
 
 def _test_lags(found: Finding, batches: Batches) -> None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ...privacy.batches.drawing import Drawing, Scheme
 from ...training.batches.sampler import Sampler
-from ..watching.chances import binomial, least
+from ..watching.chances import binomial, chernoff, least
 from ..watching.result import Finding
 
 __all__ = ["enough_rounds", "exactly", "test_schemes"]
@@ -164,7 +164,6 @@ def _test_spread(
     found: Finding, sizes: Counts, n: int, rate: float, largest: int, who: str
 ) -> None:
     """Squared deviations of sizes, by Chernoff's bound on both tails."""
-    from scipy.optimize import minimize_scalar
     from scipy.stats import binom
 
     if not 0.0 < rate < 1.0:
@@ -175,19 +174,10 @@ def _test_spread(
         logs[-1] = binom.logsf(largest - 1, n, rate)
     squares = (np.arange(top + 1) - n * rate) ** 2 / (n * rate * (1.0 - rate))
     total = float(squares[np.minimum(sizes, top)].sum())
-    for sign, widest in ((1.0, 0.0), (-1.0, 9.0)):
-
-        def exponent(log_s: float, sign: float = sign) -> float:
-            terms = logs + sign * math.exp(log_s) * squares
-            most = float(terms.max())
-            mean = most + math.log(float(np.exp(terms - most).sum()))
-            return len(sizes) * mean - sign * math.exp(log_s) * total
-
-        best = minimize_scalar(exponent, bounds=(-14.0, widest), method="bounded")
-        what = (
-            f"sizes of batches {who} vary {total / len(sizes):.3g} times as much as binomial ones"
-        )
-        found.note(math.exp(min(0.0, float(best.fun))), tests=1, what=f"{what} (n = {len(sizes)})")
+    what = f"sizes of batches {who} vary {total / len(sizes):.3g} times as much as binomial ones"
+    for sign in (1.0, -1.0):
+        p = math.exp(chernoff([(len(sizes), logs, squares)], total, sign))
+        found.note(p, tests=1, what=f"{what} (n = {len(sizes)})")
 
 
 def _test_participations(found: Finding, of: Bools, size: float, who: str) -> None:

@@ -7,15 +7,20 @@ quadratic forms z^T A z   of standard normal z, symmetric A of operator norm at 
                           (Laurent and Massart, "Adaptive estimation of a quadratic functional
                           by model selection", Annals of Statistics 28, 2000, lemma 1)
 Poisson counts            exact above
+sums over counts          Chernoff's bound, from their exact moment generating functions
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtr, chdtrc, gammainc
 
-__all__ = ["binomial", "least", "many", "quadratic", "two_sided"]
+__all__ = ["binomial", "chernoff", "least", "many", "quadratic", "two_sided"]
 
 
 def two_sided(squares: ArrayLike, degrees: ArrayLike) -> NDArray[np.float64]:
@@ -74,3 +79,34 @@ def least(p: NDArray[np.float64]) -> tuple[int, float]:
     """
     at = int(np.argmin(p))
     return at, float(p[at])
+
+
+def chernoff(
+    cumulants: Sequence[tuple[int, NDArray[Any], NDArray[Any]]],
+    total: float,
+    sign: float,
+) -> float:
+    """Logarithm of a bound on P(sum >= total), or <= with sign -1; at most 0.
+
+    Args:
+        cumulants: how many counts are alike, the logarithms of their weights, their deviations.
+        total: the sum that was seen.
+        sign: of s.
+    """
+    from scipy.optimize import minimize_scalar
+
+    # All sums in one pass: where each begins, and which values are of it.
+    sizes = np.array([len(w) for _, w, _ in cumulants])
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    counts = np.array([n for n, _, _ in cumulants])
+    weights, deviations = (np.concatenate([one[i] for one in cumulants]) for i in (1, 2))
+
+    def exponent(log_s: float) -> float:
+        s = sign * math.exp(log_s)
+        terms = weights + s * deviations
+        most = np.maximum.reduceat(terms, starts)
+        sums = np.add.reduceat(np.exp(terms - most.repeat(sizes)), starts)
+        return float(counts @ (most + np.log(sums))) - s * total
+
+    best = minimize_scalar(exponent, bounds=(-14.0, 0.0 if sign > 0 else 9.0), method="bounded")
+    return min(0.0, float(best.fun))

@@ -190,15 +190,7 @@ def watch(
         ValueError: no round to watch.
     """
     last = max(rounds, planned or rounds)
-    if traces is None:
-        traces = trace(
-            bound.init,
-            bound.step,
-            graph=setting.graph,
-            rounds=last,
-            noise_multiplier=bound.noise_multiplier,
-            release=bound.release,
-        )
+    traces = traces or traces_of(bound, setting, rounds=last)
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]
     kept = [0, *chosen_rounds(rounds, planned=last, generator=generator)]
     transcript, own = Transcript(rounds=kept), randomness or SecretRandomness()
@@ -210,12 +202,12 @@ def watch(
         functions = KeptCalls()
         recorded = Recorded(functions=functions)
         batches = planted(number) if planted and number else {}
-        before, public = _parts_of_state(engine) if number else ({}, {})
+        before, public = parts_of_state(engine) if number else ({}, {})
         if number:
             engine.advance(planted=batches, recorded=recorded)
         else:
             engine.start(recorded=recorded)
-        after, _ = _parts_of_state(engine)
+        after, _ = parts_of_state(engine)
         found.append(
             WatchedRound(
                 number=number,
@@ -232,6 +224,18 @@ def watch(
         if number and kept_so_far is not None:
             kept_so_far(len(found) - 1)
     return WatchedRun(engine, found, bound=bound, randomness=own)
+
+
+def traces_of(bound: Bound, setting: Setting, *, rounds: int) -> AlgorithmTrace:
+    """An algorithm on symbols, at its noise and on the graph of a run."""
+    return trace(
+        bound.init,
+        bound.step,
+        graph=setting.graph,
+        rounds=rounds,
+        noise_multiplier=bound.noise_multiplier,
+        release=bound.release,
+    )
 
 
 def chosen_rounds(
@@ -273,7 +277,7 @@ def _reach(engine: Engine, number: int, *, seconds: float) -> float:
     return took
 
 
-def _parts_of_state(engine: Engine) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def parts_of_state(engine: Engine) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The (A, D) fields of the state, and public tensors, which are columns of no trace."""
     held, every = engine.state._asdict(), engine.snapshot()
     agents = {name: value for name, value in every.items() if isinstance(held[name], Agents)}

@@ -20,7 +20,7 @@ from ....attacks.problem.observation import HOST, sent_gradients
 from ....attacks.problem.presets import Preset, preset_of
 from ....attacks.problem.problem import Progress, home_of
 from ....attacks.scoring.metrics import match
-from ....attacks.tokens.reconstruct import TokenReconstruction
+from ....attacks.tokens.certificate import TokenReconstruction
 from ....privacy.durable import PART, write_durably
 from ....privacy.errors import InputError
 from ...folder import folder as run_folder

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ....attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
-from ....attacks.tokens.reconstruct import TokenReconstruction, check_tokens, reconstruct_tokens
+from ....attacks.tokens.certificate import TokenReconstruction
+from ....attacks.tokens.reconstruct import check_tokens, reconstruct_tokens
 from ....privacy.bounded import read_bounded
 from ....privacy.errors import InputError
 from ....privacy.formats.json_text import parse_json

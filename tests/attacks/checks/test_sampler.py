@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from overhear.attacks.checks import sampler as module
 from overhear.attacks.checks.sampler import sampler_check
-from overhear.attacks.watching.chances import binomial
+from overhear.attacks.watching.chances import binomial, chernoff
 from overhear.attacks.watching.watched_run import watch
 from overhear.training.algorithms.dp_fedavg import Cohorts, LocalData, Settings
 from overhear.training.engine.engine import Engine
@@ -149,8 +149,8 @@ def test_the_bound_on_a_dispersion_is_one(trials, rate):
     for at in ordered[:: max(1, len(ordered) // 50)]:
         upper = sum(p for key, p in sums.items() if key >= at)
         lower = sum(p for key, p in sums.items() if key <= at)
-        assert module._chernoff([(6, weights, deviations)], at, 1.0) >= math.log(upper) - 1e-4
-        assert module._chernoff([(6, weights, deviations)], at, -1.0) >= math.log(lower) - 1e-4
+        assert chernoff([(6, weights, deviations)], at, 1.0) >= math.log(upper) - 1e-4
+        assert chernoff([(6, weights, deviations)], at, -1.0) >= math.log(lower) - 1e-4
 
 
 def test_binomial_tails_count_what_was_seen():
