@@ -108,14 +108,11 @@ def transcript_check(
             rows += [one for one in found if one is not None]
             left_out += found.count(None)
     if not rows:
-        return Check(
-            name=_NAME,
-            passed=True,
-            p=None,
-            tests=0,
-            words="Nothing was looked at: no message or state with noise of its own was kept; name "
-            "rounds in [intercept] to keep theirs.",
+        words = (
+            "Nothing was looked at: no message or state with noise of its own was kept; name "
+            "rounds in [intercept] to keep theirs."
         )
+        return Check.exact(_NAME, words, tests=0)
     whole = Finding.of(_findings(rows, dict(parts or {})))
     what = (
         f"{len(rows)} messages and end states of {len(seen)} round{'s' * (len(seen) > 1)} of the "
@@ -134,7 +131,7 @@ def transcript_check(
 
 
 def _failed(words: str) -> Check:
-    return Check(name=_NAME, passed=False, p=None, tests=1, words=words)
+    return Check.exact(_NAME, words, tests=1, passed=False)
 
 
 def _fits(messages: Sequence[Message], trace: RoundTrace) -> bool:

@@ -58,7 +58,7 @@ def value_check(run: WatchedRun) -> Check:
         "what is sent, what functions are given and return"
     )
     words += f"; {wrong} differ, first: {first}" if wrong else "; none differs"
-    return Check(name=_NAME, passed=not wrong, p=None, tests=compared, words=f"{words}.")
+    return Check.exact(_NAME, f"{words}.", tests=compared, passed=not wrong)
 
 
 def _faults(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]]:

@@ -35,6 +35,7 @@ from ..problem.problem import Problem
 from .first_layer import residual
 from .rgap_layers import Activation, Affine, Layer, Reshape, read_chain, solve_normal
 from .rgap_record import ACCEPTED, Level, is_determined, solve_record, weight_gradient
+from .separation.first_linear import joint_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -120,11 +121,8 @@ def _last_layer(
     layer: Affine, gradients: dict[str, Tensor], *, known_size: bool, accepted: float
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Features (F,), f times the derivative in the logits (C,), and label (1,)."""
-    weight = gradients[f"{layer.name}.weight" if layer.name else "weight"]
-    joint = weight
-    if layer.bias is not None:
-        bias = gradients[f"{layer.name}.bias" if layer.name else "bias"]
-        joint = torch.cat([weight, bias[:, None]], dim=1)
+    has_bias = layer.bias is not None
+    joint = joint_of(gradients, layer.name or "") if has_bias else weight_gradient(layer, gradients)
     row = joint[joint.square().sum(dim=1).argmax()]
     if not bool((row != 0).any()):
         return None
@@ -141,7 +139,7 @@ def _last_layer(
     if not bool(torch.isfinite(features).all()):
         return None
     seen = joint @ torch.cat([features, features.new_ones(joint.shape[1] - len(features))])
-    label = seen.argmin() if layer.bias is None else gradients[_bias_name(layer)].argmin()
+    label = (joint[:, -1] if has_bias else seen).argmin()
     weights = features.square().sum() + (layer.bias is not None)
     delta = seen / weights
     factor = float(_softmax_slope(layer, features, label) @ delta)
@@ -197,10 +195,6 @@ def _residual_of(
     made = grad(score)(values)
     wrong = math.fsum(float((made[name] - g).square().sum()) for name, g in gradients.items())
     return math.sqrt(wrong / math.fsum(float(g.square().sum()) for g in gradients.values()))
-
-
-def _bias_name(layer: Affine) -> str:
-    return f"{layer.name}.bias" if layer.name else "bias"
 
 
 def _scaled(

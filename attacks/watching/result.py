@@ -42,14 +42,13 @@ class Check:
     @classmethod
     def not_as_traced(cls, name: str, mismatch: str) -> Self:
         """Of a run that did another thing than its trace, which fails whatever is asked of it."""
-        return cls(
-            name=name,
-            passed=False,
-            p=None,
-            tests=1,
-            words=f"Not what was traced: {mismatch}.",
-            as_traced=False,
-        )
+        words = f"Not what was traced: {mismatch}."
+        return cls(name=name, passed=False, p=None, tests=1, words=words, as_traced=False)
+
+    @classmethod
+    def exact(cls, name: str, words: str, *, tests: int, passed: bool = True) -> Self:
+        """Of comparisons in which nothing is left to chance."""
+        return cls(name=name, passed=passed, p=None, tests=tests, words=words)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
