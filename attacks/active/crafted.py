@@ -38,8 +38,6 @@ from ..problem.prior import build_box
 from .tiles import Tiling, tiling_of
 from .trunk import Trunk, trunk_of
 
-__all__ = ["craft", "least_rounds", "why_not_crafted"]
-
 _DIRECTIONS = 3  # side by side; a record that shares its bin in all of them stays hidden
 _SMALL = 1e-2  # scale of what the read layer gives on; the last layer undoes it
 _SURE = 40.0  # logits between bins of a softmax, for the middle half of a bin

@@ -31,8 +31,6 @@ from torch import Tensor, nn
 
 from ..problem.imprint import Imprint
 
-__all__ = ["Tiling", "tiling_of"]
-
 Chain = Sequence[tuple[str, nn.Module]]
 
 _ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus)

@@ -26,8 +26,6 @@ from .sampler import sampler_check
 from .sensitivity import sensitivity_check
 from .values import value_check
 
-__all__ = ["engine_checks"]
-
 
 def engine_checks(
     setting: Setting,

@@ -25,8 +25,6 @@ from ..watching.result import Finding
 from ..watching.watched_run import WatchedRun
 from .schemes import enough_rounds, test_schemes
 
-__all__ = ["DrawnCohort", "cohort_words", "drawn_cohorts", "test_drawn_cohorts"]
-
 _FEWEST_ROUNDS = 40
 _VARIANCE = 25.0  # of an agent's participations, which decides how many rounds are drawn
 _MOST_COINS = 2e4  # agents times rounds of coins, each of which has a stream of its own

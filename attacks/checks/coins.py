@@ -22,10 +22,9 @@ from ...training.step.values import Per
 from ...training.tracing.linear_forms import Contributions
 from ..watching.chances import binomial
 from ..watching.result import Finding
-from ..watching.watched_run import WatchedRound, WatchedRun
+from ..watching.watched_round import WatchedRound
+from ..watching.watched_run import WatchedRun
 from .schemes import exactly
-
-__all__ = ["Coins", "declared_coins", "of_groups", "test_turns"]
 
 Bools = NDArray[np.bool_]
 

@@ -21,8 +21,6 @@ from ..watching.on_host import placed
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["function_check"]
-
 _NAME = "functions"
 
 

@@ -14,8 +14,6 @@ from ...training.tracing.linear_forms import NoiseSources
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["knowledge_check"]
-
 _NAME = "knowledge"
 _NAMED = 4  # agents named in words
 

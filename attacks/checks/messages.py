@@ -12,8 +12,6 @@ import numpy as np
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["message_check"]
-
 _NAME = "messages"
 
 

@@ -21,8 +21,6 @@ from ...training.data.store import Store, blocks
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["record_check"]
-
 _NAME = "records"
 _NAMED = 3  # places of one record in words
 

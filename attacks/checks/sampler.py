@@ -39,8 +39,6 @@ from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohort
 from .coins import declared_coins, of_groups, test_turns
 from .schemes import enough_rounds, test_schemes
 
-__all__ = ["Batches", "sampler_check", "test_batches"]
-
 _NAME = "sampler"
 _VARIANCE = 25.0  # of a record's participations, which decides how many rounds are drawn
 _MOST_DRAWS = 2e7  # records times rounds

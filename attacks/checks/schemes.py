@@ -30,8 +30,6 @@ from ...training.batches.sampler import Sampler
 from ..watching.chances import binomial, chernoff, least
 from ..watching.result import Finding
 
-__all__ = ["enough_rounds", "exactly", "test_schemes"]
-
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -35,8 +35,6 @@ from .neighbours.chosen_records import Chosen, choose_records
 from .neighbours.judge import Judge, Verdict
 from .neighbours.replay import Change, Replay
 
-__all__ = ["sensitivity_check"]
-
 _NAME = "sensitivity"
 _RECORDS = 64
 _MADE = 0.25  # for each pass that changes real records, passes that add made ones

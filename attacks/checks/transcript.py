@@ -43,8 +43,6 @@ from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["transcript_check"]
-
 _NAME = "transcript"
 _DROWNED = 0.01  # rounding, as a share of the noise's deviation, from which on a row is left out
 _MOST_PAIRED = 400  # rows, the first ones, that are looked at in pairs

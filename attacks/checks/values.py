@@ -30,8 +30,6 @@ from ..watching.result import Check
 from ..watching.watched_round import WatchedRound
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["value_check"]
-
 _NAME = "values"
 
 

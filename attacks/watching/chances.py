@@ -20,8 +20,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtr, chdtrc, gammainc
 
-__all__ = ["binomial", "chernoff", "least", "many", "quadratic", "two_sided"]
-
 
 def two_sided(squares: ArrayLike, degrees: ArrayLike) -> NDArray[np.float64]:
     """P of chi-square sums, in either direction.

@@ -16,8 +16,6 @@ from .watched_round import WatchedRound
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["RecordedColumns", "influence"]
-
 _ROUNDING = 64  # units of rounding that adding up a row may lose
 
 

@@ -41,8 +41,6 @@ from .watched_round import WatchedRound
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["Residual", "Residuals"]
-
 _ROUNDING = 64  # units of rounding that adding up a row may lose
 _USUAL = 4  # and that it usually does
 _KINK = 0.1  # of the clip bound: what one record's gradient may jump by in float32

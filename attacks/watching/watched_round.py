@@ -17,8 +17,6 @@ from ...training.engine.transcript import Message
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.round_trace import RoundTrace
 
-__all__ = ["WatchedRound"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WatchedRound:

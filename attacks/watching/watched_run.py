@@ -26,8 +26,6 @@ from .recording import Part
 from .residual_values import Residual, Residuals
 from .watched_round import WatchedRound
 
-__all__ = ["SECONDS_BETWEEN", "Residual", "WatchedRound", "WatchedRun", "chosen_rounds", "watch"]
-
 SECONDS_BETWEEN = 1.0  # for rounds that run without being kept
 
 

@@ -33,8 +33,6 @@ from .planted import Public
 from .points import Point
 from .rows import DISTANCE, HELD_OUT, row_fields, values_of
 
-__all__ = ["PLANTED", "Aim", "Planted", "entry_of", "means", "save_pictures"]
-
 PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
 
 

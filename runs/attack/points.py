@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ...attacks.active.crafted import least_rounds, why_not_crafted
 from ...attacks.interception.hidden import FROM_START
+from ...attacks.interception.names import Scenario, scenarios_of
 from ...attacks.interception.replay import Trial, check_deviation
-from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.scoring.columns import with_columns
 from ...privacy.adversary import ACTIVE_NEIGHBOUR, parse_adversary
 from ...privacy.errors import InputError
@@ -26,8 +26,6 @@ from ..folder import folder as run_folder
 from ..folder.rounds_kept import snapshot_round
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
-
-__all__ = ["Point", "check_attack", "check_attackable", "points_of", "trial_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

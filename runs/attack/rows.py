@@ -18,8 +18,6 @@ from ...attacks.scoring.evaluation import Row
 from ...training.data.dataset import Dataset, TableColumn
 from ..evidence.schema import ColumnScore
 
-__all__ = ["DISTANCE", "HELD_OUT", "row_fields", "score_columns", "values_of", "whole_rows"]
-
 HELD_OUT = (
     "records of the table that were held out, planted as the victim's batch of re-enacted rounds; "
     "nobody says that they are public, so that no value of them is kept ([data] test names public "

@@ -25,8 +25,6 @@ from ..run_file.run_file import ForeignFolder, RunFile, load_run_file
 from ..stop import Stop, naming
 from .attack import Progress, attack_as_asked, attack_run
 
-__all__ = ["AttackedCombination", "attack_sweep", "attack_sweep_rows", "contradictions"]
-
 
 class AttackedCombination(Described):
     """One combination of swept values, and its attack or why there is none."""

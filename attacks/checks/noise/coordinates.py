@@ -19,8 +19,6 @@ from scipy.special import erf
 from ...watching.chances import binomial, two_sided
 from ...watching.result import Finding
 
-__all__ = ["note_coordinates"]
-
 _WITHIN = (0.05, 0.5, 1.0, 1.5, 2.0, 3.0)
 _ROWS_AT_ONCE = 64
 _FEW = 8  # coordinates of which no lag and no count says anything

@@ -50,8 +50,6 @@ from .shape import note_shape
 from .subsets import note_means, note_pairs_of_coordinates, note_span, note_subsets
 from .values import note_values
 
-__all__ = ["residual_check"]
-
 _NAME = "residuals"
 
 

@@ -23,8 +23,6 @@ from scipy.special import erfc, log1p, ndtr, ndtri
 from ...watching.chances import binomial
 from ...watching.result import Finding
 
-__all__ = ["note_shape"]
-
 _QUANTILES = np.arange(1, 64) / 64.0
 _BEYOND = np.arange(0.5, 6.01, 0.5)
 _FEW = 64  # values of which no shape is asked

@@ -39,8 +39,6 @@ from ...watching.result import Check, Finding
 from .shape import note_shape
 from .values import note_values
 
-__all__ = ["stream_check"]
-
 _NAME = "streams"
 _WIDTH = 64  # numbers of a source that are drawn
 _SECONDS = 2.0  # that the bare run may take

@@ -29,8 +29,6 @@ from ...watching.recording import Part
 from ...watching.result import Finding
 from .pools import Pool
 
-__all__ = ["note_means", "note_pairs_of_coordinates", "note_span", "note_subsets"]
-
 _STRIDES = 64
 _BEYOND = (0.1, 0.01, 0.001)
 _MOST_PAIRED = 1024  # coordinates whose pairs are looked at

@@ -26,8 +26,6 @@ from ...watching.chances import many
 from ...watching.recording import Part
 from ...watching.result import Finding
 
-__all__ = ["note_values"]
-
 _BITS = {np.dtype(np.float32): 24, np.dtype(np.float64): 53}
 _LARGEST = 256  # numbers among which a bound would show
 _MOST_VALUES = 600_000  # of which rows are left out beyond

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ....privacy.errors import InputError, InputTypeError
-from ..prior.tensor_file import TensorFile
+from ....training.engine.tensor_file import TensorFile
 
 _KEY = re.compile(r"(?:(\d+)\.)?(gradient|parameter)\.(.+)", re.DOTALL)
 _NAMED = 4

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from ....privacy.errors import InputError
 
-__all__ = ["OPTIONS", "BatchOption"]
-
 
 class BatchOption(NamedTuple):
     """One thing that can be said; with a `metavar` it is several numbers, separated by commas."""

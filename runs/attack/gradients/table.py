@@ -17,8 +17,6 @@ from ....training.data.tables.columns import Declared, declared
 from ....training.data.tables.load import columns_of
 from ..rows import score_columns, values_of, whole_rows
 
-__all__ = ["GradientTable", "read_columns"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientTable:

@@ -8,8 +8,6 @@ from ....attacks.exact.stages import count_proven
 from ...numbers import figure
 from .schema import GradientAttack, TokensFound, TruthScores
 
-__all__ = ["conclusion", "summary_lines"]
-
 _EXPLAINED = 0.01
 """Relative residual without noise below which a candidate explains the gradient."""
 
