@@ -181,7 +181,7 @@ def reconstruct(
             problem = replace(problem, labels=likeliest(problem))
         guided = denoiser is not None and observation.records == 1 and observation.is_noisy
         if weighed is not None and (
-            not (preset.searches or guided) or _is_hopeless(problem, candidates, generator)
+            not (preset.searches or guided) or is_hopeless(problem, candidates, _again(generator))
         ):
             return _of_posterior(problem, weighed, dtype=observation.gradient.dtype)
         if guided and denoiser is not None:
@@ -234,21 +234,9 @@ def _weighed(
     return weigh(seen, problem.model, candidates, classes=problem.classes, generator=generator)
 
 
-def _is_hopeless(
-    problem: Problem, candidates: Candidates | None, generator: torch.Generator
-) -> bool:
-    """Whether what a search finds would be rejected, whatever it is."""
-    seen, prior = problem.observation, problem.prior_image
-    if prior is None or candidates is None or not seen.is_noisy:
-        return False
-    return is_hopeless(
-        seen,
-        problem.model,
-        candidates=candidates,
-        prior_image=problem.box.inputs(prior),
-        classes=problem.classes,
-        generator=torch.Generator().manual_seed(generator.initial_seed()),
-    )
+def _again(generator: torch.Generator) -> torch.Generator:
+    """A source of draws by the same seed, which leaves the first one as it is."""
+    return torch.Generator().manual_seed(generator.initial_seed())
 
 
 def _searched(problem: Problem, *, generator: torch.Generator, exact: bool) -> Found:
@@ -287,8 +275,7 @@ def _of_drift(
     found, share = None, 0.0
     if problem.preset.searches:
         found = way(problem)
-        lots = torch.Generator().manual_seed(generator.initial_seed())
-        share = rehearsed_share(problem, candidates, lots, way=way)
+        share = rehearsed_share(problem, candidates, _again(generator), way=way)
     labels = found.labels if found is not None else read_labels(problem).labels
     pixels = prior.expand(records, *prior.shape)
     if found is not None and share > 0:
