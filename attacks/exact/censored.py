@@ -29,6 +29,7 @@ from ..problem.problem import Problem
 from .censored_system import ROUNDING, Solved, System, Top, bounded, search, smooth
 from .rgap_layers import Activation, Affine, Layer, Reshape, read_chain
 from .rgap_record import weight_gradient
+from .separation.first_linear import parameter_name
 
 _UNKNOWNS = 4096  # of one layer: a dense matrix of 128 MiB and some seconds
 _SMALLEST = 1e-36  # below, float32 has no digits left
@@ -170,7 +171,7 @@ def _features(
     better than any row.
     """
     weight = weight_gradient(layer, gradients)
-    delta = gradients[f"{layer.name}.bias" if layer.name else "bias"]
+    delta = gradients[parameter_name(layer.name or "", "bias")]
     rows = delta.abs() > 1e-25
     if not bool(rows.any()):
         return None
