@@ -38,6 +38,10 @@ def test_a_stage_is_the_same_to_whoever_tells_of_it(stage: str) -> None:
     assert stays(stage) is proven
 
 
+def test_an_average_under_noise_proves_nothing() -> None:
+    assert [name for name, proves in PROVES.items() if proves is Proof.NOTHING] == ["first layer"]
+
+
 @pytest.mark.parametrize("stage", PROVES)
 def test_a_stage_is_documented(stage: str) -> None:
     rows = (DOCS / "attacks.md").read_text().splitlines()
