@@ -108,14 +108,15 @@ def _golden(path: Path) -> Case:
     table, file = tomllib.loads(path.read_text(encoding="utf-8")), path.name
     trust = ("--trust-code",) if "own.py" in path.read_text(encoding="utf-8") else ()
     looks = tuple((n, (n, "run", "--json", *trust)) for n in ("attack", "audit") if n in table)
-    text = "-text" if looks else ""  # whether what is printed is kept, or the exit code alone
+    text = "-text" if looks else ""  # whether what check prints is kept, or the exit code alone
+    page = (("markdown-text", ("report", "run", "--format", "md", *trust)),) if looks else ()
     commands: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("plan", ("plan", file, "--json")),
         ("plan-text", ("plan", file)),
         ("train-text", ("train", file, "--out", "run")),
         *looks,
         ("report", ("report", "run", "--format", "json", *trust)),
-        (f"markdown{text}", ("report", "run", "--format", "md", *trust)),
+        *page,
         (f"check{text}", ("check", "run", "--policy", "policy.toml", *trust)),
     )
     beside = [one for one in sorted(path.parent.iterdir()) if one.suffix in {".csv", ".py"}]
