@@ -52,7 +52,7 @@ TRACKING = Algorithm(
 
 
 class Pushed(NamedTuple):
-    """Push-sum numerators, push-sum weights, and the running mean of noisy gradients."""
+    """Models, and the running mean of noisy gradients."""
 
     x: Agents
     v: Agents

@@ -31,7 +31,7 @@ OTHER_WRITERS = {
     *("commands/prepare/new.py", "commands/read/compare.py", "commands/read/table.py"),
     *("reports/document/junit.py", "reports/reproduced/reproduce.py"),
     *("runs/audit/trail.py", "runs/recorder/record.py", "runs/sweep/one_run.py"),
-    *("runs/folder/signature.py", "runs/sweep/sweep.py"),
+    *("runs/folder/launch.py", "runs/folder/signature.py", "runs/sweep/sweep.py"),
 }
 WRITES = re.compile(
     r"open\((?:[^()]*, )?\"[wxa]b?\"(?!.*opener=)|\.write_(text|bytes)\(|\.mkdir\(|makedirs\("
