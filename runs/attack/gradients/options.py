@@ -34,12 +34,12 @@ class BatchOption(NamedTuple):
                 raise InputError(f"{name}={text!r} must be true or false")
             return text.lower() == "true"
         try:
-            values = tuple(self.kind(part.strip()) for part in text.split(","))
+            values = [self.kind(part.strip()) for part in text.split(",")]
         except ValueError as error:
             what = "whole numbers" if self.kind is int else "numbers"
             raise InputError(f"{name}={text!r} must be {what} separated by commas") from error
         if self.metavar:
-            return values
+            return tuple(values)
         if len(values) > 1:
             raise InputError(f"{name}={text!r} must be one number")
         return values[0]
