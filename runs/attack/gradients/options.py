@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ....privacy.errors import InputError
-
 
 class BatchOption(NamedTuple):
     """One thing that can be said; with a `metavar` it is several numbers, separated by commas."""
@@ -29,6 +27,8 @@ class BatchOption(NamedTuple):
             >>> OPTIONS["mean"].read("0.5, -1", "mean")
             (0.5, -1.0)
         """
+        from ....privacy.errors import InputError  # the command line starts without numpy
+
         if self.kind is bool:
             if text.lower() not in ("true", "false"):
                 raise InputError(f"{name}={text!r} must be true or false")
