@@ -236,12 +236,10 @@ class _Asked:
         rates = not any(_is_in_turn(one) for one in first.releases)
         agent = self.statement.unit is Unit.AGENT
         drawn = None if self.subject.drawn is None else self.subject.drawn[first.victim]
-        if not agent and any(not _bounds(one, drawn) for one in first.releases):
+        if not agent and any(not _bounds(one.drawn, drawn) for one in first.releases):
             because = "batches are charged as if they were drawn in another way"
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
-        # Batches of another size than Poisson ones have the rate of the agent that holds fewest.
-        at = next((one.sampling_rate for one in first.releases if one.drawn), second.sampling_rate)
-        charged = {second.sampling_rate: at}
+        charged = _rate_of_fewest(first.releases, second.sampling_rate)
         ours = _ours(first, self.noise, rates=rates)
         every = [moves]
         if isinstance(self.subject.graph, ScheduledGraph):
@@ -261,13 +259,25 @@ class _Asked:
         return verdict, square, because
 
 
-def _bounds(charged: Release, drawn: Drawing | None) -> bool:
+def _bounds(charged: Drawing | None, drawn: Drawing | None) -> bool:
     """Whether batches are charged as an agent draws them, or as one of several that bound it."""
-    if charged.drawn is None or drawn is None:
-        return charged.drawn is drawn
-    at = charged.drawn
-    rare = at.scheme is not Scheme.TRUNCATED and charged.sampling_rate < at.rate * (1.0 - _AGREES)
-    return drawn.together(at) == at and not rare
+    if charged is None or drawn is None:
+        return charged is drawn
+    return drawn.together(charged) == charged
+
+
+def _rate_of_fewest(releases: Sequence[Release], rate: float) -> dict[float, float]:
+    """The run's rate as that of the agent with fewest records, at which batches are charged.
+
+    Nothing where another rate is charged than that of the drawing, or truncated batches, which are
+    drawn at the run's own.
+    """
+    for one in releases:
+        at = one.drawn
+        if at is not None and not at.of_agents and at.scheme is not Scheme.TRUNCATED:
+            stated = math.isclose(one.sampling_rate, at.rate, rel_tol=_AGREES)
+            return {rate: one.sampling_rate} if stated else {}
+    return {}
 
 
 def _is_shared(moves: Moves, first: JointSensitivity, noise: float) -> bool:

@@ -258,6 +258,19 @@ def test_another_pair_that_is_told_more_and_another_rate_are_found() -> None:
             {"drawn": None},
             "drawn in another way",
         ),
+        (
+            "dp-dpsgd",
+            {"sampling": "fixed", "records": 100, "adjacency": "zero-out"},
+            {"sampling_rate": 0.05},
+            "at sampling rate 0.1",
+        ),
+        (
+            "dp-dpsgd",
+            {"largest_batch": 20, "records": 100, "adjacency": "zero-out"},
+            {"sampling_rate": 0.05},
+            "at sampling rate 0.1",
+        ),
+        ("dp-dpsgd", {}, {"sampling_rate": 0.05}, "at sampling rate 0.1"),
     ],
 )
 def test_what_is_charged_must_be_what_is_drawn(
