@@ -31,7 +31,7 @@ from ..privacy import guarantee
 from ..privacy.bounded import read_bounded
 from ..privacy.durable import write_durably
 from ..privacy.errors import InputError
-from ..privacy.formats.json_text import check_number
+from ..privacy.formats.json_text import check_counts
 
 __all__ = [
     "LARGEST_OBJECT",
@@ -148,7 +148,7 @@ class Described(BaseModel):
             ValueError: it is none, in the sentence of `refusal`.
         """
         try:
-            check_number(text, most=_MOST_LISTS)
+            check_counts(text, most=_MOST_LISTS)
         except InputError as error:
             raise InputError(refusal("its root", str(error))) from error
         try:

@@ -4,26 +4,21 @@ Where a change is meant, `python benchmarks/compare_trees.py --write` writes the
 difference belongs to the commit that makes it.
 """
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.benchmark_scripts import NEEDED, benchmark
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests/golden"
-BENCHMARKS = ROOT / "benchmarks"
 CASES = sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != "policy")
-pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="needs the checkout's files")
+pytestmark = NEEDED
 
 
 @pytest.fixture(scope="session")
 def compare_trees():
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        import compare_trees
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-    return compare_trees
+    return benchmark("compare_trees")
 
 
 @pytest.fixture(scope="session")

@@ -1,24 +1,16 @@
 """The code may get smaller: no count of `make size` passes its limit in pyproject.toml."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-BENCHMARKS = ROOT / "benchmarks"
-pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="needs the checkout's files")
+from tests.benchmark_scripts import NEEDED, benchmark
+
+pytestmark = NEEDED
 REMEDY = "take as much away, or raise the limit in a commit of its own that says why"
 
 
 @pytest.fixture(scope="module")
 def size():
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        import size
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-    return size
+    return benchmark("size")
 
 
 def test_lines_files_and_rooms_are_within_their_limits(size):

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from ..bounded import read_bounded
 from ..errors import InputError
 
-__all__ = ["check_number", "parse_json", "read_json"]
+__all__ = ["check_counts", "parse_json", "read_json"]
 
 _MOST_DIGITS = 308  # of an integer: a float holds it
 _MOST_LISTS = 1 << 21  # and objects; links of a graph are lists
@@ -42,7 +42,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text))
-        check_number(text)
+        check_counts(text)
         found = json.loads(
             text,
             object_pairs_hook=_once,
@@ -63,7 +63,7 @@ def parse_json(text: str | bytes) -> Any:
     return found
 
 
-def check_number(text: str | bytes, *, most: int = _MOST_LISTS) -> None:
+def check_counts(text: str | bytes, *, most: int = _MOST_LISTS) -> None:
     """Refuse a JSON text of millions of lists, objects and texts, before it is parsed.
 
     Args:

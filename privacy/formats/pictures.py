@@ -19,10 +19,8 @@ __all__ = ["opened_picture"]
 _FORMATS = ("PNG", "JPEG", "BMP")
 _MOST_PIXELS = 1 << 22  # of a record; 2048 x 2048
 _LARGEST = 64 << 20  # bytes of a picture
-_SCAN, _MOST_SCANS = (
-    b"\xff\xda",
-    100,
-)  # of a JPEG; each is drawn over all pixels, in 16 bytes or more
+_SCAN = b"\xff\xda"  # where a pass of a JPEG over all its pixels begins
+_MOST_SCANS = 100
 
 
 @contextmanager

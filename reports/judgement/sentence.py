@@ -17,25 +17,6 @@ from ...privacy.plain_text import plain
 from ..cited import KINDS as WRITTEN
 from ..cited import Key
 
-__all__ = [
-    "ACTIONS",
-    "HEADLINES",
-    "KINDS",
-    "NAMES",
-    "NOTES",
-    "PARTS",
-    "STATEMENTS",
-    "WITHOUT_TARGET",
-    "Figure",
-    "Note",
-    "Quote",
-    "Sentence",
-    "Value",
-    "adversary_words",
-    "fill",
-    "text_of",
-]
-
 _TEXT = resources.files("overhear.reports.judgement").joinpath("phrases.toml").read_text("utf-8")
 _TABLES: Mapping[str, Mapping[str, str]] = tomllib.loads(_TEXT)
 HEADLINES, WITHOUT_TARGET = _TABLES["headlines"], _TABLES["without_target"]
