@@ -5,8 +5,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 FLOWER := .venv-flower
 OUT ?= demo-run
-WHEEL_TESTS := $(wildcard tests/test_*.py) tests/interface tests/commands tests/reports/test_*.py \
-	$(addprefix tests/reports/,compare declared document reproduced sweep)
 export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
@@ -96,7 +94,7 @@ gpu: $(READY)
 	$(BIN)/python benchmarks/on_device.py $(GPU_ARGS)
 
 wheel: $(READY)
-	rm -rf build dist
+	rm -rf build/bdist* build/lib build/wheel dist
 	$(BIN)/python -m build --quiet --wheel
 
 # Warnings are errors: a dead link, a missing picture, a page that no other leads to.
@@ -111,16 +109,10 @@ pictures: demo
 docs-links: $(READY)
 	$(BIN)/sphinx-build -q -b linkcheck -D nb_execution_mode=off -d build/docs/doctrees-links docs build/docs/links
 
-# The checkout's packages are swapped for the wheel's, and back; the tests run away from the checkout.
-# A wheel can lack a module, a template, a table or a type marker: every module is imported by the
-# doctests, and every command and template runs in the tests of commands and of the rooms of reports
-# that have templates. What is judged and drawn is Python, which the doctests import.
+# The unpacked wheel comes before the checkout on the path; the tests are those of tests/wheel.py.
 test-wheel: wheel
-	rm -rf build/wheel-tests && mkdir -p build/wheel-tests
-	cp -r tests pyproject.toml build/wheel-tests/
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
-	cd build/wheel-tests && ../../$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow" $(WHEEL_TESTS) $(PYTEST_ARGS); status=$$?; \
-	cd ../.. && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . ; exit $$status
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/wheel dist/*.whl
+	PYTHONPATH=build/wheel:. $(BIN)/python -m pytest -q tests/wheel.py $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) $(FLOWER) build dist *.egg-info demo-run
