@@ -14,7 +14,8 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
 	@echo "make test        the tests that are not slow, in at most four minutes on two cores"
-	@echo "make test-all    every test"
+	@echo "make test-all    every test, quick and slow, in one session"
+	@echo "make test-seconds writes what the tests of the last test-all took to tests/seconds.txt"
 	@echo "make test-flower the tests that need Flower, in an environment of their own"
 	@echo "make lint        ruff, mypy, pyright"
 	@echo "make size        how large the code is, beside its limits and goals"
@@ -22,7 +23,7 @@ help:
 	@echo "make docs        the documentation as a site, in build/docs/html"
 	@echo "make pictures    runs the demo, and draws the pictures of README and docs/ from it"
 	@echo "make docs-links  whether links to other sites are alive; needs a network"
-	@echo "make test-wheel  the test suite against the built wheel"
+	@echo "make test-wheel  what a wheel may lack: files, modules, commands, a short demo"
 	@echo "make bench       the benchmarks"
 	@echo "make gpu         on a machine with a CUDA device: its tests, the demo and benchmarks on it"
 
@@ -53,11 +54,13 @@ test-slow: $(READY)
 	@$(MAKE) --silent page-checkers >/dev/null 2>&1 || echo "no npm here: pages are not held to axe-core and the validator"
 	$(BIN)/python -m pytest -n 2 --dist loadscope -q -m slow $(PYTEST_ARGS)
 
-test-all: test test-slow
-
-# Which tests take longer than a quick one may: tests/seconds.txt, measured again.
-test-seconds: $(READY)
+# One session collects once, and leaves what each test took for `make test-seconds`.
+test-all: $(READY)
+	@$(MAKE) --silent page-checkers >/dev/null 2>&1 || echo "no npm here: pages are not held to axe-core and the validator"
 	$(BIN)/python -m pytest -n 2 --dist loadscope -q --junitxml build/seconds.xml $(PYTEST_ARGS)
+
+# Which tests take longer than a quick one may: tests/seconds.txt, by what they took in `make test-all`.
+test-seconds:
 	$(BIN)/python tests/seconds.py build/seconds.xml
 
 # Flower brings other versions of typer and rich than the command line is tested with.

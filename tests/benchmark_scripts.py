@@ -1,14 +1,11 @@
-"""The scripts of benchmarks/, which stand beside the tests in a checkout alone."""
+"""The scripts of benchmarks/."""
 
 import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NEEDED = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="benchmarks/ is not beside the tests")
 
 
 def benchmark(name: str) -> ModuleType:

@@ -64,8 +64,6 @@ SLOW = {
     "which-algorithm",
 }
 
-pytestmark = pytest.mark.skipif(not PAGES, reason="docs/ is not here: not a checkout")
-
 
 class Block(NamedTuple):
     """A fenced block: what it is, what it holds, and the line on which it starts."""

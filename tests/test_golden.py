@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmark_scripts import NEEDED, benchmark
+from tests.benchmark_scripts import benchmark
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "tests/golden"
 CASES = sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != "policy")
-pytestmark = NEEDED
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,9 @@ from overhear.runs.folder.rounds_kept import forget_states
 from overhear.training.engine.round_files import round_files, round_name
 from overhear.training.engine.transcript import Transcript
 from tests.hostile_files import HOSTILE, READERS, Reader, mutated
-from tests.test_architecture import CHECKOUT, ORDER, ROOT, modules
+from tests.test_architecture import ORDER, ROOT, modules
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.skipif(not CHECKOUT, reason="needs the checkout's files"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def outcome(reader: Reader, held: bytes, folder: Path) -> str:

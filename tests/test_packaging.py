@@ -15,9 +15,6 @@ from packaging.version import Version
 import overhear
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "CITATION.cff").is_file(), reason="needs the checkout's files"
-)
 
 
 def settings() -> dict[str, Any]:

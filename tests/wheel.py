@@ -113,7 +113,8 @@ def test_a_report_is_written_again_and_checked_against_a_policy(folder, tmp_path
 
 def test_pages_of_several_runs_are_written(folder, tmp_path) -> None:
     page = tmp_path / "compare.html"
-    assert cli.main(["compare", str(folder), str(folder), "--format", "html", "--out", str(page)]) == 0
+    twice = ["compare", str(folder), str(folder)]
+    assert cli.main([*twice, "--format", "html", "--out", str(page)]) == 0
     assert "</html>" in page.read_text(encoding="utf-8")
 
 

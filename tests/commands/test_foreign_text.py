@@ -21,7 +21,6 @@ from overhear.runs.errors import sentence
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.runs.stop import tell
 from tests.conftest import RUN_FILE, typed
-from tests.test_architecture import CHECKOUT
 from tests.test_hostile_files import files_with
 
 EVIL = "a\x1b[2J\x9b1m\u202eb\nerror: c\r\x07"
@@ -146,7 +145,6 @@ PRINTERS = {
 }
 
 
-@pytest.mark.skipif(not CHECKOUT, reason="needs the checkout's files")
 def test_nothing_is_printed_elsewhere() -> None:
     prints = r"\bprint|sys\.std(?:out|err)\.write|typer\.echo|\bConsole|traceback\.print_exc\w*"
     found = files_with(rf"(?<![.\"'])(?<!class )(?:{prints}|\bEnvironment)\(.+")

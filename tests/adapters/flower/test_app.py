@@ -17,12 +17,7 @@ pytest.importorskip("flwr", reason=NEEDED, exc_type=ImportError)
 pytest.importorskip("ray", reason=NEEDED, exc_type=ImportError)
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (ROOT / "examples/flower").is_dir(), reason="needs the checkout's files"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 
 def simulated(folder, *more):

@@ -10,9 +10,7 @@ from overhear.training.algorithms import ALGORITHMS
 from tests.attacks.planted.audits import Caught
 from tests.attacks.planted.catalogue import CATALOGUE, GROUPS, of_origin
 from tests.attacks.planted.planted import Origin
-from tests.benchmark_scripts import NEEDED, benchmark
-
-pytestmark = NEEDED
+from tests.benchmark_scripts import benchmark
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[3] / "docs" / "results.md"
-pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here: not a checkout")
 
 
 def rows(*cells: str) -> list[list[str]]:

@@ -12,7 +12,6 @@ KILLS = Path(__file__).resolve().parents[3] / "benchmarks" / "kills.py"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not KILLS.is_file(), reason="benchmarks/ is not beside the tests")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_every_release_of_a_killed_run_is_accounted_for():
     # In a process of its own with one thread: it forks.

@@ -146,7 +146,6 @@ def test_ten_classes_have_the_auroc_of_each_against_the_rest(tmp_path):
     assert summary.adversaries == planned
 
 
-@pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples/ is not beside the tests")
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_can_be_planned(name):
     found = make_plan(load_run_file(EXAMPLES / f"{name}-digits.toml"))

@@ -107,7 +107,6 @@ def test_folders_that_are_missing_are_their_users_alone_and_others_stay(tmp_path
     ]
 
 
-@pytest.mark.skipif(not (ROOT / "privacy").is_dir(), reason="needs the checkout's files")
 def test_no_other_file_opens_what_a_run_writes():
     parts = ("privacy", "training", "attacks", "runs", "reports", "commands", "adapters")
     found = {

@@ -88,7 +88,6 @@ def test_a_seeded_run_that_was_cut_off_ends_with_the_same_models_bit_for_bit(run
     assert lines[0] == lines[1]
 
 
-@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="needs the examples")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[] if n == "dm-hsgd" else [pytest.mark.slow]) for n in ALGORITHMS],
@@ -161,7 +160,6 @@ def test_what_a_target_affords_is_the_planned_number_of_releases(run_file, after
     assert affordable_round(session, [*released, *range(5, 11)], after=after) == after
 
 
-@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="needs the examples")
 def test_where_rounds_differ_none_is_repeated_within_a_target(tmp_path):
     few = ["training.rounds=6", "intercept.rounds=[]", "attack.rounds=[]", "privacy.epsilon=4"]
     config = load_run_file(ROOT / "examples/dyn-d2p-digits.toml", few)

@@ -24,7 +24,6 @@ from tests.real_data import root_with
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples"
 RUN_FILES = sorted(set(EXAMPLES.glob("*.toml")) - {EXAMPLES / "policy.toml"})
-pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples/ is not beside the tests")
 
 ROUNDS = 20
 SHORT = [f"training.rounds={ROUNDS}", "intercept.rounds=[]", "attack.rounds=[]"]

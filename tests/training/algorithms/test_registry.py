@@ -248,7 +248,6 @@ sampling_rate = 0.1
 """
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="needs the checkout's docs")
 def test_an_algorithm_is_added_by_one_file_and_one_line(tmp_path):
     for part in PARTS:
         shutil.copytree(ROOT / part, tmp_path / "overhear" / part)  # with what is compiled already
