@@ -1,13 +1,14 @@
 """Which tests take long: `python tests/seconds.py REPORT.xml ...` writes seconds.txt.
 
 The reports are those of pytest's --junitxml. A test that took more than `MOST` seconds is slow: it
-runs in `make test-slow` and not in `make test`. `make test-seconds` measures all tests again.
+runs in `make test-slow` and not in `make test`. `make test-seconds` reads what `test-all` left.
 """
 
 from __future__ import annotations
 
 import sys
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,14 +46,16 @@ def measured(reports: Iterable[Path]) -> dict[str, float]:
 
 
 def main(reports: list[str]) -> None:
-    """Write the tests that took longer, with their seconds, in the order of their names."""
-    lines = [
-        f"{seconds:.1f} {name}\n"
-        for name, seconds in sorted(measured(map(Path, reports)).items())
-        if seconds > MOST
-    ]
+    """Write the tests that took longer, in the order of their names; print the costliest files."""
+    found = measured(map(Path, reports))
+    lines = [f"{took:.1f} {name}\n" for name, took in sorted(found.items()) if took > MOST]
     FILE.write_text("".join(lines), encoding="utf-8")
-    print(f"{len(lines)} tests take more than {MOST} seconds")
+    files: Counter[str] = Counter()
+    for name, took in found.items():
+        files[name.partition("::")[0]] += took
+    for file, took in files.most_common(30):
+        print(f"{took:8.1f} s {file}")
+    print(f"{len(lines)} of {len(found)} tests take over {MOST} s; all {files.total():.0f} s")
 
 
 if __name__ == "__main__":

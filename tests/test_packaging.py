@@ -199,13 +199,3 @@ def test_the_environment_of_flower_has_one_torch_and_a_flwr_that_the_extra_takes
     names = {re.split(r"[<>=\[]", one)[0].lower() for one in project["dependencies"]}
     assert {*names, "flwr", "ray", "pytest"} <= flowers.keys()
     assert "constraint constraints-flower.txt" in (ROOT / "Makefile").read_text(encoding="utf-8")
-
-
-def test_each_template_and_table_is_in_the_package() -> None:
-    from overhear.commands.prepare.new import What, template
-
-    data = settings()["tool"]["setuptools"]["package-data"]
-    assert data["overhear.commands"] == ["templates/*"]
-    assert data["overhear.reports.judgement"] == ["*.toml"]  # phrases
-    assert data["overhear.reports.reproductions"] == ["*.toml"]
-    assert len({template(what) for what in What}) == len(What)

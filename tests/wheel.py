@@ -109,17 +109,3 @@ def test_a_report_is_written_again_and_checked_against_a_policy(folder, tmp_path
     assert cli.main(["report", str(folder)]) == 0
     assert cli.main(["new", "policy", str(tmp_path / "policy.toml")]) == 0
     assert cli.main(["check", str(folder), "--policy", str(tmp_path / "policy.toml")]) in (0, 3, 5)
-
-
-def test_pages_of_several_runs_are_written(folder, tmp_path) -> None:
-    page = tmp_path / "compare.html"
-    twice = ["compare", str(folder), str(folder)]
-    assert cli.main([*twice, "--format", "html", "--out", str(page)]) == 0
-    assert "</html>" in page.read_text(encoding="utf-8")
-
-
-def test_every_table_of_a_paper_is_listed(capsys) -> None:
-    assert cli.main(["reproduce", "--list"]) == 0
-    listed = capsys.readouterr().out
-    for path in (ROOT / "reports/reproductions").glob("*.toml"):
-        assert path.stem.replace("_", "-") in listed

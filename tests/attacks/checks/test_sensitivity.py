@@ -19,7 +19,7 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import build_graph, ring, star
 from overhear.training.step.handles import Agents
 from tests.attacks.checks.sensitivity_faults import FAULTS
-from tests.attacks.checks.watched import PRIVATE, a_run, a_setting, sound_run
+from tests.attacks.checks.watched import IN_A_PRECISION, a_run, a_setting, sound_run
 from tests.training.contract import bound_to
 
 
@@ -28,8 +28,7 @@ def checked(run, *, records=15, seed=1):
 
 
 @pytest.mark.some_quick(4)
-@pytest.mark.parametrize(("name", "form"), PRIVATE)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize(("name", "form", "dtype"), IN_A_PRECISION)
 def test_a_sound_run_passes(name, form, dtype):
     found = checked(a_run(name, form=form, dtype=dtype))
     assert found.passed, found.words

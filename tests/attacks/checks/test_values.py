@@ -1,7 +1,6 @@
 """What counts as known is formed again, and what is not as its trace says is named."""
 
 import pytest
-import torch
 
 from overhear.attacks.checks.values import value_check
 from overhear.attacks.watching.watched_run import watch
@@ -10,13 +9,12 @@ from overhear.training.engine.public_values import PublicValues
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.step.values import Agents
 from tests.attacks.checks.sensitivity_faults import FAULTS
-from tests.attacks.checks.watched import PRIVATE, a_run
+from tests.attacks.checks.watched import IN_A_PRECISION, a_run
 from tests.training.engine.test_public_values import engine, first, init, late
 
 
 @pytest.mark.some_quick(8)
-@pytest.mark.parametrize(("name", "form"), PRIVATE)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize(("name", "form", "dtype"), IN_A_PRECISION)
 def test_a_sound_run_passes(name, form, dtype):
     found = value_check(a_run(name, form=form, dtype=dtype))
     assert found.passed, found.words

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
@@ -23,6 +24,11 @@ PRIVATE = [
     for name, of in ALGORITHMS.items()
     if of.private
     for form in (Form if name in TWO_FORMS else [Form.REPAIRED])
+]
+
+# Every algorithm once, in single and double precision in turn.
+IN_A_PRECISION = [
+    pytest.param(*of, (torch.float64, torch.float32)[i % 2]) for i, of in enumerate(PRIVATE)
 ]
 
 

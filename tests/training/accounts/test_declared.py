@@ -11,7 +11,7 @@ import pytest
 
 from overhear.privacy.guarantee import Statement, Status
 from overhear.privacy.releases.log import read_log
-from overhear.training import ALGORITHMS, Form, bind, build_graph
+from overhear.training import ALGORITHMS, bind, build_graph
 from overhear.training.accounts.declared import account_of_releases
 from overhear.training.algorithms.dp_fedavg import LocalData
 from overhear.training.exposure.guarantees import run_epsilon
@@ -92,8 +92,9 @@ def log_of(path: Path, traces) -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", [Form.REPAIRED, Form.PUBLISHED])
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize(
+    ("name", "form"), [(name, form) for name, of in ALGORITHMS.items() for form in of.forms]
+)
 def test_a_log_of_what_an_algorithm_sends_costs_what_its_trace_costs(tmp_path, name, form):
     known = ALGORITHMS[name]
     graph = build_graph("ring", AGENTS)

@@ -7,15 +7,24 @@ of other shapes round otherwise, so gradients on links agree to 1e-12 there, and
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
 from overhear.training.engine.ranks import Ranks
-from tests.training.engine.rank_worker import AGENTS, CASES, PATIENCE, ROUNDS, as_tensors, run
+from tests.training.engine.rank_worker import (
+    AGENTS,
+    CASES,
+    PATIENCE,
+    ROUNDS,
+    as_tensors,
+    cases_of,
+    run,
+)
 
-pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them
+pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 HERE = Path(__file__).resolve()
 LIMIT = 150  # seconds for a whole group; a hang shall fail, not hold up the suite
@@ -51,27 +60,27 @@ def together(size: int, folder: Path) -> dict[str, list]:
     return {key: [one[key] for one in found] for key in found[0]} | {"gone": gone}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(2, marks=pytest.mark.distributed),
-        pytest.param(4, marks=[pytest.mark.distributed, pytest.mark.slow]),
-    ],
-)
+@pytest.fixture(scope="module", params=[2, 4])
 def found(request, tmp_path_factory):
     return together(request.param, tmp_path_factory.mktemp(f"ranks-{request.param}"))
 
 
+EVERY_CASE = pytest.mark.parametrize(
+    ("found", "name"),
+    [(size, name) for size in (2, 4) for name in cases_of(size)],
+    indirect=["found"],
+    scope="module",
+)
+
+
 @pytest.fixture(scope="module")
 def alone():
-    """Runs of the same cases in one process, each made once."""
-    made = {}
+    """Engines of the same cases in one process, their ends and messages; each is run once."""
 
+    @cache
     def of(name):
-        if name not in made:
-            engine, heard, whole = run(CASES[name])
-            made[name] = engine.snapshot(), as_tensors(heard), as_tensors(whole)
-        return made[name]
+        engine, heard, whole = run(CASES[name])
+        return engine, engine.snapshot(), as_tensors(heard), as_tensors(whole)
 
     return of
 
@@ -84,19 +93,18 @@ def same(name, found, expected, what):
         assert torch.equal(found, expected), what
 
 
-@pytest.mark.some_cases(30)
-@pytest.mark.parametrize("name", CASES)
+@EVERY_CASE
 def test_every_rank_ends_with_the_bits_of_one_process(found, alone, name):
-    end, _, _ = alone(name)
+    _, end, _, _ = alone(name)
     for rank, held in enumerate(found[name]):
         assert held["end"].keys() == end.keys()
         for field, value in end.items():
             same(name, held["end"][field], value, f"{field} on rank {rank}")
 
 
-@pytest.mark.parametrize("name", CASES)
+@EVERY_CASE
 def test_rank_0_hears_the_whole_messages_of_the_rounds_to_intercept(found, alone, name):
-    _, _, whole = alone(name)
+    _, _, _, whole = alone(name)
     heard = found[name][0]["whole"]
     assert [one[:3] for one in heard] == [one[:3] for one in whole]
     for one, other in zip(heard, whole, strict=True):
@@ -106,9 +114,9 @@ def test_rank_0_hears_the_whole_messages_of_the_rounds_to_intercept(found, alone
     assert not any(held["whole"] for held in found[name][1:])
 
 
-@pytest.mark.parametrize("name", CASES)
+@EVERY_CASE
 def test_the_taps_of_all_ranks_hear_each_row_once_and_every_link(found, alone, name):
-    _, heard, _ = alone(name)
+    _, _, heard, _ = alone(name)
     for number, (at, call, kind, senders, links, rows) in enumerate(heard):
         parts = [held["heard"][number] for held in found[name]]
         assert {part[:3] for part in parts} == {(at, call, kind)}
@@ -123,9 +131,9 @@ def test_the_taps_of_all_ranks_hear_each_row_once_and_every_link(found, alone, n
         assert sorted(crossing) == sorted(map(tuple, links.tolist()))
 
 
-@pytest.mark.parametrize("name", CASES)
+@EVERY_CASE
 def test_a_whole_snapshot_continues_on_every_rank(found, alone, name):
-    engine, _, _ = run(CASES[name])
+    engine, *_ = alone(name)
     engine.restore(found[name][0]["end"], round=ROUNDS)
     engine.advance()
     for held in found[name]:

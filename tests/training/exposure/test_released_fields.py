@@ -5,6 +5,7 @@ import math
 import sys
 from collections import namedtuple
 from dataclasses import replace
+from itertools import cycle
 from typing import NamedTuple
 
 import pytest
@@ -114,13 +115,8 @@ def renamed(algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, init=init, step=step, model=names[algorithm.model], released=released)
 
 
-CASES = [
-    (name, form, pattern)
-    for name, known in ALGORITHMS.items()
-    if known.private
-    for form in known.forms
-    for pattern in ("every", {"cycle": 2})
-]
+FORMS = [(n, form) for n, known in ALGORITHMS.items() if known.private for form in known.forms]
+CASES = [(*of, pattern) for of, pattern in zip(FORMS, cycle(("every", {"cycle": 2})), strict=False)]
 
 
 @pytest.mark.slow
