@@ -44,13 +44,19 @@ def all_checks(name: str):
 
 @pytest.mark.some_quick(1)
 @pytest.mark.parametrize("bug", list(PATCHES))
-def test_its_check_finds_it_and_nothing_is_left_when_it_is_gone(bug):
-    name = SHOWN_ON.get(bug, "dpdl")
+def test_its_check_finds_it(bug):
     with PATCHES[bug].plant():
-        found = all_checks(name)
+        found = all_checks(SHOWN_ON.get(bug, "dpdl"))
     assert not found[FOUND_BY[bug]].passed, found[FOUND_BY[bug]].words
-    after = all_checks(name)
-    assert all(check.passed for check in after.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dpdl", *SHOWN_ON.values()])
+def test_nothing_is_left_of_bugs_that_are_gone(name):
+    for bug in PATCHES.values():
+        with bug.plant():
+            pass
+    assert all(check.passed for check in all_checks(name).values())
 
 
 def test_a_bug_of_the_noise_leaves_the_batches_alone():
