@@ -183,13 +183,10 @@ def round_of(graph: Graph, *, steps: int, **numbers) -> RoundTrace:
     return one
 
 
-def seen(one: RoundTrace, adversary: str, *, agents: int, victim: int = 0) -> float:
-    (found,) = one.sensitivities(parse_adversary(adversary, agents), victim)
-    return found.mu
-
-
 def joint(graph: Graph, adversary: str, *, victim: int = 0, **how) -> float:
-    return seen(round_of(graph, **how), adversary, agents=graph.agents, victim=victim)
+    who = parse_adversary(adversary, graph.agents)
+    (found,) = round_of(graph, **how).sensitivities(who, victim)
+    return found.mu
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4, pytest.param(100, marks=pytest.mark.slow)])
@@ -197,7 +194,8 @@ def joint(graph: Graph, adversary: str, *, victim: int = 0, **how) -> float:
 def test_a_round_is_one_release_for_whoever_reads_links(graph, steps):
     one = round_of(graph, steps=steps)
     for adversary in ("eavesdropper", "neighbour:1", "coalition:1,2"):
-        assert seen(one, adversary, agents=graph.agents) == pytest.approx(1.0, abs=1e-9)
+        (found,) = one.sensitivities(parse_adversary(adversary, graph.agents), 0)
+        assert found.mu == pytest.approx(1.0, abs=1e-9)
 
 
 def test_the_cost_depends_on_neither_batch_size_nor_clip_norm():
