@@ -4,43 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from overhear.reports.judgement.advice import Advice, What, advise
-from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.plan.plan import Plan
 from overhear.runs.run_file.run_file import RunFile
 from overhear.training.exposure.guarantees import run_epsilon
+from tests.reports.judgement.planned import config_of, plan_of
 
-RUN = """
-data.name = "digits"
-data.agents = 4
-model.name = "linear"
-algorithm = {name = "dpdl", form = "repaired"}
-privacy = {epsilon = 2, delta = 1e-5}
-training = {rounds = 16, sampling_rate = 0.1}
-"""
 GIVEN = {"epsilon": None, "noise_multiplier": 3.0}
 ALONE = {"adversary": "single-message"}  # a target that every real adversary passes
 
 
-def config(**changes: dict[str, object]) -> RunFile:
-    tables = tomllib.loads(RUN)
-    for table, keys in changes.items():
-        tables[table] = tables.get(table, {}) | keys
-        tables[table] = {key: value for key, value in tables[table].items() if value is not None}
-    return RunFile.model_validate(tables)
+config = partial(config_of, 16)
 
 
 def advised(run: RunFile) -> dict[What, Advice]:
-    return {entry.what: entry for entry in advise(run, make_plan(run))}
+    return {entry.what: entry for entry in advise(run, plan_of(run))}
 
 
 def test_a_met_target_is_said_with_whoever_comes_closest() -> None:
     run = config()
-    plan = make_plan(run)
+    plan = plan_of(run)
     (only,) = advise(run, plan)
     assert only.what is What.WITHIN
     assert only.epsilon == plan.guarantees[0].epsilon
@@ -57,7 +45,7 @@ def test_a_plan_without_target_says_how_to_set_one() -> None:
 
 def test_whoever_is_over_the_target_is_named_with_the_figure() -> None:
     run = config(privacy=ALONE)
-    plan = make_plan(run)
+    plan = plan_of(run)
     leak = advised(run)[What.LEAK]
     assert leak.epsilon == plan.guarantee("eavesdropper").epsilon
     assert "over the limit of 2." in leak.words
@@ -69,16 +57,16 @@ def test_the_noise_and_the_target_that_are_named_meet_the_target() -> None:
     noise = re.search(r"noise_multiplier = ([\d.]+)", found[What.NOISE].words)
     assert noise is not None
     run = config(privacy={"epsilon": None, "noise_multiplier": float(noise[1])})
-    assert make_plan(run).guarantee("eavesdropper").epsilon <= 2.0
+    assert plan_of(run).guarantee("eavesdropper").epsilon <= 2.0
     assert 'adversary = "eavesdropper"' in found[What.ADVERSARY].words
-    named = make_plan(config())
+    named = plan_of(config())
     assert found[What.ADVERSARY].epsilon == named.guarantee("eavesdropper").epsilon
     assert named.noise_multiplier == pytest.approx(float(noise[1]), rel=1e-3)
 
 
 def test_the_rounds_that_are_named_meet_the_target_and_one_more_does_not() -> None:
     run = config(privacy=ALONE, training={"rounds": 40})
-    plan = make_plan(run)
+    plan = plan_of(run)
     entry = advised(run)[What.ROUNDS]
     said = re.search(r"(\d+) rounds? in place of 40", entry.words)
     assert said is not None
@@ -105,7 +93,7 @@ def test_rounds_that_change_with_their_number_are_not_named() -> None:
 
 def test_a_published_form_is_fixed_by_the_repaired_one_at_the_same_noise() -> None:
     found = advised(config(algorithm={"form": "published"}, privacy=GIVEN))
-    repaired = make_plan(config(privacy=GIVEN)).guarantee("eavesdropper")
+    repaired = plan_of(config(privacy=GIVEN)).guarantee("eavesdropper")
     assert found[What.REPAIR].epsilon == repaired.epsilon
     assert "no limit to how well is proven" in found[What.LEAK].words
     assert "noise-free gradient" in found[What.LEAK].words
@@ -117,11 +105,11 @@ def test_encrypted_links_are_named_with_what_an_outsider_then_learns() -> None:
     short = {"rounds": 4}
     models = {"adversary": "final-models"}
     run = config(algorithm=changes, training=short, privacy=models)
-    plan = make_plan(run)
+    plan = plan_of(run)
     kept = {"epsilon": None, "noise_multiplier": plan.noise_multiplier}
     hidden = config(algorithm=changes, training=short, privacy=kept, graph={"links": "encrypted"})
     found = {entry.what: entry for entry in advise(run, plan)}
-    then = make_plan(hidden).guarantee("eavesdropper").epsilon
+    then = plan_of(hidden).guarantee("eavesdropper").epsilon
     assert found[What.ENCRYPT].epsilon == pytest.approx(then)
     assert then < plan.guarantee("eavesdropper").epsilon
     assert "4 count as one release" in found[What.SKIPPED].words
@@ -136,7 +124,9 @@ def test_an_infinite_figure_names_the_messages_without_noise() -> None:
 
 
 def test_an_algorithm_without_noise_is_sent_to_one_with() -> None:
-    tables = tomllib.loads(RUN) | {"algorithm": {"name": "dsgd"}}
+    tables = json.loads(config().model_dump_json(exclude_unset=True)) | {
+        "algorithm": {"name": "dsgd"}
+    }
     del tables["privacy"]
     found = advised(RunFile.model_validate(tables))
     assert 'name = "dp-dpsgd"' in found[What.ALGORITHM].words
@@ -152,7 +142,7 @@ def test_no_noise_at_all_is_fixed_by_a_target() -> None:
 
 def test_noise_from_a_seed_is_fixed_by_leaving_the_seed_out() -> None:
     found = advised(config(training={"evaluation_noise_seed": 3}))
-    proven = make_plan(config()).guarantees[0].epsilon
+    proven = plan_of(config()).guarantees[0].epsilon
     assert found[What.SEED].epsilon == proven
     assert "evaluation_noise_seed" in found[What.LEAK].words
     assert What.WITHIN not in found
@@ -166,7 +156,7 @@ def test_leaving_the_seed_out_of_an_unproven_run_promises_no_figure() -> None:
 
 
 def test_one_agent_is_no_network_to_be_overheard() -> None:
-    (only,) = advise(run := config(data={"agents": 1}), make_plan(run))
+    (only,) = advise(run := config(data={"agents": 1}), plan_of(run))
     assert only.what is What.WITHIN
     assert "link" not in only.words
     assert "worst off" not in only.words
@@ -179,7 +169,7 @@ def test_a_single_message_alone_is_no_adversary() -> None:
 
 def test_what_takes_long_is_skipped_in_words() -> None:
     run = config(privacy=ALONE)
-    plan = make_plan(run)
+    plan = plan_of(run)
     found = {entry.what: entry for entry in advise(run, plan, slow=True)}
     assert list(found) == [What.LEAK, What.SKIPPED]
     assert "privacy.adversary=eavesdropper" in found[What.SKIPPED].words
@@ -197,7 +187,7 @@ def of_many_kinds(plan: Plan) -> Plan:
 
 def test_advice_is_json() -> None:
     run = config(algorithm={"name": "whisper", "form": None})
-    for entry in advise(run, make_plan(run)):
+    for entry in advise(run, plan_of(run)):
         assert list(entry.to_json()) == ["what", "words", "epsilon"]
         json.dumps(entry.to_json(), allow_nan=False)
 
