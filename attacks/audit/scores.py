@@ -173,7 +173,7 @@ class Scorer:
     ) -> tuple[Array, list[Residue]]:
         total, residues = np.zeros(self._directions.count), list[Residue]()
         own = self._own.get(host, np.arange(self._directions.count))
-        first = _first_block(happened.trace)
+        first = first_block(happened.trace)
         whole = planted.size * planted.part
         # None of the host's own canaries is known, whichever of its batches they are in.
         every = self._of_agent(happened, host, first)
@@ -226,7 +226,7 @@ class Scorer:
         self, happened: HappenedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
     ) -> None:
         """Score every message by itself: what it adds to those before it."""
-        first, sent = _first_block(happened.trace), len(rows.messages)
+        first, sent = first_block(happened.trace), len(rows.messages)
         energy = rows.noise_energy[:sent]
         batches = happened.trace.of_victim(host).values()
         every = rows.adds(self._of_agent(happened, host, first))[:sent]
@@ -329,6 +329,7 @@ def _clipped(rows: Tensor, most: float) -> Tensor:
     return rows * (most / norms).clamp_max(1.0)
 
 
-def _first_block(trace: RoundTrace) -> NDArray[np.bool_]:
+def first_block(trace: RoundTrace) -> NDArray[np.bool_]:
+    """(contributions,) which are to the first block of coordinates."""
     blocks = [np.full(g.size, g.block == 0) for g in trace.groups if isinstance(g, Contributions)]
     return np.concatenate([np.zeros(0, dtype=bool), *blocks])

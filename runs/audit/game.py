@@ -28,10 +28,9 @@ from ...training.tracing.trace import AlgorithmTrace, trace
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
-from .grouped import GroupedGame, group_name
 from .whole_runs import whole_run_game, whole_run_names
 
-__all__ = ["game_of"]
+__all__ = ["game_of", "group_name"]
 
 _LINKED = "eavesdropper"  # the adversary who sees every message, so that each can be scored
 _OTHER_HOST = (
@@ -142,7 +141,7 @@ def game_of(
         together=of_user,
     )
     if over_all is not None:
-        return GroupedGame(single=game, group=over_all), against, ""
+        return replace(game, beside=over_all), against, ""
     if p.records_per_person == 1 or unit is Unit.USER:
         return game, against, ""
     several = [
@@ -166,7 +165,16 @@ def game_of(
     against += several
     named = {group_name(name, p.records_per_person): of for name, of in adversaries.items()}
     group = replace(game, adversaries=named, linked=None, together=p.records_per_person)
-    return GroupedGame(single=game, group=group), against, ""
+    return replace(game, beside=group), against, ""
+
+
+def group_name(name: str, records: int) -> str:
+    """The row of several records of one person, in the view of an adversary.
+
+    >>> group_name("eavesdropper", 3)
+    'eavesdropper, 3 records'
+    """
+    return f"{name}, {records} records"
 
 
 def _reason_against_batches(sampler: Sampler | None, plan: Plan, *, clipped: bool) -> str:

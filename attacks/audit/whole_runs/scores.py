@@ -29,7 +29,7 @@ from ....training.step.final_release import FinalRelease
 from ..canaries import Directions, HappenedRound
 from ..canary_noise import Heard, Residue
 from ..observed_rows import Projected
-from ..scores import LinkScores, Planted, Scorer
+from ..scores import Planted, Scorer
 from ..strength import log_mixture
 from .told import Told
 
@@ -68,7 +68,6 @@ class WholeRunScorer:
 
     Attributes:
         scores: by adversary and host, (n,) of all directions.
-        links: none, as no message is a release by itself.
         residues: by adversary, what the noise alone did to the scores of turns.
         heard: of each view, all that was seen, less what is known and what data add.
     """
@@ -97,7 +96,6 @@ class WholeRunScorer:
         }
         self._planted: list[Planted] = []
         self.scores: dict[str, dict[int, Array]] = {}
-        self.links: dict[tuple[str, int], LinkScores] = {}
         self.residues: dict[str, list[Residue]] = {name: [] for name in adversaries}
         self.heard: list[Heard] = []
         self._along: dict[str, list[Array]] = {name: [] for name in self._told}

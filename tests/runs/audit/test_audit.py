@@ -269,7 +269,7 @@ def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch
         played.append(sound(*given, **how))
         return played[-1]
 
-    monkeypatch.setattr(games_played, "play", play)
+    monkeypatch.setattr(games_played.Game, "play", play)
     for seed in (5, 5, 6):
         config = load_run_file(run_file, [f"audit.seed={seed}", "audit.canaries=100"])
         found = audit_config(config)

@@ -255,7 +255,7 @@ def test_every_vector_has_the_length_before_clipping_that_was_drawn() -> None:
         start, whole, records=lambda _: [batch], gradients=planted, pairs_of_run=1
     )
     assert float(made.norm()) == pytest.approx(20.0)
-    assert len(planted.sent) == 1
+    assert len(planted.calls) == 1
     recorded.asked.append(MeanOf(3.5, 0.5))
     how = {"clip_norm": None}
     mean = planted.clipped_sums(start, ([0], [0]), [batch], **how) / 3.5

@@ -101,7 +101,7 @@ def test_no_more_is_told_of_a_run_than_is_proven(who):
 
 
 def test_a_canary_has_the_same_turns_whether_it_is_there_or_not():
-    game = game_of().canaries
+    game = game_of()
     turns = []
     for coin in (True, False):
         coins = np.full((2, game.of_each), coin)
