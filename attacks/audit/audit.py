@@ -49,7 +49,7 @@ from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
 from ..bounds.power import LEAST_SHARE, canaries_for, seen_from
 from ..watching.result import Check
-from .audited import AGAIN, Audited, Proven, Verdict, exceeds, not_measured
+from .audited import AGAIN, Audited, Proven, Verdict, after_second_look, not_measured
 from .game import MOST, Game, Played, Progress
 from .message_bounds import LinkBound, LinkGuesses, link_bounds
 
@@ -190,7 +190,7 @@ def _among_all(looks: Sequence[Audited], played: Played, *, risk: float) -> list
     and so on until nothing more exceeds.
     """
     tested = [one for one in looks if one.proven.is_tested]
-    rest = [one for one in tested if exceeds(one.bounds[0], one.proven)]
+    rest = [one for one in tested if one.bounds[0].exceeds(one.proven.epsilon)]
     found = {one.proven.name: one for one in looks}
     left = len(tested)
     while rest:
@@ -199,7 +199,7 @@ def _among_all(looks: Sequence[Audited], played: Played, *, risk: float) -> list
             name = one.proven.name
             bound = _headline(played.guesses[name], one.proven, confidence=1.0 - risk / left)
             found[name] = replace(one, together=bound)
-            if exceeds(bound, one.proven):
+            if bound.exceeds(one.proven.epsilon):
                 found[name] = replace(found[name], verdict=Verdict.SUSPICIOUS)
                 over.add(name)
         if not over:
@@ -258,21 +258,20 @@ def _second_look(one: Audited, look: _Look, rules: _Rules) -> Audited:
     again = _headline(guesses, proven, confidence=1.0 - risk)
     fresh = _headline(guesses, proven, confidence=1.0 - rules.risk)
     if evidence is not None:
-        won = 1.0 / (rules.risk * risk) if exceeds(again, proven) else 0.0
+        won = 1.0 / (rules.risk * risk) if again.exceeds(proven.epsilon) else 0.0
         evidence = replace(evidence, looks=(*evidence.looks, won))
     decided = evidence is not None and decisive(evidence, tested=rules.tested)
     sure, doubted = list[LinkBound](), list[LinkBound]()
     if linked is not None:
-        suspects = {(link.message, link.host) for link in one.links if link.exceeded}
+        suspects = {(link.message, link.agent) for link in one.links if link.exceeded}
         looked_at = [link for link in _joined_links(parts) if (link.message, link.host) in suspects]
         surely = 1.0 - max(_LEAST_RISK, second_risk_of_links(attempt, risk=rules.of_links))
         sure = link_bounds(looked_at, statement=proven.statement, confidence=surely)
         doubted = link_bounds(looked_at, statement=proven.statement, confidence=1.0 - rules.risk)
-    verdict = Verdict.CLEARED
-    if decided or any(link.exceeded for link in sure):
-        verdict = Verdict.CONTRADICTED
-    elif exceeds(fresh, proven) or any(link.exceeded for link in doubted):
-        verdict = Verdict.SUSPICIOUS
+    verdict = after_second_look(
+        sure=decided or any(link.exceeded for link in sure),
+        doubted=fresh.exceeds(proven.epsilon) or any(link.exceeded for link in doubted),
+    )
     return replace(
         one,
         again=again,

@@ -191,13 +191,12 @@ def uncoded(targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Planting(ClippedSums, Protocol):
-    """Gradients of a run in which canaries are planted, which take the place of the run's own.
+    """Gradients of a run in which canaries are planted, which take the place of the run's own."""
 
-    Attributes:
-        calls: what was planted in this round, in the order of its operations.
-    """
-
-    calls: Sequence[Any]
+    @property
+    def calls(self) -> Sequence[Any]:
+        """What was planted in this round, in the order of its operations."""
+        ...
 
     def begin(self, recorded: Recorded) -> None:
         """A round begins, of which this is the record."""

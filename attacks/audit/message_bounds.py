@@ -41,22 +41,22 @@ class LinkBound:
 
     Attributes:
         message: its name.
-        host: the agent.
-        proven: epsilon of this message alone, over the rounds, from its row.
-        measured: lower bound.
+        agent: whose records.
+        proven_epsilon: of this message alone, over the rounds, from its row.
+        measured_epsilon: lower bound.
         canaries: how many it rests on.
     """
 
     message: str
-    host: int
-    proven: float
-    measured: float
+    agent: int
+    proven_epsilon: float
+    measured_epsilon: float
     canaries: int
 
     @property
     def exceeded(self) -> bool:
         """Whether more was measured than the row promises."""
-        return self.measured > self.proven
+        return self.measured_epsilon > self.proven_epsilon
 
 
 def link_bounds(
@@ -81,9 +81,9 @@ def link_bounds(
         found.append(
             LinkBound(
                 message=link.message,
-                host=link.host,
-                proven=proven[key],
-                measured=bound.epsilon,
+                agent=link.host,
+                proven_epsilon=proven[key],
+                measured_epsilon=bound.epsilon,
                 canaries=len(link.guesses.scores),
             )
         )

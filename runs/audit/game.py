@@ -10,7 +10,7 @@ from ...attacks.audit.audit import Proven, claim_of, hosts_of
 from ...attacks.audit.game import MOST, CanaryGame, Game
 from ...attacks.audit.observed_rows import shares_noise
 from ...privacy.accounting.request import Adjacency
-from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
+from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary
 from ...privacy.batches.drawing import Scheme
 from ...privacy.guarantee import Guarantee, Unit
 from ...training.batches.sampler import Sampler
@@ -28,7 +28,7 @@ from ...training.tracing.trace import AlgorithmTrace, trace
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
-from .whole_runs import whole_run_game, whole_run_names
+from .whole_runs import nearest, whole_run_game, whole_run_names
 
 __all__ = ["game_of", "group_name"]
 
@@ -242,27 +242,18 @@ def _linked(
     plan: Plan,
     graph: Topology,
 ) -> dict[str, dict[int, Adversary]]:
-    """In place of an agent that fares no better, one that shares a link with the host.
-
-    By closure, agents far away may count as seeing as much as a neighbour does; what crosses links
-    reaches the neighbour.
-    """
-    of = adversaries.get(WORST_NEIGHBOUR)
-    if of is None:
+    """With the nearest of agents that fare alike."""
+    if WORST_NEIGHBOUR not in adversaries:
         return adversaries
-    orders = {e.victim: e.sum_of_squares for e in by_victim[WORST_NEIGHBOUR]}
-    nearer = dict(of)
-    for host in of:
-        for agent in graph.neighbours(host):
-            if agent == host:
-                continue
-            who = neighbour(agent)
-            ((_, same),) = joint_sensitivities(
-                traces, [who.name], sampling_rate=plan.sampling_rate, victim=host
-            )
-            if same.sum_of_squares >= orders[host] * (1 - 1e-9):
-                nearer[host] = who
-                break
+
+    def seen_by(name: str, host: int) -> JointSensitivity:
+        ((_, same),) = joint_sensitivities(
+            traces, [name], sampling_rate=plan.sampling_rate, victim=host
+        )
+        return same
+
+    worst = {e.victim: e for e in by_victim[WORST_NEIGHBOUR]}
+    nearer = nearest(adversaries[WORST_NEIGHBOUR], worst, graph, seen_by)
     return adversaries | {WORST_NEIGHBOUR: nearer}
 
 
