@@ -29,7 +29,8 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
+from ...training.noise_tests import laws
+from ..watching.result import Check, Finding
 from .canary_noise import CanaryNoise, of_observed_size, of_renewed_size
 from .strength import DECLARED, log_mixture
 
@@ -155,13 +156,8 @@ def independence_check(noise: Sequence[CanaryNoise]) -> Check:
 
 def _check(name: str, found: Finding, words: str) -> Check:
     if not found.tests:
-        return Check(name=name, passed=True, p=None, tests=0, words=f"{words}: there were none.")
-    words += f": {found.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
-    if found.passed:
-        words += f"; none fails, the least p is {found.p:.2g} times their number"
-    else:
-        words += f"; it fails with p = {found.p:.1g}: {found.what}"
-    return Check(name=name, passed=found.passed, p=found.p, tests=found.tests, words=f"{words}.")
+        return Check(name=name, passed=True, words=f"{words}: there were none.")
+    return found.check(name, words)
 
 
 def _parts(of: CanaryNoise, z: Array) -> Iterator[tuple[list[str], Array]]:
@@ -177,16 +173,14 @@ def _parts(of: CanaryNoise, z: Array) -> Iterator[tuple[list[str], Array]]:
 
 def _note_sums(found: Finding, rows: Array, words: Sequence[str]) -> None:
     """Sum of squares and sum of each row, without what is NaN."""
-    from scipy.special import chdtr, chdtrc, ndtr
-
     count = np.isfinite(rows).sum(axis=1)
     at = np.flatnonzero(count)
     rows, count = rows[at], count[at]
     if not len(at):
         return
     squares = np.nansum(rows**2, axis=1)
-    size = 2.0 * np.minimum(chdtr(count, squares), chdtrc(count, squares))
-    place = 2.0 * ndtr(-np.abs(np.nansum(rows, axis=1)) / np.sqrt(count))
+    size = laws.two_sided(squares, count)
+    place = laws.beyond(np.abs(np.nansum(rows, axis=1)) / np.sqrt(count))
     worst = int(size.argmin())
     found.note(
         float(size[worst]),
@@ -203,7 +197,6 @@ def _note_sums(found: Finding, rows: Array, words: Sequence[str]) -> None:
 def _note_law(found: Finding, values: Array, words: str) -> None:
     """All values: size, location, distance to the normal law, tails, the largest."""
     from scipy.special import ndtr
-    from scipy.stats import binom
 
     values = np.sort(values[np.isfinite(values)])
     n = len(values)
@@ -212,17 +205,16 @@ def _note_law(found: Finding, values: Array, words: str) -> None:
     _note_sums(found, values[None], [words])
     _note_distance(found, ndtr(values), f"the noise of {words} is not normal")
     for beyond in _TAILS:
-        share = 2.0 * float(ndtr(-beyond))
+        share = float(laws.beyond(beyond))
         count = int((np.abs(values) > beyond).sum())
-        p = 2.0 * min(binom.cdf(count, n, share), binom.sf(count - 1, n, share))
         found.note(
-            min(1.0, float(p)),
+            float(laws.binomial(count, n, share)),
             tests=1,
             what=f"the noise of {words} is beyond {beyond:g} deviations {count} times, expected "
             f"{n * share:.1f}",
         )
     most = float(np.abs(values).max())
-    beyond = 2.0 * float(ndtr(-most))  # 1 where nothing is added, and then no value is large
+    beyond = float(laws.beyond(most))  # 1 where nothing is added, and then no value is large
     p = -math.expm1(n * math.log1p(-beyond)) if beyond < 1.0 else 1.0
     found.note(p, tests=1, what=f"the noise of {words} reaches {most:.3g} deviations")
 
@@ -268,8 +260,6 @@ def _note_gains(
     found: Finding, z: Array, v: Array, chosen: Sequence[NDArray[np.bool_]], words: Sequence[str]
 ) -> None:
     """The mean and the size of what canaries add beside what they may, by group."""
-    from scipy.special import chdtr, chdtrc, ndtr
-
     for at, what in zip(chosen, words, strict=True):
         n = int(at.sum())
         if not n:
@@ -277,12 +267,13 @@ def _note_gains(
         weight = np.sqrt(v[at])
         whole = float((weight**2).sum())
         off = float((z[at] * weight).sum())
-        p = 2.0 * float(ndtr(-abs(off) / math.sqrt(whole)))
+        p = float(laws.beyond(abs(off) / math.sqrt(whole)))
         found.note(p, tests=1, what=f"{what} add {1.0 + off / whole:.3g} times what they may")
         squares = float((z[at] ** 2).sum())
-        p = 2.0 * min(float(chdtr(n, squares)), float(chdtrc(n, squares)))
         found.note(
-            p, tests=1, what=f"{what} miss what they may add by {squares / n:.3g} times the noise"
+            float(laws.two_sided(squares, n)),
+            tests=1,
+            what=f"{what} miss what they may add by {squares / n:.3g} times the noise",
         )
 
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.batches.drawing import Scheme
-from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
+from ..watching.result import Check, Finding
 from ..watching.watched_run import WatchedRun
 from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohorts
 from .coins import declared_coins, of_groups, test_turns
@@ -112,14 +112,9 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     words = (
         f"batches of {run.setting.graph.agents} agents were drawn in {drawn} rounds at the "
         f"declared {declared}, {len(run.rounds) - 1} of which ran, and tested for "
-        f"participations, sizes and what batches have in common: {found.tests} tests at a total "
-        f"false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        f"participations, sizes and what batches have in common"
     )
-    if found.passed:
-        words += f"; none fails, the least p is {found.p:.2g} times their number"
-    else:
-        words += f"; it fails with p = {found.p:.1g}: {found.what}"
-    return Check(name=_NAME, passed=found.passed, p=found.p, tests=found.tests, words=f"{words}.")
+    return found.check(_NAME, words)
 
 
 def test_batches(found: Finding, every: Sequence[Batches]) -> None:

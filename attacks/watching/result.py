@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from ...privacy.errors import InputError
 
 TOTAL_FALSE_ALARM = 1e-6  # of all tests of one check together
+
+
+class Verdict(enum.StrEnum):
+    """Of one check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +26,7 @@ class Check:
 
     Attributes:
         name: of the check.
-        passed: whether the run is as it is declared to be.
+        passed: whether the run is as it is declared to be, as far as the check ran.
         p: of the worst test times the number of tests, at most 1: a sound run has one below
             `TOTAL_FALSE_ALARM` with at most that probability. None where nothing is left to
             chance, so that any difference fails.
@@ -26,27 +35,37 @@ class Check:
         power: the smallest faults that it sees in 95 of 100 runs, as a sentence; empty where nobody
             counted.
         as_traced: whether the run did what its trace did, so that anything else can be said of it.
+        ran: whether there was enough to look at; `words` say what was missing where not.
+        applies: whether anything is declared that this check is about.
     """
 
     name: str
     passed: bool
-    p: float | None
-    tests: int
+    p: float | None = None
+    tests: int = 0
     words: str
     power: str = ""
     as_traced: bool = True
+    ran: bool = field(default=True, repr=False)
+    applies: bool = field(default=True, repr=False)
+
+    @classmethod
+    def not_run(cls, name: str, why: str, *, applies: bool = True) -> Self:
+        """Of a check that had too little to say."""
+        return cls(name=name, passed=False, words=f"{why}.", ran=False, applies=applies)
 
     @classmethod
     def not_as_traced(cls, name: str, mismatch: str) -> Self:
         """Of a run that did another thing than its trace, which fails whatever is asked of it."""
-        return cls(
-            name=name,
-            passed=False,
-            p=None,
-            tests=1,
-            words=f"Not what was traced: {mismatch}.",
-            as_traced=False,
-        )
+        words = f"Not what was traced: {mismatch}."
+        return cls(name=name, passed=False, tests=1, words=words, as_traced=False)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Passed, failed, or not run."""
+        if not self.ran:
+            return Verdict.NOT_RUN
+        return Verdict.PASSED if self.passed else Verdict.FAILED
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -94,6 +113,35 @@ class Finding:
         ]
         whole.what = failing[0].what if failing else ""
         return whole
+
+    def check(
+        self, name: str, compared: str, *, beside: str = "", fault: str = "", power: str = ""
+    ) -> Check:
+        """The result of a check whose tests these are.
+
+        Args:
+            name: of the check.
+            compared: what was compared, as the beginning of a sentence.
+            beside: what is said after the number of tests.
+            fault: what fails it whatever the tests say; empty where nothing does.
+            power: as of `Check`.
+        """
+        words = (
+            f"{compared}: {self.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        )
+        words += "".join(f"; {said}" for said in (beside, fault) if said)
+        if not self.passed:
+            words += f"; it fails with p = {self.p:.1g}: {self.what}"
+        elif not fault:
+            words += f"; none fails, the least p is {self.p:.2g} times their number"
+        return Check(
+            name=name,
+            passed=self.passed and not fault,
+            p=self.p,
+            tests=self.tests,
+            words=f"{words}.",
+            power=power,
+        )
 
     @property
     def p(self) -> float:

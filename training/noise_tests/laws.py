@@ -19,10 +19,14 @@ __all__ = [
     "at_least",
     "at_most",
     "beyond",
+    "binomial",
     "counts",
+    "many",
     "normal",
+    "quadratic",
     "smaller",
     "squares",
+    "two_sided",
 ]
 
 RESOLUTION = 2.0**-20
@@ -142,3 +146,59 @@ def beyond(threshold: ArrayLike) -> NDArray[np.float64]:
     from scipy.special import ndtr
 
     return np.asarray(2 * ndtr(-np.asarray(threshold, dtype=float)))
+
+
+def two_sided(squares: ArrayLike, degrees: ArrayLike) -> NDArray[np.float64]:
+    """P of chi-square sums, in either direction: exact, where `squares` allows for rounding.
+
+    >>> float(two_sided(250.0, 1000)) < 1e-90
+    True
+    """
+    from scipy.special import chdtr, chdtrc
+
+    below, above = chdtr(degrees, squares), chdtrc(degrees, squares)
+    return np.asarray(np.minimum(2.0 * np.minimum(below, above), 1.0))
+
+
+def binomial(counts: ArrayLike, draws: ArrayLike, chance: ArrayLike) -> NDArray[np.float64]:
+    """P of binomial counts, in either direction.
+
+    >>> round(float(binomial(0, 10, 0.5)), 6)
+    0.001953
+    """
+    from scipy.stats import binom
+
+    counts = np.asarray(counts)
+    below, above = binom.cdf(counts, draws, chance), binom.sf(counts - 1, draws, chance)
+    return np.asarray(np.minimum(2.0 * np.minimum(below, above), 1.0))
+
+
+def quadratic(deviations: ArrayLike, squared_norm: ArrayLike) -> NDArray[np.float64]:
+    """Bound on P(|z^T A z - tr A| >= deviation), in either direction.
+
+    Args:
+        deviations: |z^T A z - tr A|.
+        squared_norm: the squared Frobenius norm of A, whose operator norm is at most 1.
+
+    Source: B. Laurent, P. Massart. Adaptive estimation of a quadratic functional by model
+        selection. Annals of Statistics 28 (2000), lemma 1: P(z^T A z - tr A >= 2 F sqrt(x) + 2 x)
+        <= exp(-x), F = |A|_F.
+
+    >>> round(float(quadratic(100.0, 100.0)), 6)
+    3e-06
+    """
+    frobenius = np.sqrt(squared_norm)
+    root = (np.sqrt(np.square(frobenius) + 2.0 * np.asarray(deviations)) - frobenius) / 2.0
+    return np.asarray(np.minimum(2.0 * np.exp(-np.square(root)), 1.0))
+
+
+def many(counts: ArrayLike, mean: ArrayLike) -> NDArray[np.float64]:
+    """P that a Poisson count of at most this mean is as large.
+
+    >>> round(float(many(3, 0.1)), 6)
+    0.000155
+    """
+    from scipy.special import gammainc
+
+    counts = np.asarray(counts, dtype=np.float64)
+    return np.asarray(np.where(counts > 0, gammainc(np.maximum(counts, 1.0), mean), 1.0))

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ....training.noise_tests import laws
 from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..canary_noise import Heard
 
@@ -69,20 +70,9 @@ def heard_check(heard: Sequence[Heard]) -> Check:
         "size, by round and row, along what canaries add, and whether rounds or rows go together"
     )
     if not found.tests:
-        return Check(name="heard", passed=True, p=None, tests=0, words=f"{words}: there was none.")
-    words += f": {found.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
-    if found.passed:
-        words += f"; none fails, the least p is {found.p:.2g} times their number"
-    else:
-        words += f"; it fails with p = {found.p:.1g}: {found.what}"
-    return Check(
-        name="heard",
-        passed=found.passed,
-        p=found.p,
-        tests=found.tests,
-        words=f"{words}.",
-        power=_power(values, along, lagged, tests=found.tests),
-    )
+        return Check(name="heard", passed=True, words=f"{words}: there was none.")
+    power = _power(values, along, lagged, tests=found.tests)
+    return found.check("heard", words, power=power)
 
 
 def _joined(heard: Sequence[Heard]) -> Iterator[Heard]:
@@ -168,13 +158,6 @@ def _up(value: float) -> str:
     return f"{math.ceil(1000 * value) / 1000:.3f}".removeprefix("0")
 
 
-def _two_sided(squares: Array, degrees: Array) -> Array:
-    from scipy.special import chdtr, chdtrc
-
-    found = 2.0 * np.minimum(chdtr(degrees, squares), chdtrc(degrees, squares))
-    return np.asarray(np.minimum(1.0, found))
-
-
 def _note_sizes(found: Finding, rounds: Sequence[Array], what: str) -> None:
     rounds = [one for one in rounds if one.size]
     of_rows = [(one**2).sum(axis=1) for one in rounds]
@@ -188,7 +171,7 @@ def _note_sizes(found: Finding, rounds: Sequence[Array], what: str) -> None:
     }
     for where, every in sums.items():
         squares, degrees = np.array(every, dtype=float).T
-        p = _two_sided(squares, degrees)
+        p = laws.two_sided(squares, degrees)
         worst = int(p.argmin())
         found.note(
             float(p[worst]),
@@ -203,7 +186,7 @@ def _note_along(found: Finding, along: Array, what: str) -> None:
         return
     squares = float((along**2).sum())
     found.note(
-        float(_two_sided(np.array(squares), np.array(len(along)))),
+        float(laws.two_sided(squares, len(along))),
         tests=1,
         what=f"{what} has {squares / len(along):.3g} times the declared variance",
     )
@@ -246,7 +229,7 @@ def _note_together(
     squares = sum(size for size, _ in of_rounds)
     rows = f"rounds {lag} apart" if lag else "rows of one round"
     found.note(
-        float(_two_sided(np.array(squares), np.array(degrees))),
+        float(laws.two_sided(squares, degrees)),
         tests=1,
         what=f"{rows} of {what} go together: {squares / degrees:.3g} times what chance leaves",
     )

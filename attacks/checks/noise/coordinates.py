@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtr, chdtrc
+from scipy.special import erf
 
+from ....training.noise_tests import laws
 from ...watching.result import Finding
 
 __all__ = ["note_coordinates"]
@@ -47,10 +48,15 @@ def _note_rows(found: Finding, values: NDArray[np.float64], names: list[str]) ->
         a, b = values[:, first], values[:, first + lag]
         for sign in (1.0, -1.0):
             squares = np.square(a + sign * b).sum(axis=1) / 2.0
-            _note(found, names, _two_sided(squares, len(first)), f"coordinates {lag} apart in")
+            _note(found, names, laws.two_sided(squares, len(first)), f"coordinates {lag} apart in")
     for limit in _WITHIN:
         counts = (np.abs(values) < limit).sum(axis=1)
-        _note(found, names, _binomial(counts, width, limit), f"how many are within {limit:g} in")
+        _note(
+            found,
+            names,
+            laws.binomial(counts, width, float(erf(limit / np.sqrt(2.0)))),
+            f"how many are within {limit:g} in",
+        )
 
 
 def _lags(width: int) -> list[int]:
@@ -62,17 +68,3 @@ def _lags(width: int) -> list[int]:
 def _note(found: Finding, names: list[str], p: NDArray[np.float64], what: str) -> None:
     worst = int(np.argmin(p))
     found.note(float(p[worst]), tests=len(p), what=f"{what} {names[worst]}")
-
-
-def _two_sided(squares: NDArray[np.float64], degrees: int) -> NDArray[np.float64]:
-    p = 2.0 * np.minimum(chdtr(degrees, squares), chdtrc(degrees, squares))
-    return np.asarray(np.minimum(p, 1.0))
-
-
-def _binomial(counts: NDArray[np.int64], draws: int, limit: float) -> NDArray[np.float64]:
-    from scipy.special import erf
-    from scipy.stats import binom
-
-    chance = float(erf(limit / np.sqrt(2.0)))
-    below, above = binom.cdf(counts, draws, chance), binom.sf(counts - 1, draws, chance)
-    return np.asarray(np.minimum(2.0 * np.minimum(below, above), 1.0))

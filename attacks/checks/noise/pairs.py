@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....training.noise_tests.laws import two_sided
 from ...watching.result import Finding
-from .chances import two_sided
 from .rows import SAME, Rows, stacked
 
 __all__ = ["note_pairs_of_rounds", "note_pairs_over_rounds"]

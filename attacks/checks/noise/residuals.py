@@ -35,10 +35,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....training.noise_tests.laws import two_sided
 from ...watching.recording import Recording
 from ...watching.residual_values import Residual
-from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
-from .chances import two_sided
+from ...watching.result import Check, Finding
 from .coordinates import note_coordinates
 from .pairs import note_pairs_of_rounds, note_pairs_over_rounds
 from .pools import Pool, pooled
@@ -94,16 +94,10 @@ def residual_check(run: Recording) -> Check:
         f"were tested for their variance, in pairs{thinned}, within each row and "
         f"by coordinate against the declared covariance, {sum(p.values.size for p in pools)} "
         f"values of independent rows for their shape, and {silent} rows without noise for being "
-        f"exact: {whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        "exact"
     )
-    if drowned:
-        words += f"; {drowned} rows have noise so small that rounding hides it, and fail"
-    if not whole.passed:
-        words += f"; it fails with p = {whole.p:.1g}: {whole.what}"
-    elif not drowned:
-        words += f"; none fails, the least p is {whole.p:.2g} times their number"
-    passed = whole.passed and not drowned
-    return Check(name=_NAME, passed=passed, p=whole.p, tests=whole.tests, words=f"{words}.")
+    fault = f"{drowned} rows have noise so small that rounding hides it, and fail"
+    return whole.check(_NAME, words, fault=fault if drowned else "")
 
 
 def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfc, log1p, ndtr, ndtri
 
+from ....training.noise_tests.laws import binomial
 from ...watching.result import Finding
-from .chances import binomial
 
 __all__ = ["note_shape"]
 

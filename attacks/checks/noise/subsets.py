@@ -23,9 +23,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ....training.noise_tests.laws import binomial, two_sided
 from ...watching.recording import Part
 from ...watching.result import Finding
-from .chances import binomial, two_sided
 from .pools import Pool
 
 __all__ = ["note_means", "note_pairs_of_coordinates", "note_span", "note_subsets"]

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ....training.noise_tests.laws import many
 from ...watching.recording import Part
 from ...watching.result import Finding
-from .chances import many
 
 __all__ = ["note_values"]
 

@@ -6,7 +6,6 @@ Every set of tests fails a sound pool with probability below 1e-6; pools have fi
 import numpy as np
 import pytest
 
-from overhear.attacks.checks.noise.chances import quadratic
 from overhear.attacks.checks.noise.pools import Pool
 from overhear.attacks.checks.noise.regularity import note_regularity
 from overhear.attacks.checks.noise.repeats import note_repeats
@@ -20,6 +19,7 @@ from overhear.attacks.checks.noise.subsets import (
 from overhear.attacks.checks.noise.values import note_values
 from overhear.attacks.watching.recording import Part
 from overhear.attacks.watching.result import Finding
+from overhear.training.noise_tests.laws import quadratic
 
 D, N = 130, 200
 PARTS = [Part("the parameter 'weight'", 0, (12, 10)), Part("the parameter 'bias'", 120, (10,))]
