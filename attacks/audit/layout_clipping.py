@@ -77,7 +77,7 @@ def layout_check(setting: Setting) -> Check:
         "clip norms long"
     )
     words += f"; {fault}" if fault else "; each is as long as it may be"
-    return Check(name=_NAME, passed=not fault, p=None, tests=tests, words=f"{words}.")
+    return Check(name=_NAME, passed=not fault, tests=tests, words=f"{words}.")
 
 
 def _single(setting: Setting) -> Sequence[Batch]:

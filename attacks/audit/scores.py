@@ -39,11 +39,10 @@ from ...training.tracing.round_trace import RoundTrace
 from ..watching.reference_sums import Oracle
 from .canaries import LENGTH, Directions, HappenedRound, Released
 from .canary_noise import Residue
-from .observed_rows import ObservedRows, Projected
+from .observed_rows import ObservedRows, Projected, RowsSeen
 from .strength import likeliest, log_mixture, log_moved
 
 Array = NDArray[np.float64]
-_DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
 
 
 class LinkScores(NamedTuple):
@@ -121,7 +120,7 @@ class Scorer:
         self._oracle, self._linked = Oracle(objective), linked
         self._directions, self._adversaries = directions, adversaries
         self._rate, self._replace = sampling_rate, replace
-        self._rows_of: dict[tuple[int, str], ObservedRows] = {}
+        self._rows_seen = RowsSeen()
         self.scores = {
             name: {host: np.zeros(directions.count) for host in of}
             for name, of in adversaries.items()
@@ -138,8 +137,7 @@ class Scorer:
             for host, who in of.items():
                 if who.name not in seen:
                     seen[who.name] = rows, _ = self._less_known(happened, who, planted, project)
-                    lost = rows.resolution(happened.messages, happened.after)
-                    drowned[who.name] = lost > _DROWNED
+                    drowned[who.name] = rows.drowned(happened)
                 rows, left = seen[who.name]
                 ratio, residues = self._of_host(happened, rows, left, planted, host)
                 self.scores[name][host] += ratio
@@ -153,19 +151,10 @@ class Scorer:
         happened: HappenedRound,
         who: Adversary,
         planted: Planted,
-        project: Projected | None = None,
+        project: Projected,
     ) -> tuple[ObservedRows, Array]:
-        key = (id(happened.trace), who.name)
-        if key not in self._rows_of:
-            self._rows_of[key] = ObservedRows(happened.trace, who)
-        rows = self._rows_of[key]
-        left = rows.unexplained(
-            messages=happened.messages,
-            before=happened.before,
-            after=happened.after,
-            recorded=happened.recorded,
-            project=project or Projected(self._directions.project),
-        )
+        rows = self._rows_seen(happened, who)
+        left = rows.unexplained(happened, project)
         return rows, left - rows.contributions @ (planted.clean + planted.size * planted.part)
 
     def _of_host(

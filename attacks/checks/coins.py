@@ -18,11 +18,12 @@ from ...privacy.batches.patterns import PatternKind
 from ...training.batches.turns import Turns, turns_of
 from ...training.data.store import Held, Shard
 from ...training.engine.recording import WholeCall
+from ...training.noise_tests import laws
 from ...training.step.values import Per
 from ...training.tracing.linear_forms import Contributions
 from ..watching.result import Finding
 from ..watching.watched_run import WatchedRound, WatchedRun
-from .schemes import binomial_p, exactly
+from .schemes import exactly
 
 __all__ = ["Coins", "declared_coins", "of_groups", "test_turns"]
 
@@ -122,7 +123,7 @@ def test_turns(
         _test_left_out(found, turns, shards[agent], allowed, agent=agent)
         for axis, each in ((0, "record"), (1, "round")):
             counts, trials = of.sum(axis=axis), allowed.sum(axis=axis)
-            p = binomial_p(counts, trials, turns.coin)
+            p = laws.binomial(counts, trials, turns.coin)
             at = int(p.argmin()) if p.size else 0
             what = f"{each} {at} {who} has other coins than {turns.coin:.4g} in its turns"
             found.note(float(p.min(initial=1.0)), tests=max(p.size, 1), what=what)

@@ -44,8 +44,6 @@ def function_check(run: WatchedRun) -> Check:
         return Check(
             name=_NAME,
             passed=True,
-            p=None,
-            tests=0,
             words="the step gives its rounds no function, so nothing was looked at.",
         )
     fault = _fault(run)
@@ -54,7 +52,7 @@ def function_check(run: WatchedRun) -> Check:
         "in a run whose batches have a record less"
     )
     words += f"; {fault}" if fault else "; each returned the same, bit for bit"
-    return Check(name=_NAME, passed=not fault, p=None, tests=made, words=f"{words}.")
+    return Check(name=_NAME, passed=not fault, tests=made, words=f"{words}.")
 
 
 class _OneRecordLess(Engine):

@@ -64,13 +64,7 @@ def knowledge_check(run: WatchedRun) -> Check:
         words = "no agent makes noise in these rounds: the server does, so nothing was looked at"
     elif not undeclared and not other:
         words += "; each is made again from its seed, and all who can are declared to know it"
-    return Check(
-        name=_NAME,
-        passed=not undeclared and not other,
-        p=None,
-        tests=pairs,
-        words=f"{words}.",
-    )
+    return Check(name=_NAME, passed=not undeclared and not other, tests=pairs, words=f"{words}.")
 
 
 def _differs_in_size(one: torch.Tensor, other: torch.Tensor) -> bool:

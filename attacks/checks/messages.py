@@ -57,4 +57,4 @@ def message_check(run: WatchedRun) -> Check:
         if wrong
         else f"none differs by more than rounding, the largest by {worst:.1g} of it"
     )
-    return Check(name=_NAME, passed=not wrong, p=None, tests=rows, words=f"{compared}; {found}.")
+    return Check(name=_NAME, passed=not wrong, tests=rows, words=f"{compared}; {found}.")

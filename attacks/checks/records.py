@@ -68,7 +68,7 @@ def record_check(run: WatchedRun, *, source: Store | None = None) -> Check:
     else:
         words += f"; no batch holds a position twice, and {told}"
     tests = batches + records
-    return Check(name=_NAME, passed=not faults, p=None, tests=tests, words=f"{words}.")
+    return Check(name=_NAME, passed=not faults, tests=tests, words=f"{words}.")
 
 
 def _twice(at: torch.Tensor) -> int | None:

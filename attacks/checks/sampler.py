@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.batches.drawing import Scheme
+from ...training.noise_tests import laws
 from ..watching.result import Check, Finding
 from ..watching.watched_run import WatchedRun
 from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohorts
@@ -159,7 +160,7 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 count, rate = coins.many(run, agent), coins.rate
                 there = len(coins.whose(found, run, at.numpy(), agent=agent, where=where))
                 what = f"{where} has {there} of {count} {coins.named} at a rate of {rate:.4g}"
-                found.note(_exact(there, count, rate), tests=1, what=what)
+                found.note(float(laws.binomial(there, count, rate)), tests=1, what=what)
 
 
 def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Batches]:
@@ -205,18 +206,6 @@ def _enough(rate: float, records: int) -> int:
     return math.ceil(max(_FEWEST_ROUNDS, min(wanted, _MOST_DRAWS / max(records, 1))))
 
 
-def _exact(count: int, of: int, rate: float) -> float:
-    """Two-sided p of a binomial count."""
-    return float(_exact_all(np.array([count]), np.array([of]), rate)[0])
-
-
-def _exact_all(counts: np.ndarray, of: np.ndarray, rate: float) -> np.ndarray:
-    from scipy.stats import binom
-
-    below, above = binom.cdf(counts, of, rate), binom.sf(counts - 1, of, rate)
-    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
-
-
 def _test_counts(found: Finding, batches: Batches) -> None:
     """Participations of all records, of each record, and the size of each batch."""
     call, rate = batches.call, batches.rate
@@ -225,11 +214,11 @@ def _test_counts(found: Finding, batches: Batches) -> None:
         whole, records, sizes = int(of.sum()), of.sum(axis=0), of.sum(axis=1)
         who = f"of agent {batches.agent(agent)} (call {call}, rate {rate:.4g})"
         what = f"{whole} participations of {n} records {who} in {T} rounds"
-        found.note(_exact(whole, T * n, rate), tests=1, what=what)
+        found.note(float(laws.binomial(whole, T * n, rate)), tests=1, what=what)
         if n:
-            i, p = _least(_exact_all(records, np.full(n, T), rate))
+            i, p = _least(laws.binomial(records, np.full(n, T), rate))
             found.note(p, tests=n, what=f"record {i} {who} is in {records[i]} of {T} batches")
-        t, p = _least(_exact_all(sizes, np.full(T, n), rate))
+        t, p = _least(laws.binomial(sizes, np.full(T, n), rate))
         found.note(
             p, tests=T, what=f"the batch {who} in round {batches.round(t)} has {sizes[t]} records"
         )
@@ -328,7 +317,7 @@ def _test_lags(found: Finding, batches: Batches) -> None:
         whole, trials = sum(int(c.sum()) for _, c in common), records * len(first)
         what = f"batches {lag} rounds apart (call {batches.call})"
         words = f"{what} have {whole} records in common where {trials * rate**2:.4g} are expected"
-        found.note(_exact(whole, trials, rate**2), tests=1, what=words)
+        found.note(float(laws.binomial(whole, trials, rate**2)), tests=1, what=words)
         _note_dispersion(found, f"records in common of {what}", common, rate**2)
         _test_repeats(found, batches, lag)
 
@@ -368,7 +357,7 @@ def _test_agents(found: Finding, batches: Batches) -> None:
     trials = T * np.minimum(np.array(sizes)[one], np.array(sizes)[other])
     counts = common[one, other].round().astype(np.int64)
     if len(counts):
-        i, p = _least(_exact_all(counts, trials, batches.rate**2))
+        i, p = _least(laws.binomial(counts, trials, batches.rate**2))
         pair = batches.agent(int(one[i])), batches.agent(int(other[i]))
         what = f"agents {pair[0]} and {pair[1]} drew {counts[i]} equal positions in {T} rounds"
         found.note(p, tests=len(counts), what=what)
@@ -383,4 +372,4 @@ def _test_calls(found: Finding, one: Batches, other: Batches) -> None:
     common = sum(int((a[:T] & b[:T]).sum()) for a, b in pairs)
     trials = T * sum(a.shape[1] for a, _ in pairs)
     what = f"batches {one.call} and {other.call} of a round have {common} records in common"
-    found.note(_exact(common, trials, one.rate * other.rate), tests=1, what=what)
+    found.note(float(laws.binomial(common, trials, one.rate * other.rate)), tests=1, what=what)

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from ...privacy.batches.drawing import Drawing, Scheme
 from ...training.batches.sampler import Sampler
+from ...training.noise_tests import laws
 from ..watching.result import Finding
 
-__all__ = ["binomial_p", "enough_rounds", "exactly", "test_schemes"]
+__all__ = ["enough_rounds", "exactly", "test_schemes"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -107,14 +108,6 @@ def _hoeffding(counts: Counts, trials: Counts, rates: Floats) -> Floats:
     return np.asarray(np.minimum(1.0, 2.0 * np.exp(-apart)))
 
 
-def binomial_p(counts: Counts, trials: int | Counts, rate: float) -> Floats:
-    """Two-sided p of binomial counts."""
-    from scipy.stats import binom
-
-    below, above = binom.cdf(counts, trials, rate), binom.sf(counts - 1, trials, rate)
-    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
-
-
 def _mean_size(drawn: Drawing, rate: float) -> float:
     """Expected records of a batch."""
     from scipy.stats import binom
@@ -138,14 +131,14 @@ def _test_cut_sizes(found: Finding, of: Bools, drawn: Drawing, rate: float, who:
     largest = drawn.size
     exactly(found, sizes <= largest, f"the batch {who} has more than {largest} records")
     # Below B the sizes are binomial; in both tails those of min(X, B) are too.
-    p = binomial_p(np.minimum(sizes, largest), n, rate)
+    p = laws.binomial(np.minimum(sizes, largest), n, rate)
     found.note(
         float(p.min(initial=1.0)), tests=rounds, what=f"a batch {who} is of an unlikely size"
     )
     full = int((sizes >= largest).sum())
     often = float(binom.sf(largest - 1, n, rate))
     what = f"{full} of {rounds} batches {who} are full, where {rounds * often:.4g} are expected"
-    found.note(float(binomial_p(np.array([full]), rounds, often)[0]), tests=1, what=what)
+    found.note(float(laws.binomial(np.array([full]), rounds, often)[0]), tests=1, what=what)
     _test_spread(found, np.minimum(sizes, largest), n, rate, largest, who)
 
 
@@ -200,7 +193,7 @@ def _test_spread(
 def _test_participations(found: Finding, of: Bools, size: float, who: str) -> None:
     rounds, n = of.shape
     counts = of.sum(axis=0)
-    p = binomial_p(counts, rounds, size / n)
+    p = laws.binomial(counts, rounds, size / n)
     at = int(p.argmin())
     what = f"record {at} {who} is in {counts[at]} of {rounds} batches"
     found.note(float(p[at]), tests=n, what=what)
@@ -221,7 +214,7 @@ def _test_together(found: Finding, of: Bools, drawn: Drawing, rate: float, who: 
     looked = of[:, np.unique(np.linspace(0, n - 1, min(n, _PAIRED)).astype(int))].astype(np.float32)
     common = (looked.T @ looked).round().astype(np.int64)
     pairs = common[np.triu_indices(len(common), k=1)]
-    p = binomial_p(pairs, rounds, min(mean / (n * (n - 1.0)), 1.0))
+    p = laws.binomial(pairs, rounds, min(mean / (n * (n - 1.0)), 1.0))
     least = int(p.argmin())
     what = f"two records {who} are together in {pairs[least]} of {rounds} batches"
     found.note(float(p[least]), tests=len(pairs), what=what)
@@ -281,7 +274,7 @@ def _test_places(found: Finding, places: Counts, drawn: Drawing, who: str) -> No
         return
     for place in range(drawn.epoch):
         counts = (places == place).sum(axis=0)
-        p = binomial_p(counts, epochs, drawn.size / n)
+        p = laws.binomial(counts, epochs, drawn.size / n)
         at = int(p.argmin())
         what = f"record {at} {who} is at place {place} in {counts[at]} of {epochs} epochs"
         found.note(float(p[at]), tests=n, what=what)

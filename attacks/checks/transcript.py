@@ -111,8 +111,6 @@ def transcript_check(
         return Check(
             name=_NAME,
             passed=True,
-            p=None,
-            tests=0,
             words="Nothing was looked at: no message or state with noise of its own was kept; name "
             "rounds in [intercept] to keep theirs.",
         )
@@ -140,7 +138,7 @@ def transcript_check(
 
 
 def _failed(words: str) -> Check:
-    return Check(name=_NAME, passed=False, p=None, tests=1, words=words)
+    return Check(name=_NAME, passed=False, tests=1, words=words)
 
 
 def _fits(messages: Sequence[Message], trace: RoundTrace) -> bool:

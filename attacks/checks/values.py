@@ -58,7 +58,7 @@ def value_check(run: WatchedRun) -> Check:
         "what is sent, what functions are given and return"
     )
     words += f"; {wrong} differ, first: {first}" if wrong else "; none differs"
-    return Check(name=_NAME, passed=not wrong, p=None, tests=compared, words=f"{words}.")
+    return Check(name=_NAME, passed=not wrong, tests=compared, words=f"{words}.")
 
 
 def _faults(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]]:

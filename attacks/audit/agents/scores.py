@@ -33,12 +33,11 @@ from ....training.tracing.linear_forms import Contributions
 from ....training.tracing.round_trace import RoundTrace
 from ..canaries import Directions, HappenedRound
 from ..canary_noise import Residue
-from ..observed_rows import ObservedRows, Projected
+from ..observed_rows import ObservedRows, Projected, RowsSeen
 from ..scores import first_block
 from ..strength import likeliest, log_mixture
 
 Array = NDArray[np.float64]
-_DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
 _FEWEST = 20  # canaries from which the strength of the noise is read
 
 __all__ = ["Observed", "Views", "pooled", "scored"]
@@ -100,7 +99,7 @@ class Views:
     ) -> None:
         self._adversaries, self._replace = adversaries, replace
         self._at = {host: j for j, host in enumerate(hosts)}
-        self._rows_of: dict[tuple[int, str], ObservedRows] = {}
+        self._rows_seen = RowsSeen()
 
     def observed(
         self,
@@ -126,24 +125,14 @@ class Views:
     def _less_known(
         self, happened: HappenedRound, who: Adversary, planted: _Planted, project: Projected
     ) -> tuple[ObservedRows, Array, bool]:
-        key = (id(happened.trace), who.name)
-        if key not in self._rows_of:
-            self._rows_of[key] = ObservedRows(happened.trace, who)
-        rows = self._rows_of[key]
-        left = rows.unexplained(
-            messages=happened.messages,
-            before=happened.before,
-            after=happened.after,
-            recorded=happened.recorded,
-            project=project,
-        )
+        rows = self._rows_seen(happened, who)
+        left = rows.unexplained(happened, project)
         whole = planted.clean.copy()
         owners = _owners(happened.trace)
         for host, j in self._at.items():
             mine = owners == host
             whole[mine, j] += planted.size[mine] * planted.part[mine]
-        drowned = rows.resolution(happened.messages, happened.after) > _DROWNED
-        return rows, left - rows.contributions @ whole, drowned
+        return rows, left - rows.contributions @ whole, rows.drowned(happened)
 
     def _of_host(
         self,

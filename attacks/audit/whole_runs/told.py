@@ -204,10 +204,8 @@ class Told:
 
         take_off(rows.held, self._known)
         take_off(part.contributions, contributed)
-        of = happened.trace
-        how = {"before": happened.before, "recorded": happened.recorded}
-        every = values_of(of, happened.messages, **how)  # type: ignore[arg-type] # two kinds
-        for group, value, told in zip(of.groups, every, part.known, strict=True):
+        groups = happened.trace.groups
+        for group, value, told in zip(groups, values_of(happened), part.known, strict=True):
             if told is not None and value is not None:
                 take_off(group.start + told, project(value)[told])
         return left, known

@@ -158,7 +158,7 @@ def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Check:
         return Check.not_run(name, "every record counts as taking part each time", applies=False)
     every, missing, fault = _batches(rounds, records)
     if fault:
-        return Check(name=name, passed=False, p=None, tests=1, words=f"{fault}.")
+        return Check(name=name, passed=False, tests=1, words=f"{fault}.")
     if missing:
         return Check.not_run(name, missing)
     found, planted = Finding(), Finding()

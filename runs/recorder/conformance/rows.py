@@ -128,7 +128,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
         f"; a part of another record longer than {least:.2g} of the clip norm would have shown"
         + (" in a row" if kept else " in a sum")
     )
-    return Check(name=name, passed=True, p=None, tests=_count(every), words=f"{words}.")
+    return Check(name=name, passed=True, tests=_count(every), words=f"{words}.")
 
 
 def _failed(off: Sequence[_Row], rows: int, why: str) -> Check:
@@ -138,7 +138,7 @@ def _failed(off: Sequence[_Row], rows: int, why: str) -> Check:
         f"{int(worst.asked.positions[worst.place])} in {worst.asked.name}, which is off by "
         f"{worst.apart:.2g} of the clip norm: {why}."
     )
-    return Check(name="rows", passed=False, p=None, tests=rows, words=words)
+    return Check(name="rows", passed=False, tests=rows, words=words)
 
 
 def _why(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int) -> Check | None:

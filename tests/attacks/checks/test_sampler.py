@@ -17,6 +17,7 @@ from overhear.training.algorithms.dp_fedavg import Cohorts, LocalData, Settings
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
+from overhear.training.noise_tests import laws
 from tests.attacks.checks.watched import a_run, a_setting, sound_run, with_bug
 from tests.attacks.planted.catalogue import PATCHES
 from tests.training.contract import bound_to
@@ -153,12 +154,12 @@ def test_the_bound_on_a_dispersion_is_one(trials, rate):
 
 
 def test_binomial_tails_count_what_was_seen():
-    assert module._exact(0, 10, 0.5) == pytest.approx(2 / 1024)
-    assert module._exact(10, 10, 0.5) == pytest.approx(2 / 1024)
-    assert module._exact(5, 10, 0.5) == 1.0
-    assert module._exact(3, 10, 0.1) == pytest.approx(2 * binom.sf(2, 10, 0.1))
-    assert (module._exact(4, 4, 1.0), module._exact(3, 4, 1.0)) == (1.0, 0.0)
-    assert (module._exact(0, 4, 0.0), module._exact(1, 4, 0.0)) == (1.0, 0.0)
+    assert laws.binomial(0, 10, 0.5) == pytest.approx(2 / 1024)
+    assert laws.binomial(10, 10, 0.5) == pytest.approx(2 / 1024)
+    assert laws.binomial(5, 10, 0.5) == 1.0
+    assert laws.binomial(3, 10, 0.1) == pytest.approx(2 * binom.sf(2, 10, 0.1))
+    assert (laws.binomial(4, 4, 1.0), laws.binomial(3, 4, 1.0)) == (1.0, 0.0)
+    assert (laws.binomial(0, 4, 0.0), laws.binomial(1, 4, 0.0)) == (1.0, 0.0)
 
 
 COHORTS = {"settings": Settings(cohort_rate=0.3, local_data=LocalData.EACH, local_steps=2)}
