@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo page-checkers test test-slow test-all test-seconds test-flower lint mypy pyright bench gpu wheel test-wheel docs docs-links pictures clean
+.PHONY: help install demo page-checkers test test-slow test-all test-seconds test-flower lint mypy pyright size golden bench gpu wheel test-wheel docs docs-links pictures clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
@@ -19,6 +19,8 @@ help:
 	@echo "make test-all    every test"
 	@echo "make test-flower the tests that need Flower, in an environment of their own"
 	@echo "make lint        ruff, mypy, pyright"
+	@echo "make size        how large the code is, beside its limits and goals"
+	@echo "make golden      whether small runs leave what they left before, bit for bit"
 	@echo "make docs        the documentation as a site, in build/docs/html"
 	@echo "make pictures    runs the demo, and draws the pictures of README and docs/ from it"
 	@echo "make docs-links  whether links to other sites are alive; needs a network"
@@ -76,6 +78,12 @@ lint: $(READY)
 
 mypy pyright: $(READY)
 	$(BIN)/$@
+
+size: $(READY)
+	$(BIN)/python benchmarks/size.py $(SIZE_ARGS)
+
+golden: $(READY)
+	$(BIN)/python benchmarks/compare_trees.py tests/golden . $(GOLDEN_ARGS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py --quick

@@ -1,8 +1,6 @@
-"""The program `overhear`, where scripts are not on the path: `python -m overhear`."""
+"""The program `overhear`, where scripts are not on the path: `python -P -m overhear`."""
 
-import sys
-
-from overhear.commands.__main__ import main
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(main())
+    runpy.run_module("overhear.commands", run_name="__main__")

@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from .interception.best_linear_estimate import best_weights
     from .interception.estimate import Estimate, estimate
     from .interception.momentum import intercept_momentum
+    from .interception.names import Scenario, scenarios_of
     from .interception.replay import Protection, Replay, Trial, replay, trace_of
-    from .interception.scenarios import Scenario, intercept, join, scenarios_of
+    from .interception.scenarios import intercept, join
     from .inversion.inversion import Reconstruction, reconstruct
     from .problem.labels import recover_labels
     from .problem.observation import Observation, observe
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from .scoring.conclusion import conclusion
     from .scoring.evaluation import Row, attack_images
     from .scoring.metrics import Scores, blind_guess, match, mse, psnr, ssim
-    from .tokens.reconstruct import TokenReconstruction, reconstruct_tokens
+    from .tokens.certificate import TokenReconstruction
+    from .tokens.reconstruct import reconstruct_tokens
 
 __all__ = [
     "PRESETS",
@@ -63,9 +65,9 @@ _STANDS_IN = {
     "Reconstruction": "inversion.inversion",
     "Replay": "interception.replay",
     "Row": "scoring.evaluation",
-    "Scenario": "interception.scenarios",
+    "Scenario": "interception.names",
     "Scores": "scoring.metrics",
-    "TokenReconstruction": "tokens.reconstruct",
+    "TokenReconstruction": "tokens.certificate",
     "Trial": "interception.replay",
     "attack_images": "scoring.evaluation",
     "best_weights": "interception.best_linear_estimate",
@@ -83,7 +85,7 @@ _STANDS_IN = {
     "reconstruct_tokens": "tokens.reconstruct",
     "recover_labels": "problem.labels",
     "replay": "interception.replay",
-    "scenarios_of": "interception.scenarios",
+    "scenarios_of": "interception.names",
     "ssim": "scoring.metrics",
     "trace_of": "interception.replay",
 }

@@ -408,10 +408,11 @@ def saturated_row(work: Work) -> None:
         model = sure_lenet(photos, labels, rate=0.01, steps=1000)
         for x, y in zip(photos.split(1), labels.split(1), strict=True):
             begin = time.process_time()
-            found = censored_record(
-                watch(model, x, y), model, input_shape=x.shape[1:],
-                box=build_box(BOUNDS, x.shape[1:], dtype=x.dtype),
+            posed = Problem(
+                observation=watch(model, x, y), model=model, shape=tuple(x.shape[1:]),
+                box=build_box(BOUNDS, x.shape[1:], dtype=x.dtype), classes=100,
             )  # fmt: skip
+            found = censored_record(posed)
             seconds += time.process_time() - begin
             if found is None:
                 told.append("cannot be posed")

@@ -1,12 +1,18 @@
 """Two trees of the source beside each other: whether they compute the same, bit for bit.
 
     python benchmarks/compare_trees.py OLD NEW [--only NAME ...] [--out DIR] [--all]
+    python benchmarks/compare_trees.py tests/golden NEW [--close]
+    python benchmarks/compare_trees.py --write
 
 OLD's run files are planned, trained for a few rounds and reported with the code of each tree; some
 are attacked, audited and checked, too (`tree_runs.py`). Then everything they leave is compared.
 Numbers, statuses and tensors must be equal; sentences are counted apart. Needs MNIST/raw and
 libsvm below OVERHEAR_DATA for the examples on these data, which are skipped otherwise. The exit
 code is 1 where something differs but words.
+
+In place of OLD a folder of goldens (`golden.py`) says what its small run files left earlier;
+`--close` lets the last digits differ, as on another machine. `--write` writes the goldens of the
+tree in which this file stands.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -25,12 +32,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import golden
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from tree_runs import Case, cases_of, environment_of, write_cases
+from tree_runs import Case, cases_of, environment_of, golden_cases, write_cases
 
 ROOT = Path(__file__).resolve().parents[1]
+GOLDEN = ROOT / "tests" / "golden"
 RENAMED: dict[str, str] = {
     "privacy.json.*.mending": "fixes",
     "privacy.json.*.hits.*.false_alarms": "false_positives",
@@ -58,9 +67,13 @@ WORDS = (
     *("*.assumptions.*.text", "*.assumptions.*.how", "*.estimators.*.assumptions", "*.words"),
     *("*.conclusion", "*.sentence", "*.spectral", "*.records", "*.unused.*", "*.game"),
     *("*.requirements.*.name", "*.message", "*.mending.*", "*.reproduce.c[oh]*", "said.*"),
+    "printed.*",
 )
 """Patterns of paths whose strings are meant for people; numbers there are compared all the same."""
 PARTS = ("plan", "ledger", "models", "messages", "metrics", "privacy.json", "run folder", "others")
+SENTENCES = ("said", "printed")
+"""Parts that are words and stand in no column."""
+_SECONDS = re.compile(r"\b\d[\d.]* (s|seconds|minutes)\b|sha256 [0-9a-f]{8,}")
 _SHOWN, _WIDTH = 12, 90
 
 
@@ -90,15 +103,21 @@ def renamed(value: Any, path: str) -> Any:
     return value
 
 
-def differences(old: Any, new: Any, path: str) -> Iterator[Difference]:
+def is_ignored(path: str) -> bool:
+    """Whether what stands at a path is not compared."""
+    return any(fnmatchcase(path, pattern) for pattern in IGNORED)
+
+
+def differences(old: Any, new: Any, path: str, *, close: bool = False) -> Iterator[Difference]:
     """Path by path; a float differs in any bit, and 1 differs from 1.0.
 
     Args:
         old: JSON, whose leaves may be tensors.
         new: the same.
         path: where they stand.
+        close: whether the last digits may differ (`golden.agree`).
     """
-    if any(fnmatchcase(path, pattern) for pattern in IGNORED):
+    if is_ignored(path) or (close and golden.agree(old, new, path)):
         return
     if old is None and any(fnmatchcase(path, pattern) for pattern in GAINED):
         return
@@ -106,12 +125,12 @@ def differences(old: Any, new: Any, path: str) -> Iterator[Difference]:
         for key in [*old, *(key for key in new if key not in old)]:
             here = f"{path}.{key}"
             if key in old and key in new:
-                yield from differences(old[key], new[key], here)
-            elif not any(fnmatchcase(here, pattern) for pattern in IGNORED):
+                yield from differences(old[key], new[key], here, close=close)
+            elif not is_ignored(here):
                 yield Difference(here, _shown(old, key), _shown(new, key), words=False)
     elif isinstance(old, list) and isinstance(new, list):
         for at, (one, other) in enumerate(zip(old, new, strict=False)):
-            yield from differences(one, other, f"{path}.{at}")
+            yield from differences(one, other, f"{path}.{at}", close=close)
         if len(old) != len(new):
             words = all(isinstance(held, str) and _are_words(f"{path}.0") for held in [*old, *new])
             yield Difference(path, f"{len(old)} entries", f"{len(new)} entries", words)
@@ -150,7 +169,7 @@ def tensors(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             held = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
-            found[path.stem] = held | {"metadata": file.metadata()}
+            found[path.stem] = held | {"metadata": dict(sorted(file.metadata().items()))}
     return found
 
 
@@ -192,6 +211,11 @@ def left_by(place: Path) -> dict[str, Any]:
         "run folder": dict.fromkeys(files, "there") | written | pictures,
         "others": spoken | {"exit codes": codes},
         "said": {name: (place / f"{name}.err").read_text() for name in refused},
+        "printed": {
+            name: _SECONDS.sub("...", text.replace(str(place), ".")).splitlines()
+            for name, text in printed.items()
+            if name.endswith("-text")
+        },
     }
 
 
@@ -222,27 +246,36 @@ class Row(NamedTuple):
         return f"| {self.name} | {' | '.join(cells)} | {words}{self.note} |"
 
 
-def compare(case: Case, out: Path) -> Row:
-    """The row of a case."""
+def compare(case: Case, out: Path, folder: Path | None = None, *, close: bool = False) -> Row:
+    """The row of a case.
+
+    Args:
+        case: what was run.
+        out: where OLD and NEW ran.
+        folder: of goldens, in place of OLD.
+        close: whether the last digits may differ.
+    """
     if case.skipped:
         return Row(case.name, {}, case.skipped)
     old, new = (left_by(out / side / case.name) for side in ("old", "new"))
+    if folder:
+        old, new = golden.read(folder, case.name), golden.golden_of(new, is_ignored)
     if not old or not new:
         side = " and ".join(name for name, held in (("OLD", old), ("NEW", new)) if not held)
         missing = [Difference("all", "not run", f"by {side}; see its log", words=False)]
         return Row(case.name, {"others": missing})
     old = {part: renamed(held, part) for part, held in old.items()}
     found = {
-        part: list(differences(old[part], new[part], part))
-        for part in (*PARTS, "said")
+        part: list(differences(old[part], new[part], part, close=close))
+        for part in (*PARTS, *SENTENCES)
         if old[part] or new[part]
     }
     both = sorted(old["said"].keys() & new["said"].keys())
     return Row(case.name, found, f"; both refuse {', '.join(both)}" if both else "")
 
 
-def run_both(trees: Mapping[str, Path], cases: list[Case], out: Path, data: Path) -> list[str]:
-    """Run all cases in both trees at once; the trees whose process failed, and how."""
+def run_all(trees: Mapping[str, Path], cases: list[Case], out: Path, data: Path) -> list[str]:
+    """Run all cases in all trees at once; the trees whose process failed, and how."""
     script, started = ROOT / "benchmarks" / "tree_runs.py", {}
     for side, tree in trees.items():
         write_cases([case for case in cases if not case.skipped], out / side)
@@ -260,36 +293,72 @@ def run_both(trees: Mapping[str, Path], cases: list[Case], out: Path, data: Path
     ]
 
 
+def write_goldens(cases: list[Case], out: Path) -> None:
+    """Write what the runs of golden cases left into `GOLDEN`; what was not run stays."""
+    run, said = {case.name for case in cases}, set[str]()
+    lefts = {
+        case.name: golden.golden_of(left_by(out / "new" / case.name), is_ignored)
+        if case.name in run
+        else golden.read(GOLDEN, case.name)
+        for case in golden_cases(GOLDEN)
+    }
+    for name, left in lefts.items():
+        said |= golden.write(GOLDEN, name, left)
+    golden.write_words(GOLDEN, said)
+    size = sum(path.stat().st_size for path in GOLDEN.iterdir())
+    print(f"{len(cases)} goldens, {size / 1000:.0f} kB")
+
+
 def main() -> int:
     """Run, compare, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("trees", nargs=2, type=Path, metavar=("OLD", "NEW"))
+    parser.add_argument("trees", nargs="*", type=Path, metavar="TREE", help="OLD and NEW")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="rows that begin so")
     parser.add_argument("--out", type=Path, help="keep the runs in this new folder")
     parser.add_argument("--all", action="store_true", help="show every difference")
+    parser.add_argument("--close", action="store_true", help="let the last digits differ")
+    parser.add_argument("--write", action="store_true", help="write tests/golden; takes no trees")
     given = parser.parse_args()
-    old, new = (tree.resolve() for tree in given.trees)
+    if len(given.trees) != (0 if given.write else 2):
+        parser.error("takes OLD and NEW, or --write alone")
+    old, new = (tree.resolve() for tree in given.trees or (GOLDEN, ROOT))
+    folder = None if (old / "privacy").is_dir() else old
     data = Path(os.environ.get("OVERHEAR_DATA") or old.parent / "shared" / "data").resolve()
-    cases = cases_of(old, data)
+    cases = golden_cases(folder or GOLDEN) + ([] if folder else cases_of(old, data))
     if given.only:
         cases = [case for case in cases if case.name.startswith(tuple(given.only))]
     with tempfile.TemporaryDirectory() as held:
         out = (given.out or Path(held) / "runs").resolve()
-        failed = run_both({"old": old, "new": new}, cases, out, data)
-        rows = [compare(case, out) for case in cases]
+        trees = {"new": new} if folder else {"old": old, "new": new}
+        failed = run_all(trees, cases, out, data)
+        if given.write and not failed:
+            write_goldens(cases, out)
+            return 0
+        rows = [compare(case, out, folder, close=given.close) for case in cases]
+    return show(rows, failed, sum(bool(case.skipped) for case in cases), every=given.all)
+
+
+def show(rows: list[Row], failed: list[str], skipped: int, *, every: bool) -> int:
+    """Print the table and what differs; the exit code.
+
+    Args:
+        rows: of the table.
+        failed: trees whose process failed, and how.
+        skipped: how many rows were not run.
+        every: show every difference.
+    """
     print(f"| example | {' | '.join(PARTS)} | words |\n|{' --- |' * (len(PARTS) + 2)}")
     print("\n".join(map(str, rows)), end="\n\n")
     for row in rows:
         found = [one for part in row.found.values() for one in part]
         found.sort(key=lambda one: one.words)
-        shown = found if given.all else found[:_SHOWN]
+        shown = found if every else found[:_SHOWN]
         for one in shown:
             print(f"{row.name}, {'words' if one.words else 'DIFFERS'}: {one}")
         if len(shown) < len(found):
             print(f"{row.name}: {len(found) - len(shown)} more, --all shows them")
     print(*failed, sep="\n", end="\n" if failed else "")
     wrong, words = sum(row.failures() > 0 for row in rows), sum(row.words() for row in rows)
-    skipped = sum(bool(case.skipped) for case in cases)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
         f"{len(rows) - skipped} rows compared, {skipped} skipped; {wrong} differ, words differ in "

@@ -17,6 +17,7 @@ import os
 import random
 import runpy
 import secrets
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -53,12 +54,13 @@ WHOLE: dict[str, tuple[str, ...]] = {
 class Case:
     """One row of the table: commands in a folder of their own.
 
-    `commands` are names and arguments; `skipped` says why none is run.
+    `commands` are names and arguments; `skipped` says why none is run; `files` are copied beside.
     """
 
     name: str
     commands: tuple[tuple[str, tuple[str, ...]], ...] = ()
     skipped: str = ""
+    files: tuple[str, ...] = ()
 
 
 def cli_of(tree: Path) -> str:
@@ -95,6 +97,31 @@ def cases_of(tree: Path, data: Path) -> list[Case]:
         for name, how in WHOLE.items()
     ]
     return cases
+
+
+def golden_cases(folder: Path) -> list[Case]:
+    """Every run file of a folder of goldens, attacked or audited where it has a table for that."""
+    return [_golden(path) for path in sorted(folder.glob("*.toml")) if path.stem != "policy"]
+
+
+def _golden(path: Path) -> Case:
+    table, file = tomllib.loads(path.read_text(encoding="utf-8")), path.name
+    trust = ("--trust-code",) if "own.py" in path.read_text(encoding="utf-8") else ()
+    looks = tuple((n, (n, "run", "--json", *trust)) for n in ("attack", "audit") if n in table)
+    text = "-text" if looks else ""  # whether what check prints is kept, or the exit code alone
+    page = (("markdown-text", ("report", "run", "--format", "md", *trust)),) if looks else ()
+    commands: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("plan", ("plan", file, "--json")),
+        ("plan-text", ("plan", file)),
+        ("train-text", ("train", file, "--out", "run")),
+        *looks,
+        ("report", ("report", "run", "--format", "json", *trust)),
+        *page,
+        (f"check{text}", ("check", "run", "--policy", "policy.toml", *trust)),
+    )
+    beside = [one for one in sorted(path.parent.iterdir()) if one.suffix in {".csv", ".py"}]
+    files = (path, path.with_name("policy.toml"), *beside)
+    return Case(name=path.stem, commands=commands, files=tuple(map(str, files)))
 
 
 def _data(table: dict[str, Any], data: Path) -> tuple[str, tuple[str, ...]]:
@@ -195,6 +222,8 @@ def main() -> None:
         place = folder / case["name"]
         place.mkdir()
         os.chdir(place)
+        for file in case["files"]:
+            shutil.copy(file, place)
         codes: dict[str, int] = {}
         for name, arguments in case["commands"]:
             codes[name], out, err = run(cli_of(tree), arguments)

@@ -1,18 +1,36 @@
-"""The program `overhear`: it listens to signals first, and loads the command line then."""
+"""The program `overhear`: it listens to signals first, and loads the command line then.
+
+Neither it nor a process that it starts takes a module for a library's because it lies in the
+working directory, where `python -m` looks first.
+"""
+
+import os
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]
 
 import signal
-import sys
 
 __all__ = ["main"]
 
 
 def main() -> int:
     """Run the command line and return its exit code; a signal while it loads stops it, too."""
+    os.environ["PYTHONSAFEPATH"] = "1"
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback before it listens, nor after
+    _open_closed()
     from .terminal.signals import until_stopped
 
     return until_stopped(_load_and_run)
+
+
+def _open_closed() -> None:
+    """Let no file have the number of a stream that was closed, such as a ledger what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 def _load_and_run() -> int:

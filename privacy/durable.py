@@ -6,7 +6,8 @@ A file in its place is whole, the old one or the new one; what a crash leaves be
 What a run writes is readable by its user alone, from the moment that it is there: models, messages
 and pictures of records tell what no adversary of the report may see. Folders come from
 `make_folder` (0700), files from `write_durably`, `make_file` or `open_private` (0600). What is made
-to be shown says so (`SHOWN`). A file or folder that is there keeps the permissions that it has.
+to be shown says so (`SHOWN`). A folder that is there keeps the permissions that it has, and so does
+a file of the same user and group; who else made one has not chosen who reads ours.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 
 PART = ".part"
-SHOWN = 0o666
+SHOWN = 0o664
 """The permissions of what is made to be shown, less what the process leaves out (umask)."""
 
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
@@ -112,8 +114,8 @@ def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int | Non
         path: the file; its folder must exist.
         data: all of it.
         new: refuse to take the place of another file.
-        mode: its permissions, such as `SHOWN`; by default those of the old file, and of a new one
-            that its user alone reads it.
+        mode: its permissions, such as `SHOWN`; by default those of the old file, if it is of the
+            same user and group, and else that its user alone reads it.
 
     Raises:
         FileExistsError: with `new`, the file exists.
@@ -127,11 +129,13 @@ def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int | Non
         8.0
     """
     part = part_of(path)
-    if mode is None:
-        mode = path.stat().st_mode & 0o777 if path.is_file() else _PRIVATE_FILE
+    asked = _PRIVATE_FILE if mode is None else mode
     try:
-        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, mode)
+        part.unlink(missing_ok=True)  # of a dead process of the same number, or somebody's link
+        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, asked)
         try:
+            if mode is None and os.name != "nt":
+                os.fchmod(opened, _permissions_of(path, opened))
             write_all(opened, data)
         finally:
             os.close(opened)
@@ -142,6 +146,15 @@ def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int | Non
         if isinstance(error, OSError):
             raise named(error, path) from error
         raise
+
+
+def _permissions_of(path: Path, opened: int) -> int:
+    """Of an old file, which `opened` will follow."""
+    with contextlib.suppress(FileNotFoundError):
+        old, new = path.lstat(), os.fstat(opened)
+        if stat.S_ISREG(old.st_mode) and (old.st_uid, old.st_gid) == (new.st_uid, new.st_gid):
+            return old.st_mode & SHOWN
+    return _PRIVATE_FILE
 
 
 def named(error: OSError, path: Path) -> OSError:

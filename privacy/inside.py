@@ -27,9 +27,17 @@ def check_links(folder: Path) -> None:
     """Refuse a folder in which a link leads out of it, before anything is read, moved or removed.
 
     Raises:
-        InputError: one does; it is named.
+        InputError: one does, or a folder in it hides what it holds; it is named.
     """
-    for place, folders, files in os.walk(folder):
+
+    def hidden(error: OSError) -> None:
+        if isinstance(error, PermissionError):  # what can be followed by name, and not be listed
+            raise InputError(
+                f"{error.filename} may not be listed, and a link in it may lead out of {folder}; "
+                f"`chmod -R u+rwX {folder}`"
+            )
+
+    for place, folders, files in os.walk(folder, onerror=hidden):
         for name in (*folders, *files):
             path = Path(place) / name
             if path.is_symlink() and not leads_inside(path, folder):

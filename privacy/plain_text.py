@@ -17,16 +17,22 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-__all__ = ["csv_text", "markdown_text", "plain", "plain_lines", "plain_sentence"]
+__all__ = ["csv_text", "markdown_table", "markdown_text", "plain", "plain_lines", "plain_sentence"]
 
 _KEPT = 300
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp"})
+# Letters and marks that no font draws (Default_Ignorable_Code_Point), and Braille without a dot.
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
 _LISTED = "\n  "
 _MARKDOWN = re.compile(r"([\\`*_\[\]{}<>|~!#])")
 _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|inf|∞)"
 _SPREAD = rf" ± {_NUMBER}| \[{_NUMBER}, {_NUMBER}\]| \(n = \d+\)"
 _FIGURE = re.compile(rf"{_NUMBER}(?:{_SPREAD})?", re.ASCII)
 _FORMULA = ("=", "+", "-", "@")
+_OTHER_ENDS = re.compile("([;|])")  # of a cell where a country's numbers have commas
 
 
 def plain_lines(text: str) -> str:
@@ -36,9 +42,9 @@ def plain_lines(text: str) -> str:
     a\x1b[2J
     b\u202e
     """
-    if text.isprintable():
+    if _is_shown(text):
         return text
-    return "".join(one if one in "\n\t" else _shown(one) for one in text)
+    return "".join(one if one in "\n\t" else _seen(one) for one in text)
 
 
 def plain_sentence(text: str) -> str:
@@ -51,7 +57,7 @@ def plain_sentence(text: str) -> str:
       a\nerror: none
       b
     """
-    return text if text.isprintable() else _LISTED.join(map(_line, text.split(_LISTED)))
+    return text if _is_shown(text) else _LISTED.join(map(_line, text.split(_LISTED)))
 
 
 def plain(text: object, *, most: int | None = _KEPT) -> str:
@@ -77,18 +83,35 @@ def markdown_text(text: object) -> str:
     return _MARKDOWN.sub(r"\\\1", plain(text, most=None).replace("&", "&amp;"))
 
 
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    r"""A table in Markdown whose cells show their text and do nothing else.
+
+    Args:
+        heads: as they are written; text of somebody else's takes `markdown_text` before.
+        rows: of cells.
+
+    >>> print(markdown_table(["`graph`", "run"], [["ring", "a|b"]]), end="")
+    | `graph` | run |
+    | --- | --- |
+    | ring | a\|b |
+    """
+    lines = [heads, ["---"] * len(heads), *([markdown_text(one) for one in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def _line(text: str) -> str:
-    return text if text.isprintable() else "".join(map(_shown, text))
+    return text if _is_shown(text) else "".join(map(_seen, text))
 
 
 def csv_text(rows: Iterable[Sequence[str]]) -> str:
     r"""Rows as CSV whose text no spreadsheet takes for a formula; numbers stay numbers.
 
     An apostrophe stands before a text that begins, after blanks and in any width of letters, with
-    `=`, `+`, `-` or `@`: it is what OWASP proposes, and a spreadsheet shows such a cell as text.
+    `=`, `+`, `-` or `@`: it is what OWASP proposes, and a spreadsheet shows such a cell as text. So
+    does what another spreadsheet takes for the next cell, which ends one at `;` instead of a comma.
 
-    >>> print(csv_text([["-0.5", "=1+1", "-0.50 [-0.70, -0.30]", "-1+1"]]), end="")
-    -0.5,'=1+1,"-0.50 [-0.70, -0.30]",'-1+1
+    >>> print(csv_text([["-0.5", "=1+1", "-0.50 [-0.70, -0.30]", "a;-1+1"]]), end="")
+    -0.5,'=1+1,"-0.50 [-0.70, -0.30]",a;'-1+1
     """
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([_cell(one) for one in row] for row in rows)
@@ -97,11 +120,21 @@ def csv_text(rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     shown = plain(text, most=None)
-    start = unicodedata.normalize("NFKC", shown.lstrip()[:1])
-    return f"'{shown}" if start in _FORMULA and not _FIGURE.fullmatch(shown) else shown
+    if _FIGURE.fullmatch(shown):
+        return shown
+    return "".join(map(_no_formula, _OTHER_ENDS.split(shown)))
 
 
-def _shown(one: str) -> str:
-    if unicodedata.category(one) in _NOT_SHOWN:
+def _no_formula(text: str) -> str:
+    start = unicodedata.normalize("NFKC", text.lstrip()[:1])
+    return f"'{text}" if start in _FORMULA else text
+
+
+def _is_shown(text: str) -> bool:
+    return text.isprintable() and not _BLANK.search(text)
+
+
+def _seen(one: str) -> str:
+    if unicodedata.category(one) in _NOT_SHOWN or _BLANK.match(one):
         return one.encode("unicode_escape").decode("ascii")
     return one

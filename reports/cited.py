@@ -6,23 +6,17 @@ markup keeps that place (a JSON pointer) and the exact value, so that a test can
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from markupsafe import Markup
 
 from ..privacy.errors import InputError
-from ..runs.numbers import bound, figure, is_infinite, lower_bound, score, small
+from ..runs.numbers import bound, figure, is_infinite, lower_bound, percent, score, small
 
 __all__ = ["KINDS", "Cited", "Key", "look_up"]
 
 Key = str | int
-
-
-def _percent(value: float | str) -> str:
-    number = float(value)
-    return f"{number:.1%}".replace("%", " %") if math.isfinite(number) else figure(number)
 
 
 def _whole(value: float | str) -> str:
@@ -39,7 +33,7 @@ KINDS: Mapping[str, Callable[[float | str], str]] = {
     "given": lambda value: figure(value) if is_infinite(value) else f"{float(value):.6g}",
     "sensitivity": lambda value: figure(value, 4),
     "small": small,
-    "percent": _percent,
+    "percent": percent,
     "whole": _whole,
 }
 

@@ -1,4 +1,4 @@
-"""What is known of a figure of a run: the status of its plan, where that fits what was released."""
+"""What is known of a figure of a run: its status after what was released, its sign, its text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 
 from ..privacy.guarantee import Status
+from ..runs.numbers import bound, figure, is_infinite
 
-__all__ = ["HEURISTIC", "STATUSES", "standing"]
+__all__ = ["HEURISTIC", "STATUSES", "epsilon_text", "sign_of", "standing"]
 
 HEURISTIC = "heuristic: at least this bad, no upper bound known"
 STATUSES: Mapping[Status, str] = {
@@ -35,3 +36,22 @@ def standing(status: str, epsilon: float) -> Status:
     if planned.is_finite and math.isinf(epsilon):
         return Status.CANNOT_BE_EXPRESSED
     return planned
+
+
+def sign_of(epsilon: float | str, *, proven: bool) -> str:
+    """How an epsilon stands to the truth: "≤" proven, "≥" heuristic, "=" infinite."""
+    if is_infinite(epsilon):
+        return "="
+    return "≤" if proven else "≥"
+
+
+def epsilon_text(epsilon: float | str, *, proven: bool) -> str:
+    """An epsilon with its sign, rounded to the side on which it is true.
+
+    >>> epsilon_text(2.0714, proven=True), epsilon_text(2.0714, proven=False)
+    ('≤ 2.08', '≥ 2.07')
+    """
+    if is_infinite(epsilon):
+        return "∞"
+    shown = bound(epsilon) if proven else figure(epsilon)
+    return f"{sign_of(epsilon, proven=proven)} {shown}"

@@ -31,6 +31,7 @@ from ..privacy import guarantee
 from ..privacy.bounded import read_bounded
 from ..privacy.durable import write_durably
 from ..privacy.errors import InputError
+from ..privacy.formats.json_text import check_counts
 
 __all__ = [
     "LARGEST_OBJECT",
@@ -50,6 +51,7 @@ __all__ = [
 
 
 LARGEST_OBJECT = 32 << 20  # bytes of a JSON file
+_MOST_LISTS = 1 << 20  # and objects, for each of which pydantic takes 800 bytes at most
 
 
 def _word(value: float) -> str:
@@ -143,7 +145,7 @@ class Described(BaseModel):
         ...     epsilon: NotNegative
         ...     canaries: Count
         >>> Look.from_object(SimpleNamespace(epsilon=1.5, of="anything"), canaries=20).dump()
-        {'canaries': 20, 'epsilon': 1.5}
+        {'epsilon': 1.5, 'canaries': 20}
         """
         names = [name for name in cls.model_fields if hasattr(source, name)]
         return cls(**({name: getattr(source, name) for name in names} | others))
@@ -159,6 +161,10 @@ class Described(BaseModel):
         Raises:
             ValueError: it is none, in the sentence of `refusal`.
         """
+        try:
+            check_counts(text, most=_MOST_LISTS)
+        except InputError as error:
+            raise InputError(refusal("its root", str(error))) from error
         try:
             return cls.model_validate_json(text, by_alias=True, by_name=False)
         except ValidationError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
-__all__ = ["bound", "figure", "is_infinite", "lower_bound", "score", "small"]
+__all__ = ["bound", "figure", "is_infinite", "lower_bound", "percent", "score", "small"]
 
 # A calibrated epsilon of 4 - 1e-12 is a 4: only what a reader could notice is rounded up.
 _NOISE = 1e-9
@@ -68,6 +68,16 @@ def figure(value: float | str, digits: int = 3) -> str:
         return sign + small(float(f"{number:.{digits - 1}e}"))
     before = math.floor(math.log10(float(f"{number:.{digits - 1}e}"))) + 1
     return f"{sign}{number:.{max(digits - before, 0)}f}"
+
+
+def percent(share: float | str, digits: int = 1) -> str:
+    """A share in percent.
+
+    >>> percent(0.1234), percent(0.5, 0), percent("inf")
+    ('12.3 %', '50 %', '∞')
+    """
+    number = float(share)
+    return f"{number:.{digits}%}".replace("%", " %") if math.isfinite(number) else figure(number)
 
 
 def score(value: float | str) -> str:

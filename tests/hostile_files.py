@@ -479,7 +479,7 @@ READERS = (
            b'{"round": 3, "rounds": 9, "adversary": "server", "epsilon": 1.5, "target": 2.0, '
            b'"delta": 1e-05, "because": "it ends"}', read_stopped),
     Reader("runs/folder/resume.py", ("jsonl",), "metrics.jsonl", _METRICS,
-           lambda path: list(map(_round_of, path.read_text(errors="replace").splitlines()))),
+           lambda path: list(map(_round_of, path.read_bytes().splitlines()))),
     Reader("runs/folder/signature.py", ("text",), "team.secret", b"0f" * 32,
            lambda path: path.chmod(0o600) or read_key(path)),
     Reader("runs/folder/sums.py", ("text",), "SHA256SUMS",

@@ -33,7 +33,7 @@ PINNED = {
     "log of releases": ("releases-1", "1b49ffd8a5ed6463"),
     "checkpoint": ("1", "e263d5829b06b4f7"),
     "privacy.json": (3, "969eb8fde03ced4e"),
-    "sources.json": (1, "9ecf621c0825a3ce"),
+    "sources.json": (1, "417b5ab670c3becc"),
 }
 
 

@@ -134,6 +134,9 @@ OUTSIDE = {
     "runs/hosts/interface.py": "of the system",
     "runs/hosts/same_run.py": "our own files",
     "reports/template.py": "our own templates",
+    "reports/judgement/sentence.py": "our own sentences",
+    "reports/reproductions/registry.py": "our own entries",
+    "runs/own/tables.py": "a quoted text, which a pattern found",
     "reports/reproduced/prices.py": "our own file",
     "interface/results/reported.py": "the report that was just written",
     "commands/prepare/new.py": "our own template",
@@ -180,6 +183,8 @@ WITHOUT_FILE = {
     "reports/reproduced/reproduce.py",  # json_text.py with a key
     "interface/results/attacked.py",  # copies pictures as they are
     "runs/attack/gradients/batch.py",  # a bound on memory
+    "runs/attack/gradients/file.py",  # a type; prior/tensor_file.py reads
+    "runs/attack/gradients/model.py",  # the same
     "runs/audit/aside.py",  # copies a file as it is
     "runs/design/trainable.py",  # TOML that it wrote itself
     "runs/folder/folder.py",  # digests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -66,6 +67,12 @@ def test_a_run_file_with_a_key_of_another_version_is_refused_by_that_name(exhibi
 def test_a_ledger_without_digests_is_refused_by_name(exhibit: Path) -> None:
     with pytest.raises(InputError, match=r"schema 1, and this version reads .* environment\.json"):
         read_released(exhibit)
+    # Finished, that version listed its files, of which a run of today has more.
+    listed = sorted(exhibit.iterdir())
+    sums = "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in listed)
+    (exhibit / "SHA256SUMS").write_text(sums)
+    with pytest.raises(InputError, match=r"schema 1, and this version reads .* environment\.json"):
+        run_of_folder(exhibit)
     assert json.loads((exhibit / "environment.json").read_text())["packages"]["overhear"] == "0.1.0"
 
 

@@ -162,6 +162,7 @@ LEAST = {
     "torch": "2.11",
     "distributed": "2026.1",
     "ray": "2.52",
+    "pyarrow": "23.0.1",
 }
 
 
@@ -203,8 +204,11 @@ def test_the_environment_of_flower_has_one_torch_and_a_flwr_that_the_extra_takes
     assert "constraint constraints-flower.txt" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-def test_each_template_is_in_the_package() -> None:
+def test_each_template_and_table_is_in_the_package() -> None:
     from overhear.commands.prepare.new import What, template
 
-    assert settings()["tool"]["setuptools"]["package-data"]["overhear.commands"] == ["templates/*"]
+    data = settings()["tool"]["setuptools"]["package-data"]
+    assert data["overhear.commands"] == ["templates/*"]
+    assert data["overhear.reports.judgement"] == ["*.toml"]  # phrases
+    assert data["overhear.reports.reproductions"] == ["*.toml"]
     assert len({template(what) for what in What}) == len(What)

@@ -33,12 +33,11 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
+from ..exact.separation.first_linear import parameter_name
 from ..problem.imprint import Imprint
 from ..problem.prior import build_box
-from .tiles import Tiling, tiling_of
+from .tiles import Tiling, slices_of, tiling_of
 from .trunk import Trunk, trunk_of
-
-__all__ = ["craft", "least_rounds", "why_not_crafted"]
 
 _DIRECTIONS = 3  # side by side; a record that shares its bin in all of them stays hidden
 _SMALL = 1e-2  # scale of what the read layer gives on; the last layer undoes it
@@ -145,7 +144,7 @@ def craft(
         alone = len(head.layers) == 1
         reference = alone and rounds > 1 and number == 0
         if reference:
-            values[_join(head.names[0], "bias")][0] = _SURE
+            values[parameter_name(head.names[0], "bias")][0] = _SURE
             follows = (-1,) * head.layers[0].out_features
         elif alone and records > 1:
             follows = _softmax(values, head, features, first=int(rounds > 1), generator=generator)
@@ -202,14 +201,11 @@ def _imprint(
     follows: tuple[int, ...],
     reference: bool,
 ) -> Imprint:
-    at, places = 0, dict[str, slice]()
-    for name, value in values.items():
-        places[name] = slice(at, at + value.numel())
-        at += value.numel()
+    places = slices_of(values)
     return Imprint(
         parameters=torch.cat([value.flatten() for value in values.values()]),
-        weight=places[_join(head.names[0], "weight")],
-        bias=places[_join(head.names[0], "bias")],
+        weight=places[parameter_name(head.names[0], "weight")],
+        bias=places[parameter_name(head.names[0], "bias")],
         follows=follows,
         inputs_of=trunk.inputs_of,
         reference=reference,
@@ -225,7 +221,7 @@ def _softmax(
     generator: torch.Generator,
 ) -> tuple[int, ...]:
     """One layer alone: the upper envelope of the classes from `first` on along one direction."""
-    weight, bias = (values[_join(head.names[0], part)] for part in ("weight", "bias"))
+    weight, bias = (values[parameter_name(head.names[0], part)] for part in ("weight", "bias"))
     (u,), (along,) = _directions(features, 1, generator=generator)
     bins = len(weight) - first
     cuts = torch.quantile(along, torch.arange(1, bins).double() / bins)
@@ -247,7 +243,7 @@ def _relus(
     generator: torch.Generator,
 ) -> tuple[int, ...]:
     """A layer and ReLUs: thresholds along several directions, and one slope behind all rows."""
-    weight, bias = (values[_join(head.names[0], part)] for part in ("weight", "bias"))
+    weight, bias = (values[parameter_name(head.names[0], part)] for part in ("weight", "bias"))
     groups = min(_DIRECTIONS, *(layer.out_features for layer in head.layers[:-1]))
     directions, along = _directions(features, groups, generator=generator)
     follows = list[int]()
@@ -259,14 +255,14 @@ def _relus(
         follows += [*range(here.start + 1, here.stop), -1]
     # The mean of every direction's rows, carried through the layers between.
     for before, name, layer in zip(head.layers, head.names[1:-1], head.layers[1:-1], strict=False):
-        between = values[_join(name, "weight")]
+        between = values[parameter_name(name, "weight")]
         for into, out_of in zip(
             _parted(layer.out_features, groups), _parted(before.out_features, groups), strict=True
         ):
             between[into, out_of] = 1.0 / (out_of.stop - out_of.start)
     # Then slopes for every class, of which no two classes have the same ratios.
     slopes = _slopes(classes, groups, generator=generator)  # (classes, G)
-    last = values[_join(head.names[-1], "weight")]
+    last = values[parameter_name(head.names[-1], "weight")]
     middle = float((features @ weight.T + bias).clamp_min(0).mean()) or _SMALL
     for g, here in enumerate(_parted(last.shape[1], groups)):
         last[:, here] = slopes[:, g, None] / (2 * middle * groups * (here.stop - here.start))
@@ -317,10 +313,6 @@ def _named(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [(name, p.detach().cpu()) for name, p in model.named_parameters()]
 
 
-def _join(name: str, part: str) -> str:
-    return f"{name}.{part}" if name else part
-
-
 def _parts(model: nn.Module, shape: tuple[int, ...], *, low: Tensor) -> tuple[Trunk, _Head] | str:
     """What stands before the first linear layer, and the linear layers; or why there are none."""
     chain = _chain(model)
@@ -357,7 +349,7 @@ def _chain(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]] | 
     for name, layer in model.named_children():
         if isinstance(layer, nn.Identity) or (isinstance(layer, nn.Dropout) and layer.p == 0):
             continue
-        inside = _chain(layer, _join(prefix, name))
+        inside = _chain(layer, parameter_name(prefix, name))
         if inside is None:
             return None
         found += inside

@@ -29,9 +29,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..exact.separation.first_linear import parameter_name
 from ..problem.imprint import Imprint
-
-__all__ = ["Tiling", "tiling_of"]
 
 Chain = Sequence[tuple[str, nn.Module]]
 
@@ -116,14 +115,14 @@ class Tiling:
             for name, p in model.named_parameters()
         }
         name, first = self.first
-        values[_join(name, "bias")].fill_(1.0)
-        into = values[_join(self.linears[0][0], "weight")]
-        last = values[_join(self.linears[-1][0], "weight")]
+        values[parameter_name(name, "bias")].fill_(1.0)
+        into = values[parameter_name(self.linears[0][0], "weight")]
+        last = values[parameter_name(self.linears[-1][0], "weight")]
         slopes = _slopes(classes)
         places = torch.full((first.out_channels, first.weight[0].numel()), -1)
         for channel, (row, column) in enumerate(pieces):
             for at, (of, _) in enumerate(self.convolutions):
-                kernel = values[_join(of, "weight")][channel, channel]
+                kernel = values[parameter_name(of, "weight")][channel, channel]
                 kernel[row.kernels[at], column.kernels[at]] = 1.0
             feature = (channel * self.size[1] + row.feature) * self.size[2] + column.feature
             if len(self.linears) == 1:
@@ -132,14 +131,14 @@ class Tiling:
                 into[0, feature] = _GENTLE / len(pieces)
             places[channel] = self._places(row.place, column.place)
         for of, _ in self.linears[1:-1]:
-            values[_join(of, "weight")][0, 0] = 1.0
+            values[parameter_name(of, "weight")][0, 0] = 1.0
         if len(self.linears) > 1:
             last[:, 0] = slopes
-        slices = _slices(values)
+        slices = slices_of(values)
         return Imprint(
             parameters=torch.cat([value.flatten() for value in values.values()]),
-            weight=slices[_join(name, "weight")],
-            bias=slices[_join(name, "bias")],
+            weight=slices[parameter_name(name, "weight")],
+            bias=slices[parameter_name(name, "bias")],
             follows=(-1,) * first.out_channels,
             inputs_of=self._record,
             places=places,
@@ -151,8 +150,8 @@ class Tiling:
         name, layer = self.linears[0]
         return Imprint(
             parameters=torch.cat(list(drawn.values())),
-            weight=_slices(drawn)[_join(name, "weight")],
-            bias=_slices(drawn)[_join(name, "bias")],
+            weight=slices_of(drawn)[parameter_name(name, "weight")],
+            bias=slices_of(drawn)[parameter_name(name, "bias")],
             follows=(-1,) * layer.out_features,
             inputs_of=self._record,
         )
@@ -338,14 +337,10 @@ def _kind(layer: nn.Module) -> str:
     return type(layer).__name__
 
 
-def _slices(values: Mapping[str, Tensor]) -> dict[str, slice]:
+def slices_of(values: Mapping[str, Tensor]) -> dict[str, slice]:
     """Where each lies among all of them, flattened."""
     at, found = 0, dict[str, slice]()
     for name, value in values.items():
         found[name] = slice(at, at + value.numel())
         at += value.numel()
     return found
-
-
-def _join(name: str, part: str) -> str:
-    return f"{name}.{part}" if name else part

@@ -20,8 +20,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Trunk", "trunk_of"]
-
 _IMAGE = ("channels", "height", "width")
 _LARGE = 1e5  # features over pixels, so that the trunk's own gradient is small beside the head's
 

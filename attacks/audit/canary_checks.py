@@ -156,7 +156,7 @@ def independence_check(noise: Sequence[CanaryNoise]) -> Check:
 
 def _check(name: str, found: Finding, words: str) -> Check:
     if not found.tests:
-        return Check(name=name, passed=True, words=f"{words}: there were none.")
+        return Check.exact(name, f"{words}: there were none.", tests=0)
     return found.check(name, words)
 
 
@@ -179,19 +179,15 @@ def _note_sums(found: Finding, rows: Array, words: Sequence[str]) -> None:
     if not len(at):
         return
     squares = np.nansum(rows**2, axis=1)
-    size = laws.two_sided(squares, count)
     place = laws.beyond(np.abs(np.nansum(rows, axis=1)) / np.sqrt(count))
-    worst = int(size.argmin())
-    found.note(
-        float(size[worst]),
-        tests=len(at),
-        what=f"{words[at[worst]]} have {squares[worst] / count[worst]:.3g} times the "
-        "declared variance of their noise",
+    found.worst(
+        laws.two_sided(squares, count),
+        lambda i: (
+            f"{words[at[i]]} have {squares[i] / count[i]:.3g} times the declared variance of "
+            "their noise"
+        ),
     )
-    worst = int(place.argmin())
-    found.note(
-        float(place[worst]), tests=len(at), what=f"the noise of {words[at[worst]]} is not around 0"
-    )
+    found.worst(place, lambda i: f"the noise of {words[at[i]]} is not around 0")
 
 
 def _note_law(found: Finding, values: Array, words: str) -> None:
@@ -270,11 +266,8 @@ def _note_gains(
         p = float(laws.beyond(abs(off) / math.sqrt(whole)))
         found.note(p, tests=1, what=f"{what} add {1.0 + off / whole:.3g} times what they may")
         squares = float((z[at] ** 2).sum())
-        found.note(
-            float(laws.two_sided(squares, n)),
-            tests=1,
-            what=f"{what} miss what they may add by {squares / n:.3g} times the noise",
-        )
+        what += f" miss what they may add by {squares / n:.3g} times the noise"
+        found.note(float(laws.two_sided(squares, n)), tests=1, what=what)
 
 
 def _kinds(of: CanaryNoise) -> Iterator[tuple[str, Array]]:

@@ -13,9 +13,9 @@ from ...training.algorithms.algorithm import Bound
 from ...training.data.store import Store
 from ...training.engine.engine import Setting
 from ...training.engine.randomness import SecretRandomness
-from ...training.tracing.trace import AlgorithmTrace, trace
+from ...training.tracing.trace import AlgorithmTrace
 from ..watching.result import Check
-from ..watching.watched_run import watch
+from ..watching.watched_run import traces_of, watch
 from .functions import function_check
 from .knowledge import knowledge_check
 from .messages import message_check
@@ -25,8 +25,6 @@ from .records import record_check
 from .sampler import sampler_check
 from .sensitivity import sensitivity_check
 from .values import value_check
-
-__all__ = ["engine_checks"]
 
 
 def engine_checks(
@@ -63,14 +61,7 @@ def engine_checks(
     """
     last, own = max(rounds, planned or rounds), randomness or SecretRandomness()
     chance = generator or np.random.default_rng()
-    traces = traces or trace(
-        bound.init,
-        bound.step,
-        graph=setting.graph,
-        rounds=last,
-        noise_multiplier=bound.noise_multiplier,
-        release=bound.release,
-    )
+    traces = traces or traces_of(bound, setting, rounds=last)
     how: dict[str, Any] = {"rounds": rounds, "planned": last, "generator": chance, "traces": traces}
     run = watch(setting, bound, randomness=own, kept_so_far=watched_so_far, **how)
     sharp = run

@@ -25,8 +25,6 @@ from ..watching.result import Finding
 from ..watching.watched_run import WatchedRun
 from .schemes import enough_rounds, test_schemes
 
-__all__ = ["DrawnCohort", "cohort_words", "drawn_cohorts", "test_drawn_cohorts"]
-
 _FEWEST_ROUNDS = 40
 _VARIANCE = 25.0  # of an agent's participations, which decides how many rounds are drawn
 _MOST_COINS = 2e4  # agents times rounds of coins, each of which has a stream of its own
@@ -112,7 +110,7 @@ def _note_recorded(found: Finding, run: WatchedRun, cohort: Cohort) -> None:
         again = run.engine.draw_cohort(cohort, round=watched.number)
         same = bool((again.cpu() == watched.recorded.cohorts[cohort.call].cpu()).all())
         what = f"cohort {cohort.call} of round {watched.number} is not what the engine draws"
-        found.note(1.0 if same else 0.0, tests=1, what=what)
+        found.exact(same, what)
 
 
 def _enough(cohort: Cohort, agents: int) -> int:

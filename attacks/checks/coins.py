@@ -18,14 +18,13 @@ from ...privacy.batches.patterns import PatternKind
 from ...training.batches.turns import Turns, turns_of
 from ...training.data.store import Held, Shard
 from ...training.engine.recording import WholeCall
-from ...training.noise_tests import laws
+from ...training.noise_tests.laws import binomial
 from ...training.step.values import Per
 from ...training.tracing.linear_forms import Contributions
 from ..watching.result import Finding
-from ..watching.watched_run import WatchedRound, WatchedRun
+from ..watching.watched_round import WatchedRound
+from ..watching.watched_run import WatchedRun
 from .schemes import exactly
-
-__all__ = ["Coins", "declared_coins", "of_groups", "test_turns"]
 
 Bools = NDArray[np.bool_]
 
@@ -76,7 +75,7 @@ class Coins(NamedTuple):
         users = np.unique(number[at])
         whole = np.array_equal(there, np.isin(number, users))
         what = f"{where} has some records of a user and not all, where users are drawn as a whole"
-        found.note(1.0 if whole else 0.0, tests=0 if whole else 1, what=what)
+        found.exact(whole, what, tests=0 if whole else 1)
         return users
 
 
@@ -116,14 +115,14 @@ def test_turns(
         broken = np.flatnonzero(turns.pattern.broken(of))
         record = f"record {int(broken[0])}" if broken.size else "a record"
         what = f"{record} {who} takes part otherwise than {turns.pattern.words}"
-        found.note(0.0 if broken.size else 1.0, tests=max(of.shape[1], 1), what=what)
+        found.exact(not broken.size, what, tests=max(of.shape[1], 1))
         allowed = np.array([turns.allowed(agent, t) for t in rounds.tolist()]).reshape(of.shape)
         kept = np.asarray(~(of & ~allowed).any(axis=1))
         exactly(found, kept, f"a record {who} is drawn out of its turn")
         _test_left_out(found, turns, shards[agent], allowed, agent=agent)
         for axis, each in ((0, "record"), (1, "round")):
             counts, trials = of.sum(axis=axis), allowed.sum(axis=axis)
-            p = laws.binomial(counts, trials, turns.coin)
+            p = binomial(counts, trials, turns.coin)
             at = int(p.argmin()) if p.size else 0
             what = f"{each} {at} {who} has other coins than {turns.coin:.4g} in its turns"
             found.note(float(p.min(initial=1.0)), tests=max(p.size, 1), what=what)

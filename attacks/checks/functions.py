@@ -21,8 +21,6 @@ from ..watching.on_host import placed
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["function_check"]
-
 _NAME = "functions"
 
 
@@ -41,18 +39,15 @@ def function_check(run: WatchedRun) -> Check:
         for call in watched.calls:
             named[call.name] = named.get(call.name, 0) + 1
     if not made:
-        return Check(
-            name=_NAME,
-            passed=True,
-            words="the step gives its rounds no function, so nothing was looked at.",
-        )
+        words = "the step gives its rounds no function, so nothing was looked at."
+        return Check.exact(_NAME, words, tests=0)
     fault = _fault(run)
     words = (
         f"{made} calls of {', '.join(sorted(named))} were made again, with what they were given, "
         "in a run whose batches have a record less"
     )
     words += f"; {fault}" if fault else "; each returned the same, bit for bit"
-    return Check(name=_NAME, passed=not fault, tests=made, words=f"{words}.")
+    return Check.exact(_NAME, f"{words}.", tests=made, passed=not fault)
 
 
 class _OneRecordLess(Engine):

@@ -14,8 +14,6 @@ from ...training.tracing.linear_forms import NoiseSources
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["knowledge_check"]
-
 _NAME = "knowledge"
 _NAMED = 4  # agents named in words
 
@@ -64,7 +62,8 @@ def knowledge_check(run: WatchedRun) -> Check:
         words = "no agent makes noise in these rounds: the server does, so nothing was looked at"
     elif not undeclared and not other:
         words += "; each is made again from its seed, and all who can are declared to know it"
-    return Check(name=_NAME, passed=not undeclared and not other, tests=pairs, words=f"{words}.")
+    passed = not undeclared and not other
+    return Check.exact(_NAME, f"{words}.", tests=pairs, passed=passed)
 
 
 def _differs_in_size(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -12,8 +12,6 @@ import numpy as np
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["message_check"]
-
 _NAME = "messages"
 
 
@@ -57,4 +55,4 @@ def message_check(run: WatchedRun) -> Check:
         if wrong
         else f"none differs by more than rounding, the largest by {worst:.1g} of it"
     )
-    return Check(name=_NAME, passed=not wrong, tests=rows, words=f"{compared}; {found}.")
+    return Check.exact(_NAME, f"{compared}; {found}.", tests=rows, passed=not wrong)

@@ -21,8 +21,6 @@ from ...training.data.store import Store, blocks
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["record_check"]
-
 _NAME = "records"
 _NAMED = 3  # places of one record in words
 
@@ -68,7 +66,7 @@ def record_check(run: WatchedRun, *, source: Store | None = None) -> Check:
     else:
         words += f"; no batch holds a position twice, and {told}"
     tests = batches + records
-    return Check(name=_NAME, passed=not faults, tests=tests, words=f"{words}.")
+    return Check.exact(_NAME, f"{words}.", tests=tests, passed=not faults)
 
 
 def _twice(at: torch.Tensor) -> int | None:

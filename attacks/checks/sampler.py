@@ -32,14 +32,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.batches.drawing import Scheme
-from ...training.noise_tests import laws
+from ...training.noise_tests.laws import binomial, chernoff, least
 from ..watching.result import Check, Finding
 from ..watching.watched_run import WatchedRun
 from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohorts
 from .coins import declared_coins, of_groups, test_turns
 from .schemes import enough_rounds, test_schemes
-
-__all__ = ["Batches", "sampler_check", "test_batches"]
 
 _NAME = "sampler"
 _VARIANCE = 25.0  # of a record's participations, which decides how many rounds are drawn
@@ -146,13 +144,12 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                     continue
                 if agent in absent:  # exact: who takes no part draws nothing
                     what = f"absent agent {agent} drew {len(at)} records in round {watched.number}"
-                    found.note(0.0 if len(at) else 1.0, tests=1, what=what)
+                    found.exact(not len(at), what)
                     continue
                 where = f"batch {call} of agent {agent} in round {watched.number}"
                 again = coins.draw(run, round=watched.number, call=call, agent=agent)
                 same = np.array_equal(at.numpy(), again.numpy())
-                what = f"{where} is not what the engine draws"
-                found.note(1.0 if same else 0.0, tests=1, what=what)
+                found.exact(same, f"{where} is not what the engine draws")
                 if (
                     run.setting.sampler is not None or run.setting.turns is not None
                 ):  # sizes are tested with those that follow
@@ -160,7 +157,7 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 count, rate = coins.many(run, agent), coins.rate
                 there = len(coins.whose(found, run, at.numpy(), agent=agent, where=where))
                 what = f"{where} has {there} of {count} {coins.named} at a rate of {rate:.4g}"
-                found.note(float(laws.binomial(there, count, rate)), tests=1, what=what)
+                found.note(float(binomial(there, count, rate)), tests=1, what=what)
 
 
 def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Batches]:
@@ -214,20 +211,13 @@ def _test_counts(found: Finding, batches: Batches) -> None:
         whole, records, sizes = int(of.sum()), of.sum(axis=0), of.sum(axis=1)
         who = f"of agent {batches.agent(agent)} (call {call}, rate {rate:.4g})"
         what = f"{whole} participations of {n} records {who} in {T} rounds"
-        found.note(float(laws.binomial(whole, T * n, rate)), tests=1, what=what)
+        found.note(float(binomial(whole, T * n, rate)), tests=1, what=what)
         if n:
-            i, p = _least(laws.binomial(records, np.full(n, T), rate))
+            i, p = least(binomial(records, T, rate))
             found.note(p, tests=n, what=f"record {i} {who} is in {records[i]} of {T} batches")
-        t, p = _least(laws.binomial(sizes, np.full(T, n), rate))
-        found.note(
-            p, tests=T, what=f"the batch {who} in round {batches.round(t)} has {sizes[t]} records"
-        )
-
-
-def _least(p: np.ndarray) -> tuple[int, float]:
-    """Where the smallest is, and the smallest."""
-    at = int(p.argmin())
-    return at, float(p[at])
+        t, p = least(binomial(sizes, n, rate))
+        what = f"the batch {who} in round {batches.round(t)} has {sizes[t]} records"
+        found.note(p, tests=T, what=what)
 
 
 def _test_dispersion(found: Finding, batches: Batches) -> None:
@@ -259,7 +249,7 @@ def _note_dispersion(
     ]
     words = f"{what} vary {total / number:.3g} times as much as independent ones (n = {number})"
     for sign in (1.0, -1.0):
-        found.note(math.exp(_chernoff(cumulants, total, sign)), tests=1, what=words)
+        found.note(math.exp(chernoff(cumulants, total, sign)), tests=1, what=words)
 
 
 def _deviations(counts: np.ndarray, trials: int, rate: float) -> np.ndarray:
@@ -272,35 +262,6 @@ def _log_weights(trials: int, rate: float) -> np.ndarray:
     from scipy.stats import binom
 
     return np.asarray(binom.logpmf(np.arange(trials + 1), trials, rate))
-
-
-def _chernoff(
-    cumulants: Sequence[tuple[int, np.ndarray, np.ndarray]], total: float, sign: float
-) -> float:
-    """Logarithm of a bound on P(sum >= total), or <= with sign -1; at most 0.
-
-    Args:
-        cumulants: how many counts are alike, the logarithms of their weights, their deviations.
-        total: the sum that was seen.
-        sign: of s.
-    """
-    from scipy.optimize import minimize_scalar
-
-    # All sums in one pass: where each begins, and which values are of it.
-    sizes = np.array([len(w) for _, w, _ in cumulants])
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    counts = np.array([n for n, _, _ in cumulants])
-    weights, deviations = (np.concatenate([one[i] for one in cumulants]) for i in (1, 2))
-
-    def exponent(log_s: float) -> float:
-        s = sign * math.exp(log_s)
-        terms = weights + s * deviations
-        most = np.maximum.reduceat(terms, starts)
-        sums = np.add.reduceat(np.exp(terms - most.repeat(sizes)), starts)
-        return float(counts @ (most + np.log(sums))) - s * total
-
-    best = minimize_scalar(exponent, bounds=(-14.0, 0.0 if sign > 0 else 9.0), method="bounded")
-    return min(0.0, float(best.fun))
 
 
 def _test_lags(found: Finding, batches: Batches) -> None:
@@ -317,7 +278,7 @@ def _test_lags(found: Finding, batches: Batches) -> None:
         whole, trials = sum(int(c.sum()) for _, c in common), records * len(first)
         what = f"batches {lag} rounds apart (call {batches.call})"
         words = f"{what} have {whole} records in common where {trials * rate**2:.4g} are expected"
-        found.note(float(laws.binomial(whole, trials, rate**2)), tests=1, what=words)
+        found.note(float(binomial(whole, trials, rate**2)), tests=1, what=words)
         _note_dispersion(found, f"records in common of {what}", common, rate**2)
         _test_repeats(found, batches, lag)
 
@@ -357,10 +318,13 @@ def _test_agents(found: Finding, batches: Batches) -> None:
     trials = T * np.minimum(np.array(sizes)[one], np.array(sizes)[other])
     counts = common[one, other].round().astype(np.int64)
     if len(counts):
-        i, p = _least(laws.binomial(counts, trials, batches.rate**2))
-        pair = batches.agent(int(one[i])), batches.agent(int(other[i]))
-        what = f"agents {pair[0]} and {pair[1]} drew {counts[i]} equal positions in {T} rounds"
-        found.note(p, tests=len(counts), what=what)
+        found.worst(
+            binomial(counts, trials, batches.rate**2),
+            lambda i: (
+                f"agents {batches.agent(int(one[i]))} and {batches.agent(int(other[i]))} "
+                f"drew {counts[i]} equal positions in {T} rounds"
+            ),
+        )
 
 
 def _test_calls(found: Finding, one: Batches, other: Batches) -> None:
@@ -372,4 +336,5 @@ def _test_calls(found: Finding, one: Batches, other: Batches) -> None:
     common = sum(int((a[:T] & b[:T]).sum()) for a, b in pairs)
     trials = T * sum(a.shape[1] for a, _ in pairs)
     what = f"batches {one.call} and {other.call} of a round have {common} records in common"
-    found.note(float(laws.binomial(common, trials, one.rate * other.rate)), tests=1, what=what)
+    p = float(binomial(common, trials, one.rate * other.rate))
+    found.note(p, tests=1, what=what)

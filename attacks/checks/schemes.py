@@ -27,10 +27,8 @@ from numpy.typing import NDArray
 
 from ...privacy.batches.drawing import Drawing, Scheme
 from ...training.batches.sampler import Sampler
-from ...training.noise_tests import laws
+from ...training.noise_tests.laws import binomial, chernoff, least
 from ..watching.result import Finding
-
-__all__ = ["enough_rounds", "exactly", "test_schemes"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -94,7 +92,7 @@ def exactly(found: Finding, holds: Bools, words: str) -> None:
     """One comparison for each round, in which nothing is left to chance."""
     bad = np.flatnonzero(~holds)
     where = f" in round {int(bad[0]) + 1}" if bad.size else ""
-    found.note(0.0 if bad.size else 1.0, tests=max(len(holds), 1), what=words + where)
+    found.exact(not bad.size, words + where, tests=max(len(holds), 1))
 
 
 def _hoeffding(counts: Counts, trials: Counts, rates: Floats) -> Floats:
@@ -131,14 +129,14 @@ def _test_cut_sizes(found: Finding, of: Bools, drawn: Drawing, rate: float, who:
     largest = drawn.size
     exactly(found, sizes <= largest, f"the batch {who} has more than {largest} records")
     # Below B the sizes are binomial; in both tails those of min(X, B) are too.
-    p = laws.binomial(np.minimum(sizes, largest), n, rate)
+    p = binomial(np.minimum(sizes, largest), n, rate)
     found.note(
         float(p.min(initial=1.0)), tests=rounds, what=f"a batch {who} is of an unlikely size"
     )
     full = int((sizes >= largest).sum())
     often = float(binom.sf(largest - 1, n, rate))
     what = f"{full} of {rounds} batches {who} are full, where {rounds * often:.4g} are expected"
-    found.note(float(laws.binomial(np.array([full]), rounds, often)[0]), tests=1, what=what)
+    found.note(float(binomial(full, rounds, often)), tests=1, what=what)
     _test_spread(found, np.minimum(sizes, largest), n, rate, largest, who)
 
 
@@ -164,7 +162,6 @@ def _test_spread(
     found: Finding, sizes: Counts, n: int, rate: float, largest: int, who: str
 ) -> None:
     """Squared deviations of sizes, by Chernoff's bound on both tails."""
-    from scipy.optimize import minimize_scalar
     from scipy.stats import binom
 
     if not 0.0 < rate < 1.0:
@@ -175,28 +172,19 @@ def _test_spread(
         logs[-1] = binom.logsf(largest - 1, n, rate)
     squares = (np.arange(top + 1) - n * rate) ** 2 / (n * rate * (1.0 - rate))
     total = float(squares[np.minimum(sizes, top)].sum())
-    for sign, widest in ((1.0, 0.0), (-1.0, 9.0)):
-
-        def exponent(log_s: float, sign: float = sign) -> float:
-            terms = logs + sign * math.exp(log_s) * squares
-            most = float(terms.max())
-            mean = most + math.log(float(np.exp(terms - most).sum()))
-            return len(sizes) * mean - sign * math.exp(log_s) * total
-
-        best = minimize_scalar(exponent, bounds=(-14.0, widest), method="bounded")
-        what = (
-            f"sizes of batches {who} vary {total / len(sizes):.3g} times as much as binomial ones"
-        )
-        found.note(math.exp(min(0.0, float(best.fun))), tests=1, what=f"{what} (n = {len(sizes)})")
+    what = f"sizes of batches {who} vary {total / len(sizes):.3g} times as much as binomial ones"
+    for sign in (1.0, -1.0):
+        p = math.exp(chernoff([(len(sizes), logs, squares)], total, sign))
+        found.note(p, tests=1, what=f"{what} (n = {len(sizes)})")
 
 
 def _test_participations(found: Finding, of: Bools, size: float, who: str) -> None:
     rounds, n = of.shape
     counts = of.sum(axis=0)
-    p = laws.binomial(counts, rounds, size / n)
-    at = int(p.argmin())
-    what = f"record {at} {who} is in {counts[at]} of {rounds} batches"
-    found.note(float(p[at]), tests=n, what=what)
+    found.worst(
+        binomial(counts, rounds, size / n),
+        lambda at: f"record {at} {who} is in {counts[at]} of {rounds} batches",
+    )
 
 
 def _test_together(found: Finding, of: Bools, drawn: Drawing, rate: float, who: str) -> None:
@@ -214,10 +202,10 @@ def _test_together(found: Finding, of: Bools, drawn: Drawing, rate: float, who: 
     looked = of[:, np.unique(np.linspace(0, n - 1, min(n, _PAIRED)).astype(int))].astype(np.float32)
     common = (looked.T @ looked).round().astype(np.int64)
     pairs = common[np.triu_indices(len(common), k=1)]
-    p = laws.binomial(pairs, rounds, min(mean / (n * (n - 1.0)), 1.0))
-    least = int(p.argmin())
-    what = f"two records {who} are together in {pairs[least]} of {rounds} batches"
-    found.note(float(p[least]), tests=len(pairs), what=what)
+    found.worst(
+        binomial(pairs, rounds, min(mean / (n * (n - 1.0)), 1.0)),
+        lambda at: f"two records {who} are together in {pairs[at]} of {rounds} batches",
+    )
 
 
 def _test_lags(found: Finding, of: Bools, who: str) -> None:
@@ -255,7 +243,7 @@ def _test_once(found: Finding, of: Bools, drawn: Drawing, who: str) -> None:
     for start in range(0, len(of), drawn.epoch):
         most = int(of[start : start + drawn.epoch].sum(axis=0).max(initial=0))
         what = f"a record {who} is {most} times in the epoch from round {start + 1} on"
-        found.note(1.0 if most <= 1 else 0.0, tests=1, what=what)
+        found.exact(most <= 1, what)
 
 
 def _test_same_places(found: Finding, of: Bools, drawn: Drawing, who: str) -> None:
@@ -274,10 +262,9 @@ def _test_places(found: Finding, places: Counts, drawn: Drawing, who: str) -> No
         return
     for place in range(drawn.epoch):
         counts = (places == place).sum(axis=0)
-        p = laws.binomial(counts, epochs, drawn.size / n)
-        at = int(p.argmin())
+        at, p = least(binomial(counts, epochs, drawn.size / n))
         what = f"record {at} {who} is at place {place} in {counts[at]} of {epochs} epochs"
-        found.note(float(p[at]), tests=n, what=what)
+        found.note(p, tests=n, what=what)
 
 
 def _test_orders(found: Finding, places: Counts, drawn: Drawing, who: str) -> None:

@@ -35,8 +35,6 @@ from .neighbours.chosen_records import Chosen, choose_records
 from .neighbours.judge import Judge, Verdict
 from .neighbours.replay import Change, Replay
 
-__all__ = ["sensitivity_check"]
-
 _NAME = "sensitivity"
 _RECORDS = 64
 _MADE = 0.25  # for each pass that changes real records, passes that add made ones
@@ -87,7 +85,7 @@ def sensitivity_check(
     rounds = [watched for watched in run.rounds if watched.trace.has_contributions]
     if not rounds or not any(len(shard.targets) for shard in run.setting.shards):
         words = "no watched round touches a record, so nothing was looked at."
-        return Check(name=_NAME, passed=True, words=words)
+        return Check.exact(_NAME, words, tests=0)
     real = sum(not one.made for one in passes)
     chosen = choose_records(
         run, each=real, made=max(2, (len(passes) - real) * len(rounds)), generator=own
@@ -146,7 +144,7 @@ def _check(
                 words = (
                     f"round {watched.number}, made again on neighbouring data: {who} {found.fault}."
                 )
-                return Check(name=_NAME, passed=False, tests=compared, words=words)
+                return Check.exact(_NAME, words, tests=compared, passed=False)
             tested |= {(a, one.made, turn if one.made else one.number) for a in some}
     real = sum(not made for _, made, _ in tested)
     reach = ""
@@ -160,7 +158,7 @@ def _check(
         f"the start and {len(run.rounds) - 1} rounds, made again {replays} times in all with all "
         f"randomness equal; none moves anything but what its trace says, and {most}"
     )
-    return Check(name=_NAME, passed=True, tests=compared, words=f"{words}.")
+    return Check.exact(_NAME, f"{words}.", tests=compared)
 
 
 def _changes(

@@ -43,8 +43,6 @@ from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["transcript_check"]
-
 _NAME = "transcript"
 _DROWNED = 0.01  # rounding, as a share of the noise's deviation, from which on a row is left out
 _MOST_PAIRED = 400  # rows, the first ones, that are looked at in pairs
@@ -108,37 +106,29 @@ def transcript_check(
             rows += [one for one in found if one is not None]
             left_out += found.count(None)
     if not rows:
-        return Check(
-            name=_NAME,
-            passed=True,
-            words="Nothing was looked at: no message or state with noise of its own was kept; name "
-            "rounds in [intercept] to keep theirs.",
+        words = (
+            "Nothing was looked at: no message or state with noise of its own was kept; name "
+            "rounds in [intercept] to keep theirs."
         )
+        return Check.exact(_NAME, words, tests=0)
     whole = Finding.of(_findings(rows, dict(parts or {})))
     what = (
         f"{len(rows)} messages and end states of {len(seen)} round{'s' * (len(seen) > 1)} of the "
         f"run itself ({sum(one.values.size for one in rows)} values) were held against the noise "
-        "that the ledger names, one-sided, since gradients can only enlarge them: "
-        f"{whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        "that the ledger names, one-sided, since gradients can only enlarge them"
     )
-    found_ = (
+    outcome = (
         f"none fails; they fit noise of up to {_largest_fitting(rows):.3g} times the declared "
         "deviation, and a fault that takes less than that factor off may hide behind gradients"
         if whole.passed
         else f"the worst, {whole.what}, has p {whole.p:.1e} together with the others"
     )
-    return Check(
-        name=_NAME,
-        passed=whole.passed,
-        p=whole.p,
-        tests=whole.tests,
-        words=f"{what}; {found_}"
-        + (f" ({left_out} rows without noise of their own left out)." if left_out else "."),
-    )
+    left = f" ({left_out} rows without noise of their own left out)" if left_out else ""
+    return whole.check(_NAME, what, outcome=outcome + left)
 
 
 def _failed(words: str) -> Check:
-    return Check(name=_NAME, passed=False, tests=1, words=words)
+    return Check.exact(_NAME, words, tests=1, passed=False)
 
 
 def _fits(messages: Sequence[Message], trace: RoundTrace) -> bool:
@@ -340,8 +330,7 @@ def _note_coordinates(found: Finding, rows: Sequence[_Row]) -> None:
     more = len(rows) ** 0.5 * max(row.rounding for row in rows)
     norms = np.linalg.norm(np.stack([row.values for row in rows]), axis=0)
     p = laws.smaller((norms + more) ** 2, len(rows))
-    what = f"the length of coordinate {int(p.argmin())} of {len(rows)} messages and states"
-    found.note(float(p.min()), tests=len(p), what=what)
+    found.worst(p, lambda at: f"the length of coordinate {at} of {len(rows)} messages and states")
 
 
 def _note_pairs(found: Finding, rows: Sequence[_Row]) -> None:

@@ -30,8 +30,6 @@ from ..watching.result import Check
 from ..watching.watched_round import WatchedRound
 from ..watching.watched_run import WatchedRun
 
-__all__ = ["value_check"]
-
 _NAME = "values"
 
 
@@ -58,7 +56,7 @@ def value_check(run: WatchedRun) -> Check:
         "what is sent, what functions are given and return"
     )
     words += f"; {wrong} differ, first: {first}" if wrong else "; none differs"
-    return Check(name=_NAME, passed=not wrong, tests=compared, words=f"{words}.")
+    return Check.exact(_NAME, f"{words}.", tests=compared, passed=not wrong)
 
 
 def _faults(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]]:

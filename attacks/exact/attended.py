@@ -23,7 +23,7 @@ Shape letters: N patches, P pixels of a patch, T tokens, F features of a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -32,9 +32,8 @@ from torch.func import functional_call
 
 from ...training.models.parameters import unflatten
 from ..problem.derivatives import twice_differentiable
-from ..problem.observation import Observation
 from ..problem.prior import Box
-from ..problem.problem import copied
+from ..problem.problem import Problem, copied
 from .patches import places, probed, rounding_of
 
 _STEPS = 12  # of Newton's method
@@ -52,26 +51,19 @@ class _Fed(NamedTuple):
     bias: str | None
 
 
-def attended_patches(
-    observation: Observation, model: nn.Module, *, input_shape: Sequence[int], box: Box
-) -> Tensor | None:
-    """The picture that the first layer of a transformer's tokens gives away.
-
-    Args:
-        observation: one record's gradient without noise, clipped or not; its first intercept.
-        model: network with logits (B, C) as output; its parameters are taken from `observation`.
-        input_shape: (channels, height, width) of the record.
-        box: range of the inputs.
+def attended_patches(problem: Problem) -> Tensor | None:
+    """The picture that the first layer of a transformer's tokens gives away, by one intercept.
 
     Returns:
-        (1, *input_shape) picture in normalised units, clamped into the box, its patches in their
+        (1, *shape) picture in normalised units, clamped into the box, its patches in their
         places; None where there is noise or a batch, no layer embeds patches that do not overlap,
         no layer is fed tokens that have not met, there are not more features than tokens, or the
         equations do not determine every patch, at its place, to a tenth of the box.
     """
+    observation, model, shape = problem.observation, problem.model, problem.shape
     if observation.records != 1 or observation.is_noisy or not observation.is_plain:
         return None
-    if len(input_shape) != 3:
+    if len(shape) != 3:
         return None
     values = {
         name: value.detach().double()
@@ -79,7 +71,7 @@ def attended_patches(
     }
     gradients = {n: g.double() for n, g in unflatten(model, observation.gradient[0]).items()}
     twin = copied(model).double()
-    shape, wide = tuple(input_shape), box.to(dtype=torch.float64)
+    wide = problem.box.to(dtype=torch.float64)
     found = _embedding(twin, values, shape)
     if found is None:
         return None

@@ -17,7 +17,7 @@ Shape letters: C classes, F features, N unknowns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from ...training.models.parameters import unflatten
-from ..problem.observation import Observation
-from ..problem.prior import Box
+from ..problem.problem import Problem
 from .censored_system import ROUNDING, Solved, System, Top, bounded, search, smooth
 from .rgap_layers import Activation, Affine, Layer, Reshape, read_chain
 from .rgap_record import weight_gradient
+from .separation.first_linear import parameter_name
 
 _UNKNOWNS = 4096  # of one layer: a dense matrix of 128 MiB and some seconds
 _SMALLEST = 1e-36  # below, float32 has no digits left
@@ -73,29 +73,22 @@ class _Level:
     variance: Tensor
 
 
-def censored_record(
-    observation: Observation, model: nn.Module, *, input_shape: Sequence[int], box: Box
-) -> Censored | None:
+def censored_record(problem: Problem) -> Censored | None:
     """The record and label of a batch of one, from the gradient of a network of sigmoids or tanhs.
-
-    Args:
-        observation: one record's gradient, clipped or not; its first intercept is used.
-        model: network with logits (B, C) as output; its parameters are taken from `observation`.
-        input_shape: shape of one record.
-        box: range of the inputs.
 
     Returns:
         The record, which counts only where it is `certified`; None where there is noise, rounding
         of messages or a batch, the network is no chain of linear layers, convolutions, average
         pools, sigmoids and tanhs, or a convolution's input has more than 4,096 numbers.
     """
+    observation, box, shape = problem.observation, problem.box, problem.shape
     if observation.records != 1 or observation.is_noisy or not observation.is_plain:
         return None
     if observation.rounding > 0:
         return None
-    values = unflatten(model, observation.points[0, 0].double())
-    gradients = unflatten(model, observation.gradient[0].double())
-    chain = read_chain(model, values, input_shape)
+    values = unflatten(problem.model, observation.points[0, 0].double())
+    gradients = unflatten(problem.model, observation.gradient[0].double())
+    chain = read_chain(problem.model, values, shape)
     if not chain or not _is_smooth(chain):
         return None
     last = chain[-1]
@@ -106,7 +99,6 @@ def censored_record(
     if read is None:
         return None
     top, label = read
-    shape = tuple(input_shape)
     low = box.inputs(torch.zeros(shape).to(box.span)).double()
     high = box.inputs(torch.ones(shape).to(box.span)).double()
     descent = _descend(chain[:-1], gradients, top=top, low=low, high=high)
@@ -179,7 +171,7 @@ def _features(
     better than any row.
     """
     weight = weight_gradient(layer, gradients)
-    delta = gradients[f"{layer.name}.bias" if layer.name else "bias"]
+    delta = gradients[parameter_name(layer.name or "", "bias")]
     rows = delta.abs() > 1e-25
     if not bool(rows.any()):
         return None

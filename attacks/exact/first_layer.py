@@ -19,7 +19,6 @@ the observation and does not know the truth.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,37 +27,26 @@ from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation, sent_gradients
-from ..problem.prior import Box
-from .separation.first_linear import first_linear
+from ..problem.problem import Problem
+from .separation.first_linear import first_linear, joint_of, parameter_name
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
 _STANDS_OUT = 1.05  # times the noise's edge; the largest value of noise alone varies by 1 % of it
 
 
-def first_linear_input(
-    observation: Observation,
-    model: nn.Module,
-    *,
-    input_shape: Sequence[int],
-    box: Box,
-    prior_image: Tensor | None = None,
-) -> Tensor | None:
-    """The input of a batch of one, from the first layer's gradient.
+def first_linear_input(problem: Problem) -> Tensor | None:
+    """The input of a batch of one, from the gradient of a first layer that is linear.
 
-    Args:
-        observation: one batch's gradient.
-        model: network whose first parametrised layer may be linear on the flattened input.
-        input_shape: shape of one record.
-        box: range of the inputs; the result is clamped into it.
-        prior_image: (*input_shape) public guess, in normalised units, that a noisy estimate is
-            drawn to; the centre of the box where None.
+    Under noise it is drawn to the problem's prior image, or to the centre of the box.
 
     Returns:
-        (1, *input_shape) input, or None where the batch has several records, the first layer is of
-        another kind or has no bias, or its gradient does not stand out of the noise.
+        (1, *shape) input in normalised units, within the box; None where the batch has several
+        records, the first layer is of another kind or has no bias, or its gradient does not stand
+        out of the noise.
 
     Examples:
         >>> from overhear.attacks.problem.observation import observe
+        >>> from overhear.attacks.problem.prior import Box
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
         >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
         >>> seen = observe(
@@ -66,49 +54,48 @@ def first_linear_input(
         ...     generator=torch.Generator(),
         ... )
         >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-        >>> found = first_linear_input(seen, model, input_shape=(3,), box=box)
+        >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
+        >>> found = first_linear_input(posed)
         >>> round((found - x).abs().max().item(), 4)
         0.0
     """
-    of_model = observation.points[0, 0, : observation.gradient.shape[1]]
-    name = first_linear(model, of_model, input_shape)
-    if observation.records != 1 or name is None:
+    observation, box = problem.observation, problem.box
+    if observation.records != 1 or (name := _layer(problem)) is None:
         return None
     # In one unit of noise; the input is the right factor of every intercept, so their rows stack.
-    gradients = unflatten(model, observation.whiten(observation.gradient))
-    prefix = f"{name}." if name else ""
-    joint = torch.cat(
-        [gradients[f"{prefix}weight"].flatten(0, 1), gradients[f"{prefix}bias"].reshape(-1, 1)],
-        dim=1,
-    ).double()
+    whitened = unflatten(problem.model, observation.whiten(observation.gradient))
+    joint = joint_of(whitened, name).flatten(0, -2).double()
     _, values, right = torch.linalg.svd(joint, full_matrices=False)
     strength, direction = float(values[0]), right[0]
     edge = observation.noise_std * (math.sqrt(joint.shape[0]) + math.sqrt(joint.shape[1]))
     if strength <= _STANDS_OUT * edge or abs(float(direction[-1])) < 1e-12:
         return None
-    found = (direction[:-1] / direction[-1]).reshape(tuple(input_shape)).to(box.span.dtype)
+    found = (direction[:-1] / direction[-1]).reshape(problem.shape).to(box.span.dtype)
     error = observation.noise_std / (strength * abs(float(direction[-1])))
     risk = error**2
     if error > 0 and found.ndim == PICTURE and min(found.shape[1:]) > 1:
         found, risk, _ = denoise(found, error)
-    drawn = _draw_to_prior(found, box=box, error=error, risk=risk, prior_image=prior_image)
+    drawn = _draw_to_prior(problem, found, error=error, risk=risk)
     return box.inputs(box.pixels(drawn).clamp(0, 1))[None]
 
 
-def rounding_of_input(
-    observation: Observation, model: nn.Module, *, input_shape: Sequence[int]
-) -> float:
+def _layer(problem: Problem) -> str | None:
+    """The name of the first layer, where it is linear."""
+    seen = problem.observation
+    return first_linear(problem.model, seen.points[0, 0, : seen.gradient.shape[1]], problem.shape)
+
+
+def rounding_of_input(problem: Problem) -> float:
     """What rounding of messages may leave in `first_linear_input`, over the input's length.
 
     The input is a quotient by the gradient of the bias, and rounding is a share of the whole.
     """
-    of_model = observation.points[0, 0, : observation.gradient.shape[1]]
-    name = first_linear(model, of_model, input_shape)
-    if name is None or observation.rounding == 0:
+    seen, name = problem.observation, _layer(problem)
+    if name is None or seen.rounding == 0:
         return 0.0
-    bias = unflatten(model, observation.gradient)[f"{name}.bias" if name else "bias"]
-    size = torch.linalg.vector_norm(observation.gradient)
-    return observation.rounding * float(size / torch.linalg.vector_norm(bias).clamp_min(1e-300))
+    bias = unflatten(problem.model, seen.gradient)[parameter_name(name, "bias")]
+    size = torch.linalg.vector_norm(seen.gradient)
+    return seen.rounding * float(size / torch.linalg.vector_norm(bias).clamp_min(1e-300))
 
 
 def residual(
@@ -140,13 +127,11 @@ def residual(
     return float(torch.linalg.vector_norm(candidate - observation.gradient) / size)
 
 
-def _draw_to_prior(
-    found: Tensor, *, box: Box, error: float, risk: float, prior_image: Tensor | None
-) -> Tensor:
+def _draw_to_prior(problem: Problem, found: Tensor, *, error: float, risk: float) -> Tensor:
     if error == 0:
         return found
-    centre = box.inputs(torch.full_like(found, 0.5))
-    target = centre if prior_image is None else prior_image.to(found)
+    box, prior = problem.box, problem.prior_image
+    target = box.inputs(torch.full_like(found, 0.5) if prior is None else prior).to(found)
     # v_x and v_b carry the same noise: the quotient's error grows with the input itself.
     noise = risk + error**2 * found.square()
     spread = box.span.square() / 12  # variance of a uniform value in the box

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -26,9 +26,8 @@ from torch.func import vmap
 from ..problem.imprint import Imprint, slots_of
 from ..problem.observation import Observation, sent_gradients
 from ..problem.prior import Box
+from ..problem.problem import Certified, Problem
 from .first_layer import residual
-
-__all__ = ["Isolated", "isolate"]
 
 _EMPTY = 1e-4  # of the fullest slot; float32 leaves about 1e-6 of what was taken off
 _FILLS = 3e-4  # what a record may leave of the slot that it was read from
@@ -42,34 +41,14 @@ _FAR = 1e6  # between channels, so that the nearest pixel is of the same one
 _OUTSIDE = 2e-3  # of the box, which rounding may leave
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Isolated:
-    """The records that were isolated: (F, *shape) normalised inputs, and their labels (F,)."""
-
-    inputs: Tensor
-    labels: Tensor
-
-
-def isolate(
-    observation: Observation,
-    model: nn.Module,
-    imprints: Sequence[Imprint],
-    *,
-    box: Box,
-    classes: int,
-) -> Isolated | None:
+def isolate(problem: Problem) -> Certified | None:
     """The records that a gradient on crafted models isolates.
-
-    Args:
-        observation: without noise, on any device, in float64.
-        model: network with logits as output.
-        imprints: the crafted models; intercepts on other models are left out.
-        box: range of the inputs.
-        classes: number of classes.
 
     Returns:
         As many as are certified; None where no intercept is on a crafted model, or none is alone.
     """
+    observation, imprints, box = problem.observation, problem.imprints, problem.box
+    model, classes = problem.model, problem.classes
     read = {
         k: imprint
         for k, point in enumerate(observation.points)
@@ -89,7 +68,7 @@ def isolate(
     if not found:
         return None
     labels = torch.tensor([one.label for one in found], device=chosen.gradient.device)
-    return Isolated(inputs=torch.stack([one.inputs for one in found]), labels=labels)
+    return Certified(inputs=torch.stack([one.inputs for one in found]), labels=labels)
 
 
 def _pieced(
@@ -99,7 +78,7 @@ def _pieced(
     *,
     box: Box,
     classes: int,
-) -> Isolated | None:
+) -> Certified | None:
     """The one record whose pieces slots hold, under the label that explains the gradient best."""
     if seen.records != 1:
         return None
@@ -121,7 +100,7 @@ def _pieced(
     if len(hidden):
         read = [crafted[k] for k in others]
         x = _filled_in(seen.only(*others), model, read, x, label, hidden=hidden, box=box)
-    return Isolated(inputs=x, labels=label)
+    return Certified(inputs=x, labels=label)
 
 
 def _filled_in(

@@ -37,9 +37,7 @@ from torch.nn.functional import cross_entropy, unfold
 
 from ...training.models.parameters import unflatten
 from ..problem.derivatives import twice_differentiable
-from ..problem.observation import Observation
-from ..problem.prior import Box
-from ..problem.problem import copied
+from ..problem.problem import Problem, copied
 
 _SAME = 1e-6  # relative difference of two derivatives, in float64, that are one
 _AGREES = 1e-3  # of db and the sum of the g_p, whose terms cancel; rounding leaves less
@@ -67,25 +65,18 @@ class _Embedding:
         return rows[self.first : self.first + len(self.pixels)]
 
 
-def embedded_patches(
-    observation: Observation, model: nn.Module, *, input_shape: Sequence[int], box: Box
-) -> Tensor | None:
+def embedded_patches(problem: Problem) -> Tensor | None:
     """The picture that a patch embedding with learned positions gives away.
 
-    Args:
-        observation: one record's gradient without noise, clipped or not.
-        model: network with logits (B, C) as output; its parameters are taken from `observation`.
-        input_shape: (channels, height, width) of the record.
-        box: range of the inputs.
-
     Returns:
-        (1, *input_shape) picture in normalised units, clamped into the box; None where there is
+        (1, *shape) picture in normalised units, clamped into the box; None where there is
         noise or a batch, no layer embeds patches that do not overlap and cover the picture, no
         parameter shows the derivatives of the embeddings, the gradient of the bias contradicts
         them, or the equations do not determine every patch to a tenth of the box.
 
     Examples:
         >>> from overhear.attacks.problem.observation import observe
+        >>> from overhear.attacks.problem.prior import Box
         >>> from overhear.training.models.parameters import flatten
         >>> class Patches(nn.Module):
         ...     def __init__(self):
@@ -103,10 +94,13 @@ def embedded_patches(
         ...     noise_std=0.0, generator=torch.Generator(),
         ... )
         >>> box = Box(low=torch.zeros(()).double(), span=torch.ones(()).double())
-        >>> found = embedded_patches(seen, model, input_shape=(1, 4, 4), box=box)
+        >>> posed = Problem(observation=seen, model=model, box=box, shape=(1, 4, 4), classes=2)
+        >>> found = embedded_patches(posed)
         >>> round((found - x).abs().max().item(), 4)
         0.0
     """
+    observation, model, box = problem.observation, problem.model, problem.box
+    input_shape = problem.shape
     if observation.records != 1 or observation.is_noisy or observation.task is not None:
         return None
     if len(input_shape) != 3 or len(observation.coefs) != 1:

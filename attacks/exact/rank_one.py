@@ -17,18 +17,16 @@ signs) leave of any input its signs, with rank 1. Weights and bias are taken to 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...training.models.parameters import unflatten
-from ..problem.observation import Observation, sent_gradient
-from ..problem.prior import Box
+from ..problem.observation import sent_gradient
+from ..problem.problem import Problem
 from .patches import rounding_of
-from .separation.first_linear import first_linear
-
-RANK_ONE = "rank one"
+from .separation.first_linear import first_linear, joint_of, parameter_name
 
 _ROUNDS = 30  # of d and c in turn
 _EDGE = 2.0  # times the largest singular value that rounding is expected to have
@@ -39,30 +37,19 @@ _SIGNS = 0.05  # distance from 0 or 1 up to which a number may be a sign
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
 
 
-def repeated_input(
-    observation: Observation,
-    model: nn.Module,
-    *,
-    input_shape: Sequence[int],
-    box: Box,
-    classes: int,
-) -> Tensor | None:
-    """The record that took every one of several local steps.
-
-    Args:
-        observation: the mean gradient of several local steps of one record, without noise.
-        model: network whose first parametrised layer may be linear on the flattened input.
-        input_shape: shape of one record.
-        box: range of the inputs; the result is clamped into it.
-        classes: number of logits.
+def repeated_input(problem: Problem) -> Tensor | None:
+    """The record that took every one of several local steps, of which the mean gradient is seen.
 
     Returns:
-        (1, *input_shape) input; None where there is noise, a batch, a single step or several
-        intercepts, the first layer is of another kind, its change is not of rank 1, or that of
-        several records would be, or the input may be signs alone.
+        (1, *shape) input in normalised units, within the box; None where there is noise, a batch, a
+        single step or several intercepts, the first layer is of another kind, its change is not of
+        rank 1, or that of several records would be, or the input may be signs alone.
 
     Examples:
         >>> from dataclasses import replace
+        >>> from torch import nn
+        >>> from overhear.attacks.problem.observation import Observation
+        >>> from overhear.attacks.problem.prior import Box
         >>> from overhear.training.models.parameters import flatten
         >>> _ = torch.manual_seed(0)
         >>> layers = nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)
@@ -80,20 +67,22 @@ def repeated_input(
         ... )
         >>> seen = replace(seen, local_steps=4, local_rate=0.1)
         >>> box = Box(low=torch.zeros(()).double(), span=torch.ones(()).double())
-        >>> found = repeated_input(seen, model, input_shape=(3,), box=box, classes=2)
+        >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
+        >>> found = repeated_input(posed)
         >>> round((found - x).abs().max().item(), 4)
         0.0
     """
+    observation, model, box = problem.observation, problem.model, problem.box
     steps, rate = observation.local_steps, observation.local_rate
     alone = observation.records == 1 and len(observation.gradient) == 1
     if not alone or steps < 2 or observation.is_noisy or observation.task is not None:
         return None
     point = observation.points[0, 0]
-    name = first_linear(model, point, input_shape)
+    name = first_linear(model, point, problem.shape)
     if name is None:
         return None
-    changed = _of_layer(unflatten(model, observation.gradient[0]), name)
-    start = _of_layer(unflatten(model, point), name)
+    changed = joint_of(unflatten(model, observation.gradient[0]), name).double()
+    start = joint_of(unflatten(model, point), name).double()
     # A rounding of the model in every step, and of the quotient, are numbers of both layers.
     rounded = rounding_of(point) * _size(start) / (math.sqrt(steps) * rate)
     rounded += rounding_of(observation.gradient) * _size(changed)
@@ -109,7 +98,7 @@ def repeated_input(
     direction, last = right[0], abs(float(right[0, -1]))
     if last * float(values[0]) <= rounded:
         return None
-    found = (direction[:-1] / direction[-1]).reshape(tuple(input_shape))
+    found = (direction[:-1] / direction[-1]).reshape(problem.shape)
     if float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS:
         return None
     error = rounded / (last * float(values[0])) * (1 + float(found.abs().max()))
@@ -126,10 +115,10 @@ def repeated_input(
             model, point, inputs=box.inputs(x)[None].to(point), clip_norm=None,
             targets=torch.tensor([label], device=point.device),
         )  # fmt: skip
-        return _of_layer(unflatten(model, sent.detach()), name)[:, -1]
+        return unflatten(model, sent.detach())[parameter_name(name, "bias")].double()
 
     least = _APART * edge / float(values[0])
-    angle = _angle(left[:, 0], derivative, pixels=pixels, classes=classes)
+    angle = _angle(left[:, 0], derivative, pixels=pixels, classes=problem.classes)
     return box.inputs(pixels)[None] if angle > least else None
 
 
@@ -149,13 +138,6 @@ def _angle(
                 across = delta - (delta @ direction) * direction
                 least = min(least, float(across.norm()) / size)
     return least
-
-
-def _of_layer(values: dict[str, Tensor], name: str) -> Tensor:
-    """(O, I + 1) weight and bias of a layer."""
-    prefix = f"{name}." if name else ""
-    weight, bias = values[f"{prefix}weight"], values[f"{prefix}bias"]
-    return torch.cat([weight, bias[:, None]], dim=1).detach().double()
 
 
 def _size(values: Tensor) -> float:

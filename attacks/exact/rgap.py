@@ -23,7 +23,6 @@ Shape letters: C classes, F features, N unknowns.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -31,11 +30,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
-from ..problem.observation import Observation
 from ..problem.prior import Box
+from ..problem.problem import Problem
 from .first_layer import residual
 from .rgap_layers import Activation, Affine, Layer, Reshape, read_chain, solve_normal
 from .rgap_record import ACCEPTED, Level, is_determined, solve_record, weight_gradient
+from .separation.first_linear import joint_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -56,24 +56,11 @@ class Peeled:
     layers: tuple[tuple[str, float], ...]
 
 
-def peel(
-    observation: Observation,
-    model: nn.Module,
-    *,
-    input_shape: Sequence[int],
-    box: Box,
-    start: Tensor | None = None,
-    accepted: float = ACCEPTED,
-) -> Peeled | None:
-    """The record and label of a batch of one, from its noiseless gradient.
+def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
+    """The record and label of a batch of one, from its noiseless gradient, by one intercept.
 
     Args:
-        observation: one record's gradient, clipped or not; its first intercept is used.
-        model: network with logits (B, C) as output; its parameters are taken from `observation`.
-        input_shape: shape of one record.
-        box: range of the inputs; the result is clamped into it.
-        start: (*input_shape) estimate in normalised units that Newton's method starts from where
-            layers are left to it; the box's centre where None.
+        problem: of one record, clipped or not.
         accepted: relative residual up to which a layer, and the record, count as found; more where
             messages were rounded.
 
@@ -91,16 +78,18 @@ def peel(
         ...     generator=torch.Generator(),
         ... )
         >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-        >>> found = peel(seen, model, input_shape=(3,), box=box)
+        >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
+        >>> found = peel(posed)
         >>> found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)
         ([1], 0.0)
     """
+    observation, model, box = problem.observation, problem.model, problem.box
     if observation.records != 1 or observation.is_noisy or not observation.is_plain:
         return None
     one = observation.only(0)
     exact = replace(one, gradient=one.gradient.double(), points=one.points.double())
     values = unflatten(model, exact.points[0, 0])
-    chain = read_chain(model, values, input_shape)
+    chain = read_chain(model, values, problem.shape)
     if not chain or not isinstance(chain[-1], Affine) or not chain[-1].is_linear:
         return None
     gradients = unflatten(model, exact.gradient[0])
@@ -110,8 +99,7 @@ def peel(
         return None
     features, delta, label = last
     wide = Box(low=box.low.double(), span=box.span.double())
-    if start is None:
-        start = wide.inputs(torch.full(tuple(input_shape), 0.5).to(wide.span))
+    start = wide.inputs(torch.full(problem.shape, 0.5).to(wide.span))
     descent = _descend(
         chain, gradients, features=features, delta=delta, start=start, box=wide, accepted=accepted
     )
@@ -133,11 +121,8 @@ def _last_layer(
     layer: Affine, gradients: dict[str, Tensor], *, known_size: bool, accepted: float
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Features (F,), f times the derivative in the logits (C,), and label (1,)."""
-    weight = gradients[f"{layer.name}.weight" if layer.name else "weight"]
-    joint = weight
-    if layer.bias is not None:
-        bias = gradients[f"{layer.name}.bias" if layer.name else "bias"]
-        joint = torch.cat([weight, bias[:, None]], dim=1)
+    has_bias = layer.bias is not None
+    joint = joint_of(gradients, layer.name or "") if has_bias else weight_gradient(layer, gradients)
     row = joint[joint.square().sum(dim=1).argmax()]
     if not bool((row != 0).any()):
         return None
@@ -154,7 +139,7 @@ def _last_layer(
     if not bool(torch.isfinite(features).all()):
         return None
     seen = joint @ torch.cat([features, features.new_ones(joint.shape[1] - len(features))])
-    label = seen.argmin() if layer.bias is None else gradients[_bias_name(layer)].argmin()
+    label = (joint[:, -1] if has_bias else seen).argmin()
     weights = features.square().sum() + (layer.bias is not None)
     delta = seen / weights
     factor = float(_softmax_slope(layer, features, label) @ delta)
@@ -210,10 +195,6 @@ def _residual_of(
     made = grad(score)(values)
     wrong = math.fsum(float((made[name] - g).square().sum()) for name, g in gradients.items())
     return math.sqrt(wrong / math.fsum(float(g.square().sum()) for g in gradients.values()))
-
-
-def _bias_name(layer: Affine) -> str:
-    return f"{layer.name}.bias" if layer.name else "bias"
 
 
 def _scaled(

@@ -18,8 +18,6 @@ from ...training.step.delegated import Delegated
 from ...training.step.operations import Operations
 from ...training.step.values import Agents, Edges
 
-__all__ = ["MODEL", "DeviatingEngine"]
-
 MODEL = "model"  # the kind of message on which a neighbour takes its gradient
 
 

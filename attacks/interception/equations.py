@@ -28,8 +28,9 @@ from ...training.step.parts import Parts
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
+from ..watching.watched_round import WatchedRound
 from .best_linear_estimate import Weights, best_weights, determined, seen_combination
-from .replay import PlayedRound, Replay
+from .replay import Replay
 from .target import Series, Target, local_target
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class _Columns:
         self,
         system: Equations,
         number: int,
-        played: PlayedRound,
+        played: WatchedRound,
         carried: Mapping[str, csr_array] | None,
     ) -> None:
         from scipy.sparse import csr_array
@@ -290,7 +291,7 @@ class _Columns:
             for i, value in enumerate(group.table):
                 self._system.note(self._column(group, i), value=value)
             return 1
-        for field, rows in played.state.items():
+        for field, rows in played.before.items():
             if group.what == state_column(field):
                 if self._carried_in is not None:
                     self._add(self._carried_in[field])
@@ -387,7 +388,7 @@ class _Columns:
         if number == 0 or not (last or self._system.who.sees is Sees.END_STATES):
             return
         field = algorithm_named(trial.algorithm).model
-        models = self._played.end[field]
+        models = self._played.after[field]
         columns = self._offset + self._played.trace.columns + np.arange(len(models))
         for column, model in zip(columns.tolist(), models, strict=True):
             self._system.note(column, value=model)

@@ -7,8 +7,6 @@ import enum
 from ...training.own.algorithms import algorithm_named
 from ...training.own.names import is_own
 
-__all__ = ["NOT_IDENTIFIED", "Scenario", "scenarios_of"]
-
 NOT_IDENTIFIED = "not identified"  # the stage of a record of which nothing was seen by itself
 
 

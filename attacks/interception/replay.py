@@ -25,9 +25,10 @@ from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.own.algorithms import algorithm_named
 from ...training.own.names import is_own
-from ...training.tracing.round_trace import RoundTrace
-from ...training.tracing.trace import AlgorithmTrace, trace
+from ...training.tracing.trace import AlgorithmTrace
 from ..watching.on_host import on_host
+from ..watching.watched_round import WatchedRound
+from ..watching.watched_run import parts_of_state, traces_of
 from .deviation import DeviatingEngine
 
 CROSS_GRADIENT = "cross-gradient"  # of `Algorithm.single_gradients`
@@ -127,23 +128,6 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlayedRound:
-    """One round of a re-enactment.
-
-    Attributes:
-        trace: the round on symbols, at the noise of the run.
-        recorded: what the equations need of what it drew and computed.
-        state: the Agents fields of the state that it began with, (A, D) each; empty at the start.
-        end: those of the state that it returned.
-    """
-
-    trace: RoundTrace
-    recorded: Recorded
-    state: Mapping[str, Tensor]
-    end: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Replay:
     """A re-enactment.
 
@@ -161,7 +145,7 @@ class Replay:
 
     trial: Trial
     transcript: Transcript
-    rounds: Mapping[int, PlayedRound]
+    rounds: Mapping[int, WatchedRound]
     attacked: Sequence[int]
     records: int
     crafted: frozenset[int] = frozenset()
@@ -184,15 +168,7 @@ def check_deviation(algorithm: str) -> None:
 
 def trace_of(trial: Trial) -> AlgorithmTrace:
     """The run on symbols, at the noise and the clip of the trial."""
-    bound = _bound(trial)
-    return trace(
-        bound.init,
-        bound.step,
-        graph=trial.setting.graph,
-        rounds=trial.rounds,
-        noise_multiplier=bound.noise_multiplier,
-        release=bound.release,
-    )
+    return traces_of(_bound(trial), trial.setting, rounds=trial.rounds)
 
 
 def replay(
@@ -214,7 +190,7 @@ def replay(
         Everything that happened from the snapshot on.
     """
     made = trace_of(trial) if traces is None else traces
-    by_round = [part for part, count in made.rounds for _ in range(count)]
+    by_round = [made.start, *(part for part, count in made.rounds for _ in range(count))]
     transcript = Transcript()
     how: dict[str, Any] = {
         "randomness": SecretRandomness(),
@@ -228,31 +204,35 @@ def replay(
         if crafted
         else Engine(trial.setting, _bound(trial), **how)
     )
-    played: dict[int, PlayedRound] = {}
+    last = trial.round + trial.together - 1
+    attacked, played = range(trial.round, last + 1), dict[int, WatchedRound]()
+
+    def keep(number: int, recorded: Recorded, before: Mapping[str, Tensor]) -> None:
+        played[number] = WatchedRound(
+            number=number,
+            trace=by_round[number],
+            recorded=on_host(recorded),
+            messages=transcript.of(round=number),
+            before=before,
+            after=parts_of_state(engine)[0],
+            planted={trial.victim: planted} if number in attacked else {},
+        )
+
     if trial.snapshot is None:
         recorded = Recorded()
         engine.start(recorded=recorded)
-        played[0] = PlayedRound(
-            trace=made.start, recorded=on_host(recorded), state={}, end=_agents_of(engine)
-        )
+        keep(0, recorded, {})
     else:
         own = trial.setting.turns_digest  # what is replayed is released to nobody
         engine.restore(trial.snapshot, round=trial.snapshot_round, turns=own)
         transcript.clear()  # of the start that `restore` makes
-    last = trial.round + trial.together - 1
-    attacked = range(trial.round, last + 1)
     # What a round leaves behind may be sent only at the start of the next.
     for number in range(engine.round + 1, min(last + 1, trial.rounds) + 1):
-        recorded, state = Recorded(), _agents_of(engine)
+        recorded, (before, _) = Recorded(), parts_of_state(engine)
         engine.advance(
             planted={trial.victim: planted} if number in attacked else None, recorded=recorded
         )
-        played[number] = PlayedRound(
-            trace=by_round[number - 1],
-            recorded=on_host(recorded),
-            state=state,
-            end=_agents_of(engine),
-        )
+        keep(number, recorded, before)
     return Replay(
         trial=trial,
         transcript=transcript,
@@ -276,9 +256,3 @@ def _bound(trial: Trial) -> Any:
         rounds=trial.rounds,
         records=trial.records_per_agent or trial.batch_size,
     )
-
-
-def _agents_of(engine: Engine) -> dict[str, Tensor]:
-    """The (A, D) fields of the state, detached from what the engine does next."""
-    fields = engine.state._asdict()
-    return {name: value.clone() for name, value in engine.snapshot().items() if name in fields}

@@ -24,8 +24,6 @@ from .momentum import intercept_momentum
 from .names import Scenario, scenarios_of
 from .replay import Replay
 
-__all__ = ["Scenario", "intercept", "join", "scenarios_of"]
-
 
 def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
     """What an adversary holds of the planted batch.

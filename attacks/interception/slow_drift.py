@@ -31,8 +31,6 @@ from .best_linear_estimate import Weights, best_weights
 from .equations import Equations
 from .target import Series, Target
 
-__all__ = ["WALK", "drift_of", "slow_target", "slow_weights"]
-
 WALK = 1e-3  # least variance of a step of the walk, over that of a coordinate of the gradient
 _FEWEST = 2  # rounds
 _SAMPLES = 8  # of what others leave, an even number

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ...training.engine.recording import GradientCall, LocalCall
 
-__all__ = ["Series", "Target", "local_target"]
-
 
 class Target(NamedTuple):
     """A contribution of the victim, or a combination of its contributions from one batch.

@@ -1,10 +1,11 @@
 """Whether the observation speaks for an image, or the public guess takes its place.
 
-Without noise, where the truth leaves nothing of the gradient, an image replaces the prior image x0
-if it leaves less of it than x0 does under any label, by the preset's distance, and the search did
-not plainly fail. A single image that a search found has to leave less than a fifth of what x0
-leaves, of the whole and parameter by parameter, each by its own length: a search with hundreds of
-free pixels takes away half of it and more at places that are farther from the truth than x0 is.
+What an exact stage proves to be the record stands. Else, without noise, where the truth leaves
+nothing of the gradient, an image replaces the prior image x0 if it leaves less of it than x0 does
+under any label, by the preset's distance, and the search did not plainly fail. A single image that
+a search found has to leave less than a fifth of what x0 leaves, of the whole and parameter by
+parameter, each by its own length: a search with hundreds of free pixels takes away half of it and
+more at places that are farther from the truth than x0 is.
 docs/attacks.md has the counts from which the fifth was taken.
 
 Under noise an image x with n pixels replaces x0 where one of two tests says so, r being the
@@ -33,11 +34,10 @@ import torch
 from torch import Tensor
 
 from ...training.models.parameters import unflatten
-from ..exact.rank_one import RANK_ONE
+from ..exact.stages import Proof, proof_of
 from ..problem.objective import cosine_distance, whitened_residual
 from ..problem.observation import Observation, sent_gradients
 from ..problem.problem import Found, Problem
-from .optimisation import SEARCHED
 from .power import SPLIT
 
 Search = Callable[[Problem], Found]
@@ -106,14 +106,14 @@ def fall_back(
 
 def _explains_more(problem: Problem, found: Found, record: int) -> bool:
     """Whether a gradient without noise speaks for an image, against the prior image."""
-    if found.stage == RANK_ONE:  # the spectrum speaks, whatever the steps were
+    if proof_of(found.stage) is Proof.RECORD:  # by its own certificate, whatever else is left
         return True
     seen, ours = problem.observation, _sent(problem, found.pixels, found.labels)
-    searched = seen.records == 1 and found.stage == SEARCHED  # other stages certify what they find
-    if float(cosine_distance(ours, seen)) > (_FAILED_ALONE if searched else _FAILED):
+    alone = seen.records == 1
+    if float(cosine_distance(ours, seen)) > (_FAILED_ALONE if alone else _FAILED):
         return False
     guesses = _without(problem, found, record)
-    if not searched:
+    if not alone:
         return _distance(problem, ours) < min(_distance(problem, guess) for guess in guesses)
     return all(
         left(problem, ours) < _LEFT * min(left(problem, guess) for guess in guesses)

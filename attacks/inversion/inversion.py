@@ -31,14 +31,14 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
-from ..exact.stages import FIRST_LAYER, Part, Unsolved, solve_exactly
+from ..exact.stages import FIRST_LAYER, Part, Unsolved, part_name, solve_exactly
 from ..posterior.candidates import Candidates
 from ..posterior.denoised import Denoiser, denoised
 from ..posterior.posterior import Posterior, weigh
 from ..problem.imprint import Imprint
 from ..problem.labels import recover_labels
 from ..problem.observation import HOST, Observation
-from ..problem.presets import PRESETS, Preset
+from ..problem.presets import Preset, preset_of
 from ..problem.problem import Found, Problem, Progress, home_of
 from ..tokens.lookup import token_table
 from .anchor import anchored, steadied
@@ -48,8 +48,6 @@ from .optimisation import optimise
 from .pose import asks_likelihood, likeliest, name_of, pose, read_labels
 from .power import is_hopeless
 from .rehearsal import rehearsed_share
-
-POSTERIOR = "posterior"  # the stage whose image is the mean of public records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -61,10 +59,9 @@ class Reconstruction:
         labels: (records,) class indices.
         objective: what the chosen start reached, without prior terms; comparable within one preset.
         iterations: optimiser steps that were taken, over all starts.
-        stage: "exact" (first layer by rank 1), "first layer" (the same under noise), "rank one"
-            (the same of several local steps), "peeling", "censored", "certified", "optimisation",
-            how many of a batch are certified and how many optimised, "posterior" (the mean of
-            public records by their likelihood), or "prior" where every image is the prior image.
+        stage: of `STAGES`, "optimisation", how many of a batch are certified and how many
+            optimised, "denoiser", "posterior" (the mean of public records by their likelihood), or
+            "prior" where every image is the prior image.
         supported: (records,) booleans: False where the image is the prior image.
         reason: why algebra found nothing where every image is the prior image, in words, if a stage
             has a reason to tell.
@@ -144,9 +141,7 @@ def reconstruct(
         ('exact', [1], 0.0)
     """
     if isinstance(preset, str):
-        if preset not in PRESETS:
-            raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
-        preset = PRESETS[preset]
+        preset = preset_of(preset)
     known = candidates is not None or (denoiser is not None and observation.is_noisy)
     if (
         not preset.searches
@@ -186,7 +181,7 @@ def reconstruct(
             problem = replace(problem, labels=likeliest(problem))
         guided = denoiser is not None and observation.records == 1 and observation.is_noisy
         if weighed is not None and (
-            not (preset.searches or guided) or _is_hopeless(problem, candidates, generator)
+            not (preset.searches or guided) or is_hopeless(problem, candidates, _again(generator))
         ):
             return _of_posterior(problem, weighed, dtype=observation.gradient.dtype)
         if guided and denoiser is not None:
@@ -211,7 +206,7 @@ def reconstruct(
                     )
                 )
             search = functools.partial(
-                _searched, generator=generator, exact=found.stage == FIRST_LAYER
+                _searched, generator=generator, exact=found.stage == FIRST_LAYER.name
             )
             done = _kept(problem, found, generator, search=search, dtype=observation.gradient.dtype)
             if isinstance(solved, Unsolved) and not any(done.supported):
@@ -239,21 +234,9 @@ def _weighed(
     return weigh(seen, problem.model, candidates, classes=problem.classes, generator=generator)
 
 
-def _is_hopeless(
-    problem: Problem, candidates: Candidates | None, generator: torch.Generator
-) -> bool:
-    """Whether what a search finds would be rejected, whatever it is."""
-    seen, prior = problem.observation, problem.prior_image
-    if prior is None or candidates is None or not seen.is_noisy:
-        return False
-    return is_hopeless(
-        seen,
-        problem.model,
-        candidates=candidates,
-        prior_image=problem.box.inputs(prior),
-        classes=problem.classes,
-        generator=torch.Generator().manual_seed(generator.initial_seed()),
-    )
+def _again(generator: torch.Generator) -> torch.Generator:
+    """A source of draws by the same seed, which leaves the first one as it is."""
+    return torch.Generator().manual_seed(generator.initial_seed())
 
 
 def _searched(problem: Problem, *, generator: torch.Generator, exact: bool) -> Found:
@@ -292,8 +275,7 @@ def _of_drift(
     found, share = None, 0.0
     if problem.preset.searches:
         found = way(problem)
-        lots = torch.Generator().manual_seed(generator.initial_seed())
-        share = rehearsed_share(problem, candidates, lots, way=way)
+        share = rehearsed_share(problem, candidates, _again(generator), way=way)
     labels = found.labels if found is not None else read_labels(problem).labels
     pixels = prior.expand(records, *prior.shape)
     if found is not None and share > 0:
@@ -340,7 +322,7 @@ def _of_posterior(
         labels=labels.to(HOST),
         objective=distance_left(problem, pixels, labels),
         iterations=iterations,
-        stage=POSTERIOR,
+        stage="posterior",
         supported=(True,),
     )
 
@@ -372,10 +354,9 @@ def _complete(
         labels = None if labels is None else labels.to(part.labels.device)
     rest = replace(problem, observation=part.rest, labels=labels)
     found = optimise(rest, generator, progress=progress)
-    count, left = len(part.pixels), len(found.pixels)
     return Found(
         pixels=torch.cat([part.pixels, found.pixels.to(part.pixels)]),
         labels=torch.cat([part.labels, found.labels]),
         iterations=found.iterations,
-        stage=f"{count} certified, {left} by optimisation",
+        stage=part_name(len(part.pixels), len(found.pixels)),
     )

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..exact.stages import first_layer
+from ..exact.first_layer import first_linear_input
 from ..problem.objective import squared_distance
 from ..problem.observation import Observation
 from ..problem.presets import Preset
@@ -33,7 +33,6 @@ from .anchor import normalises_places
 from .checkpoint import Checkpoint
 from .restarts import Search, descend
 
-SEARCHED = "optimisation"  # the stage whose images nothing certifies
 _SOLVED = 1e-10
 """Squared distance over the observation's squared norm at which no further start is tried."""
 
@@ -168,7 +167,7 @@ def optimise(
         pixels=finish.best,
         labels=finish.best_soft.argmax(dim=-1) if problem.labels is None else problem.labels,
         iterations=search.taken + finish.taken,
-        stage=SEARCHED,
+        stage="optimisation",
     )
 
 
@@ -290,7 +289,7 @@ def _known(problem: Problem) -> list[Tensor]:
         return known
     if problem.prior_image is not None:
         known.append(problem.prior_image.expand(1, problem.observation.records, *problem.shape))
-    if noisy and problem.preset.exact and (inputs := first_layer(problem)) is not None:
+    if noisy and problem.preset.exact and (inputs := first_linear_input(problem)) is not None:
         known.append(problem.box.pixels(inputs)[None])
     return known
 

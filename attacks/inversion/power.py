@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..posterior.candidates import Candidates, sent_by
 from ..problem.observation import Observation, sent_gradients
+from ..problem.problem import Problem
 
 SPLIT = 0.5
 """a of the split: the first half keeps all but 1 dB of the observation."""
@@ -68,30 +69,25 @@ def acceptance_power(
 
 
 def is_hopeless(
-    observation: Observation,
-    model: nn.Module,
-    *,
-    candidates: Candidates,
-    prior_image: Tensor,
-    classes: int,
-    generator: torch.Generator,
+    problem: Problem, candidates: Candidates | None, generator: torch.Generator
 ) -> bool:
     """Whether the test would keep none of 16 public records with a probability above 1 %.
 
-    A record that is drawn as they were then has no more but with probability 1 / 17.
+    A record that is drawn as they were then has no more but with probability 1 / 17, and what a
+    search finds would be rejected, whatever it is.
 
     Args:
-        observation: of one record.
-        model: as of `acceptance_power`, and so are the others.
+        problem: of one record; without noise or a prior image it is never hopeless.
         candidates: public records.
-        prior_image: (*shape) what would replace them.
-        classes: number of classes C.
         generator: source of the draws, and of which records are tried.
     """
+    observation, model, prior = problem.observation, problem.model, problem.prior_image
+    if prior is None or candidates is None or not observation.is_noisy:
+        return False
     at = torch.randperm(len(candidates), generator=generator)[:_TRIED]
-    others = _public(observation, model, prior_image, classes=classes)
+    others = _public(observation, model, problem.box.inputs(prior), classes=problem.classes)
     return all(
-        _power(observation, truth, others, prior_image.numel(), generator=generator, draws=_DRAWS)
+        _power(observation, truth, others, prior.numel(), generator=generator, draws=_DRAWS)
         <= _HOPELESS
         for some in sent_by(observation, model, candidates.at(at))
         for truth in some

@@ -41,7 +41,6 @@ from .candidates import squared
 Denoiser = Callable[[Tensor, float], Tensor]
 """f(pixels (B, *shape) on the unit box, noise_std) -> (B, *shape): what they were without noise."""
 
-DENOISER = "denoiser"  # the stage
 _STEPS = 300
 _FIRST, _LAST = 1.0, 0.03
 _RATE = 0.05
@@ -102,7 +101,7 @@ def denoised(
         pixels=picture.reshape(1, *problem.shape).clamp(0, 1).to(home, dtype).detach(),
         labels=best[None],
         iterations=_STEPS,
-        stage=DENOISER,
+        stage="denoiser",
     )
 
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Imprint", "slots_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Imprint:

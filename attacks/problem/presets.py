@@ -58,17 +58,17 @@ class Preset:
     """
 
     objective: Objective
-    adam_steps: int
-    step_size: float
-    tv_weight: float
-    colour: bool
-    fade: float | None
-    newton_steps: int
-    starts: int
-    softness: float
-    joint_labels: bool
-    exact: bool
-    follow_noise: bool
+    adam_steps: int = 0
+    step_size: float = 0.1
+    tv_weight: float = 0.0
+    colour: bool = False
+    fade: float | None = None
+    newton_steps: int = 0
+    starts: int = 1
+    softness: float = 0.0
+    joint_labels: bool = False
+    exact: bool = False
+    follow_noise: bool = False
     posterior: bool = False
 
     def __post_init__(self) -> None:
@@ -101,32 +101,17 @@ class Preset:
         return self.adam_steps + self.newton_steps > 0
 
 
-_DLG = Preset(
-    objective=squared_distance,
-    adam_steps=0,
-    step_size=0.1,
-    tv_weight=0.0,
-    colour=False,
-    fade=None,
-    newton_steps=300,
-    starts=4,
-    softness=0.0,
-    joint_labels=True,
-    exact=False,
-    follow_noise=False,
-)
+_DLG = Preset(objective=squared_distance, newton_steps=300, starts=4, joint_labels=True)
 
 _MATCHED = Preset(
     objective=cosine_distance,
     adam_steps=1000,
-    step_size=0.1,
     tv_weight=0.03,
     colour=True,
     fade=0.7,
     newton_steps=20,
     starts=3,
     softness=1.0,
-    joint_labels=False,
     exact=True,
     follow_noise=True,
     posterior=True,
@@ -136,24 +121,22 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "dlg": _DLG,
         "idlg": replace(_DLG, joint_labels=False),
-        "inverting-gradients": Preset(
-            objective=cosine_distance,
-            adam_steps=2400,
-            step_size=0.1,
-            tv_weight=1e-4,
-            colour=False,
-            fade=None,
-            newton_steps=0,
-            starts=1,
-            softness=0.0,
-            joint_labels=False,
-            exact=False,
-            follow_noise=False,
-        ),
+        "inverting-gradients": Preset(objective=cosine_distance, adam_steps=2400, tv_weight=1e-4),
         "matched": _MATCHED,
         "posterior": replace(_MATCHED, adam_steps=0, newton_steps=0, exact=False),
     }
 )
+
+
+def preset_of(name: str, starts: int | None = None) -> Preset:
+    """A preset by its name, with so many starts, or as many as it has.
+
+    Raises:
+        ValueError: there is none of that name, or no start.
+    """
+    if name not in PRESETS:
+        raise InputError(f"preset={name!r} is unknown; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name] if starts is None else replace(PRESETS[name], starts=starts)
 
 
 def satisfies(tried: str, asked: str, *, weighed: bool = False) -> bool:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter, process_time
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from torch.func import vmap
 from .imprint import Imprint
 from .objective import squared_distance
 from .observation import HOST, Observation, sent_gradients
-from .presets import Preset
+from .presets import PRESETS, Preset
 from .prior import Box, colour_variation, total_variation
 
 Progress = Callable[[int, int], None]
@@ -40,12 +41,12 @@ class Problem:
 
     observation: Observation
     model: nn.Module
-    preset: Preset
     box: Box
     shape: tuple[int, ...]
     classes: int
-    labels: Tensor | None  # (B,), None where they are optimised
-    prior_image: Tensor | None  # (*shape), on the unit box
+    preset: Preset = PRESETS["matched"]
+    labels: Tensor | None = None  # (B,), None where they are optimised
+    prior_image: Tensor | None = None  # (*shape), on the unit box
     device: torch.device = HOST
     imprints: tuple[Imprint, ...] = ()  # of models that were crafted, as far as any were
 
@@ -102,6 +103,13 @@ def home_of(device: torch.device) -> torch.device:
     (device(type='cuda', index=1), device(type='cpu'))
     """
     return HOST if device.type == "mps" else device
+
+
+class Certified(NamedTuple):
+    """Records of a batch, each by itself: (F, *shape) normalised inputs, and their labels (F,)."""
+
+    inputs: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -26,17 +26,6 @@ from ...privacy.errors import InputError
 from ...training.data.dataset import Dataset, TableColumn
 from .metrics import Convention
 
-__all__ = [
-    "ColumnGain",
-    "ColumnScores",
-    "Distance",
-    "column_gains",
-    "column_scores",
-    "decoded",
-    "usual_record",
-    "with_columns",
-]
-
 _TIE = 1e-4  # of its range: two guesses of a number that are as good as each other
 
 

@@ -19,9 +19,9 @@ from ...training.data.dataset import Examples
 from ...training.data.load import Dataset
 from ..active.crafted import craft
 from ..interception.estimate import Estimate
-from ..interception.names import NOT_IDENTIFIED
+from ..interception.names import NOT_IDENTIFIED, Scenario
 from ..interception.replay import Protection, Trial, replay, trace_of
-from ..interception.scenarios import Scenario, intercept
+from ..interception.scenarios import intercept
 from ..inversion.inversion import Reconstruction, reconstruct
 from ..inversion.power import acceptance_power
 from ..posterior.candidates import Candidates

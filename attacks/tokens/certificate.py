@@ -20,6 +20,9 @@ from torch import Tensor
 from .candidates import Candidates
 from .explained import Batch, Explainer
 
+TOKENS, ROWS, PRIOR = "tokens", "token rows", "prior"  # the stages
+UNKNOWN = -1
+
 _APART = 10.0  # times what the batch leaves of the gradient: another one is told apart
 _LEAST = 1e-12  # of the gradient: what float64 leaves
 _TESTED = 200  # batches of a kind that are tried at most
@@ -44,6 +47,43 @@ class Certificate:
     tokens: bool
     runner_up: float | None
     tested: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TokenReconstruction:
+    """What a gradient says of a batch of tokens.
+
+    Attributes:
+        tokens: (B, L) tokens, -1 where one is not known.
+        labels: (B,) classes, -1 where they are not known.
+        found: tokens that the batch holds, ascending; under noise those that stand out.
+        decided: "sequences" where every token is known at its place, "multisets" where the model
+            does not see the order, so that how often a record holds a token is known alone, "batch"
+            where the same is known of all records together, "set" where only which tokens the batch
+            holds is, "nothing".
+        stage: of each record: "tokens", "token rows" under noise, or "prior".
+        residual: ||g - o|| / ||o|| of the batch; 1 where there is none.
+        certificate: what was tried beside it; None where there is no batch.
+        false_alarm: probability that any token of `found` is not in the batch; 0 without noise.
+        power: share of the tokens of random batches that would be found under this noise.
+        notes: what could not be decided, and why.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    found: tuple[int, ...]
+    decided: str
+    stage: tuple[str, ...]
+    residual: float
+    certificate: Certificate | None
+    false_alarm: float
+    power: float
+    notes: tuple[str, ...]
+
+    @property
+    def supported(self) -> tuple[bool, ...]:
+        """Of each record, whether the gradient speaks for it."""
+        return tuple(stage != PRIOR for stage in self.stage)
 
 
 def certified(

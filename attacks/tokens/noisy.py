@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from scipy.stats import chi2, ncx2
@@ -36,6 +36,7 @@ from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
 from .assembly import suggested
 from .candidates import Candidates, position_rows, sees_order
+from .certificate import PRIOR, ROWS, UNKNOWN, TokenReconstruction
 from .explained import Batch, Explainer
 from .layers import Layer, Network, local_rows
 from .refinement import refined
@@ -49,27 +50,8 @@ _TRIED = 4096  # records times places times tokens up to which places are looked
 _GRADIENTS = 1200  # of records at most, to look for places
 _MORE = 4  # tokens of a place that are tried beside the nearest
 _EDGE = 1.05  # times the noise's largest singular value
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Noisy:
-    """What a noisy gradient says of a batch of tokens.
-
-    Attributes:
-        found: tokens that stand out, ascending.
-        power: share of the tokens of random batches that would.
-        tokens: (B, L) tokens at places, -1 where the gradient does not speak for one.
-        labels: (B,) likeliest labels, -1 where no batch was looked for.
-        residual: of the likeliest batch; 1 where none was looked for.
-        looked: whether places were looked for.
-    """
-
-    found: tuple[int, ...]
-    power: float
-    tokens: Tensor
-    labels: Tensor
-    residual: float
-    looked: bool
+_UNTRAINED = "the embedding is not trained, so that no row of its gradient stands out"
+_TOO_LARGE = "the batch is too large to look for the places of tokens under noise"
 
 
 def noisy_tokens(
@@ -80,7 +62,7 @@ def noisy_tokens(
     *,
     generator: torch.Generator,
     public: Tensor | None,
-) -> Noisy:
+) -> TokenReconstruction:
     """The tokens that stand out of the noise, and the places that the likelihood gives them.
 
     Args:
@@ -92,16 +74,8 @@ def noisy_tokens(
         public: (N, L) records from which batches are simulated; random tokens where None.
     """
     records, length, table = seen.records, network.length, network.table
-    nothing = Noisy(
-        found=(),
-        power=0.0,
-        tokens=torch.full((records, length), -1),
-        labels=torch.full((records,), -1),
-        residual=1.0,
-        looked=False,
-    )
     if table.parameter is None:
-        return nothing
+        return _told(seen, network, (), power=0.0, note=_UNTRAINED)
     rows = unflatten(network.model, seen.whiten(seen.gradient))[table.parameter]  # (K, V, d)
     energy = rows.square().sum(dim=(0, 2)) / seen.noise_std**2  # (V,)
     threshold = float(chi2.isf(FALSE_ALARM / table.vocabulary, rows.shape[0] * rows.shape[2]))
@@ -111,16 +85,13 @@ def noisy_tokens(
     power = _power(
         seen, network, explainer, threshold=threshold, generator=generator, public=public
     )
-    told = Noisy(
-        found=tuple(found.tolist()), power=power, tokens=nothing.tokens, labels=nothing.labels,
-        residual=1.0, looked=False,
-    )  # fmt: skip
+    said = tuple(found.tolist())
     # Places are looked for among more tokens, of which half a batch may be false.
     rate = max(FALSE_ALARM, 0.5 * records * length) / table.vocabulary
     loose = float(chi2.isf(min(rate, 0.5), rows.shape[0] * rows.shape[2]))
     likely = order[energy[order] > loose].sort().values
     if len(found) == 0 or records * length * len(likely) > _TRIED:
-        return told
+        return _told(seen, network, said, power=power, note=_TOO_LARGE if said else "")
     near = _softly_placed(seen, network, layers, likely, rows=rows[0])
     held = Candidates(
         tokens=likely,
@@ -136,17 +107,40 @@ def noisy_tokens(
     wider = replace(held, allowed=_nearest(near, records + _MORE))
     best = refined(explainer, wider, start, generator=generator, allowed=0.0, gradients=_GRADIENTS)
     if best is None:
-        return told
+        return _told(seen, network, said, power=power, note=_TOO_LARGE)
     kept = _left_as_noise(explainer, best, network)
     if bool(kept.any()):
         kept &= _kept(explainer, best, likely, vocabulary=table.vocabulary, generator=generator)
-    return Noisy(
-        found=told.found,
+    kept &= held.ordered
+    return _told(seen, network, said, power=power, best=best, kept=kept)
+
+
+def _told(
+    seen: Observation,
+    network: Network,
+    found: tuple[int, ...],
+    *,
+    power: float,
+    note: str = "",
+    best: Batch | None = None,
+    kept: Tensor | None = None,
+) -> TokenReconstruction:
+    """What stands out, and of the likeliest batch the places (B, L) that are kept."""
+    nothing = torch.full((seen.records, network.length), UNKNOWN)
+    tokens = nothing if best is None or kept is None else torch.where(kept, best.tokens, UNKNOWN)
+    known = tokens != UNKNOWN
+    spoken = known.any(dim=1) | bool(found)
+    return TokenReconstruction(
+        tokens=tokens,
+        labels=nothing[:, 0] if best is None else best.labels,
+        found=found,
+        decided="sequences" if bool(known.all()) else "set" if found else "nothing",
+        stage=tuple(ROWS if of else PRIOR for of in spoken.tolist()),
+        residual=1.0 if best is None else best.residual,
+        certificate=None,
+        false_alarm=FALSE_ALARM,
         power=power,
-        tokens=torch.where(kept, best.tokens, -1) if held.ordered else nothing.tokens,
-        labels=best.labels,
-        residual=best.residual,
-        looked=True,
+        notes=(note,) if note else (),
     )
 
 

@@ -16,7 +16,6 @@ Shape letters: K intercepts, B records, L positions, V tokens of the vocabulary,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -28,15 +27,19 @@ from ..exact.patches import rounding_of
 from ..problem.observation import HOST, Observation
 from .assembly import Assembly, Test, suggested, tests_of
 from .candidates import Candidates, candidates_of
-from .certificate import Certificate, certified
+from .certificate import (
+    PRIOR,
+    TOKENS,
+    UNKNOWN,
+    Certificate,
+    TokenReconstruction,
+    certified,
+)
 from .explained import Batch, Explainer
 from .layers import Network, faithful, linear_layers, network_of
 from .lookup import Table, token_table
-from .noisy import FALSE_ALARM, noisy_tokens
+from .noisy import noisy_tokens
 from .refinement import refined
-
-TOKENS, ROWS, PRIOR = "tokens", "token rows", "prior"
-UNKNOWN = -1
 
 _EXPLAINED = 1e-4  # residual up to which a batch explains a gradient of float32
 _FILLED = (
@@ -45,43 +48,6 @@ _FILLED = (
 )
 _UNSEEN = "another token at some place sends the same gradient, so that not every place is known"
 _ROUNDED = 5.0  # times what rounding of messages may leave
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class TokenReconstruction:
-    """What a gradient says of a batch of tokens.
-
-    Attributes:
-        tokens: (B, L) tokens, -1 where one is not known.
-        labels: (B,) classes, -1 where they are not known.
-        found: tokens that the batch holds, ascending; under noise those that stand out.
-        decided: "sequences" where every token is known at its place, "multisets" where the model
-            does not see the order, so that how often a record holds a token is known alone, "batch"
-            where the same is known of all records together, "set" where only which tokens the batch
-            holds is, "nothing".
-        stage: of each record: "tokens", "token rows" under noise, or "prior".
-        residual: ||g - o|| / ||o|| of the batch; 1 where there is none.
-        certificate: what was tried beside it; None where there is no batch.
-        false_alarm: probability that any token of `found` is not in the batch; 0 without noise.
-        power: share of the tokens of random batches that would be found under this noise.
-        notes: what could not be decided, and why.
-    """
-
-    tokens: Tensor
-    labels: Tensor
-    found: tuple[int, ...]
-    decided: str
-    stage: tuple[str, ...]
-    residual: float
-    certificate: Certificate | None
-    false_alarm: float
-    power: float
-    notes: tuple[str, ...]
-
-    @property
-    def supported(self) -> tuple[bool, ...]:
-        """Of each record, whether the gradient speaks for it."""
-        return tuple(stage != PRIOR for stage in self.stage)
 
 
 def reconstruct_tokens(
@@ -141,15 +107,18 @@ def reconstruct_tokens(
     _check(observation, table, labels=labels, public=public, length=length)
     seen = observation.to(device=HOST, dtype=torch.float64)
     with full_precision():
+        network = network_of(model, seen.points[0, 0], table=table, length=length)
+        given = None if labels is None else tuple(labels.tolist())
+        explainer = Explainer(observation=seen, model=model, classes=classes, given=given)
         if seen.is_noisy:
-            return _of_noise(
-                seen, model, table=table, length=length, classes=classes, generator=generator,
-                public=public, labels=labels,
-            )  # fmt: skip
+            layers = linear_layers(network, generator)
+            return noisy_tokens(
+                seen, network, layers, explainer, generator=generator, public=public
+            )
+        rounding = max(rounding_of(observation.gradient), observation.rounding)
         return _exact(
-            seen, model, table=table, length=length, classes=classes, generator=generator,
-            labels=labels, rounding=max(rounding_of(observation.gradient), observation.rounding),
-        )  # fmt: skip
+            seen, network, explainer, generator=generator, labels=labels, rounding=rounding
+        )
 
 
 def _check(
@@ -208,16 +177,14 @@ def check_tokens(tokens: Tensor, *, vocabulary: int, length: int, name: str) -> 
 
 def _exact(
     seen: Observation,
-    model: nn.Module,
+    network: Network,
+    explainer: Explainer,
     *,
-    table: Table,
-    length: int,
-    classes: int,
     generator: torch.Generator,
     labels: Tensor | None,
     rounding: float,
 ) -> TokenReconstruction:
-    network = network_of(model, seen.points[0, 0], table=table, length=length)
+    table, length, classes = network.table, network.length, explainer.classes
     gradients = unflatten(network.model, seen.gradient[0])
     layers = faithful(
         network, linear_layers(network, generator), records=seen.records, classes=classes,
@@ -236,8 +203,6 @@ def _exact(
     held = candidates_of(
         gradients, network, layers, records=seen.records, rounding=rounding, hidden=hidden
     )
-    given = None if labels is None else tuple(labels.tolist())
-    explainer = Explainer(observation=seen, model=model, classes=classes, given=given)
     allowed = min(max(_EXPLAINED, _ROUNDED * rounding), 0.1)
     tests = tests_of(network, layers, gradients, records=seen.records, rounding=rounding)
     found = _assembled(
@@ -354,44 +319,4 @@ def _undecided(
         false_alarm=0.0,
         power=1.0 if known else 0.0,
         notes=(why,),
-    )
-
-
-def _of_noise(
-    seen: Observation,
-    model: nn.Module,
-    *,
-    table: Table,
-    length: int,
-    classes: int,
-    generator: torch.Generator,
-    labels: Tensor | None,
-    public: Tensor | None,
-) -> TokenReconstruction:
-    network = network_of(model, seen.points[0, 0], table=table, length=length)
-    given = None if labels is None else tuple(labels.tolist())
-    explainer = Explainer(observation=seen, model=model, classes=classes, given=given)
-    told = noisy_tokens(
-        seen, network, linear_layers(network, generator), explainer, generator=generator,
-        public=public,
-    )  # fmt: skip
-    kept = told.tokens >= 0
-    whole = bool(kept.all())
-    spoken = kept.any(dim=1) | bool(told.found)
-    notes = []
-    if table.parameter is None:
-        notes.append("the embedding is not trained, so that no row of its gradient stands out")
-    elif told.found and not told.looked:
-        notes.append("the batch is too large to look for the places of tokens under noise")
-    return TokenReconstruction(
-        tokens=told.tokens,
-        labels=told.labels,
-        found=told.found,
-        decided="sequences" if whole else "set" if told.found else "nothing",
-        stage=tuple(ROWS if of else PRIOR for of in spoken.tolist()),
-        residual=told.residual,
-        certificate=None,
-        false_alarm=FALSE_ALARM,
-        power=told.power,
-        notes=tuple(notes),
     )

@@ -25,8 +25,6 @@ from ...training.gradients.gradients import Indices
 from ...training.tracing.scripts import Scripts
 from .on_host import on_host
 
-__all__ = ["BareRound", "bare_engine", "bare_rounds"]
-
 
 class BareRound(NamedTuple):
     """The noise of one round.

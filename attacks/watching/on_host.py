@@ -15,8 +15,6 @@ from torch import Tensor
 from ...training.engine.recording import Recorded
 from ...training.step.values import Value
 
-__all__ = ["on_host", "placed"]
-
 _Of = TypeVar("_Of")
 _HOST = torch.device("cpu")
 

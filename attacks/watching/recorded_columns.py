@@ -10,13 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...training.tracing.linear_forms import Contributions, Known, NoiseSources
 from .watched_round import WatchedRound
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-__all__ = ["RecordedColumns", "influence"]
 
 _ROUNDING = 64  # units of rounding that adding up a row may lose
 
@@ -38,18 +35,8 @@ class RecordedColumns:
     """
 
     def __init__(self, watched: WatchedRound) -> None:
-        recorded = watched.recorded
-        made, noise = iter(recorded.contributions), iter(recorded.noise)
-        known = iter(watched.known)
-        sent = iter(message.rows for message in watched.messages)
         self._groups, units = list[_Group](), [torch.finfo(torch.float64).eps]
-        for group in watched.trace.groups:
-            if isinstance(group, Contributions):
-                value = next(made)
-            elif isinstance(group, NoiseSources):
-                value = next(noise)
-            else:
-                value = next(known if isinstance(group, Known) else sent)
+        for group, value in watched.columns():
             units.append(torch.finfo(value.dtype).eps)
             sizes = torch.linalg.vector_norm(value, dim=1, dtype=torch.float64).numpy()
             self._groups.append(_Group(start=group.start, values=value, sizes=sizes))

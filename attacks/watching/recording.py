@@ -10,8 +10,6 @@ from torch import Tensor
 
 from .residual_values import Residual
 
-__all__ = ["Part", "Recording"]
-
 
 class Part(NamedTuple):
     """A tensor of parameters, as coordinates of a row.

@@ -34,8 +34,6 @@ from ...training.models.tasks import Task
 from ...training.step.parts import ClipNorm, Parts
 from ...training.step.values import Per
 
-__all__ = ["Oracle"]
-
 _ENTRIES_AT_ONCE = 2**23  # of per-example gradients: 64 MiB
 
 

@@ -33,15 +33,13 @@ from torch import Tensor
 
 from ...training.engine.engine import Setting
 from ...training.engine.recording import GradientCall
-from ...training.tracing.linear_forms import Contributions, Known, NoiseSources
+from ...training.tracing.linear_forms import Contributions, NoiseSources
 from ...training.tracing.sparse_rows import widened
 from .reference_sums import Oracle
 from .watched_round import WatchedRound
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-__all__ = ["Residual", "Residuals"]
 
 _ROUNDING = 64  # units of rounding that adding up a row may lose
 _USUAL = 4  # and that it usually does
@@ -168,26 +166,22 @@ class Residuals:
 
     def _columns(self, watched: WatchedRound) -> list[_Column]:
         """The round's contributions, known values and messages."""
-        given = iter(watched.known)
-        sent = iter(watched.messages)
-        calls = zip(watched.recorded.contributions, watched.recorded.calls, strict=True)
+        calls = iter(watched.recorded.calls)
         sums: dict[int, Tensor] = {}  # by call: blocks are parts of one
         found = []
-        for group in watched.trace.groups:
+        for group, made in watched.columns():
             if isinstance(group, NoiseSources):
                 continue
-            more = np.zeros(group.size)
+            more, value = np.zeros(group.size), made
             if isinstance(group, Contributions):
-                made, how = next(calls)
+                how = next(calls)
                 unit = torch.finfo(made.dtype).eps
-                value = made
                 if isinstance(how, GradientCall):
                     value = self._part(watched, how, sums, group.block)
                     more = math.sqrt(unit) * _norms(made, value)
                     more += self._lost(watched, how, group.bounds, unit=unit)
                 size = unit * _norms(made, value)
             else:
-                value = next(given) if isinstance(group, Known) else next(sent).rows
                 size = torch.finfo(self._setting.dtype).eps * _norms(value)
             found.append(
                 _Column(

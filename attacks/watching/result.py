@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
+
+from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
+from ...training.noise_tests.laws import least
 
 TOTAL_FALSE_ALARM = 1e-6  # of all tests of one check together
 
@@ -60,6 +63,11 @@ class Check:
         words = f"Not what was traced: {mismatch}."
         return cls(name=name, passed=False, tests=1, words=words, as_traced=False)
 
+    @classmethod
+    def exact(cls, name: str, words: str, *, tests: int, passed: bool = True) -> Self:
+        """Of comparisons in which nothing is left to chance."""
+        return cls(name=name, passed=passed, tests=tests, words=words)
+
     @property
     def verdict(self) -> Verdict:
         """Passed, failed, or not run."""
@@ -98,6 +106,15 @@ class Finding:
         if tests and not p >= self._least:  # one that is not a number counts as the worst
             self._least, self.what = p if p == p else 0.0, what
 
+    def worst(self, p: NDArray[Any], what: Callable[[int], str]) -> None:
+        """Take in as many tests as there are values of p, with the words by its place for one."""
+        at, one = least(p)
+        self.note(one, tests=len(p), what=what(at))
+
+    def exact(self, holds: bool, what: str, *, tests: int = 1) -> None:
+        """Take in comparisons in which nothing is left to chance."""
+        self.note(1.0 if holds else 0.0, tests=tests, what=what)
+
     @classmethod
     def of(cls, parts: Sequence[Finding]) -> Finding:
         """All tests of several findings; of those that fail, the words of the first.
@@ -114,35 +131,6 @@ class Finding:
         whole.what = failing[0].what if failing else ""
         return whole
 
-    def check(
-        self, name: str, compared: str, *, beside: str = "", fault: str = "", power: str = ""
-    ) -> Check:
-        """The result of a check whose tests these are.
-
-        Args:
-            name: of the check.
-            compared: what was compared, as the beginning of a sentence.
-            beside: what is said after the number of tests.
-            fault: what fails it whatever the tests say; empty where nothing does.
-            power: as of `Check`.
-        """
-        words = (
-            f"{compared}: {self.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
-        )
-        words += "".join(f"; {said}" for said in (beside, fault) if said)
-        if not self.passed:
-            words += f"; it fails with p = {self.p:.1g}: {self.what}"
-        elif not fault:
-            words += f"; none fails, the least p is {self.p:.2g} times their number"
-        return Check(
-            name=name,
-            passed=self.passed and not fault,
-            p=self.p,
-            tests=self.tests,
-            words=f"{words}.",
-            power=power,
-        )
-
     @property
     def p(self) -> float:
         """Of all tests together, by Bonferroni."""
@@ -152,3 +140,41 @@ class Finding:
     def passed(self) -> bool:
         """Whether it is not below the false-alarm rate."""
         return self.p >= TOTAL_FALSE_ALARM
+
+    @property
+    def counted(self) -> str:
+        """How many tests there were, in words."""
+        return f"{self.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+
+    @property
+    def outcome(self) -> str:
+        """What they say, in words."""
+        if self.passed:
+            return f"none fails, the least p is {self.p:.2g} times their number"
+        return f"it fails with p = {self.p:.1g}: {self.what}"
+
+    def check(
+        self,
+        name: str,
+        compared: str,
+        *,
+        beside: str = "",
+        fault: str = "",
+        outcome: str = "",
+        power: str = "",
+    ) -> Check:
+        """The check of all tests together.
+
+        Args:
+            name: of the check.
+            compared: what was compared, as the beginning of a sentence.
+            beside: what is said after the number of tests.
+            fault: what fails it whatever the tests say; empty where nothing does.
+            outcome: what the tests say; by default `outcome`.
+            power: as of `Check`.
+        """
+        said = "" if fault and self.passed else outcome or self.outcome
+        parts = [f"{compared}: {self.counted}", beside, fault, said]
+        words = "; ".join(part for part in parts if part) + "."
+        passed = self.passed and not fault
+        return Check(name=name, passed=passed, p=self.p, tests=self.tests, words=words, power=power)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,10 +14,8 @@ from ...training.engine.engine import Setting
 from ...training.engine.function_calls import FunctionCall
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Message
-from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
+from ...training.tracing.linear_forms import Contributions, Group, Known, Messages, NoiseSources
 from ...training.tracing.round_trace import RoundTrace
-
-__all__ = ["WatchedRound"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -72,6 +70,18 @@ class WatchedRound:
     def known(self) -> list[Tensor]:
         """The rows of each group of known values of the trace, and of what is too many."""
         return self.recorded.known_of(self.trace.groups, self.before.values())
+
+    def columns(self) -> Iterator[tuple[Group, Tensor]]:
+        """Each group of the trace's columns, with the rows (columns, D) that it had."""
+        made, noise = iter(self.recorded.contributions), iter(self.recorded.noise)
+        known, sent = iter(self.known), (message.rows for message in self.messages)
+        for group in self.trace.groups:
+            if isinstance(group, Contributions):
+                yield group, next(made)
+            elif isinstance(group, NoiseSources):
+                yield group, next(noise)
+            else:
+                yield group, next(known if isinstance(group, Known) else sent)
 
     @property
     def mismatch(self) -> str:

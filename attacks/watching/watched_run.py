@@ -26,8 +26,6 @@ from .recording import Part
 from .residual_values import Residual, Residuals
 from .watched_round import WatchedRound
 
-__all__ = ["SECONDS_BETWEEN", "Residual", "WatchedRound", "WatchedRun", "chosen_rounds", "watch"]
-
 SECONDS_BETWEEN = 1.0  # for rounds that run without being kept
 
 
@@ -190,15 +188,7 @@ def watch(
         ValueError: no round to watch.
     """
     last = max(rounds, planned or rounds)
-    if traces is None:
-        traces = trace(
-            bound.init,
-            bound.step,
-            graph=setting.graph,
-            rounds=last,
-            noise_multiplier=bound.noise_multiplier,
-            release=bound.release,
-        )
+    traces = traces or traces_of(bound, setting, rounds=last)
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]
     kept = [0, *chosen_rounds(rounds, planned=last, generator=generator)]
     transcript, own = Transcript(rounds=kept), randomness or SecretRandomness()
@@ -210,12 +200,12 @@ def watch(
         functions = KeptCalls()
         recorded = Recorded(functions=functions)
         batches = planted(number) if planted and number else {}
-        before, public = _parts_of_state(engine) if number else ({}, {})
+        before, public = parts_of_state(engine) if number else ({}, {})
         if number:
             engine.advance(planted=batches, recorded=recorded)
         else:
             engine.start(recorded=recorded)
-        after, _ = _parts_of_state(engine)
+        after, _ = parts_of_state(engine)
         found.append(
             WatchedRound(
                 number=number,
@@ -232,6 +222,18 @@ def watch(
         if number and kept_so_far is not None:
             kept_so_far(len(found) - 1)
     return WatchedRun(engine, found, bound=bound, randomness=own)
+
+
+def traces_of(bound: Bound, setting: Setting, *, rounds: int) -> AlgorithmTrace:
+    """An algorithm on symbols, at its noise and on the graph of a run."""
+    return trace(
+        bound.init,
+        bound.step,
+        graph=setting.graph,
+        rounds=rounds,
+        noise_multiplier=bound.noise_multiplier,
+        release=bound.release,
+    )
 
 
 def chosen_rounds(
@@ -273,7 +275,7 @@ def _reach(engine: Engine, number: int, *, seconds: float) -> float:
     return took
 
 
-def _parts_of_state(engine: Engine) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def parts_of_state(engine: Engine) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The (A, D) fields of the state, and public tensors, which are columns of no trace."""
     held, every = engine.state._asdict(), engine.snapshot()
     agents = {name: value for name, value in every.items() if isinstance(held[name], Agents)}

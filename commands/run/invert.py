@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ...runs.attack.gradients.options import OPTIONS
 from ..terminal import completion
 from ..terminal.options import Json
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 __all__ = ["invert"]
-
-_PER_CHANNEL = ("mean", "std", "low", "high")
 
 
 def invert(
@@ -24,45 +24,6 @@ def invert(
     *,
     model: Annotated[str, typer.Option(help="A ready network, or module:function.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the result.")],
-    input_shape: Annotated[
-        str | None, typer.Option(metavar="C,H,W", help="Shape of one record.")
-    ] = None,
-    classes: Annotated[int | None, typer.Option(help="Number of logits.")] = None,
-    records: Annotated[
-        int | None, typer.Option(help="Number of records in the batch; 1 by default.")
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(metavar="Y,...", help="Labels of the records, where they are known."),
-    ] = None,
-    clip_norm: Annotated[
-        float | None, typer.Option(help="L2 bound on each record's gradient.")
-    ] = None,
-    clip_batch: Annotated[
-        bool | None,
-        typer.Option("--clip-batch", help="The bound is on the mean of the batch instead."),
-    ] = None,
-    noise_std: Annotated[
-        float | None, typer.Option(help="Noise on each coordinate of the mean, as it was sent.")
-    ] = None,
-    local_steps: Annotated[
-        int | None, typer.Option(help="Gradient steps of which FILE holds the mean; 1 by default.")
-    ] = None,
-    local_rate: Annotated[float | None, typer.Option(help="Size of such a step.")] = None,
-    mean: Annotated[
-        str | None,
-        typer.Option(metavar="M,...", help="Means that are subtracted from pixels in [0, 1]."),
-    ] = None,
-    std: Annotated[
-        str | None,
-        typer.Option(metavar="S,...", help="Standard deviations that pixels are divided by then."),
-    ] = None,
-    low: Annotated[
-        str | None, typer.Option(metavar="L,...", help="The number that stands for a pixel of 0.")
-    ] = None,
-    high: Annotated[
-        str | None, typer.Option(metavar="H,...", help="The number that stands for a pixel of 1.")
-    ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -104,6 +65,7 @@ def invert(
         ),
     ] = None,
     json: Json = False,
+    **batch: Any,
 ) -> None:
     """Try to rebuild the records behind gradients from elsewhere.
 
@@ -111,40 +73,17 @@ def invert(
     the network, and the parameters themselves unless --weights has them. What describes the batch
     may stand in its metadata.
     """
-    from ...runs.attack.gradients.batch import counts, numbers
-    from ...runs.attack.gradients.words import summary_lines
     from ..terminal.progress import attack_progress
 
-    options: dict[str, Any] = {
-        "input_shape": input_shape,
-        "classes": classes,
-        "records": records,
-        "labels": labels,
-        "clip_norm": clip_norm,
-        "clip_batch": clip_batch,
-        "noise_std": noise_std,
-        "local_steps": local_steps,
-        "local_rate": local_rate,
-        "mean": mean,
-        "std": std,
-        "low": low,
-        "high": high,
-        "weights": weights,
-        "prior": prior,
-        "truth": truth,
-        "vocabulary": vocabulary,
-        "columns": columns,
-        "denoiser": denoiser,
-        "preset": preset,
-        "restarts": restarts,
-        "seed": seed,
-        "device": device,
+    given: dict[str, Any] = {
+        "weights": weights, "prior": prior, "truth": truth, "vocabulary": vocabulary,
+        "columns": columns, "denoiser": denoiser, "preset": preset, "restarts": restarts,
+        "seed": seed, "device": device,
+    }  # fmt: skip
+    given |= {
+        name: OPTIONS[name].read(value, name) if isinstance(value, str) else value
+        for name, value in batch.items()
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    for read, names in ((counts, ("input_shape", "labels")), (numbers, _PER_CHANNEL)):
-        for name in names:
-            if name in given:
-                given[name] = read(given[name], name=name)
     with attack_progress(make_console(stderr=True)) as show:
         from ...runs.attack.gradients.invert import attack_gradients  # torch takes a while
 
@@ -152,13 +91,41 @@ def invert(
             gradients,
             model=model,
             out=out,
-            **given,
+            **{name: value for name, value in given.items() if value is not None},
             progress=lambda step, total: show(step, total, ""),
             stop=stop_of_command(),
         )
     if json:
         print_json(result.dump())
         return
+    from ...runs.attack.gradients.words import summary_lines
+
     console = make_console()
     for line in summary_lines(result, out):
         say(console, line)
+
+
+def _signature() -> inspect.Signature:
+    """That of `invert`, with an option for all that can be said of the batch, after its own two."""
+    *every, _ = inspect.signature(invert, eval_str=True).parameters.values()
+    said = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                (str if of.metavar else of.kind) | None,
+                typer.Option(*_flag(name, of.kind), metavar=of.metavar, help=of.help),
+            ],
+        )
+        for name, of in OPTIONS.items()
+    ]
+    return inspect.Signature([*every[:3], *said, *every[3:]])
+
+
+def _flag(name: str, kind: type) -> tuple[str, ...]:
+    """The one spelling of an option without a value, which would else have its opposite too."""
+    return (f"--{name.replace('_', '-')}",) if kind is bool else ()
+
+
+invert.__signature__ = _signature()  # type: ignore[attr-defined] # typer reads it

@@ -11,10 +11,9 @@ from rich.text import Text
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Status, Unit
-from ...reports.judgement.phrases import adversary_words
+from ...reports.judgement.sentence import adversary_words
 from ...reports.schema import PersonTotal, Total
-from ...reports.standing import STATUSES
-from ...reports.total.words import epsilon_words
+from ...reports.standing import STATUSES, epsilon_text
 from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, score, small
 from ...runs.plan.schema import SecondOpinion
@@ -142,7 +141,7 @@ def total_rows(total: Total) -> list[dict[str, str]]:
         {
             "adversary": row.name,
             "largest alone": bound(max(row.alone)),
-            "together": epsilon_words(row),
+            "together": epsilon_text(row.epsilon, proven=row.status == "proven"),
             "delta": small(total.delta),
             "status": row.status,
         }

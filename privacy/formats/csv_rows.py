@@ -1,14 +1,28 @@
-"""Rows of comma-separated text, with the line that each ends in."""
+"""Rows of comma-separated text, with the line that each ends in, and the names that begin them."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import InputError
 
-__all__ = ["CsvRows"]
+__all__ = ["LONGEST_ROW", "CsvRows", "check_names"]
+
+LONGEST_ROW = 1 << 20  # characters
+
+
+def check_names(path: Path, names: Sequence[str]) -> None:
+    """Refuse columns of which two have one name.
+
+    Raises:
+        ValueError: with the first such name.
+    """
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise InputError(f"{path} has {times} columns {name!r:.80}; name each once")
 
 
 class CsvRows(Iterator[list[str]]):
@@ -28,8 +42,18 @@ class CsvRows(Iterator[list[str]]):
     """
 
     def __init__(self, path: Path, lines: Iterable[str], *, separator: str = ",") -> None:
-        self._path = path
-        self._reader = csv.reader(lines, delimiter=separator, strict=True)
+        self._path, self._held = path, 0
+        self._reader = csv.reader(self._counted(lines), delimiter=separator, strict=True)
+
+    def _counted(self, lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            self._held += len(line)  # a quoted cell takes a row on to the next line
+            if self._held > LONGEST_ROW:
+                raise InputError(
+                    f"{self._path} line {self.line + 1} is longer than {LONGEST_ROW} characters, "
+                    "or the row is that ends in it; is it a csv file, and each quote closed?"
+                )
+            yield line
 
     @property
     def line(self) -> int:
@@ -37,6 +61,7 @@ class CsvRows(Iterator[list[str]]):
         return self._reader.line_num
 
     def __next__(self) -> list[str]:
+        self._held = 0
         try:
             return next(self._reader)
         except csv.Error as error:

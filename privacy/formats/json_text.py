@@ -1,7 +1,8 @@
 r"""JSON, of which every reader takes the same: what Python and the readers after it can hold.
 
 Refused are a key that stands twice, NaN and Infinity, a number that no float holds, text that is
-half a character, and nesting beyond what the interpreter follows.
+half a character, nesting beyond what the interpreter follows, and millions of lists, objects and
+texts: an empty one takes a hundred times the bytes that it is written in.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any, NoReturn
 from ..bounded import read_bounded
 from ..errors import InputError
 
-__all__ = ["parse_json", "read_json"]
+__all__ = ["check_counts", "parse_json", "read_json"]
 
 _MOST_DIGITS = 308  # of an integer: a float holds it
+_MOST_LISTS = 1 << 21  # and objects; links of a graph are lists
+_MOST_TEXTS = 1 << 22
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -39,6 +42,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text))
+        check_counts(text)
         found = json.loads(
             text,
             object_pairs_hook=_once,
@@ -52,9 +56,30 @@ def parse_json(text: str | bytes) -> Any:
         raise InputError(f"is no JSON: its text is no Unicode ({error.reason})") from error
     except RecursionError as error:
         raise InputError("is no JSON that is read: it is nested too deep") from error
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"is no JSON: {error}") from error
     return found
+
+
+def check_counts(text: str | bytes, *, most: int = _MOST_LISTS) -> None:
+    """Refuse a JSON text of millions of lists, objects and texts, before it is parsed.
+
+    Args:
+        text: of a file or a line; bytes in UTF-8.
+        most: lists and objects.
+
+    Raises:
+        InputError: as of `parse_json`.
+    """
+    signs = text.decode("latin1") if isinstance(text, bytes) else text
+    lists, quotes = signs.count("[") + signs.count("{"), signs.count('"')
+    if lists > most or quotes > 2 * _MOST_TEXTS:
+        raise InputError(
+            f"is no JSON that is read: it has {lists} lists and objects and {quotes // 2} texts, "
+            f"and may have {most} and {_MOST_TEXTS}"
+        )
 
 
 def read_json(path: Path, most: int) -> Any:

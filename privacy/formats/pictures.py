@@ -19,6 +19,8 @@ __all__ = ["opened_picture"]
 _FORMATS = ("PNG", "JPEG", "BMP")
 _MOST_PIXELS = 1 << 22  # of a record; 2048 x 2048
 _LARGEST = 64 << 20  # bytes of a picture
+_SCAN = b"\xff\xda"  # where a pass of a JPEG over all its pixels begins
+_MOST_SCANS = 100
 
 
 @contextmanager
@@ -41,6 +43,12 @@ def opened_picture(path: Path) -> Iterator[Image]:
             raise InputError(f"{path} has more than {_MOST_PIXELS} pixels; resize it") from None
         with picture as opened:
             _check_pixels(path, *opened.size)
+            scans = 0 if opened.format in {"PNG", "BMP"} else path.read_bytes().count(_SCAN)
+            if scans > _MOST_SCANS:
+                raise InputError(
+                    f"{path} is drawn in {scans} passes, must be at most {_MOST_SCANS}; save it "
+                    "again, not progressively"
+                )
             yield opened
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bounded import check_size
-from ..durable import BINARY, named, part_of, publish, write_all
+from ..durable import BINARY, SHOWN, named, part_of, publish, write_all
 from ..errors import InputError
 from .ledger_lines import LONGEST_LINE, Chain
 
@@ -84,7 +84,7 @@ class ChainedFile:
     def _open(self, file: Path, path: Path, flags: int) -> None:
         self.path, self._broken, self._chain = path, False, Chain()
         try:
-            self._file = os.open(file, os.O_RDWR | os.O_APPEND | BINARY | flags, 0o666)
+            self._file = os.open(file, os.O_RDWR | os.O_APPEND | BINARY | flags, SHOWN)
         except OSError as error:
             raise named(error, path) from error
         try:
@@ -162,8 +162,8 @@ def _lock(file: int, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise LedgerInUse(
-            f"another process is training into {path.parent} and holds its {path.name}; wait until "
-            "it ends, or choose another folder"
+            f"another process writes to {path}, as training and adding a run do; wait until it "
+            "ends, or choose another place"
         ) from None
     except OSError as error:
         raise OSError(

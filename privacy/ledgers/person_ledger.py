@@ -19,6 +19,7 @@ later run's data may. One adversary holds the views of all runs.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -146,26 +147,31 @@ class PersonLedger:
             OSError: the system refuses.
         """
         if path.exists():
-            known = read_person_ledger(path)
-            if known.schema != SCHEMA:
-                raise InputError(
-                    f"{path} is of schema {known.schema}, which another version of overhear wrote, "
-                    f"and this one writes {SCHEMA}: add the run with that version, or begin a new "
-                    "ledger beside it; `overhear person` adds up several"
-                )
-            for at, one in enumerate(known.runs, start=2):
-                if one.run == run.run:
-                    raise InputError(
-                        f"{path} names the run of {run.label} in line {at} ({one.label}), and a "
-                        "run is counted once; if more was released since, begin a new ledger"
-                    )
-            held = ChainedFile.reopen(path)
+            held = ChainedFile.reopen(path)  # before it is read: nobody else adds meanwhile
         else:
-            held = ChainedFile(path, {"schema": SCHEMA}, exists=f"{path} was made meanwhile")
+            again = f"{path} was made by another process meanwhile; add the run once more"
+            held = ChainedFile(path, {"schema": SCHEMA}, exists=again)
         try:
+            _check_lacks(read_person_ledger(path), run)
             held.append(run.entry(), most=LONGEST_HEADER)
         finally:
             held.close()
+
+
+def _check_lacks(known: PersonLedger, run: PersonRun) -> None:
+    """Refuse to add a run that a ledger names, or to one of another schema."""
+    if known.schema != SCHEMA:
+        raise InputError(
+            f"{known.path} is of schema {known.schema}, which another version of overhear wrote, "
+            f"and this one writes {SCHEMA}: add the run with that version, or begin a new "
+            "ledger beside it; `overhear person` adds up several"
+        )
+    for at, one in enumerate(known.runs, start=2):
+        if one.run == run.run:
+            raise InputError(
+                f"{known.path} names the run of {run.label} in line {at} ({one.label}), and a "
+                "run is counted once; if more was released since, begin a new ledger"
+            )
 
 
 def read_person_ledger(path: Path) -> PersonLedger:
@@ -190,8 +196,7 @@ def read_person_ledger(path: Path) -> PersonLedger:
     """
     text = read_bounded(path, _LARGEST)
     chain, runs, schema = Chain(), list[PersonRun](), SCHEMA
-    lines = text.splitlines(keepends=True)
-    for at, line in enumerate(lines, start=1):
+    for at, line in enumerate(io.BytesIO(text), start=1):
         body = chain.body(line, path=path, at=at)
         if body is None:
             why = "it is cut off or carries no digest"
@@ -212,7 +217,7 @@ def read_person_ledger(path: Path) -> PersonLedger:
             runs.append(_run(found, schema))
         except (InputError, TypeError, ValueError) as error:
             runs.append(_unread(found, path, at, str(error).rstrip(".")))
-    if not lines:
+    if not text:
         raise InputError(f"{path} is empty; a person's ledger begins with a line of its own")
     seen: dict[str, int] = {}
     for at, run in enumerate(runs, start=2):

@@ -18,15 +18,14 @@ from ...runs.described import as_text
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.folder.records import read_metrics
-from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
+from ...runs.numbers import figure, is_infinite, lower_bound, percent, small
 from ..document.checked_run import CheckedRun, read_checked_run
 from ..judgement.facts import whose_of
 from ..judgement.findings import Kind
-from ..judgement.phrases import KINDS
 from ..judgement.proofs import against_proofs
-from ..judgement.sentence import fill, text_of
+from ..judgement.sentence import KINDS, fill, text_of
 from ..judgement.wording import plain_sentences
-from ..standing import standing
+from ..standing import epsilon_text, standing
 
 __all__ = [
     "Accuracy",
@@ -162,7 +161,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
 def _compared(run: CheckedRun) -> ComparedRun:
     report, facts = run.report, run.facts
     of, spent = report.run, report.ledger.epsilon
-    against = [one for one in against_proofs(facts) if one.kind is not Kind.SUSPICIOUS]
+    against = [one for one in against_proofs(facts) if one.kind.refutes]
     return ComparedRun(
         run=plain(run.folder),
         algorithm=of.algorithm,
@@ -299,11 +298,11 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
         *((f"epsilon: {name}", _epsilon_cell(name)) for name in adversaries),
         (
             "test accuracy, mean of agents",
-            lambda one: _NONE if one.accuracy is None else _percent(one.accuracy.mean),
+            lambda one: _NONE if one.accuracy is None else percent(one.accuracy.mean),
         ),
         (
             "test accuracy, worst agent",
-            lambda one: _NONE if one.accuracy is None else _percent(one.accuracy.worst),
+            lambda one: _NONE if one.accuracy is None else percent(one.accuracy.worst),
         ),
         ("best rebuilt, defence on", _rebuilt),
         ("blind guess beside it", _guessed),
@@ -328,10 +327,9 @@ def _epsilon_cell(name: str) -> Callable[[ComparedRun], str]:
         row = next((row for row in one.adversaries if row.name == name), None)
         if row is None:
             return "not accounted for"
+        shown = epsilon_text(row.epsilon, proven=row.status == "proven")
         if is_infinite(row.epsilon):
-            return f"∞: {standing(row.status, row.epsilon)}"
-        proven = row.status == "proven"
-        shown = f"≤ {bound(row.epsilon)}" if proven else f"≥ {figure(row.epsilon)}"
+            return f"{shown}: {standing(row.status, row.epsilon)}"
         return f"{shown} at delta {small(row.delta)}, {row.status}"
 
     return cell
@@ -349,10 +347,6 @@ def _measured_cell(name: str) -> Callable[[ComparedRun], str]:
         )
 
     return cell
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %")
 
 
 def _rebuilt(one: ComparedRun) -> str:

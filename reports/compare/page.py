@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...privacy.plain_text import markdown_text, plain
+from ...privacy.plain_text import markdown_table, markdown_text, plain
 from ..template import template
 from .compare import Comparison, rows_of
 
@@ -11,10 +11,8 @@ __all__ = ["comparison_html", "comparison_markdown"]
 
 def comparison_markdown(found: Comparison) -> str:
     """A comparison as a Markdown table, with what cannot be compared below it."""
-    heads = ["run", *(one.run for one in found.runs)]
-    cells = [[markdown_text(cell) for cell in heads], ["---"] * len(heads)]
-    cells += [[markdown_text(cell) for cell in (head, *row)] for head, row in rows_of(found.runs)]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in cells)
+    heads = ["run", *(markdown_text(one.run) for one in found.runs)]
+    table = markdown_table(heads, [(head, *row) for head, row in rows_of(found.runs)])
     flags = "".join(f"- {markdown_text(flag)}\n" for flag in found.flags)
     return f"{table}\n{flags}" if flags else table
 

@@ -13,18 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from ...privacy.goal import Goal
-from ...privacy.guarantee import Guarantee, Status
+from ...privacy.guarantee import Status
 from ...privacy.plain_text import plain
 from ...runs.folder.signature import Signed
 from ...runs.numbers import bound, small
 from ...runs.recorder.conformance.written import Held
 from ...training.accounts.declared import DeclaredAccount
+from ..judgement.facts import Asked
 from ..judgement.findings import Kind
-from ..judgement.gate import OUTCOMES, Decision, Outcome, Requirement
-from ..judgement.phrases import KINDS
+from ..judgement.gate import Decision, Outcome, Requirement, limit_name
 from ..judgement.policy import Evidence, Limit, Policy
-from ..judgement.sentence import fill, text_of
+from ..judgement.sentence import KINDS, fill, text_of
 
 __all__ = ["decide_declared"]
 
@@ -48,9 +47,9 @@ def decide_declared(
     """
     accounts = [account(limit) for limit in policy.limits]
     found = [
-        _limited(limit, goal, one, policy.evidence, victim)
+        _limited(asked, one, policy.evidence, victim)
         for limit, one in zip(policy.limits, accounts, strict=True)
-        for goal in (*([] if limit.epsilon is None else [None]), *limit.goals)
+        for asked in Asked.of_limit(limit)
     ]
     if held is not None:
         found.append(_checks(held))
@@ -59,49 +58,36 @@ def decide_declared(
         signed = signed or Signed(False, "logs are signed by folder, so name the folder alone")
         kind = Kind.SIGNED if signed.passed else Kind.NOT_SIGNED
         said = text_of(fill(KINDS[kind], said=signed.said))
-        found.append(Requirement(name="evidence: signature", outcome=OUTCOMES[kind], sentence=said))
+        found.append(Requirement(name="evidence: signature", outcome=kind.outcome, sentence=said))
     return Decision(requirements=found, notes=tuple(accounts[0].warnings))
 
 
 def _limited(
-    limit: Limit,
-    goal: Goal | None,
-    account: DeclaredAccount,
-    evidence: Evidence,
-    victim: int | None,
+    asked: Asked, account: DeclaredAccount, evidence: Evidence, victim: int | None
 ) -> Requirement:
-    one = account[limit.adversary]
-    if goal is None:
-        name = f"limit: {limit.adversary}, epsilon {limit.epsilon:g} at delta "
-        name += small(limit.at_delta)
-    else:
-        name = f"limit: {limit.adversary}, {goal.words} of membership tests"
-    outcome, said = _held(limit, goal, account, one, evidence=evidence, victim=victim)
-    return Requirement(name=plain(name), outcome=outcome, sentence=plain(said, most=None))
+    outcome, said = _held(asked, account, evidence=evidence, victim=victim)
+    return Requirement(
+        name=plain(limit_name(asked)), outcome=outcome, sentence=plain(said, most=None)
+    )
 
 
 def _held(
-    limit: Limit,
-    goal: Goal | None,
-    account: DeclaredAccount,
-    one: Guarantee,
-    *,
-    evidence: Evidence,
-    victim: int | None,
+    asked: Asked, account: DeclaredAccount, *, evidence: Evidence, victim: int | None
 ) -> tuple[Outcome, str]:
-    if str(one.unit) != limit.unit:
+    one, goal = account[asked.adversary], asked.goal
+    if str(one.unit) != asked.unit:
         return Outcome.OVER, (
-            f"The figure is about one {one.unit}, and the limit about one {limit.unit}."
+            f"The figure is about one {one.unit}, and the limit about one {asked.unit}."
         )
-    if str(one.adjacency) != limit.adjacency:
+    if str(one.adjacency) != asked.adjacency:
         return Outcome.OVER, (
-            f"The figure is for adjacency {one.adjacency}, and the limit for {limit.adjacency}; "
-            f"account with --adjacency {limit.adjacency}."
+            f"The figure is for adjacency {one.adjacency}, and the limit for {asked.adjacency}; "
+            f"account with --adjacency {asked.adjacency}."
         )
-    if goal is None and one.delta > limit.at_delta:
+    if goal is None and one.delta > asked.delta:
         return Outcome.OVER, (
-            f"The figure is at delta {small(one.delta)}, above {small(limit.at_delta)}; account "
-            f"with --delta {small(limit.at_delta)}."
+            f"The figure is at delta {small(one.delta)}, above {small(asked.delta)}; account "
+            f"with --delta {small(asked.delta)}."
         )
     if victim is not None:
         return Outcome.OVER, (
@@ -116,9 +102,9 @@ def _held(
         if reached > goal.figure:
             return Outcome.OVER, f"{said}, as declared, over {goal.words}."
         said = f"{said} at most"
-    elif limit.epsilon is None or one.epsilon > limit.epsilon * (1 + 1e-12):
+    elif asked.epsilon is None or one.epsilon > asked.epsilon * (1 + 1e-12):
         return Outcome.OVER, (
-            f"Epsilon is {bound(one.epsilon)}, as declared, above {limit.epsilon:g}."
+            f"Epsilon is {bound(one.epsilon)}, as declared, above {asked.epsilon:g}."
         )
     if one.status not in (Status.DECLARED, Status.CHECKED):
         return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."

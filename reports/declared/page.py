@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 
 from ...privacy.durable import SHOWN, write_durably
-from ...privacy.guarantee import Guarantee, Status
-from ...privacy.plain_text import markdown_text, plain
+from ...privacy.guarantee import Status
+from ...privacy.plain_text import markdown_table, markdown_text, plain
 from ...runs.described import finite
 from ...runs.numbers import bound, small
-from ..judgement.phrases import adversary_words
+from ..judgement.sentence import adversary_words
 from ..standing import STATUSES
 from ..template import template
 from .declared import DELTA, DeclaredReport, declared_report
@@ -99,7 +99,7 @@ def rows(found: DeclaredReport) -> list[tuple[str, ...]]:
         (
             adversary_words(g.adversary, g.worst_adversary),
             f"agent {g.victim}",
-            _epsilon(g),
+            bound(g.epsilon),
             str(g.status),
             g.because,
         )
@@ -107,19 +107,11 @@ def rows(found: DeclaredReport) -> list[tuple[str, ...]]:
     ]
 
 
-def _epsilon(one: Guarantee) -> str:
-    if not one.status.is_finite:
-        return "∞"
-    return bound(one.epsilon)
-
-
 def declared_markdown(found: DeclaredReport) -> str:
     """The report as Markdown."""
     parts = [f"# {markdown_text(headline(found))}\n", meaning(found) + "\n"]
     parts.append("".join(f"- {key}: {markdown_text(value)}\n" for key, value in facts(found)))
-    cells = [list(HEADS), ["---"] * len(HEADS)]
-    cells += [[markdown_text(cell) for cell in row] for row in rows(found)]
-    parts.append("".join(f"| {' | '.join(row)} |\n" for row in cells))
+    parts.append(markdown_table(HEADS, rows(found)))
     parts.append(
         "## What the figures rest on\n\n"
         + "".join(

@@ -150,25 +150,19 @@ def collect(
         assumptions=assumptions(_facts(built, run, spent, plan, items), audit),
         reproduce=_reproduce(folder, config),
     )
-    if items is not None:
-        report = report.model_copy(update={"items": items})
-    if (inferred := read_membership(folder)) is not None:
+    inferred = read_membership(folder)
+    told = {
+        "items": items,
         # The page goes to readers who are not to know of whom it speaks.
-        unnamed = inferred.model_copy(update={"exposed": []})
-        report = report.model_copy(update={"membership": unnamed})
-    if (last_model := read_last_model(folder)) is not None:
-        report = report.model_copy(update={"last_model": last_model})
-    if (trail := trail_of_folder(folder, config)) is not None:
-        report = report.model_copy(update={"trail": trail})
-    if config.report is not None:
-        about = About.model_validate(config.report.entries())
-        report = report.model_copy(update={"about": about})
-    if recipients is not None:
-        told = _recipients(config, plan, ledger, recipients)
-        report = report.model_copy(update={"recipients": told})
-    if not others:
-        return report
-    return report.model_copy(update={"total": total_of_runs([folder, *others])})
+        "membership": inferred and inferred.model_copy(update={"exposed": []}),
+        "last_model": read_last_model(folder),
+        "trail": trail_of_folder(folder, config),
+        "about": config.report and About.model_validate(config.report.entries()),
+        "recipients": None if recipients is None else _recipients(config, plan, ledger, recipients),
+        "total": total_of_runs([folder, *others]) if others else None,
+    }
+    # What is not there has no key in the file.
+    return report.model_copy(update={key: one for key, one in told.items() if one is not None})
 
 
 def _recipients(config: RunFile, plan: Plan, ledger: Released, victim: int) -> Recipients:

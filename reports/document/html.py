@@ -10,7 +10,7 @@ import base64
 import functools
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -21,19 +21,18 @@ from ...runs.described import as_text
 from ...runs.numbers import is_infinite
 from ..cited import Cited
 from ..figures.by_round import epsilon_figure, epsilon_series, utility_figure
-from ..figures.chart import NARROW, both, key
+from ..figures.chart import both, key
 from ..figures.graph import graph_figure, network, network_key
 from ..figures.measured import measured_figure
 from ..figures.odds import odds_figure
 from ..figures.roc import roc_figure
 from ..figures.scale import scale_figure
 from ..judgement.facts import facts_of_report
-from ..judgement.phrases import HOW_PAPERS_COUNT
-from ..judgement.sentence import Figure, Sentence
+from ..judgement.sentence import PARTS, Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
-from ..judgement.wording import sign_of, who
+from ..judgement.wording import who
 from ..schema import Report
-from ..standing import HEURISTIC, standing
+from ..standing import HEURISTIC, sign_of, standing
 from ..template import template
 from ..total.words import notes
 from .officer import officer
@@ -91,10 +90,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         parts=_parts(report),
         verdict=found,
         officer=officer(report, facts, found),
-        scale=both(
-            scale_figure(report, cited, name=head.name),
-            scale_figure(report, cited, name=head.name, narrow=True),
-        ),
+        scale=_twice(functools.partial(scale_figure, report, cited, name=head.name)),
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,
         markup=functools.partial(_markup, cited=cited),
@@ -102,7 +98,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         image=_Pictures(images or {}),
         phrase=lambda name: phrases.get(name, name),
         kind=lambda row: "bound" if row["status"] == "proven" else "figure",
-        sign=_sign,
+        sign=lambda row, epsilon: sign_of(epsilon, proven=row["status"] == "proven"),
         bounded=next((c.row for c in facts.claims if c.proven and math.isfinite(c.epsilon)), None),
         strongest=_strongest(report),
         badges=_BADGES,
@@ -120,11 +116,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         network=network(report),
         network_key=network_key,
         odds=odds_figure(report, cited, name=head.name),
-        epsilon_figure=(
-            both(epsilon_figure(report, cited), epsilon_figure(report, cited, frame=NARROW))
-            if series
-            else None
-        ),
+        epsilon_figure=_twice(functools.partial(epsilon_figure, report, cited)) if series else None,
         series=series,
         undrawn=[
             name
@@ -134,12 +126,10 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         key=key,
         partial=_partial(report),
         estimators=_estimators(report),
-        measured_figure=_both(
-            measured_figure(report, cited), measured_figure(report, cited, narrow=True)
-        ),
-        roc_figure=_both(roc_figure(report.membership), roc_figure(report.membership, narrow=True)),
+        measured_figure=_twice(functools.partial(measured_figure, report, cited)),
+        roc_figure=_twice(functools.partial(roc_figure, report.membership)),
         utility_figure=(
-            both(utility_figure(report, cited), utility_figure(report, cited, frame=NARROW))
+            _twice(functools.partial(utility_figure, report, cited))
             if report.utility.consensus_accuracy
             else None
         ),
@@ -158,13 +148,15 @@ def _parts(report: Report) -> list[dict[str, Any]]:
     return [
         {"title": "", "rows": [at for at, name in enumerate(names) if name != single]},
         {
-            "title": HOW_PAPERS_COUNT,
+            "title": PARTS["how_papers_count"],
             "rows": [at for at, name in enumerate(names) if name == single],
         },
     ]
 
 
-def _both(wide: Markup | None, narrow: Markup | None) -> Markup | None:
+def _twice(draw: Callable[..., Markup | None]) -> Markup | None:
+    """A drawing for wide pages and for narrow ones, where there is anything to draw."""
+    wide, narrow = draw(), draw(narrow=True)
     return None if wide is None or narrow is None else both(wide, narrow)
 
 
@@ -174,11 +166,6 @@ def _sees(name: str, *, links: str) -> str:
         return _ENCRYPTED
     kind = name.partition(":")[0]
     return _SEES["agent" if name.startswith("neighbour:") else kind] if kind in _SEES else ""
-
-
-def _sign(row: Mapping[str, str], epsilon: float | str) -> str:
-    """How the epsilon of a row of the plan or of the audit stands to the truth."""
-    return sign_of(proven=row["status"] == "proven", epsilon=float(epsilon))
 
 
 def _markup(sentence: Sentence, *, cited: Cited) -> Markup:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...privacy.guarantee import Unit
-from ...privacy.plain_text import markdown_text
+from ...privacy.plain_text import markdown_table, markdown_text
 from ...runs.evidence.membership import MembershipRate
 from ...runs.evidence.schema import AttackRow
-from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
+from ...runs.numbers import bound, figure, lower_bound, percent, small
 from ...runs.plan.second_opinions import bracket_words
 from ..judgement.facts import about_of, facts_of_report
-from ..judgement.phrases import adversary_words
-from ..judgement.sentence import text_of
+from ..judgement.sentence import adversary_words, text_of
 from ..judgement.verdict import verdict
 from ..schema import Report
-from ..standing import STATUSES, standing
-from ..total.words import epsilon_words, sentences
+from ..standing import STATUSES, epsilon_text, standing
+from ..total.words import sentences
 
 __all__ = ["report_markdown"]
 
@@ -64,13 +63,11 @@ def _adversaries(report: Report) -> Iterator[str]:
     rows = [[*heads, "records found, at FPR", "status"]]
     for row in report.plan.adversaries:
         epsilon = spent.get(row.name, row.epsilon)
-        proven = row.status == "proven"
-        shown = f"≤ {bound(epsilon)}" if proven else f"≥ {figure(epsilon)}"
         rows.append(
             [
                 adversary_words(row.name, row.worst_adversary),
                 ", ".join(str(one.agent) for one in row.holders or []) or str(row.victim),
-                "∞" if is_infinite(epsilon) else shown,
+                epsilon_text(epsilon, proven=row.status == "proven"),
                 small(row.delta),
                 Unit(row.unit).name_with(row.records_per_person),
                 row.adjacency,
@@ -79,7 +76,7 @@ def _adversaries(report: Report) -> Iterator[str]:
             ]
         )
     yield f"## Who could learn what about {about_of(report)}\n"
-    yield _table(rows)
+    yield markdown_table(rows[0], rows[1:])
     if report.second_opinion:
         yield "".join(
             f"- second opinion ({markdown_text(one.by)}) on {markdown_text(name)}: "
@@ -94,11 +91,16 @@ def _total(report: Report) -> Iterator[str]:
         return
     rows = [["adversary", "this run, at that delta", "all runs together", "status"]]
     rows += [
-        [row.name, bound(row.alone[0]), epsilon_words(row), row.status]
+        [
+            row.name,
+            bound(row.alone[0]),
+            epsilon_text(row.epsilon, proven=row.status == "proven"),
+            row.status,
+        ]
         for row in report.total.adversaries
     ]
     yield "## Together with other runs on the same records\n"
-    yield _table(rows)
+    yield markdown_table(rows[0], rows[1:])
     yield "".join(f"- {markdown_text(one)}\n" for one in sentences(report.total))
 
 
@@ -113,7 +115,7 @@ def _recipients(report: Report) -> Iterator[str]:
         hops = "-" if row.hops is None else str(row.hops)
         rows.append([row.name, hops, *("-" if f is None else bound(f) for f in figures)])
     yield f"## What each recipient could learn about a record of agent {found.victim}\n"
-    yield _table(rows)
+    yield markdown_table(rows[0], rows[1:])
     yield "".join(f"- {markdown_text(one)}\n" for one in found.sentences())
 
 
@@ -142,14 +144,10 @@ def _utility(report: Report) -> Iterator[str]:
         return
     yield (
         f"Test accuracy after round {utility.rounds[-1]}: "
-        f"{_percent(utility.consensus_accuracy[-1])} of the agents' mean model; single agents from "
-        f"{_percent(utility.agent_accuracy_min[-1])} to "
-        f"{_percent(utility.agent_accuracy_max[-1])}.\n"
+        f"{percent(utility.consensus_accuracy[-1])} of the agents' mean model; single agents from "
+        f"{percent(utility.agent_accuracy_min[-1])} to "
+        f"{percent(utility.agent_accuracy_max[-1])}.\n"
     )
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}".replace("%", " %")
 
 
 def _attack(report: Report) -> Iterator[str]:
@@ -163,7 +161,7 @@ def _attack(report: Report) -> Iterator[str]:
     rows = [["attack", "round", "agent", "what is attacked", *scores, "rebuilt, proof allows"]]
     for scenario in attack.scenarios:
         allowed = scenario.bound
-        most = f"{allowed.rebuilt} of {allowed.images}, {_percent(allowed.most)}"
+        most = f"{allowed.rebuilt} of {allowed.images}, {percent(allowed.most)}"
         rows += [
             [
                 f"{f'{scenario.attack}: ' if scenario.attack else ''}{scenario.scenario} by "
@@ -176,7 +174,7 @@ def _attack(report: Report) -> Iterator[str]:
             ]
             for row in scenario.rows
         ]
-    yield _table(rows)
+    yield markdown_table(rows[0], rows[1:])
     yield "".join(f"- {markdown_text(one.conclusion)}\n" for one in attack.scenarios)
 
 
@@ -214,7 +212,7 @@ def _audit(report: Report) -> Iterator[str]:
         )
         for one in audit.adversaries
     ]
-    yield _table(rows)
+    yield markdown_table(rows[0], rows[1:])
     yield "".join(
         f"- {'passed' if one.passed else 'FAILED'}: {markdown_text(one.name)}. "
         f"{markdown_text(one.words)}\n"
@@ -239,13 +237,13 @@ def _membership(report: Report) -> Iterator[str]:
         f"{markdown_text(found.words)}.\n"
     )
     part = found.played or found.run
-    rates = [f"TPR at FPR {_percent(rate.asked)}" for rate in part.rows[0].rates]
+    rates = [f"TPR at FPR {percent(rate.asked)}" for rate in part.rows[0].rates]
     rows: list[Sequence[str]] = [("model", "attack", "AUC", *rates)]
     rows += [
         (row.model, row.attack, figure(row.auc), *(_rate(rate) for rate in row.rates))
         for row in part.rows
     ]
-    yield _table(rows)
+    yield markdown_table(rows[0], rows[1:])
 
 
 def _rate(rate: MembershipRate) -> str:
@@ -273,9 +271,3 @@ def _measured(value: float | str | None) -> str:
 def _assumptions(report: Report) -> Iterator[str]:
     yield "## What this rests on\n"
     yield "".join(f"- {one.status}: {markdown_text(one.text)}\n" for one in report.assumptions)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    lines = [[markdown_text(cell) for cell in row] for row in rows]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

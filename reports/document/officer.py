@@ -152,7 +152,7 @@ def _covered(report: Report, head: Claim) -> Iterator[Sentence]:
         yield (
             "for ", Figure("whole", one.records, (*at, "records")),
             f" records of a person ε is {relation} ",
-            Figure("bound" if head.proven else "figure", float(one.epsilon), (*at, "epsilon")),
+            Figure(head.kind, float(one.epsilon), (*at, "epsilon")),
         )  # fmt: skip
     held = None if report.about is None else report.about.records_per_person
     if held is not None:

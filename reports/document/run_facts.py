@@ -139,13 +139,12 @@ def run_facts(
         evaluation_noise_seed=config.training.evaluation_noise_seed,
         device=device,
     )
-    if plan.missing is not None:
-        found = found.model_copy(update={"missing": plan.missing.words})
-    if plan.joined_within is not None:
-        found = found.model_copy(update={"joined_within": plan.joined_within})
-    if plan.participation is None:
-        return found
-    return found.model_copy(update={"participation": plan.participation.words})
+    told = {
+        "missing": plan.missing and plan.missing.words,
+        "joined_within": plan.joined_within,
+        "participation": plan.participation and plan.participation.words,
+    }
+    return found.model_copy(update={key: one for key, one in told.items() if one is not None})
 
 
 class _Links(NamedTuple):
@@ -199,7 +198,16 @@ def utility(metrics: Sequence[MetricsLine]) -> Utility:
 
     Args:
         metrics: the lines of metrics.jsonl.
+
+    Raises:
+        ValueError: some lack what others have.
     """
+    for one, mean in (("accuracy", "consensus_accuracy"), ("rmse", "consensus_rmse")):
+        if len({getattr(m, name) in (None, [], ()) for m in metrics for name in (one, mean)}) > 1:
+            raise InputError(
+                f"some lines of metrics.jsonl have no {one} or no {mean}, and others have; put the "
+                "file back as it was written"
+            )
     accuracy = [m.accuracy for m in metrics if m.accuracy is not None]
     error = [m.rmse for m in metrics if m.rmse is not None]
     return Utility(

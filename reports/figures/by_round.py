@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ...privacy.guarantee import Unit
+from ...runs.numbers import percent
 from ..cited import Cited
 from ..schema import Report
 from .chart import (
     MARKS,
+    NARROW,
     WIDE,
     Area,
     Frame,
@@ -62,9 +64,9 @@ def epsilon_series(report: Report) -> list[Series]:
     ]
 
 
-def epsilon_figure(report: Report, cited: Cited, *, frame: Frame = WIDE) -> Markup:
+def epsilon_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Markup:
     """Epsilon spent by round for each adversary, against the limit of the run file."""
-    lines, target = epsilon_series(report), report.plan.target
+    frame, lines, target = NARROW if narrow else WIDE, epsilon_series(report), report.plan.target
     limit = None if target.epsilon is None else float(target.epsilon)
     top = max([y for line in lines for _, y in line.points] + ([limit] if limit else [0.0]))
     last_round = max([x for line in lines for x, _ in line.points], default=1.0)
@@ -99,9 +101,9 @@ def epsilon_figure(report: Report, cited: Cited, *, frame: Frame = WIDE) -> Mark
     return drawing(frame.box, "Epsilon by round", drawn, Markup("").join(parts))
 
 
-def utility_figure(report: Report, cited: Cited, *, frame: Frame = WIDE) -> Markup:
+def utility_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Markup:
     """Test accuracy of the mean model by round, with the range of the agents' own models."""
-    utility = report.utility
+    frame, utility = NARROW if narrow else WIDE, report.utility
     rounds = [float(r) for r in utility.rounds]
     area = Area(x_max=max(*rounds, 1.0), y_max=1.0, frame=frame)
     parts = [
@@ -109,7 +111,7 @@ def utility_figure(report: Report, cited: Cited, *, frame: Frame = WIDE) -> Mark
             area,
             x_label="training round",
             y_label="test accuracy",
-            y_text=lambda value: f"{value:.0%}".replace("%", " %"),
+            y_text=lambda value: percent(value, 0),
         )
     ]
     low, high = utility.agent_accuracy_min, utility.agent_accuracy_max

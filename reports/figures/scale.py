@@ -14,6 +14,7 @@ from markupsafe import Markup
 from ...privacy.accounting.risk import true_positive_rate_of_pair
 from ..cited import Cited
 from ..schema import Report
+from ..standing import sign_of
 from .chart import Frame, drawing
 
 __all__ = ["scale_figure"]
@@ -57,10 +58,9 @@ def scale_figure(report: Report, cited: Cited, *, name: str, narrow: bool = Fals
     if limit is not None:
         words = Markup("limit ε ≤ {}").format(cited.svg("bound", "plan", "target", "epsilon"))
         parts.append(_labelled(frame, float(limit), words, y=34, mark="limit"))
-    infinite = math.isinf(epsilon)
-    sign = "=" if infinite else "≤" if row.status == "proven" else "≥"
-    kind = "bound" if row.status == "proven" else "figure"
-    figure = cited.svg(kind, "ledger", "epsilon", name)
+    proven = row.status == "proven"
+    sign = sign_of(epsilon, proven=proven)
+    figure = cited.svg("bound" if proven else "figure", "ledger", "epsilon", name)
     words = Markup("this run: ε {} {}").format(sign, figure)
     parts.append(_labelled(frame, epsilon, words, y=14, mark="stop"))
     about = (

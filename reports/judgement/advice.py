@@ -57,25 +57,13 @@ _LAST_RESORT: Mapping[Kind, Action] = {
     Kind.INEXPRESSIBLE: Action.EXPRESS,
     Kind.HEURISTIC: Action.PROVE,
 }
-_ABOUT: Mapping[Action, What] = {
-    Action.ROUNDS: What.ROUNDS,
-    Action.NOISE: What.NOISE,
-    Action.REPAIR: What.REPAIR,
-    Action.ENCRYPT: What.ENCRYPT,
-    Action.TARGET: What.ADVERSARY,
+_ABOUT: Mapping[Action, What] = {  # of the others What has the same word
     Action.EAVESDROPPER: What.ADVERSARY,
-    Action.SEED: What.SEED,
-    Action.PRIVATE: What.ALGORITHM,
     Action.ADD_NOISE: What.NOISE,
-    Action.HIDE: What.ALGORITHM,
-    Action.PROVE: What.ALGORITHM,
-    Action.EXPRESS: What.ALGORITHM,
+    **dict.fromkeys((Action.PRIVATE, Action.HIDE, Action.PROVE, Action.EXPRESS), What.ALGORITHM),
     Action.ACCOUNTANT: What.ALGORITHM,
-    Action.ROUNDS_DEPEND: What.SKIPPED,
-    Action.ONE_RELEASE: What.SKIPPED,
-    Action.TRY: What.SKIPPED,
-    Action.SET_TARGET: What.NO_TARGET,
-    Action.ADD_PRIVACY: What.NO_TARGET,
+    **dict.fromkeys((Action.ROUNDS_DEPEND, Action.ONE_RELEASE, Action.TRY), What.SKIPPED),
+    **dict.fromkeys((Action.SET_TARGET, Action.ADD_PRIVACY), What.NO_TARGET),
 }
 
 
@@ -173,7 +161,9 @@ def advise(
 
 def _told(remedy: Remedy, finding: Finding, facts: Facts) -> Advice:
     words = text_of(action_sentence(remedy, finding, facts))
-    return Advice(what=_ABOUT[remedy.action], words=words, epsilon=remedy.epsilon)
+    return Advice(
+        what=_ABOUT.get(remedy.action) or What(remedy.action), words=words, epsilon=remedy.epsilon
+    )
 
 
 def _without_seed(config: RunFile, plan: Plan) -> tuple[RunFile, Plan]:

@@ -17,8 +17,8 @@ from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder.records import Items
 from ...runs.folder.signature import Signed
-from ...runs.plan.plan import Plan
-from ...runs.plan.schema import SecondOpinion, Target
+from ...runs.plan.plan import Plan, planned_adversary
+from ...runs.plan.schema import PlannedAdversary, SecondOpinion, Target
 from ...runs.run_file.run_file import RunFile
 from ...training.accounts.traced_twice import TracedTwice
 from ...training.own.algorithms import algorithm_named, known_algorithm
@@ -72,6 +72,11 @@ class Claim:
     row: int
     expressed: bool = True
     records: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """How its epsilon is written, one of `cited.KINDS`: only an upper bound is rounded up."""
+        return "bound" if self.proven else "figure"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -292,6 +297,28 @@ def about_of(report: Report) -> str:
     return whose_of(report) or Unit(row.unit).words_with(row.records_per_person)
 
 
+def _claims(rows: Sequence[PlannedAdversary], epsilon: Mapping[str, float]) -> tuple[Claim, ...]:
+    """The rows of a plan with the epsilon that counts, where there is one."""
+    return tuple(
+        Claim(
+            name=row.name,
+            worst_adversary=row.worst_adversary,
+            victim=row.victim,
+            epsilon=epsilon[row.name],
+            delta=row.delta,
+            unit=row.unit,
+            adjacency=row.adjacency,
+            proven=row.status == "proven" and row.bound not in _NO_BOUND,
+            because=row.because,
+            row=at,
+            expressed=standing(row.status, epsilon[row.name]) is not Status.CANNOT_BE_EXPRESSED,
+            records=row.records_per_person,
+        )
+        for at, row in enumerate(rows)
+        if row.name in epsilon
+    )
+
+
 def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
     """The facts of a plan, before anything is trained."""
     p = config.privacy
@@ -299,23 +326,7 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
     limit, goal = _target(plan.target, epsilon)
     algorithm = algorithm_named(config.algorithm.name)
     return Facts(
-        claims=tuple(
-            Claim(
-                name=g.adversary,
-                worst_adversary=g.worst_adversary,
-                victim=g.victim,
-                epsilon=g.epsilon,
-                delta=g.delta,
-                unit=str(g.unit),
-                adjacency=g.adjacency,
-                proven=g.status is Status.PROVEN and g.bound not in _NO_BOUND,
-                because=g.because,
-                row=row,
-                expressed=g.status is not Status.CANNOT_BE_EXPRESSED,
-                records=g.statement.records_per_person if g.unit is Unit.USER else None,
-            )
-            for row, g in enumerate(plan.guarantees)
-        ),
+        claims=_claims([planned_adversary(g) for g in plan.guarantees], epsilon),
         target=plan.target.adversary,
         limit=limit,
         goal=goal,
@@ -354,27 +365,9 @@ def facts_of_report(
     """
     run, plan, ledger = report.run, report.plan, report.ledger
     algorithm = known_algorithm(run.algorithm)
-    limit, goal = _target(plan.target, {row.name: float(row.epsilon) for row in plan.adversaries})
+    limit, goal = _target(plan.target, {row.name: row.epsilon for row in plan.adversaries})
     return Facts(
-        claims=tuple(
-            Claim(
-                name=row.name,
-                worst_adversary=row.worst_adversary,
-                victim=row.victim,
-                epsilon=float(ledger.epsilon[row.name]),
-                delta=row.delta,
-                unit=row.unit,
-                adjacency=row.adjacency,
-                proven=row.status == "proven" and row.bound not in _NO_BOUND,
-                because=row.because,
-                row=at,
-                expressed=standing(row.status, ledger.epsilon[row.name])
-                is not Status.CANNOT_BE_EXPRESSED,
-                records=row.records_per_person,
-            )
-            for at, row in enumerate(plan.adversaries)
-            if row.name in ledger.epsilon
-        ),
+        claims=_claims(plan.adversaries, ledger.epsilon),
         target=plan.target.adversary,
         limit=limit,
         goal=goal,

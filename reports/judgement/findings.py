@@ -25,6 +25,7 @@ __all__ = [
     "Finding",
     "Fixes",
     "Kind",
+    "Outcome",
     "Remedy",
     "Risks",
     "fixed",
@@ -34,30 +35,53 @@ __all__ = [
 ]
 
 
-class Kind(enum.StrEnum):
-    """What a finding says."""
+class Outcome(enum.StrEnum):
+    """What became of a requirement, worst last."""
 
-    WITHIN = "within the limit"
-    NO_TARGET = "no target"
-    NOT_ACCOUNTED = "not accounted for"
-    OTHER_UNIT = "other unit"
-    OTHER_ADJACENCY = "other adjacency"
-    LARGER_DELTA = "larger delta"
-    ONE_VICTIM = "one victim"
-    UNPROTECTED = "no protection"
-    INEXPRESSIBLE = "cannot be expressed"
-    SEEDED = "seeded noise"
-    HEURISTIC = "heuristic"
+    PASSED = "passed"
+    MISSING = "evidence missing"
     OVER = "over the limit"
-    RISK_WITHIN = "membership tests within the limit"
-    RISK_OVER = "membership tests over the limit"
-    REBUILT = "contradicted by the attack"
-    MEASURED = "contradicted by the audit"
-    OPINION_CONTRADICTS = "contradicted by a second opinion"
-    TRACE_CONTRADICTS = "contradicted by a second tracer"
-    MEMBERS_GUESSED = "contradicted by guesses of members"
-    LAST_MODEL = "last models tell more than is proven"
-    CHECK_FAILED = "check failed"
+    CONTRADICTED = "proof contradicted"
+
+
+class Kind(enum.StrEnum):
+    """What a finding says, and what it makes of a requirement; without a word, evidence misses."""
+
+    outcome: Outcome
+
+    def __new__(cls, value: str, outcome: Outcome = Outcome.MISSING) -> Kind:
+        """A kind, which is its own text."""
+        found = str.__new__(cls, value)
+        found._value_ = value
+        found.outcome = outcome
+        return found
+
+    @property
+    def refutes(self) -> bool:
+        """Whether it says that a proof or the code is wrong."""
+        return self.outcome is Outcome.CONTRADICTED
+
+    WITHIN = "within the limit", Outcome.PASSED
+    NO_TARGET = "no target", Outcome.OVER
+    NOT_ACCOUNTED = "not accounted for"
+    OTHER_UNIT = "other unit", Outcome.OVER
+    OTHER_ADJACENCY = "other adjacency", Outcome.OVER
+    LARGER_DELTA = "larger delta", Outcome.OVER
+    ONE_VICTIM = "one victim", Outcome.OVER
+    UNPROTECTED = "no protection", Outcome.OVER
+    INEXPRESSIBLE = "cannot be expressed", Outcome.OVER
+    SEEDED = "seeded noise", Outcome.OVER
+    HEURISTIC = "heuristic", Outcome.OVER
+    OVER = "over the limit", Outcome.OVER
+    RISK_WITHIN = "membership tests within the limit", Outcome.PASSED
+    RISK_OVER = "membership tests over the limit", Outcome.OVER
+    REBUILT = "contradicted by the attack", Outcome.CONTRADICTED
+    MEASURED = "contradicted by the audit", Outcome.CONTRADICTED
+    OPINION_CONTRADICTS = "contradicted by a second opinion", Outcome.CONTRADICTED
+    TRACE_CONTRADICTS = "contradicted by a second tracer", Outcome.CONTRADICTED
+    MEMBERS_GUESSED = "contradicted by guesses of members", Outcome.CONTRADICTED
+    LAST_MODEL = "last models tell more than is proven", Outcome.CONTRADICTED
+    CHECK_FAILED = "check failed", Outcome.CONTRADICTED
     SUSPICIOUS = "suspicious"
     NO_REPORT = "no report"
     STOPPED = "stopped by its budget"
@@ -74,25 +98,25 @@ class Kind(enum.StrEnum):
     NOT_TRIED = "attack not tried"
     NO_OPINION = "no second opinion"
     NOT_CONFIRMED = "not confirmed by a second opinion"
-    CONFIRMED = "confirmed by a second opinion"
+    CONFIRMED = "confirmed by a second opinion", Outcome.PASSED
     NOT_TRACED = "not held against a second tracer"
-    TRACED = "held against a second tracer"
+    TRACED = "held against a second tracer", Outcome.PASSED
     NO_MEMBERSHIP = "no membership inference"
     MEMBERS_DOUBTED = "guesses of members are suspicious"
     MEMBERS_NOT_MEASURED = "members not measured"
-    MEMBERS_FOUND = "too many members found"
-    INFERRED = "membership inferred"
-    ATTACK_AGREES = "attack agrees"
-    AUDIT_AGREES = "audit agrees"
-    CLEARED = "cleared by the second look"
-    VAIN = "audit in vain"
-    REPORTED = "reported"
-    COMPLETE = "complete"
-    AUDITED = "audited"
-    TRIED = "attack tried"
-    ALONE = "records alone"
+    MEMBERS_FOUND = "too many members found", Outcome.OVER
+    INFERRED = "membership inferred", Outcome.PASSED
+    ATTACK_AGREES = "attack agrees", Outcome.PASSED
+    AUDIT_AGREES = "audit agrees", Outcome.PASSED
+    CLEARED = "cleared by the second look", Outcome.PASSED
+    VAIN = "audit in vain", Outcome.PASSED
+    REPORTED = "reported", Outcome.PASSED
+    COMPLETE = "complete", Outcome.PASSED
+    AUDITED = "audited", Outcome.PASSED
+    TRIED = "attack tried", Outcome.PASSED
+    ALONE = "records alone", Outcome.PASSED
     NOT_ALONE = "records not shown to be alone"
-    SIGNED = "signed"
+    SIGNED = "signed", Outcome.PASSED
     NOT_SIGNED = "not signed"
 
 

@@ -6,7 +6,6 @@ the proof or the code is wrong; then come figures over a limit, then evidence th
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,32 +18,21 @@ from ...privacy.errors import InputError
 from ...privacy.plain_text import plain
 from ...runs.evidence.schema import Audit, AuditedAdversary
 from .facts import Asked, Facts, Ran, adversary_key
-from .findings import Finding, Fixes, Kind, Risks, judge, no_fixes
-from .notes import notes
-from .phrases import NOTHING_SINGLED_OUT, Note
+from .findings import Finding, Fixes, Kind, Outcome, Risks, judge, no_fixes
 from .policy import Evidence, Limit, Policy
 from .proofs import against_proofs, of_membership, of_opinion, of_trace
-from .sentence import Figure, Value, text_of
-from .wording import plain_sentences, sentence
+from .sentence import PARTS, Figure, Note, Value, text_of
+from .wording import notes, plain_sentences, sentence
 
 __all__ = [
     "EXIT_CODES",
-    "OUTCOMES",
     "Decision",
     "Outcome",
     "Requirement",
     "decide",
     "decide_plan",
+    "limit_name",
 ]
-
-
-class Outcome(enum.StrEnum):
-    """What became of a requirement, worst last."""
-
-    PASSED = "passed"
-    MISSING = "evidence missing"
-    OVER = "over the limit"
-    CONTRADICTED = "proof contradicted"
 
 
 EXIT_CODES: Mapping[Outcome, int] = {
@@ -54,51 +42,6 @@ EXIT_CODES: Mapping[Outcome, int] = {
     Outcome.MISSING: 5,
 }
 _RANK = list(Outcome)
-_GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
-    Outcome.PASSED: (
-        Kind.WITHIN,
-        Kind.RISK_WITHIN,
-        Kind.ATTACK_AGREES,
-        Kind.AUDIT_AGREES,
-        Kind.CLEARED,
-        Kind.VAIN,
-        Kind.REPORTED,
-        Kind.COMPLETE,
-        Kind.AUDITED,
-        Kind.TRIED,
-        Kind.ALONE,
-        Kind.SIGNED,
-        Kind.CONFIRMED,
-        Kind.TRACED,
-        Kind.INFERRED,
-    ),
-    Outcome.OVER: (
-        Kind.OTHER_UNIT,
-        Kind.OTHER_ADJACENCY,
-        Kind.LARGER_DELTA,
-        Kind.ONE_VICTIM,
-        Kind.UNPROTECTED,
-        Kind.INEXPRESSIBLE,
-        Kind.SEEDED,
-        Kind.HEURISTIC,
-        Kind.OVER,
-        Kind.RISK_OVER,
-        Kind.NO_TARGET,
-        Kind.MEMBERS_FOUND,
-    ),
-    Outcome.CONTRADICTED: (
-        Kind.REBUILT,
-        Kind.MEASURED,
-        Kind.OPINION_CONTRADICTS,
-        Kind.TRACE_CONTRADICTS,
-        Kind.MEMBERS_GUESSED,
-        Kind.LAST_MODEL,
-        Kind.CHECK_FAILED,
-    ),
-}
-OUTCOMES: Mapping[Kind, Outcome] = dict.fromkeys(Kind, Outcome.MISSING) | {
-    kind: outcome for outcome, kinds in _GROUPS.items() for kind in kinds
-}
 _NOTES = (Note.DUPLICATES, Note.ALONE, Note.ENCRYPTED, Note.TORN, Note.COUNTED)
 
 
@@ -174,7 +117,7 @@ def decide(
         raise InputError("facts are those of a plan; a policy is held against a run")
     found = [
         *(
-            (_limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))
+            (limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))
             for limit in policy.limits
             for asked in Asked.of_limit(limit)
         ),
@@ -187,7 +130,7 @@ def decide(
         requirements=[
             Requirement(
                 name=plain(name),
-                outcome=max((OUTCOMES[one.kind] for one in findings), key=_RANK.index),
+                outcome=max((one.kind.outcome for one in findings), key=_RANK.index),
                 sentence=" ".join(plain_sentences(one, facts) for one in findings),
                 findings=findings,
             )
@@ -220,7 +163,7 @@ def decide_plan(facts: Facts) -> Decision:
             Requirement(
                 name=plain(f"{'target' if aimed else 'figure'}: {claim.name}"),
                 outcome=max(
-                    (OUTCOMES[one.kind] for one in found), default=Outcome.PASSED, key=_RANK.index
+                    (one.kind.outcome for one in found), default=Outcome.PASSED, key=_RANK.index
                 ),
                 sentence=" ".join(text_of(sentence(one, facts)) for one in found),
                 findings=found,
@@ -235,7 +178,8 @@ def decide_plan(facts: Facts) -> Decision:
     return Decision(requirements=requirements)
 
 
-def _limit_name(asked: Asked) -> str:
+def limit_name(asked: Asked) -> str:
+    """What a requirement of a policy's limit is called."""
     if asked.goal is not None:
         return f"limit: {asked.adversary}, {asked.goal.words} of membership tests"
     delta = Figure("small", asked.delta).text
@@ -314,7 +258,7 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
         by = [one for one, weighed in tried.items() if satisfies(one, asked, weighed=weighed)]
         words = {
             "preset": asked if asked in by or not by else f"{by[0]}, which covers {asked},",
-            "saw": "" if began.intersection(by) else NOTHING_SINGLED_OUT,
+            "saw": "" if began.intersection(by) else PARTS["nothing_singled_out"],
         }
         yield f"attack by {asked}", Finding(kind=Kind.TRIED if by else missing, words=words)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from ...attacks.bounds.evidence import LINKS
 from ...privacy.reference.second_opinion import AGREES_WITHIN
 from ...runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
+from ...runs.numbers import percent
 from ...training.accounts.traced_twice import Verdict
 from .facts import Facts
 from .findings import Action, Finding, Kind, Remedy
@@ -130,7 +131,7 @@ def of_opinion(adversary: str, facts: Facts) -> Finding:
         "optimistic": Figure("exact", found.optimistic, (*place, "optimistic")),
         "pessimistic": Figure("exact", found.pessimistic, (*place, "pessimistic")),
         "ratio": Figure("given", found.ratio, (*place, "ratio")),
-        "within": f"{AGREES_WITHIN:.0%}".replace("%", " %"),
+        "within": percent(AGREES_WITHIN, 0),
     }
     if found.verdict == "contradicted":
         return Finding(

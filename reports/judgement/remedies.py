@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from ...privacy.accounting.request import Accountant
 from ...privacy.errors import InputError
@@ -271,7 +272,11 @@ def _same_noise(config: RunFile, plan: Plan, adversary: str | None, graph: Topol
 
 
 def _planned(
-    action: str, config: RunFile, plan: Plan, adversary: str, graph: Topology
+    action: Literal["encrypt", "repair"],
+    config: RunFile,
+    plan: Plan,
+    adversary: str,
+    graph: Topology,
 ) -> list[Fix]:
     """The adversary's figure in another run with the same noise, where it is proven and finite."""
     found = _same_noise(config, plan, adversary, graph) if plan.noise_multiplier > 0 else None
@@ -280,16 +285,8 @@ def _planned(
     guarantee = found.guarantee(adversary)
     if guarantee.status is not Status.PROVEN or math.isinf(guarantee.epsilon):
         return []
-    return [
-        Fix.model_validate(
-            {
-                "action": action,
-                "epsilon": guarantee.epsilon,
-                "status": "proven",
-                "adversary": adversary,
-            }
-        )
-    ]
+    epsilon = guarantee.epsilon
+    return [Fix(action=action, epsilon=epsilon, status="proven", adversary=adversary)]
 
 
 def _noise(plan: Plan, spent: Spent, adversary: str, limit: float) -> list[Fix]:

@@ -1,14 +1,27 @@
-"""Sentences that keep their figures: a terminal prints them, and the page cites them."""
+"""Sentences that keep their figures: a terminal prints them, and the page cites them.
+
+Their phrases are those of phrases.toml, once for every place that prints them.
+"""
 
 from __future__ import annotations
 
+import enum
 import string
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
 from typing import NamedTuple
 
+from ...privacy.adversary import ALL_OTHERS
 from ...privacy.plain_text import plain
-from ..cited import KINDS, Key
+from ..cited import KINDS as WRITTEN
+from ..cited import Key
 
-__all__ = ["Figure", "Quote", "Sentence", "Value", "fill", "text_of"]
+_TEXT = resources.files("overhear.reports.judgement").joinpath("phrases.toml").read_text("utf-8")
+_TABLES: Mapping[str, Mapping[str, str]] = tomllib.loads(_TEXT)
+HEADLINES, WITHOUT_TARGET = _TABLES["headlines"], _TABLES["without_target"]
+KINDS, ACTIONS, NOTES = _TABLES["findings"], _TABLES["actions"], _TABLES["notes"]
+STATEMENTS, NAMES, PARTS = _TABLES["statements"], _TABLES["names"], _TABLES["parts"]
 
 
 class Figure(NamedTuple):
@@ -25,7 +38,7 @@ class Figure(NamedTuple):
     @property
     def text(self) -> str:
         """As a reader sees it."""
-        return KINDS[self.kind](self.value)
+        return WRITTEN[self.kind](self.value)
 
 
 class Quote(NamedTuple):
@@ -69,3 +82,29 @@ def text_of(*sentences: Sentence) -> str:
         "".join(one if isinstance(one, str) else plain(one.text, most=None) for one in sentence)
         for sentence in sentences
     )
+
+
+class Note(enum.StrEnum):
+    """What a reader of a judgement must know beside it."""
+
+    MORE = "learns more"
+    STOPPED = "stopped by its budget"
+    UNFINISHED = "unfinished"
+    RESUMED = "resumed"
+    REPEATED = "repeated"
+    TORN = "torn ledger"
+    SEEDED = "seeded noise"
+    DUPLICATES = "duplicates"
+    ALONE = "records alone"
+    SUSPICIOUS = "suspicious"
+    ENCRYPTED = "encrypted links"
+    COUNTED = "public number of records"
+
+
+def adversary_words(adversary: str, worst: str | None) -> str:
+    """The adversary that was asked for, and which one it is where the worst was searched.
+
+    >>> adversary_words("neighbour", "neighbour:1")
+    'neighbour:1 (worst)'
+    """
+    return adversary if worst is None or adversary == ALL_OTHERS else f"{worst} (worst)"

@@ -14,21 +14,11 @@ from dataclasses import dataclass
 from ..schema import Remedy as Fix
 from .facts import Asked, Claim, Facts
 from .findings import Finding, Fixes, Kind, judge
-from .notes import notes
 from .proofs import against_proofs
 from .sentence import Sentence
-from .wording import action_sentence, headline, sentence, statement
+from .wording import action_sentence, headline, notes, sentence, statement
 
 __all__ = ["Outcome", "Verdict", "verdict"]
-
-_CONTRADICTED = (
-    Kind.MEASURED,
-    Kind.REBUILT,
-    Kind.OPINION_CONTRADICTS,
-    Kind.TRACE_CONTRADICTS,
-    Kind.MEMBERS_GUESSED,
-    Kind.LAST_MODEL,
-)
 
 
 class Outcome(enum.StrEnum):
@@ -69,11 +59,10 @@ def verdict(facts: Facts) -> Verdict:
         KeyError: the target adversary is missing from the plan or from the ledger.
     """
     measured = against_proofs(facts)
-    against = [one for one in measured if one.kind in _CONTRADICTED]
-    doubt = "contradicted" if against else ""
-    if not against:
-        against = [one for one in measured if one.kind is Kind.CHECK_FAILED]
-        doubt = "check failed" if against else ""
+    failed = [one for one in measured if one.kind is Kind.CHECK_FAILED]
+    refuted = [one for one in measured if one.kind.refutes and one not in failed]
+    against = refuted or failed
+    doubt = "contradicted" if refuted else "check failed" if failed else ""
     asked = Asked.of_target(facts.head, facts.limit)
     found = list(judge(facts, asked, fixes=_held(facts)))
     suspicious = [one for one in measured if one.kind is Kind.SUSPICIOUS]

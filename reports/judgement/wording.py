@@ -1,19 +1,39 @@
-"""Sentences about findings: the phrases with their names, figures and bounds filled in."""
+"""Sentences about findings, and notes: the phrases with their names, figures and bounds filled in.
+
+Notes are what somebody who relies on a judgement must know beside it: interruptions, copies and
+doubts.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ...privacy.adversary import EAVESDROPPER, WORST_NEIGHBOUR
 from ...privacy.guarantee import Unit
 from ...runs.folder import folder as run_folder
 from ..cited import Key
-from . import phrases
-from .facts import Claim, Facts
+from ..standing import sign_of
+from .facts import Claim, Facts, Ran
 from .findings import Finding, Kind, Remedy
-from .sentence import Figure, Sentence, Value, fill, text_of
+from .proofs import against_proofs
+from .sentence import (
+    ACTIONS,
+    HEADLINES,
+    KINDS,
+    NAMES,
+    NOTES,
+    PARTS,
+    STATEMENTS,
+    WITHOUT_TARGET,
+    Figure,
+    Note,
+    Sentence,
+    Value,
+    fill,
+    text_of,
+)
 
 __all__ = [
     "action_sentence",
@@ -21,10 +41,10 @@ __all__ = [
     "fields_of",
     "headline",
     "listed",
+    "notes",
     "plain_sentences",
     "same_sentence",
     "sentence",
-    "sign_of",
     "statement",
     "who",
 ]
@@ -45,17 +65,10 @@ def who(claim: Claim, facts: Facts) -> str:
     members = re.fullmatch(r"(?:neighbour|coalition):([\d,]+)", claim.worst_adversary or claim.name)
     agents = members[1].split(",") if members else []
     if claim.name == WORST_NEIGHBOUR and agents:
-        return f"{phrases.NAMES[claim.name]} (agent {agents[0]})"
-    if claim.name in phrases.NAMES or not agents:
-        return phrases.NAMES.get(claim.name, claim.name)
+        return f"{NAMES[claim.name]} (agent {agents[0]})"
+    if claim.name in NAMES or not agents:
+        return NAMES.get(claim.name, claim.name)
     return f"agents {listed(agents)} together" if len(agents) > 1 else f"agent {agents[0]}"
-
-
-def sign_of(*, proven: bool, epsilon: float) -> str:
-    """How an epsilon stands to the truth: "≤" proven, "≥" heuristic, "=" infinite."""
-    if math.isinf(epsilon):
-        return "="
-    return "≤" if proven else "≥"
 
 
 def listed(words: Sequence[str], joint: str = "and") -> str:
@@ -70,26 +83,26 @@ def listed(words: Sequence[str], joint: str = "and") -> str:
 
 def headline(finding: Finding, facts: Facts) -> Sentence:
     """A finding in one line, without a full stop."""
-    template = phrases.HEADLINES[finding.kind]
+    template = HEADLINES[finding.kind]
     if finding.claim is not None and finding.limit is None:
-        open_ = phrases.HEADLINES[Kind.NO_TARGET]
-        template = phrases.WITHOUT_TARGET.get(finding.kind, open_)
+        open_ = HEADLINES[Kind.NO_TARGET]
+        template = WITHOUT_TARGET.get(finding.kind, open_)
     return _filled(template, finding, facts)
 
 
 def sentence(finding: Finding, facts: Facts) -> Sentence:
     """What a finding says, with its figure and its bound."""
-    template = phrases.KINDS[finding.kind]
+    template = KINDS[finding.kind]
     if "verdict" in finding.words:
-        template = phrases.VERDICT_ALONE
+        template = PARTS["verdict_alone"]
     elif finding.kind in (Kind.MEASURED, Kind.SUSPICIOUS) and "measured" not in finding.words:
-        template = phrases.NOTHING_MEASURED
+        template = PARTS["nothing_measured"]
     return _filled(template, finding, facts)
 
 
 def closest_sentence(finding: Finding, facts: Facts) -> Sentence:
     """Of a plan in which nothing is wrong: who comes closest to the limit, or learns most."""
-    return _filled(phrases.MOST if finding.limit is None else phrases.CLOSEST, finding, facts)
+    return _filled(PARTS["most"] if finding.limit is None else PARTS["closest"], finding, facts)
 
 
 def same_sentence(finding: Finding, others: Sequence[Claim], facts: Facts) -> Sentence:
@@ -98,7 +111,7 @@ def same_sentence(finding: Finding, others: Sequence[Claim], facts: Facts) -> Se
     if finding.kind is Kind.OVER:
         shown = zip(named, others, strict=True)
         named = [f"{name} at epsilon {Figure('bound', one.epsilon).text}" for name, one in shown]
-    return fill(phrases.SAME, others=listed(named))
+    return fill(PARTS["same"], others=listed(named))
 
 
 def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
@@ -115,16 +128,16 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
         claim=claim,
         limit=facts.limit,
         words={
-            "lead": (phrases.STATEMENTS[lead],),
+            "lead": (STATEMENTS[lead],),
             "Subject": _subject(claim, facts),
             "rounds": Figure("whole", accounted, ("ledger", "rounds_accounted")),
         },
     )
-    templates = [phrases.STATEMENT]
+    templates = [PARTS["statement"]]
     if math.isinf(claim.epsilon):  # what shows it
-        templates.append(phrases.REASON)
+        templates.append(PARTS["reason"])
     if facts.limit is not None:
-        templates.append(phrases.ALLOWED)
+        templates.append(PARTS["allowed"])
     return tuple(_filled(template, finding, facts) for template in templates)
 
 
@@ -166,7 +179,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
     if remedy.epsilon is not None and finding.claim is not None:
         at: tuple[Key, ...] = (*remedy.path, "epsilon") if remedy.path else ()
         then = fill(
-            phrases.THEN,
+            PARTS["then"],
             who=who(finding.claim, facts),
             epsilon=Figure("precise", remedy.epsilon, at),
             delta=(
@@ -191,7 +204,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
         used = words["used"]
         if isinstance(used, Figure) and used.text != multiplier.text:
             words["now"] = fill(" in place of {used}", used=used)
-    return _filled(phrases.ACTIONS[remedy.action], finding, facts, words)
+    return _filled(ACTIONS[remedy.action], finding, facts, words)
 
 
 def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
@@ -203,8 +216,8 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
             "folder": ran.folder,
             "alone": ran.alone,
             "planned": Figure("whole", facts.rounds, ("run", "rounds")),
-            "waive": (phrases.WAIVE,),
-            "Continue": fill(phrases.CONTINUE, folder=ran.folder, file=run_folder.RUN),
+            "waive": (PARTS["waive"],),
+            "Continue": fill(PARTS["continue"], folder=ran.folder, file=run_folder.RUN),
         }
     if finding.limit is not None:
         of_run = finding.limit == facts.limit
@@ -224,7 +237,7 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
         words["over_limit"] = fill(", over the limit of {limit}", limit=limit)
         words["only_proven"] = (", and only a proven figure passes",)
     if claim is not None:
-        kind = "bound" if claim.proven else "figure"
+        kind = claim.kind
         close = finding.limit is not None and math.isclose(
             claim.epsilon, finding.limit, rel_tol=1e-3
         )
@@ -260,3 +273,131 @@ def plain_sentences(finding: Finding, facts: Facts) -> str:
     turns = [text_of(action_sentence(remedy, finding, facts)) for remedy in finding.remedy]
     others = [f"Or {one[:1].lower()}{one[1:]}" for one in turns[1:]]
     return " ".join([text_of(sentence(finding, facts)), *turns[:1], *others])
+
+
+_MOST_STRETCHES = 4  # of rounds that follow each other
+
+
+def notes(facts: Facts, *, limited: Collection[str] = ()) -> dict[Note, list[Sentence]]:
+    """The notes on a run, by what they are about; those that do not apply are left out.
+
+    Args:
+        facts: of a run that was trained.
+        limited: adversaries that have a limit of a policy.
+    """
+    found: dict[Note, list[Sentence]] = {}
+    for note, sentence in _notes(facts, limited):
+        found.setdefault(note, []).append(sentence)
+    return found
+
+
+def _notes(facts: Facts, limited: Collection[str]) -> Iterator[tuple[Note, Sentence]]:
+    ran = facts.ran
+    if ran is None:
+        return
+    yield from _larger(facts)
+    yield from _ended(facts, ran)
+    yield from _resumed(facts, ran)
+    if ran.torn:
+        yield Note.TORN, fill(NOTES[Note.TORN])
+    if facts.seeded:
+        yield Note.SEEDED, fill(NOTES[Note.SEEDED])
+    if ran.duplicates:
+        copies = Figure("whole", ran.duplicates, ("run", "duplicate_records"))
+        yield Note.DUPLICATES, fill(NOTES[Note.DUPLICATES], copies=copies)
+    if ran.items is not None and not ran.items.shown:
+        yield Note.ALONE, fill(NOTES[Note.ALONE], alone=ran.alone)
+    if any(finding.kind is Kind.SUSPICIOUS for finding in against_proofs(facts)):
+        yield Note.SUSPICIOUS, fill(NOTES[Note.SUSPICIOUS])
+    if facts.counted:
+        yield Note.COUNTED, fill(NOTES[Note.COUNTED], said=facts.counted)
+    if facts.encrypted and EAVESDROPPER.name in limited:
+        yield Note.ENCRYPTED, fill(NOTES[Note.ENCRYPTED])
+
+
+def _larger(facts: Facts) -> Iterator[tuple[Note, Sentence]]:
+    """Adversaries beside the target that learn more than it."""
+    target = None if facts.target is None else facts.claim(facts.target)
+    for claim in facts.claims if target is not None else ():
+        if target is not None and claim.epsilon > target.epsilon:
+            figure = Figure(claim.kind, claim.epsilon, ("ledger", "epsilon", claim.name))
+            sign = sign_of(claim.epsilon, proven=claim.proven)
+            said = fill(NOTES[Note.MORE], sign=sign, figure=figure, who=who(claim, facts))
+            yield Note.MORE, said
+
+
+def _ended(facts: Facts, ran: Ran) -> Iterator[tuple[Note, Sentence]]:
+    """Where the run ended, if that is not the planned end."""
+    planned = Figure("whole", facts.rounds, ("run", "rounds"))
+    at_most: Sentence = ()
+    end: Value = ""
+    by: Value = ""
+    if ran.stopped is not None:
+        number, adversary = ran.stopped
+        claim = facts.claim(adversary)
+        end = Figure("whole", number, ("run", "stopped", "round"))
+        by = adversary if claim is None else who(claim, facts)
+        at_most = fill(PARTS["at_most"], end=end)
+    if not ran.finished:
+        yield (
+            Note.UNFINISHED,
+            fill(
+                NOTES[Note.UNFINISHED],
+                done=Figure("whole", ran.done, ("run", "rounds_done")),
+                planned=planned,
+                folder=ran.folder,
+                file=run_folder.RUN,
+                at_most=at_most,
+            ),
+        )
+    elif ran.stopped is not None:
+        yield Note.STOPPED, fill(NOTES[Note.STOPPED], end=end, planned=planned, who=by)
+
+
+def _resumed(facts: Facts, ran: Ran) -> Iterator[tuple[Note, Sentence]]:
+    """How often the run was resumed, and what it released more than once."""
+    if not ran.resumed:
+        return
+    often = "once" if ran.resumed == 1 else f"{ran.resumed} times"
+    if not ran.repeated:
+        yield Note.RESUMED, fill(NOTES[Note.RESUMED], often=often)
+        return
+    planned = Figure("whole", facts.rounds, ("run", "rounds"))
+    more = fill(PARTS["more_than_planned"], planned=planned) if ran.accounted > facts.rounds else ()
+    yield (
+        Note.REPEATED,
+        fill(
+            NOTES[Note.REPEATED],
+            often=often,
+            which=_which(ran.repeated),
+            releases=Figure("whole", ran.releases, ("ledger", "rounds")),
+            more=more,
+        ),
+    )
+
+
+def _which(repeated: Sequence[tuple[int, int]]) -> Sentence:
+    """The rounds of (round, how often), those that follow each other as one stretch."""
+    stretches: list[list[int]] = []  # places of the first and the last
+    for at, (number, _) in enumerate(repeated):
+        if stretches and number > 1 and repeated[at - 1][0] == number - 1:
+            stretches[-1][1] = at
+        else:
+            stretches.append([at, at])
+    shown: list[Sentence] = []
+    for first, last in stretches[:_MOST_STRETCHES]:
+        begins, ends = (
+            Figure("whole", repeated[at][0], ("ledger", "repeated", at, 0)) for at in (first, last)
+        )
+        if repeated[first][0] == 0:
+            shown.append(("the start",))
+        elif first == last:
+            shown.append(("round ", begins))
+        else:
+            shown.append(("rounds ", begins, " to ", ends))
+    if len(stretches) > _MOST_STRETCHES:
+        shown.append(("others",))
+    joined = list(shown[0])
+    for place, one in enumerate(shown[1:], start=2):
+        joined += [" and " if place == len(shown) else ", ", *one]
+    return tuple(joined)

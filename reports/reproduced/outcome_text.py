@@ -6,11 +6,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from ...privacy.plain_text import markdown_text, plain
+from ...privacy.plain_text import markdown_table, plain
 from ...runs.numbers import bound
 from ..reproductions.entry import Figure
 from ..sweep.statistics import Mean
 from ..sweep.table import VALUES
+from ..sweep.table_text import without_nan
 from .outcome import Line, Outcome
 from .verdicts import ClaimLine
 
@@ -78,9 +79,7 @@ def _claim(line: ClaimLine, outcome: Outcome) -> dict[str, str]:
 
 def _table(rows: Sequence[dict[str, str]]) -> str:
     heads = list(dict.fromkeys(head for row in rows for head in row))
-    lines = [heads, ["---"] * len(heads)]
-    lines += [[markdown_text(row.get(head, "")) for head in heads] for row in rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return markdown_table(heads, ([row.get(head, "") for head in heads] for row in rows))
 
 
 def _caption(outcome: Outcome) -> str:
@@ -166,7 +165,7 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "value": outcome.entry.value,
         "differs": [] if scale is None else list(scale.differs),
         "lines": [_line_data(line) for line in outcome.lines],
-        "claims": [_plain_data(dataclasses.asdict(line)) for line in outcome.claims],
+        "claims": [without_nan(dataclasses.asdict(line)) for line in outcome.claims],
         "failures": outcome.failures,
     }
 
@@ -177,14 +176,4 @@ def _line_data(line: Line) -> object:
         name: {"epsilon": epsilon, "delta": delta, "status": status}
         for name, (epsilon, delta, status) in line.epsilons.items()
     }
-    return _plain_data(found)
-
-
-def _plain_data(value: object) -> object:
-    if isinstance(value, dict):
-        return {str(key): _plain_data(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain_data(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return value
+    return without_nan(found)

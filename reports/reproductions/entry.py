@@ -1,5 +1,7 @@
 """A table or figure of a paper as an entry: its sweep at three scales, its figures, its claims.
 
+The entries of a paper stand in a TOML file, which `registry` reads.
+
 A figure of a paper stands here only if it was read, with the place where it was read; one that was
 not is absent, and no verdict is given about it.
 """
@@ -70,7 +72,7 @@ class Scale:
     seeds: int
     tune: Mapping[str, Sequence[object]] = field(default_factory=dict)
     attack: bool = False
-    differs: tuple[str, ...] = ()
+    differs: Sequence[str] = ()
     comparable: bool = False
 
 
@@ -105,7 +107,7 @@ class Order:
 
     key: str
     first: str
-    others: tuple[str, ...]
+    others: Sequence[str]
     source: str
     verb: str = "is better than"
     of: Place = field(default_factory=dict)
@@ -188,7 +190,7 @@ class Entry:
     paper: Paper
     title: str
     value: str = "accuracy"
-    columns: tuple[str, ...] = ()
+    columns: Sequence[str] = ()
     scales: Mapping[ScaleName, Scale] = field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
     claims: tuple[Claim, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...privacy.errors import InputError
 from ...privacy.plain_text import csv_text, markdown_text, plain
@@ -13,7 +13,7 @@ from .attacked import SCORES, OverImages
 from .statistics import Difference, Mean
 from .table import VALUES, Cell, SweepTable
 
-__all__ = ["FORMATS", "lines_of", "table_text"]
+__all__ = ["FORMATS", "lines_of", "table_text", "without_nan"]
 
 FORMATS = ("markdown", "latex", "csv", "json")
 
@@ -100,7 +100,7 @@ def table_text(table: SweepTable, *, format: str = "markdown") -> str:
     heads = list(dict.fromkeys(head for line in lines for head in line))
     cells = [[line.get(head, "") for head in heads] for line in lines]
     if format == "json":
-        return json.dumps(_json(table), indent=2, allow_nan=False) + "\n"
+        return json.dumps(without_nan(_json(table)), indent=2, allow_nan=False) + "\n"
     if format == "csv":
         bare = ([c.removeprefix("**").removesuffix("**") for c in row] for row in cells)
         return csv_text([heads, *bare])
@@ -144,16 +144,11 @@ def _latex(heads: Sequence[str], cells: Sequence[Sequence[str]], caption: str) -
 
 
 def _json(table: SweepTable) -> dict[str, object]:
-    def mean(of: Mean | None) -> dict[str, object] | None:
-        if of is None:
-            return None
-        return {"mean": _figure(of.value), "standard_error": _figure(of.error), "n": of.count}
+    def mean(of: Mean | None) -> object:
+        return of and {"mean": of.value, "standard_error": of.error, "n": of.count}
 
-    def over(of: Difference | None) -> dict[str, object] | None:
-        if of is None:
-            return None
-        interval = [_figure(of.low), _figure(of.high)]
-        return {"mean": _figure(of.mean), "interval": interval, "n": of.count}
+    def over(of: Difference | None) -> object:
+        return of and {"mean": of.mean, "interval": [of.low, of.high], "n": of.count}
 
     return {
         "value": table.value,
@@ -167,22 +162,14 @@ def _json(table: SweepTable) -> dict[str, object]:
                 "difference_to_line_above": over(cell.above),
                 "best": cell.best,
                 "epsilon": {
-                    s.adversary: {
-                        "epsilon": _figure(s.epsilon),
-                        "delta": s.delta,
-                        "status": s.status,
-                    }
+                    s.adversary: {"epsilon": s.epsilon, "delta": s.delta, "status": s.status}
                     for s in cell.spent
                 },
                 "tuned": dict(cell.tuned),
                 "failed": cell.failed,
                 "contradicted": cell.contradicted,
                 "attack": {
-                    name: {
-                        "mean": _figure(of.mean),
-                        "interval": [_figure(of.low), _figure(of.high)],
-                        "images": of.count,
-                    }
+                    name: {"mean": of.mean, "interval": [of.low, of.high], "images": of.count}
                     for name, of in cell.attacked.items()
                 },
             }
@@ -191,7 +178,12 @@ def _json(table: SweepTable) -> dict[str, object]:
     }
 
 
-def _figure(value: float) -> float | str | None:
-    if math.isnan(value):
-        return None
-    return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+def without_nan(value: object) -> object:
+    """The value as JSON holds it: what is infinite is a word, what is undefined null."""
+    if isinstance(value, Mapping):
+        return {str(key): without_nan(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value

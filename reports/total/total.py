@@ -9,7 +9,7 @@ where they deal alike and another agent is worst in each, the figure is an upper
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -123,6 +123,15 @@ def _check_apart(runs: _Runs) -> None:
             )
 
 
+_ONE_FOR_ALL: tuple[tuple[str, Callable[[Statement], object], str, str], ...] = (
+    ("adjacency", lambda one: one.adjacency.value, "what neighbouring data sets are",
+     "train with one adjacency, or give the runs of one adjacency"),
+    ("unit", lambda one: one.unit.value, "what is hidden", "give the runs of one unit"),
+    ("records_per_person", lambda one: one.at_once, "the cap on the records of a user",
+     "train with one, or compose the user's lines with overhear person"),
+)  # fmt: skip
+
+
 def _statement(runs: _Runs, delta: float | None) -> Statement:
     stated = [run.plan.statement for run in runs.values()]
     if len({one.holders for one in stated}) > 1:
@@ -134,27 +143,13 @@ def _statement(runs: _Runs, delta: float | None) -> Statement:
             f"the runs are about different persons ({each}), and a total is about one; train with "
             "the same [privacy] holders, or compose the person's lines with overhear person"
         )
-    different = {one.adjacency.value: folder for folder, one in zip(runs, stated, strict=True)}
-    if len(different) > 1:
-        each = ", ".join(f"{folder}: {name}" for name, folder in different.items())
-        raise InputError(
-            f"adjacency differs ({each}), and what neighbouring data sets are must be one for a "
-            "total; train with one adjacency, or give the runs of one adjacency"
-        )
-    units = {one.unit.value: folder for folder, one in zip(runs, stated, strict=True)}
-    if len(units) > 1:
-        each = ", ".join(f"{folder}: {name}" for name, folder in units.items())
-        raise InputError(
-            f"unit differs ({each}), and what is hidden must be one for a total; give the runs of "
-            "one unit"
-        )
-    caps = {one.at_once: folder for folder, one in zip(runs, stated, strict=True)}
-    if len(caps) > 1:
-        each = ", ".join(f"{folder}: {cap}" for cap, folder in caps.items())
-        raise InputError(
-            f"records_per_person differs ({each}), and the cap on the records of a user must be "
-            "one for a total; train with one, or compose the user's lines with overhear person"
-        )
+    for key, of, what, remedy in _ONE_FOR_ALL:
+        different = {of(one): folder for folder, one in zip(runs, stated, strict=True)}
+        if len(different) > 1:
+            each = ", ".join(f"{folder}: {value}" for value, folder in different.items())
+            raise InputError(
+                f"{key} differs ({each}), and {what} must be one for a total; {remedy}"
+            )
     smallest = min(one.delta for one in stated)
     return replace(stated[0], delta=smallest if delta is None else delta)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...privacy.guarantee import Unit
-from ...runs.numbers import bound, figure, is_infinite, small
-from ..schema import Total, TotalAdversary
+from ...runs.numbers import small
+from ..schema import Total
 
-__all__ = ["epsilon_words", "notes", "sentences"]
+__all__ = ["notes", "sentences"]
 
 _UNCOUNTED = (
     "Not counted: runs that are not named here, such as those that hyper-parameters were chosen "
@@ -89,16 +89,3 @@ def _records(total: Total) -> str:
         "The runs deal the same records to agents differently, so a record may be at the worst-off "
         "agent of each."
     )
-
-
-def epsilon_words(row: TotalAdversary) -> str:
-    """The epsilon of a row, with how it stands to the truth.
-
-    >>> from overhear.reports.schema import TotalAdversary
-    >>> epsilon_words(TotalAdversary(name="eavesdropper", epsilon=2.0714, status="proven",
-    ...     alone=[1.5, 1.2], because="every release carries its own noise"))
-    '≤ 2.08'
-    """
-    if is_infinite(row.epsilon):
-        return "∞"
-    return f"≤ {bound(row.epsilon)}" if row.status == "proven" else f"≥ {figure(row.epsilon)}"

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from ...attacks.interception.replay import Trial, trace_of
+from ...attacks.problem.presets import preset_of
 from ...attacks.problem.problem import home_of
 from ...attacks.scoring.columns import with_columns
 from ...attacks.scoring.evaluation import attack_images
@@ -39,9 +40,8 @@ from ..stop import Stop, tell
 from .entry import Aim, Planted, entry_of, save_pictures
 from .kept import Place, alone, asked_of, check_unrepeated, find_place, finished_attack, reopen
 from .planted import plant, with_prior
-from .points import check_attack, points_of, preset_of, trial_of
+from .points import check_attack, points_of, trial_of
 from .prior.denoiser import own_denoiser
-from .rows import plant_rows
 
 Progress = Callable[[int, int, str], None]
 _SURE_S = 1.0  # after so many seconds the time of a step is known well enough
@@ -131,9 +131,7 @@ def _attack_run(
         )
     aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
     data = built.data if built.data.image else with_columns(built.data)
-    public = (plant_rows if data.columns else plant)(
-        data, config.attack.images, seed=config.training.seed
-    )
+    public = plant(data, config.attack.images, seed=config.training.seed)
     public = with_prior(public, data, config)
     # The public records, shown once for all points.
     shown = data.pixels(public.images).clamp(0, 1)
@@ -291,7 +289,7 @@ def _attacked(
         aim.trial,
         planted.data,
         scenario=aim.point.scenario,
-        preset=preset_of(config, aim.point.preset),
+        preset=preset_of(aim.point.preset, config.attack.restarts),
         images=public.images,
         labels=public.labels,
         prior_image=public.prior,

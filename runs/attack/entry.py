@@ -33,8 +33,6 @@ from .planted import Public
 from .points import Point
 from .rows import DISTANCE, HELD_OUT, row_fields, values_of
 
-__all__ = ["PLANTED", "Aim", "Planted", "entry_of", "means", "save_pictures"]
-
 PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
 
 
@@ -73,7 +71,8 @@ def entry_of(
     point, trial, data = aim.point, aim.trial, planted.data
     gallery, told = None, dict[str, Any]()  # what only rows of tables say, by name
     if data.columns:
-        told = {"distance": DISTANCE, "values": values_of(data, planted.shown)}
+        values = [] if data.held_out else values_of(data.columns, planted.shown)
+        told = {"distance": DISTANCE, "values": values}
     else:
         gallery = f"{place.held}/gallery-{point.name}.png"
         (place.folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted

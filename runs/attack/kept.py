@@ -41,17 +41,6 @@ from .points import Point
 from .prior.denoiser import KEY
 from .prior.record_file import digest_of
 
-__all__ = [
-    "Place",
-    "alone",
-    "asked_of",
-    "check_unrepeated",
-    "commands_of",
-    "find_place",
-    "finished_attack",
-    "reopen",
-]
-
 _ASKED = "asked.json"
 _LATER = ("prior", "prior_only", "denoiser")
 _DIGESTS = ("prior_sha256", "denoiser_sha256")  # of what [attack] names

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...attacks.posterior.candidates import MOST, Candidates
 from ...attacks.posterior.lineup import sizes_for
+from ...attacks.scoring.columns import Distance, usual_record
 from ...attacks.scoring.metrics import blind_guess
 from ...attacks.scoring.prior_hit_rate import near_threshold, prior_hit_rate, rebuilt_threshold
 from ...privacy.errors import InputError
@@ -55,39 +56,54 @@ def plant(data: Dataset, count: int, *, seed: int = 0) -> Public:
     """Random public test records, and what the other ones say.
 
     Args:
-        data: supplies the public test records.
+        data: supplies the public test records; the rows of a table have columns.
         count: how many to plant.
         seed: decides which; the proof's limits speak of records that are drawn at random.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: there are not so many, or all the other rows of a table are alike.
     """
     every = len(data.test_targets)
     if count > every:
         raise InputError(f"images={count} is more than the {every} public test records")
     drawn = torch.randperm(every, generator=torch.Generator().manual_seed(seed))
-    at = drawn[:count]
+    at, rest = drawn[:count], drawn[count:]
     others = torch.ones(every, dtype=torch.bool)
     others[at] = False
-    prior = blind_guess(data.test_inputs[others])
-    pixels = data.pixels(data.test_inputs[others]).clamp(0, 1)
-    guess = data.pixels(prior).clamp(0, 1)
-    threshold = rebuilt_threshold(pixels, guess)
-    # The largest lineups that leave most of the others as candidates.
-    rest = drawn[count:]
-    size = max((s for s in sizes_for(count + len(rest) // 2)), default=0)
-    beside = max(size - count, 0)
+    units, low, high = data.pixels(data.test_inputs[others]), *data.bounds
+    if data.columns:
+        usual, by = usual_record(units, data.columns), Distance.of(data.columns)
+        prior, scale = low + (high - low) * usual, by.scale
+        points, guess = by.points(units), by.points(usual)
+        # Common rows are exactly alike; of those held out of somebody's table none is known.
+        near, decoys = 0.0, None
+        candidates = None if data.held_out else _some(data, others)
+    else:
+        prior, scale = blind_guess(data.test_inputs[others]), 1.0
+        points, guess = units.clamp(0, 1), data.pixels(prior).clamp(0, 1)
+        # The largest lineups that leave most of the others as candidates.
+        size = max((s for s in sizes_for(count + len(rest) // 2)), default=0)
+        beside = max(size - count, 0)
+        near, decoys = near_threshold(points), _some(data, rest[:beside])
+        candidates = _some(data, rest[beside : beside + MOST])
+    threshold = rebuilt_threshold(points, guess)
+    if data.columns and not threshold > 0:
+        raise InputError(
+            f"the {len(units)} test records of {data.name!r} that are not planted all have the "
+            "same values, so there is nothing to rebuild that is not known; name others in [data] "
+            "test, or lower [attack] images"
+        )
     classes = data.test_targets[others].bincount(minlength=data.classes)
     return Public(
         images=data.test_inputs[at],
         labels=data.test_targets[at],
         prior=prior,
-        threshold=threshold,
-        guessed=prior_hit_rate(pixels, guess, threshold=threshold) if len(pixels) > 3 else 1.0,
-        near=near_threshold(pixels),
+        threshold=threshold * scale,
+        guessed=prior_hit_rate(points, guess, threshold=threshold) if len(points) > 3 else 1.0,
+        near=near,
         guessed_label=float(classes.max() / max(int(classes.sum()), 1)),
-        candidates=_some(data, rest[beside : beside + MOST]),
-        decoys=_some(data, rest[:beside]),
+        candidates=candidates,
+        decoys=decoys,
     )
 
 
@@ -143,6 +159,5 @@ def _inputs_of(data: Dataset) -> Callable[[Tensor], Tensor]:
 
 
 def _some(data: Dataset, at: Tensor) -> Candidates | None:
-    if len(at) == 0:
-        return None
-    return Candidates(inputs=data.test_inputs[at], labels=data.test_targets[at])
+    inputs = data.test_inputs[at]
+    return Candidates(inputs=inputs, labels=data.test_targets[at]) if len(inputs) else None

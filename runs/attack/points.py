@@ -7,14 +7,13 @@ attack goes on: a re-enactment draws fresh noise, so half a search is of no use 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...attacks.active.crafted import least_rounds, why_not_crafted
 from ...attacks.interception.hidden import FROM_START
+from ...attacks.interception.names import Scenario, scenarios_of
 from ...attacks.interception.replay import Trial, check_deviation
-from ...attacks.interception.scenarios import Scenario, scenarios_of
-from ...attacks.problem.presets import PRESETS, Preset
 from ...attacks.scoring.columns import with_columns
 from ...privacy.adversary import ACTIVE_NEIGHBOUR, parse_adversary
 from ...privacy.errors import InputError
@@ -27,8 +26,6 @@ from ..folder import folder as run_folder
 from ..folder.rounds_kept import snapshot_round
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
-
-__all__ = ["Point", "check_attack", "check_attackable", "points_of", "preset_of", "trial_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,12 +202,6 @@ def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> 
             "nothing of it is sent; name another agent"
         )
     return found
-
-
-def preset_of(config: RunFile, name: str) -> Preset:
-    """The named preset, with the run file's number of starts."""
-    preset, starts = PRESETS[name], config.attack.restarts
-    return preset if starts is None else replace(preset, starts=starts)
 
 
 def trial_of(

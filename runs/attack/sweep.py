@@ -8,7 +8,7 @@ neither does one where more was rebuilt than the proof allows: `contradictions` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...privacy.errors import InputError
@@ -23,11 +23,7 @@ from ..plan.sweep import combinations_of
 from ..run_file.device import find_device
 from ..run_file.run_file import ForeignFolder, RunFile, load_run_file
 from ..stop import Stop, naming
-from .attack import attack_as_asked, attack_run
-
-__all__ = ["AttackedCombination", "attack_sweep", "attack_sweep_rows", "contradictions"]
-
-Progress = Callable[[int, int, str], None]
+from .attack import Progress, attack_as_asked, attack_run
 
 
 class AttackedCombination(Described):

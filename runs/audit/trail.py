@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...privacy.bounded import read_bounded
-from ...privacy.durable import BINARY, write_all, write_durably
+from ...privacy.durable import BINARY, SHOWN, write_all, write_durably
 from ...privacy.errors import InputError
 from ..described import Count, Described, NotNegative, finite
 from ..evidence.schema import Audit, AuditSettings, AuditVerdict, Trail
@@ -97,7 +97,7 @@ def leave_trace(run_file: Path, config: RunFile, found: Audit) -> Trail:
         raise InputError(f"{path} is no regular file; move it away")
     assert found.settings is not None and found.seed is not None  # noqa: S101, PT018 # it is new
     try:
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | BINARY, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | BINARY, SHOWN)
         try:
             _lock(file)
             held = read_bounded(path, _LARGEST)

@@ -4,7 +4,8 @@
 told by their environment which of the ranks they are, in the way of torchrun. They meet at a store
 in a temporary folder that their user alone enters, and exchange rows over the loopback alone,
 because these are not encrypted. Their ports there are open to every user of the machine; a secret
-in their environment tells ranks from strangers.
+in their environment tells ranks from strangers. The disk of the store has room reserved, since it
+may be everybody's, and ranks would read a part of a value forever.
 
 Whatever the children say, the exit code is 0 only where the folder is that of a finished run.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import math
 import os
 import secrets
@@ -29,10 +31,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..hosts.interface import interface_names
+from ..hosts.interface import GLOO, NCCL, interface_names
 from ..hosts.names import (
     AGENT_STORE,
     CAME,
@@ -54,6 +57,8 @@ _POLL = 0.05  # seconds between two looks at the children
 _GRACE = 5.0  # seconds that the others have once a child has ended by itself
 _STOPPED = 10.0  # seconds that a child may be stopped
 _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+_KEEP_SIZE = 1  # of Linux's fallocate
+_ROOM = 1 << 16  # bytes, for what one rank tells the others; a kilobyte, and more with more ranks
 
 
 def hold_on() -> None:
@@ -95,6 +100,7 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="overhear-") as private:  # of mode 0700
         try:
             told = {STORE_FILE: str(Path(private) / "store"), SECRET: secrets.token_hex(32)}
+            _reserve(told[STORE_FILE], ranks * _ROOM)
             _start(children, arguments, ranks=ranks, told=told)
             patience = min(timeout + _GRACE, _STOPPED + _GRACE)
             return _watch(
@@ -105,6 +111,11 @@ def launch(
                 stop=stop,
                 twice=twice,
             )
+        except RuntimeError as error:  # of torch's store
+            raise OSError(
+                f"the ranks have lost their store in {private} ({error}), and were ended: name a "
+                "folder that nobody clears in TMPDIR, and --resume where there is a ledger"
+            ) from error
         finally:
             for child in children:
                 child.kill()
@@ -113,13 +124,36 @@ def launch(
                     child.stdin.close()
 
 
+def _reserve(path: str, room: int) -> None:
+    """Make the file of the store, with room on its disk where the system can reserve some.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if sys.platform != "linux":
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.fallocate(file, _KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(room)) == 0:
+            return
+        number = ctypes.get_errno()
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            why = f"{os.strerror(number)}; make room there, or name another folder in TMPDIR"
+            raise OSError(number, why, path)
+    finally:
+        os.close(file)
+
+
 def _store_of(told: Mapping[str, str]) -> RankStore:
     """The store of the children, which load torch at the same time."""
     from torch._C._distributed_c10d import FileStore
 
     from ..hosts.store import RankStore
 
-    return RankStore(FileStore(told[STORE_FILE], -1), told[SECRET].encode())
+    file = FileStore(told[STORE_FILE], -1)
+    file.set_timeout(timedelta(seconds=_GRACE))  # of waiting for a file that was removed
+    return RankStore(file, told[SECRET].encode())
 
 
 class _Meeting:
@@ -188,9 +222,8 @@ def _environment(ranks: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         LIFELINE: "1",
     }
-    loopback = {"lo", "lo0"} & set(interface_names())
-    if loopback:
-        told["GLOO_SOCKET_IFNAME"] = loopback.pop()
+    for loopback in {"lo", "lo0"} & set(interface_names()):
+        told |= {GLOO: loopback, NCCL: f"={loopback}"}
     # Two threads in each of several processes take each other's cores.
     return {"OMP_NUM_THREADS": "1"} | dict(os.environ) | told
 
@@ -211,12 +244,13 @@ def _watch(
     ranks are asked, once they hear it; asked twice, they have `_GRACE` seconds. Before they have
     met, all end where one was stopped.
     """
-    left, until, asked = list(children), math.inf, False
+    left, until, asked, met = list(children), math.inf, False, False
     seen_running = {child.pid: time.monotonic() for child in children}
     while left and time.monotonic() < until:
         ended = [child for child in left if child.poll() is not None]
         number = stop.signal or max(map(_stopped_by, ended), default=0)
-        if number and not asked and not meeting.has_met():
+        met = met or meeting.has_met()  # from there on without a store, which may be cleared away
+        if number and not asked and not met:
             return _end_all(children, number, meeting=meeting)
         if stop.signal and (twice.is_set() or not asked):
             asked = True

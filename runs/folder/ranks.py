@@ -275,7 +275,7 @@ class Group:
 
     def close(self) -> None:
         """Tell all ranks, and who started them, that the folder is closed: the run is finished."""
-        self._store.set(CLOSED)
+        _ask(lambda: self._store.set(CLOSED))  # which nobody needs to know unless a rank is lost
 
     def finish(self) -> None:
         """Let the others end with rank 0, once it has closed the folder; nobody is missed then.

@@ -29,6 +29,7 @@ from ..described import (
 from ..plan.schema import PlannedAdversary
 
 __all__ = [
+    "MOST_MEASURED",
     "Environment",
     "ExposureFacts",
     "LedgerHeader",
@@ -42,7 +43,7 @@ __all__ = [
     "read_stopped",
 ]
 
-_MOST_MEASURED = 4 << 30  # bytes of metrics.jsonl
+MOST_MEASURED = 4 << 30  # bytes of metrics.jsonl
 
 
 class Environment(Described):
@@ -331,7 +332,7 @@ def read_metrics(path: Path) -> list[MetricsLine]:
     refusal = _cannot_be_read(path)
     if not path.exists():
         return []
-    check_size(path, _MOST_MEASURED)
+    check_size(path, MOST_MEASURED)
     found = []
     with path.open("rb") as file:
         while line := file.readline(LARGEST_OBJECT + 1):

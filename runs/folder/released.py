@@ -71,7 +71,7 @@ def _shown(folder: Path) -> Iterator[tuple[Path, int]]:
         yield folder / METRICS, max(measured)
     for place in (folder / CHECKPOINTS, folder / TRANSCRIPT):
         for path in sorted(place.rglob("*.safetensors")):
-            if named := _OF_ROUND.fullmatch(path.name):
+            if (named := _OF_ROUND.fullmatch(path.name)) and path.is_file():
                 yield path, int(named[1])
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...privacy.bounded import read_bounded
+from ...privacy.bounded import check_size
 from ...privacy.durable import PART, make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import parse_json
@@ -34,6 +34,7 @@ from ..stop import Stop
 from . import folder as run_folder
 from .ranks import Group
 from .records import (
+    MOST_MEASURED,
     ExposureFacts,
     LedgerHeader,
     Stopped,
@@ -378,9 +379,10 @@ def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> No
         path.replace(path.with_name(path.name.replace("round-", "broken-")))
     metrics = out / run_folder.METRICS
     if metrics.exists():
-        lines = read_bounded(metrics, 1 << 30).decode("utf-8", errors="replace").splitlines()
-        kept = [line for line in lines if _round_of(line) < after]
-        write_durably(metrics, "".join(f"{line}\n" for line in kept).encode())
+        check_size(metrics, MOST_MEASURED)
+        with metrics.open("rb") as lines:
+            kept = [line.rstrip() for line in lines if _round_of(line) < after]
+        write_durably(metrics, b"".join(line + b"\n" for line in kept))
     transcripts = out / run_folder.TRANSCRIPT
     forget_half_saved(transcripts)
     for number, path in round_files(transcripts):
@@ -391,7 +393,7 @@ def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> No
             sync_folder(transcripts)
 
 
-def _round_of(line: str) -> float:
+def _round_of(line: bytes) -> float:
     """The round of a line of metrics; of one that was cut off infinity."""
     try:
         return float(parse_json(line)["round"])

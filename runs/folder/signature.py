@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import os
@@ -107,12 +108,26 @@ def read_key(given: str | Path) -> Key:
 
 
 def _public(found: re.Match[str]) -> Key:
-    try:
+    blob = b""
+    with contextlib.suppress(binascii.Error):
         blob = base64.b64decode(found[2], validate=True)
-    except binascii.Error:
-        raise InputError(f"{found[1]} is no public key of OpenSSH; copy its line again") from None
+    if not _is_whole(blob, found[1].partition(" ")[0]):
+        raise InputError(f"{found[1]} is no public key of OpenSSH; copy its line again")
     mark = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
     return Key(name=f"SHA256:{mark}", public=found[1])
+
+
+def _is_whole(blob: bytes, kind: str) -> bool:
+    """Whether fields behind their lengths (RFC 4253) fill a blob, the first of them its type.
+
+    ssh-keygen says of one that is cut off that another key signed.
+    """
+    at, fields = 0, list[bytes]()
+    while at < len(blob):
+        end = at + 4 + int.from_bytes(blob[at : at + 4], "big")
+        fields.append(blob[at + 4 : end])
+        at = end
+    return at == len(blob) and len(fields) > 1 and fields[0] == kind.encode()
 
 
 def _key_of(folder: Path, given: str | Path) -> Key:

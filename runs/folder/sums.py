@@ -21,6 +21,7 @@ from ...privacy.bounded import check_size, read_bounded
 from ...privacy.durable import PART, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.safetensors_header import read_header
+from ...privacy.ledgers.ledger import read_ledger
 from ..own.sources import COPIES, SOURCES
 from .folder import (
     ATTACK,
@@ -142,6 +143,7 @@ def check_sums(folder: Path) -> None:
     """
     if not os.path.lexists(folder / SUMS):
         if has_ended(folder):
+            _check_schema(folder)
             raise InputError(
                 f"{folder / SUMS} is missing: the last round of this run is measured, so it is "
                 "finished, and a finished run names the digest of each of its files there; put "
@@ -152,6 +154,7 @@ def check_sums(folder: Path) -> None:
     held = _listed(folder)
     for name in _needed(folder):
         if name not in held:
+            _check_schema(folder)
             raise InputError(
                 f"{folder / name} is not in {SUMS}: it was put there after the run was closed, or "
                 f"its line was taken out. Put {SUMS} back as it was written; or move the file away "
@@ -169,6 +172,12 @@ def check_sums(folder: Path) -> None:
                 f"{path} is not the file that {SUMS} names; {why}: put it back from a copy of the "
                 "run"
             )
+
+
+def _check_schema(folder: Path) -> None:
+    """Refuse a run of an earlier version, which listed other files, by its schema."""
+    if (folder / LEDGER).is_file():
+        read_ledger(folder / LEDGER)
 
 
 def _why_outside(path: Path) -> str:

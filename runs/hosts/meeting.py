@@ -230,7 +230,8 @@ def _named(place: Place) -> str:
 
 
 def _store_address() -> str:
-    return f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    at = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    return os.environ.get(STORE_FILE, at)
 
 
 def _first_line(error: Exception) -> str:

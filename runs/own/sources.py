@@ -47,7 +47,9 @@ class Sources(Described):
     """Of this format."""
     files: dict[str, _Digest]
     """SHA-256 by path, relative to the working directory."""
-    installed: dict[str, str] = Field(default_factory=dict)
+    installed: dict[str, Annotated[str, Field(pattern=r"^([0-9a-f]{64}|none)$")]] = Field(
+        default_factory=dict
+    )
     """Of modules that the run file names and that are installed, SHA-256 by name."""
 
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...training.own.names import is_own
 from ...training.own.objects import OBJECT, give
 
-__all__ = ["ATTACK_KEYS", "OWN_KEYS", "Call", "calls_of", "named", "names_of", "with_names"]
+__all__ = [
+    "ATTACK_KEYS",
+    "OWN_KEYS",
+    "Call",
+    "calls_of",
+    "in_toml",
+    "named",
+    "names_of",
+    "with_names",
+]
 
 OWN_KEYS = (("data", "name"), ("model", "name"), ("model", "loss"), ("algorithm", "name"))
 ATTACK_KEYS = (("attack", "denoiser"),)  # what a run is attacked with is no part of what it is
@@ -61,7 +71,7 @@ class Call:
         '{key = "data.name", name = "mine:rows", options = {"path" = "a.npy", "test" = true}}'
         """
         key = self.key.removeprefix("[").replace("] ", ".")
-        given = f", options = {_inline(self.options)}" if self.options else ""
+        given = f", options = {in_toml(self.options)}" if self.options else ""
         return f"{{key = {json.dumps(key)}, name = {json.dumps(self.name)}{given}}}"
 
     @property
@@ -70,17 +80,28 @@ class Call:
         return not self.name.startswith(OBJECT)
 
 
-def _inline(value: object) -> str:
-    """A value of TOML in one line of ASCII."""
+def in_toml(value: object) -> str:
+    r"""A value in TOML, in one line of ASCII.
+
+    >>> print(in_toml({'a" = 1, "b.py': [True, "é\\\U0001f600"]}))
+    {"a\" = 1, \"b.py" = [true, "\u00e9\\\U0001f600"]}
+    """
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{_inline(str(k))} = {_inline(value[k])}" for k in sorted(value))
+        inside = ", ".join(f"{in_toml(str(k))} = {in_toml(value[k])}" for k in sorted(value))
         return f"{{{inside}}}"
     if isinstance(value, str):
-        shown = (json.dumps(c) if ord(c) < 1 << 16 else f'"\\U{ord(c):08x}"' for c in value)
-        return '"' + "".join(one[1:-1] for one in shown).replace("\x7f", "\\u007f") + '"'
+        return _PAIR.sub(_one_escape, json.dumps(value)).replace("\x7f", "\\u007f")
     if isinstance(value, Sequence):
-        return f"[{', '.join(map(_inline, value))}]"
+        return f"[{', '.join(map(in_toml, value))}]"
     return str(value).lower() if isinstance(value, bool | float) else str(value)
+
+
+_PAIR = re.compile(r"\\ud[89ab]..\\ud[c-f]..")  # how JSON escapes what TOML does by one
+
+
+def _one_escape(found: re.Match[str]) -> str:
+    held: str = json.loads(f'"{found[0]}"')
+    return f"\\U{ord(held):08x}"
 
 
 def calls_of(

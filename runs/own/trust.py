@@ -30,7 +30,7 @@ from ...training.own.imports import digest_of, own_path_of, pin
 from ...training.own.names import own_object, parsed_name, take_as_asked
 from ...training.own.objects import keys_of
 from .sources import COPIES, SOURCES, Sources, check_sources, check_unchanged, read_sources
-from .tables import Call
+from .tables import Call, in_toml
 
 __all__ = [
     "NamedPath",
@@ -253,7 +253,7 @@ def _check_trusted(folder: Path, calls: Iterable[Call], held: Sources) -> None:
         if not call.is_code:
             raise InputError(
                 f"{folder} hands {call.key}={call.name!a} what somebody else may have chosen: "
-                f"{_shown(call)}; read its run.toml, then open it within "
+                f"{_cut(call.line)}; read its run.toml, then open it within "
                 "overhear.runs.own.trust.trusting()"
             )
         shown, path = _file_of(call)
@@ -271,23 +271,22 @@ def _check_trusted(folder: Path, calls: Iterable[Call], held: Sources) -> None:
     if not missing and not uncalled:
         return
     what = "names code that would be run, and that somebody else may have written: "
-    what += ", ".join(f"{ascii(path)[1:-1]} (sha256 {wanted[path][:12]})" for path in missing)
+    what += ", ".join(f"{in_toml(path)} (sha256 {wanted[path][:12]})" for path in missing)
     if not missing:
         what = "calls what the policy pins in a way that it does not name: "
         what += ", ".join(f"{call.key}={call.name!a}" for call in uncalled)
-    pins = ", ".join(f'"{ascii(path)[1:-1]}" = "{digest}"' for path, digest in wanted.items())
     raise InputError(
-        f"{folder} {what}; read its run.toml and {folder / COPIES}, then add --trust-code, or let "
-        f"a policy say [code] allow = {{{pins}}} and beside it "
-        f"names = [{', '.join(map(_shown, foreign))}]"
+        f"{folder} {_cut(what)}; read its run.toml and {folder / COPIES}, then add --trust-code, "
+        f"or let a policy say [code] allow = {_cut(in_toml(wanted))} and beside it "
+        f"names = [{_cut(', '.join(call.line for call in foreign))}]"
     )
 
 
-_LONGEST = 2000  # characters of a call that a refusal repeats
+_LONGEST = 1 << 14  # characters of what somebody else wrote that a part of a refusal repeats
 
 
-def _shown(call: Call) -> str:
-    return call.line if len(call.line) <= _LONGEST else f"{call.line[:_LONGEST]}..."
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _is_vouched(call: Call) -> bool:

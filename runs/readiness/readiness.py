@@ -93,6 +93,7 @@ def _rehearse(session: Session) -> None:
         shards=[_few(shard) for shard in built.setting.shards],
         sampling_rate=1.0,
         sampler=None,
+        turns=None,  # each of the few is in the round that is played
         layout=config.training.layout,
     )
     # A run drops what overflows; here it is told, before anybody could learn of it.

@@ -6,6 +6,8 @@ import contextlib
 import os
 import secrets
 import socket
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, get_args
@@ -169,19 +171,22 @@ class Engine:
 
         register_ray()
         ours = not ray.is_initialized()
-        if ours:
-            self._begin_ray(ray)
-        try:
-            if ours and self._address is None:
-                _check_shut_off(ray.util.get_node_ip_address())
-            with parallel_config("ray"):
-                yield
-        finally:
+        # Ray opens the folder in which its processes find each other's sockets to everybody.
+        short = "/tmp" if sys.platform == "darwin" else None  # noqa: S108 - names of sockets are
+        with tempfile.TemporaryDirectory(dir=short, ignore_cleanup_errors=True) as private:
             if ours:
-                ray.shutdown()
+                self._begin_ray(ray, f"{private}/ray")
+            try:
+                if ours and self._address is None:
+                    _check_shut_off(ray.util.get_node_ip_address())
+                with parallel_config("ray"):
+                    yield
+            finally:
+                if ours:
+                    ray.shutdown()
 
-    def _begin_ray(self, ray: Any) -> None:
-        """Start ray on this machine alone, or reach the cluster that is named."""
+    def _begin_ray(self, ray: Any, private: str) -> None:
+        """Start ray on this machine alone, in a folder, or reach the cluster that is named."""
         if tuple(map(int, ray.__version__.split(".")[:2])) < _RAY_WITH_TOKENS:
             raise InputError(
                 f"ray is {ray.__version__}, which runs what anybody on its network sends; install "
@@ -197,6 +202,7 @@ class Engine:
             log_to_driver=False,
             include_dashboard=False,
             _node_ip_address=_LOOPBACK,
+            _temp_dir=private,
         )
 
 

@@ -10,6 +10,7 @@ DIR/tuned.jsonl           what was chosen for each row
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -139,7 +140,7 @@ def read_tuned(out: Path) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]
     path = out / TUNED
     if not path.exists():
         return
-    for number, text in enumerate(read_bounded(path, LARGEST_OBJECT).splitlines(), 1):
+    for number, text in enumerate(io.BytesIO(read_bounded(path, LARGEST_OBJECT)), 1):
         try:
             line = parse_json(text)
             yield _TEXTS.validate_python(line["row"]), _TEXTS.validate_python(line["chosen"])

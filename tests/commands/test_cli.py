@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from overhear.commands import __main__ as program
 from overhear.commands import cli
 from overhear.commands.prepare.budget import AccountantName, AdjacencyName
 from overhear.privacy import second_opinion
@@ -491,3 +492,18 @@ class _Described:
 
     def dump(self) -> Plan:
         return self._plan
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+@pytest.mark.parametrize(("what", "code"), [("run", 0), ("nope", 2)])
+def test_a_command_whose_streams_are_closed_ends_as_it_does_with_them(what, code):
+    given = ["sh", "-c", 'exec "$0" -m overhear.commands schema "$1" <&- >&- 2>&-']
+    assert subprocess.run([*given, sys.executable, what], check=False).returncode == code
+
+
+def test_a_closed_stream_leads_nowhere(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    program._open_closed()
+    with sys.stderr as opened:
+        assert opened.name == os.devnull

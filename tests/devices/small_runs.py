@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overhear.runs.attack import points
+from overhear.attacks.problem import presets
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.algorithms import ALGORITHMS
 
@@ -114,9 +114,9 @@ def with_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         key: dataclasses.replace(
             of, adam_steps=min(of.adam_steps, 2), newton_steps=min(of.newton_steps, 1)
         )
-        for key, of in points.PRESETS.items()
+        for key, of in presets.PRESETS.items()
     }
-    monkeypatch.setattr(points, "PRESETS", few)
+    monkeypatch.setattr(presets, "PRESETS", few)
 
 
 def config_of(name: str, folder: Path, *overrides: str, seeded: bool = True) -> RunFile:

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from overhear.attacks.inversion import inversion, restarts
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
+from overhear.attacks.problem import presets
 from overhear.attacks.problem import problem as problems
 from overhear.attacks.problem.observation import HOST, Observation, observe
 from overhear.attacks.problem.presets import PRESETS, Preset
 from overhear.attacks.problem.prior import Box
 from overhear.attacks.problem.problem import Problem
-from overhear.runs.attack import points
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.audit.audit import audit_config
 from overhear.runs.evidence.schema import Attack
@@ -296,7 +296,7 @@ def attacked(folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> 
     """A run that was trained on the CPU, attacked on the device."""
     train_run(config_of(folder, *overrides), folder / "out")
     few = {name: short(name, adam_steps=8) for name in PRESETS}
-    monkeypatch.setattr(points, "PRESETS", few)
+    monkeypatch.setattr(presets, "PRESETS", few)
     with StandIn(collects=True) as dev:
         found = attack_run(folder / "out", device="cuda")
     assert dev.operations > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import save_file
 
 from overhear.privacy.bounded import (
@@ -45,7 +47,15 @@ from overhear.training.data.image_folder import read_image_folder
 from overhear.training.data.readers import read_cifar10, read_idx, read_libsvm
 from overhear.training.engine.checkpoint import load_checkpoint
 from overhear.training.engine.transcript import Transcript
+from overhear.privacy.formats.pictures import opened_picture
+from overhear.privacy.ledgers.person_ledger import read_person_ledger
+from overhear.training.data.tables.csv_rows import csv_blocks
 from overhear.training.graphs.graph_file import read_graph_file
+from overhear.training.graphs.participation import read_active_file
+
+def pictures_read(path):
+    with opened_picture(path) as opened:
+        opened.load()
 
 def read(place, how):
     path = Path(place)
@@ -101,6 +111,15 @@ def cifar(path: Path, batch: object) -> None:
     folder.mkdir()
     for name in ("data_batch_1", "test_batch"):
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+
+
+def scans(count: int) -> bytes:
+    """A JPEG of 4 million pixels that is drawn so many times, each in a few bytes."""
+    held = io.BytesIO()
+    Image.new("L", (2048, 2048)).save(held, "JPEG", progressive=True)
+    whole = held.getvalue()
+    last = whole[whole.rindex(b"\xff\xda") : -2]
+    return whole[:-2] + last * (count - whole.count(b"\xff\xda")) + whole[-2:]
 
 
 def nested() -> list[object]:
@@ -421,6 +440,60 @@ BOMBS: dict[str, tuple[str, Bomb, str, str]] = {
         lambda path: path.write_text("[" * 1_000_000),
         STOPPED,
         "cannot be read",
+    ),
+    "an object of empty lists": (
+        "stopped.json",
+        lambda path: path.write_bytes(b'{"a": [' + b"[]," * 10_000_000 + b"[]]}"),
+        STOPPED,
+        "it has 10000003 lists and objects",
+    ),
+    "a graph of empty lists": (
+        "g.json",
+        lambda path: path.write_bytes(b'{"weights": [' + b"[]," * 12_000_000 + b"[]]}"),
+        GRAPH,
+        "it has 12000003 lists and objects and 1 texts, and may have 2097152",
+    ),
+    "a graph of short lines": (
+        "g.csv",
+        lambda path: path.write_bytes(b"ab\n" * 12_000_000),
+        GRAPH,
+        "it has 12000000 agents",
+    ),
+    "a graph of one long line": (
+        "g.txt",
+        lambda path: path.write_bytes(b"12 " * 12_000_000),
+        GRAPH,
+        "it has 10001 agents",
+    ),
+    "a list of who takes part of short lines": (
+        "a.csv",
+        lambda path: path.write_bytes(b"ab\n" * 12_000_000),
+        "read_active_file(path, agents=3)",
+        "round 1 reads 'ab'",
+    ),
+    "a person's ledger of short lines": (
+        "p.jsonl",
+        lambda path: path.write_bytes(b"ab\n" * 12_000_000),
+        "read_person_ledger(path)",
+        "line 1 is no entry",
+    ),
+    "a row of many lines": (
+        "t.csv",
+        lambda path: path.write_bytes(b"a\n" + b'"\n",' * 20_000_000),
+        'list(csv_blocks(path, ["a"], separator=","))',
+        "or the row is that ends in it",
+    ),
+    "a row of many names": (
+        "t.csv",
+        lambda path: path.write_text(",".join(map(str, range(150_000))) + "\n"),
+        'list(csv_blocks(path, ["a"], separator=","))',
+        "has no column 'a'",
+    ),
+    "a picture that is drawn often": (
+        "a.jpg",
+        lambda path: path.write_bytes(scans(100_000)),
+        "pictures_read(path)",
+        "drawn in 100000 passes",
     ),
 }
 

@@ -147,7 +147,7 @@ def test_damage_that_no_interruption_leaves_is_refused(tmp_path):
 
 def test_a_second_process_cannot_append(tmp_path):
     first = Ledger(tmp_path / "ledger.jsonl", HEADER)
-    with pytest.raises(LedgerInUse, match="another process is training into"):
+    with pytest.raises(LedgerInUse, match=r"another process writes to .*ledger\.jsonl"):
         Ledger.reopen(tmp_path / "ledger.jsonl")
     first.close()
     Ledger.reopen(tmp_path / "ledger.jsonl").close()

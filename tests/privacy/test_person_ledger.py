@@ -13,6 +13,8 @@ import pytest
 from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.errors import InputError
+from overhear.privacy.ledgers import person_ledger
+from overhear.privacy.ledgers.chained_file import LedgerInUse
 from overhear.privacy.ledgers.ledger_lines import Chain
 from overhear.privacy.ledgers.person_ledger import (
     PersonLedger,
@@ -251,3 +253,21 @@ def test_an_entry_is_json_without_records(ledger):
         "count": 1000,
     }
     assert replace(run("a", FIRST), label="other").entry()["label"] == "other"
+
+
+def test_a_run_that_two_processes_add_at_once_is_there_once(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the ledger names is read where no other process can add a line any more."""
+    read = person_ledger.read_person_ledger
+
+    def and_meanwhile(path: Path) -> PersonLedger:
+        monkeypatch.setattr(person_ledger, "read_person_ledger", read)
+        known = read(path)
+        with pytest.raises(LedgerInUse, match=r"another process writes to .*person\.jsonl"):
+            PersonLedger.add(path, run("c", FIRST))
+        return known
+
+    monkeypatch.setattr(person_ledger, "read_person_ledger", and_meanwhile)
+    PersonLedger.add(ledger, run("c", FIRST))
+    assert [one.run for one in read(ledger).runs] == ["a", "b", "c"]

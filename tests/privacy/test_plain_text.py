@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
 
 import overhear
-from overhear.privacy.plain_text import csv_text, markdown_text, plain
+from overhear.privacy.plain_text import csv_text, markdown_text, plain, plain_lines, plain_sentence
 
 HOSTILE = "a\x00\x1b[31m\n\r\u202e\ud800\ufffe\u2028b"
 
@@ -22,8 +23,16 @@ def test_plain_text_is_one_line_without_control_characters() -> None:
     assert shown.isprintable()
 
 
+@pytest.mark.parametrize("one", list("\u034f\u115f\u17b5\u180b\u2800\u3164\ufe0f\uffa0\U000e0100"))
+def test_a_letter_that_no_font_draws_is_its_escape(one: str) -> None:
+    """Python takes it for one that can be printed; two names would look the same."""
+    assert one.isprintable()
+    for shown in (plain(f"ring{one}"), plain_lines(f"ring{one}"), plain_sentence(f"ring{one}")):
+        assert shown == "ring" + one.encode("unicode_escape").decode()
+
+
 def test_ordinary_text_is_kept() -> None:
-    assert plain("ε ≤ 8 – “ré” 数") == "ε ≤ 8 – “ré” 数"
+    assert plain(ordinary := "ε ≤ 8 – “re\u0301” 数 한국 עברית 👍") == ordinary
 
 
 def test_long_text_is_cut_and_says_so() -> None:
@@ -45,17 +54,30 @@ def test_markdown_cannot_be_broken_out_of_a_cell() -> None:
     [
         *("=HYPERLINK(1)", "+1+1", "-1+cmd|' /C calc'!A0", "@SUM(1)", "\t=1+1", "\r=1+1", "\n=1"),
         *(" =1+1", "\u00a0=1+1", "\u200b=1+1", "＝1+1", "－1－1", "-0.5 [1, =1]", "-0.5\n=1", "-٣"),
+        *("a;=1+1", "a; =1+1;b", "a,b|@SUM(1)", 'a";＝1+1', "-0.5;-1+1", "-0.5 [1, 2];+1"),
     ],
 )
 def test_a_text_cell_of_csv_is_no_formula(text):
     (cell,) = next(csv.reader(io.StringIO(csv_text([[text]]))))
-    assert not cell.lstrip().startswith(("=", "+", "-", "@", "＝", "－"))
+    for part in re.split("[;|]", cell):
+        assert not part.lstrip().startswith(("=", "+", "-", "@", "＝", "－"))
     assert "\n" not in cell
     assert "\t" not in cell
 
 
 @pytest.mark.parametrize(
-    "figure", ["-0.5", "+0.12", "-1e-05", "-0.5 [-0.7, -0.3]", "+0.1 (n = 1)", "-∞", "–", "dp-a=b"]
+    "figure",
+    [
+        "-0.5",
+        "+0.12",
+        "-1e-05",
+        "-0.5 [-0.7, -0.3]",
+        "+0.1 (n = 1)",
+        "-∞",
+        "–",
+        "dp-a=b",
+        "a;b=1|c",
+    ],
 )
 def test_figures_and_names_stay_as_they_are_in_csv(figure):
     assert list(csv.reader(io.StringIO(csv_text([[figure, "a"]])))) == [[figure, "a"]]

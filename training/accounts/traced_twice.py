@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...privacy.adversary import (
@@ -21,6 +21,7 @@ from ...privacy.adversary import (
     coalition,
     neighbour,
 )
+from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.batches.patterns import PatternKind
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status, Unit
@@ -235,26 +236,48 @@ class _Asked:
         rates = not any(_is_in_turn(one) for one in first.releases)
         agent = self.statement.unit is Unit.AGENT
         drawn = None if self.subject.drawn is None else self.subject.drawn[first.victim]
-        if not agent and any(one.drawn != drawn for one in first.releases):
+        if not agent and any(not _bounds(one.drawn, drawn) for one in first.releases):
             because = "batches are charged as if they were drawn in another way"
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
+        charged = _rate_of_fewest(first.releases, second.sampling_rate)
         ours = _ours(first, self.noise, rates=rates)
         every = [moves]
         if isinstance(self.subject.graph, ScheduledGraph):
             # What is stated bounds every pair that the name stands for, largest by largest.
             every = [second.moves(who, v) for who, v in self._pairs(name, first)]
-        theirs = _largest([_theirs(one, rates=rates, agent=agent) for one in every])
+        theirs = _largest([_theirs(one, charged, rates=rates, agent=agent) for one in every])
         square = math.fsum(s * n for of in theirs.values() for s, n in of)
         verdict, because = _compared(ours, theirs)
         if verdict is not Verdict.CONTRADICTED:
             for who, victim in self._pairs(name, first):
                 other = second.moves(who, victim)
-                found, _ = _compared(ours, _theirs(other, rates=rates, agent=agent))
+                found, _ = _compared(ours, _theirs(other, charged, rates=rates, agent=agent))
                 if found is Verdict.CONTRADICTED or (
                     _is_shared(other, first, self.noise) and math.isfinite(stated)
                 ):
                     return Verdict.CONTRADICTED, other.sum_of_squares, _more(who, victim)
         return verdict, square, because
+
+
+def _bounds(charged: Drawing | None, drawn: Drawing | None) -> bool:
+    """Whether batches are charged as an agent draws them, or as one of several that bound it."""
+    if charged is None or drawn is None:
+        return charged is drawn
+    return drawn.together(charged) == charged
+
+
+def _rate_of_fewest(releases: Sequence[Release], rate: float) -> dict[float, float]:
+    """The run's rate as that of the agent with fewest records, at which batches are charged.
+
+    Nothing where another rate is charged than that of the drawing, or truncated batches, which are
+    drawn at the run's own.
+    """
+    for one in releases:
+        at = one.drawn
+        if at is not None and not at.of_agents and at.scheme is not Scheme.TRUNCATED:
+            stated = math.isclose(one.sampling_rate, at.rate, rel_tol=_AGREES)
+            return {rate: one.sampling_rate} if stated else {}
+    return {}
 
 
 def _is_shared(moves: Moves, first: JointSensitivity, noise: float) -> bool:
@@ -289,13 +312,13 @@ def _ours(first: JointSensitivity, noise: float, *, rates: bool) -> _Sizes:
     return {key: sorted(of, reverse=True) for key, of in found.items()}
 
 
-def _theirs(moves: Moves, *, rates: bool, agent: bool) -> _Sizes:
+def _theirs(moves: Moves, charged: Mapping[float, float], *, rates: bool, agent: bool) -> _Sizes:
     found: _Sizes = {}
     for count, told in moves.by_round:
         for one in told:
             if one.squared.low > 0.0:
                 coin = 1.0 if one.cohort is None else one.cohort
-                rate, cohort = (coin, 1.0) if agent else (one.rate, coin)
+                rate, cohort = (coin, 1.0) if agent else (charged.get(one.rate, one.rate), coin)
                 key = _key(rate, cohort, one.ball, rates=rates)
                 found.setdefault(key, []).append((one.squared.low, count))
     return {key: sorted(of, reverse=True) for key, of in found.items()}

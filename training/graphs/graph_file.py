@@ -68,9 +68,11 @@ def read_graph_file(path: str | Path) -> GraphFile:
             matrix = _read_npy(path)
         elif path.suffix in {".csv", ".txt"}:
             delimiter = "," if path.suffix == ".csv" else None
-            lines = read_bounded(path, _LARGEST_TEXT).decode("utf-8").splitlines()
-            _check_agents(max(len(lines), *(len(line.split(delimiter)) for line in lines[:1]), 0))
-            if not any(line.split("#")[0].strip() for line in lines):
+            text = read_bounded(path, _LARGEST_TEXT).decode("utf-8")
+            _check_agents(text.count("\n"))  # before it is made into lines, and one into cells
+            lines = text.split("\n")
+            _check_agents(len(lines[0].split(delimiter, MOST_AGENTS)))
+            if not any(line.partition("#")[0].strip() for line in lines):
                 raise InputError("it holds no numbers")
             matrix = np.loadtxt(lines, delimiter=delimiter, ndmin=2)
         else:

@@ -21,6 +21,8 @@ stay 1. An absent agent has weight 1 on itself.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -122,19 +124,18 @@ def read_active_file(path: str | Path, *, agents: int) -> NDArray[np.bool_]:
 
 
 def _of_csv(text: str, agents: int) -> NDArray[np.bool_]:
-    rows = [line.partition("#")[0].strip() for line in text.splitlines()]
-    rows = [row for row in rows if row]
-    _check_entries(len(rows), agents)
-    active = np.zeros((len(rows), agents), dtype=bool)
-    for number, row in enumerate(rows, start=1):
-        cells = [cell.strip() for cell in row.split(",")]
+    lines = (line[0].partition("#")[0].strip() for line in re.finditer(r"[^\n]+", text))
+    active = bytearray()  # lines are made one at a time, and as many as there may be
+    for number, row in enumerate(filter(None, lines), start=1):
+        _check_entries(number, agents)
+        cells = [cell.strip() for cell in row.split(",", agents)]
         if len(cells) != agents or not set(cells) <= {"0", "1"}:
             raise InputError(
                 f"round {number} reads {row!r:.60}; it must have {agents} numbers, 1 for an agent "
                 "that takes part and 0 for one that is absent"
             )
-        active[number - 1] = [cell == "1" for cell in cells]
-    return active
+        active += bytes(cell == "1" for cell in cells)
+    return np.frombuffer(active, dtype=bool).reshape(-1, agents)
 
 
 def _of_json(text: str, agents: int) -> NDArray[np.bool_]:
@@ -149,7 +150,7 @@ def _of_json(text: str, agents: int) -> NDArray[np.bool_]:
     for number, row in enumerate(rounds, start=1):
         wrong = [a for a in row if type(a) is not int or not 0 <= a < agents]
         if wrong or len(set(row)) < len(row):
-            shown = wrong[0] if wrong else next(a for a in row if row.count(a) > 1)
+            shown = wrong[0] if wrong else Counter(row).most_common(1)[0][0]
             raise InputError(
                 f"round {number} names agent {shown!r:.40}; it must name agents between 0 and "
                 f"{agents - 1}, each once"
@@ -161,8 +162,8 @@ def _of_json(text: str, agents: int) -> NDArray[np.bool_]:
 def _check_entries(rounds: int, agents: int) -> None:
     if rounds * agents > _MOST_ENTRIES:
         raise InputError(
-            f"a list of {rounds} rounds of {agents} agents has more than {_MOST_ENTRIES} entries; "
-            "lower rounds or agents"
+            f"a list of {rounds} rounds or more of {agents} agents has over {_MOST_ENTRIES} "
+            "entries; lower rounds or agents"
         )
 
 

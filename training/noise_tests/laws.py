@@ -10,24 +10,12 @@ exp(-h) tells which, by a logarithm: up to h = 15 a figure counts as 1, which fa
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-__all__ = [
-    "ATOM",
-    "RESOLUTION",
-    "at_least",
-    "at_most",
-    "beyond",
-    "binomial",
-    "counts",
-    "many",
-    "normal",
-    "quadratic",
-    "smaller",
-    "squares",
-    "two_sided",
-]
 
 RESOLUTION = 2.0**-20
 ATOM = 2.0**-20
@@ -202,3 +190,44 @@ def many(counts: ArrayLike, mean: ArrayLike) -> NDArray[np.float64]:
 
     counts = np.asarray(counts, dtype=np.float64)
     return np.asarray(np.where(counts > 0, gammainc(np.maximum(counts, 1.0), mean), 1.0))
+
+
+def least(p: NDArray[np.float64]) -> tuple[int, float]:
+    """Where the smallest is, and the smallest.
+
+    >>> least(np.array([0.5, 0.25]))
+    (1, 0.25)
+    """
+    at = int(np.argmin(p))
+    return at, float(p[at])
+
+
+def chernoff(
+    cumulants: Sequence[tuple[int, NDArray[Any], NDArray[Any]]],
+    total: float,
+    sign: float,
+) -> float:
+    """Logarithm of a bound on P(sum >= total), or <= with sign -1; at most 0.
+
+    Args:
+        cumulants: how many counts are alike, the logarithms of their weights, their deviations.
+        total: the sum that was seen.
+        sign: of s.
+    """
+    from scipy.optimize import minimize_scalar
+
+    # All sums in one pass: where each begins, and which values are of it.
+    sizes = np.array([len(w) for _, w, _ in cumulants])
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    counts = np.array([n for n, _, _ in cumulants])
+    weights, deviations = (np.concatenate([one[i] for one in cumulants]) for i in (1, 2))
+
+    def exponent(log_s: float) -> float:
+        s = sign * math.exp(log_s)
+        terms = weights + s * deviations
+        most = np.maximum.reduceat(terms, starts)
+        sums = np.add.reduceat(np.exp(terms - most.repeat(sizes)), starts)
+        return float(counts @ (most + np.log(sums))) - s * total
+
+    best = minimize_scalar(exponent, bounds=(-14.0, 0.0 if sign > 0 else 9.0), method="bounded")
+    return min(0.0, float(best.fun))

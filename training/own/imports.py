@@ -207,7 +207,7 @@ class _Recorded(SourceFileLoader):
 
 
 class _Finder:
-    """Finds modules of the working directory, and those inside its packages."""
+    """Finds modules of the working directory, however what imports them made Python look there."""
 
     first: tuple[str, ...] = ()  # folders that come before what is installed, while a name is found
 
@@ -216,14 +216,12 @@ class _Finder:
         cls, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> ModuleSpec | None:
         del target
-        if path is None:
-            found = PathFinder.find_spec(name, [*cls.first]) if cls.first else None
-        elif any(is_own_file(Path(folder)) for folder in path):
-            found = PathFinder.find_spec(name, path)
-        else:
-            return None
+        first = [] if path is not None else [*cls.first]
+        found = PathFinder.find_spec(name, first) if first else None
         if found is None or found.origin is None:  # a folder without __init__.py shadows nothing
-            return None
+            found = PathFinder.find_spec(name, path)
+            if found is None or found.origin is None or not is_own_file(Path(found.origin)):
+                return None
         return _recorded(found)
 
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....training.noise_tests import laws
+from ....training.noise_tests.laws import least, two_sided
 from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..canary_noise import Heard
 
@@ -70,7 +70,7 @@ def heard_check(heard: Sequence[Heard]) -> Check:
         "size, by round and row, along what canaries add, and whether rounds or rows go together"
     )
     if not found.tests:
-        return Check(name="heard", passed=True, words=f"{words}: there was none.")
+        return Check.exact("heard", f"{words}: there was none.", tests=0)
     power = _power(values, along, lagged, tests=found.tests)
     return found.check("heard", words, power=power)
 
@@ -171,14 +171,9 @@ def _note_sizes(found: Finding, rounds: Sequence[Array], what: str) -> None:
     }
     for where, every in sums.items():
         squares, degrees = np.array(every, dtype=float).T
-        p = laws.two_sided(squares, degrees)
-        worst = int(p.argmin())
-        found.note(
-            float(p[worst]),
-            tests=len(p),
-            what=f"{what} {where} has {squares[worst] / degrees[worst]:.3g} times the declared "
-            "variance",
-        )
+        at, p = least(two_sided(squares, degrees))
+        ratio = f"{squares[at] / degrees[at]:.3g} times the declared variance"
+        found.note(p, tests=len(squares), what=f"{what} {where} has {ratio}")
 
 
 def _note_along(found: Finding, along: Array, what: str) -> None:
@@ -186,7 +181,7 @@ def _note_along(found: Finding, along: Array, what: str) -> None:
         return
     squares = float((along**2).sum())
     found.note(
-        float(laws.two_sided(squares, len(along))),
+        float(two_sided(squares, len(along))),
         tests=1,
         what=f"{what} has {squares / len(along):.3g} times the declared variance",
     )
@@ -229,7 +224,7 @@ def _note_together(
     squares = sum(size for size, _ in of_rounds)
     rows = f"rounds {lag} apart" if lag else "rows of one round"
     found.note(
-        float(laws.two_sided(squares, degrees)),
+        float(two_sided(squares, degrees)),
         tests=1,
         what=f"{rows} of {what} go together: {squares / degrees:.3g} times what chance leaves",
     )

@@ -24,8 +24,6 @@ from ...watching.reference_sums import Oracle
 from ...watching.watched_round import WatchedRound
 from ...watching.watched_run import WatchedRun
 
-__all__ = ["Chosen", "choose_records"]
-
 _ENTRIES = 2**27  # of per-example gradients that are looked at, in all
 _MADE_OF = 8  # records of an agent that records are made of; fewer if the network is large
 _SCALE_OF = np.geomspace(0.01, 1e4, 24).tolist()  # of the inputs of each

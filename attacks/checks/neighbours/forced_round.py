@@ -20,8 +20,6 @@ from ....training.step.operations import Operations
 from ....training.step.values import Agents, Edges, UndeclaredOperation, Value
 from ...watching.on_host import placed
 
-__all__ = ["ForcedRound"]
-
 _Of = TypeVar("_Of", bound=Value)
 
 

@@ -15,8 +15,6 @@ from ...watching.recorded_columns import RecordedColumns, influence
 from ...watching.watched_round import WatchedRound
 from .replay import Differences
 
-__all__ = ["Judge", "Verdict"]
-
 _KINK = 0.1  # of the clip bound: what one record's gradient may jump by in float32
 
 

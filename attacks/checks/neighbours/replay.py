@@ -33,8 +33,6 @@ from ...watching.watched_round import WatchedRound
 from ...watching.watched_run import WatchedRun
 from .forced_round import ForcedRound
 
-__all__ = ["Change", "Differences", "Replay"]
-
 
 class Change(NamedTuple):
     """What is changed in one agent's data in one round.

@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from ....training.noise_tests import laws
+from ....training.noise_tests.laws import binomial, two_sided
 from ...watching.result import Finding
-
-__all__ = ["note_coordinates"]
 
 _WITHIN = (0.05, 0.5, 1.0, 1.5, 2.0, 3.0)
 _ROWS_AT_ONCE = 64
@@ -43,28 +41,23 @@ def note_coordinates(found: Finding, values: NDArray[np.float64], names: list[st
 
 def _note_rows(found: Finding, values: NDArray[np.float64], names: list[str]) -> None:
     width = values.shape[1]
+
+    def note(p: NDArray[np.float64], what: str) -> None:
+        found.worst(p, lambda at: f"{what} {names[at]}")
+
     for lag in _lags(width):
         first = np.flatnonzero(np.arange(width - lag) // lag % 2 == 0)
         a, b = values[:, first], values[:, first + lag]
         for sign in (1.0, -1.0):
             squares = np.square(a + sign * b).sum(axis=1) / 2.0
-            _note(found, names, laws.two_sided(squares, len(first)), f"coordinates {lag} apart in")
+            note(two_sided(squares, len(first)), f"coordinates {lag} apart in")
     for limit in _WITHIN:
         counts = (np.abs(values) < limit).sum(axis=1)
-        _note(
-            found,
-            names,
-            laws.binomial(counts, width, float(erf(limit / np.sqrt(2.0)))),
-            f"how many are within {limit:g} in",
-        )
+        chance = float(erf(limit / np.sqrt(2.0)))
+        note(binomial(counts, width, chance), f"how many are within {limit:g} in")
 
 
 def _lags(width: int) -> list[int]:
     """Powers of two, and a half, a third and a quarter of the row."""
     found = {2**k for k in range(width.bit_length()) if 2**k <= width // 2}
     return sorted(found | {width // part for part in (2, 3, 4)})
-
-
-def _note(found: Finding, names: list[str], p: NDArray[np.float64], what: str) -> None:
-    worst = int(np.argmin(p))
-    found.note(float(p[worst]), tests=len(p), what=f"{what} {names[worst]}")

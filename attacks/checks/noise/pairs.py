@@ -18,8 +18,6 @@ from ....training.noise_tests.laws import two_sided
 from ...watching.result import Finding
 from .rows import SAME, Rows, stacked
 
-__all__ = ["note_pairs_of_rounds", "note_pairs_over_rounds"]
-
 _ROWS_AT_ONCE = 512
 _MOST_ROWS = 10_000  # of all rounds, whose pairs are looked at
 _MOST_COORDINATES = 4096  # of a row, in a pair

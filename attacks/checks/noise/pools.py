@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from ...watching.recording import Part
 from .rows import Rows, is_correlated
 
-__all__ = ["Pool", "pooled"]
-
 _SHARE = 0.2  # of a coordinate's deviation: most that rounding may put on it
 
 

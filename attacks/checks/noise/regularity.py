@@ -23,8 +23,6 @@ from scipy.special import chdtr, ndtr
 from ...watching.result import Finding
 from .pools import Pool
 
-__all__ = ["note_regularity"]
-
 _FEW = 8  # sums of which no law is asked
 
 

@@ -20,8 +20,6 @@ from ....training.noise_tests.laws import quadratic
 from ...watching.result import Finding
 from .pools import Pool
 
-__all__ = ["note_repeats"]
-
 _MOST_VALUES = 4_000_000  # of a pool, of whose rows more are left out
 _ROWS_AT_ONCE = 256
 

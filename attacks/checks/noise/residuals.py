@@ -49,8 +49,6 @@ from .shape import note_shape
 from .subsets import note_means, note_pairs_of_coordinates, note_span, note_subsets
 from .values import note_values
 
-__all__ = ["residual_check"]
-
 _NAME = "residuals"
 
 
@@ -149,7 +147,7 @@ def _note_silent(found: Finding, of: Residual) -> int:
             f"{of.names[at[i]]} in round {of.round} is declared without noise but is off by "
             f"{left[i]:.2g}, where rounding accounts for {allowed[i]:.2g}"
         )
-    found.note(0.0 if what else 1.0, tests=len(at), what=what)
+    found.exact(not what, what, tests=len(at))
     return len(at)
 
 
@@ -158,11 +156,12 @@ def _test_rows(found: Finding, blocks: Sequence[Rows]) -> None:
     over: dict[tuple[str, str], tuple[float, int]] = {}
     for of in blocks:
         squares, D = np.square(of.values).sum(axis=1), of.values.shape[1]
-        p = two_sided(squares, D)
-        worst = int(np.argmin(p))
-        what = f"the noise of {of.names[worst]} in round {of.rounds[worst]}"
-        what += f" has {squares[worst] / D:.3g} times the declared variance (n = {D})"
-        found.note(float(p[worst]), tests=len(p), what=what)
+
+        def told(at: int, of: Rows = of, squares: np.ndarray = squares, D: int = D) -> str:
+            what = f"the noise of {of.names[at]} in round {of.rounds[at]}"
+            return f"{what} has {squares[at] / D:.3g} times the declared variance (n = {D})"
+
+        found.worst(two_sided(squares, D), told)
         for key, square in zip(zip(of.kinds, of.names, strict=True), squares, strict=True):
             total, degrees = over.get(key, (0.0, 0))
             over[key] = (total + float(square), degrees + D)

@@ -14,17 +14,6 @@ from ...watching.residual_values import Residual
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = [
-    "DROWNED",
-    "SAME",
-    "Rows",
-    "deviations",
-    "is_correlated",
-    "scaled",
-    "stacked",
-    "whitened",
-]
-
 SAME = 1e-10  # 1 - |rho| below which two rows share all of their noise
 DROWNED = 0.1  # share of a row's noise at which rounding hides it
 _MOST_WHITENED = 2000  # rows of one kind; a decomposition of more takes minutes

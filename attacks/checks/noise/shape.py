@@ -23,8 +23,6 @@ from scipy.special import erfc, log1p, ndtr, ndtri
 from ....training.noise_tests.laws import binomial
 from ...watching.result import Finding
 
-__all__ = ["note_shape"]
-
 _QUANTILES = np.arange(1, 64) / 64.0
 _BEYOND = np.arange(0.5, 6.01, 0.5)
 _FEW = 64  # values of which no shape is asked
@@ -46,21 +44,22 @@ def note_shape(found: Finding, values: NDArray[np.float64], what: str) -> None:
     limits = ndtri(_QUANTILES)
     below = np.searchsorted(limits, flat, side="right")
     counts = np.cumsum(np.bincount(below, minlength=len(limits) + 1))[:-1]
-    p = binomial(counts, N, ndtr(limits))
-    at = int(np.argmin(p))
-    words = (
-        f"{counts[at]:,} of {N:,} values of {what} are below {limits[at]:.3g} deviations, where "
+    found.worst(
+        binomial(counts, N, ndtr(limits)),
+        lambda at: (
+            f"{counts[at]:,} of {N:,} values of {what} are below {limits[at]:.3g} "
+            f"deviations, where {N * float(ndtr(limits[at])):,.4g} are expected"
+        ),
     )
-    words += f"{N * float(ndtr(limits[at])):,.4g} are expected"
-    found.note(float(p[at]), tests=len(p), what=words)
     chance = erfc(_BEYOND / math.sqrt(2.0))
     beyond = np.array([int((size > t).sum()) for t in _BEYOND])
-    p = binomial(beyond, N, chance)
-    at = int(np.argmin(p))
-    words = (
-        f"{beyond[at]:,} of {N:,} values of {what} are beyond {_BEYOND[at]:g} deviations, where "
+    found.worst(
+        binomial(beyond, N, chance),
+        lambda at: (
+            f"{beyond[at]:,} of {N:,} values of {what} are beyond {_BEYOND[at]:g} "
+            f"deviations, where {N * chance[at]:,.4g} are expected"
+        ),
     )
-    found.note(float(p[at]), tests=len(p), what=f"{words}{N * chance[at]:,.4g} are expected")
     largest = float(size.max())
     tail = float(erfc(largest / math.sqrt(2.0)))
     p_of = 2.0 * min(1.0, N * tail, math.exp(N * float(log1p(-min(tail, 1.0 - 1e-16)))))

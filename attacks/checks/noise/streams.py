@@ -39,8 +39,6 @@ from ...watching.result import Check, Finding
 from .shape import note_shape
 from .values import note_values
 
-__all__ = ["stream_check"]
-
 _NAME = "streams"
 _WIDTH = 64  # numbers of a source that are drawn
 _SECONDS = 2.0  # that the bare run may take
@@ -232,7 +230,7 @@ def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
                     f"row {row} of noise call {call} in round {one.number} is not what was asked "
                     f"for: it is {share:.3g} times as long as its sources at the declared deviation"
                 )
-    found.note(0.0 if what else 1.0, tests=max(worst, 1), what=what)
+    found.exact(not what, what, tests=max(worst, 1))
 
 
 def _note_equal(found: Finding, of: _Sources) -> None:
@@ -263,7 +261,7 @@ def _note_equal(found: Finding, of: _Sources) -> None:
             f"round {other[0]} is source {one[2]} of call {one[1]} in round {one[0]}, up to sign "
             "and scale"
         )
-    found.note(0.0 if what else 1.0, tests=len(values), what=what)
+    found.exact(not what, what, tests=len(values))
 
 
 def _note_spread(found: Finding, of: _Sources) -> None:
@@ -301,13 +299,13 @@ def _note_spread(found: Finding, of: _Sources) -> None:
 def _note_sums(
     found: Finding, sums: NDArray[Any], degrees: NDArray[np.int64], names: Sequence[str]
 ) -> None:
-    p = two_sided(sums, degrees)
-    at = int(np.argmin(p))
-    ratio = sums[at] / degrees[at]
-    what = (
-        f"the sources of {names[at]} have {ratio:.3g} times the variance of standard normal noise"
+    found.worst(
+        two_sided(sums, degrees),
+        lambda at: (
+            f"the sources of {names[at]} have {sums[at] / degrees[at]:.3g} times the "
+            f"variance of standard normal noise (n = {int(degrees[at]):,})"
+        ),
     )
-    found.note(float(p[at]), tests=len(p), what=f"{what} (n = {int(degrees[at]):,})")
 
 
 def _note_shapes(

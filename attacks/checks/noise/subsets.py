@@ -22,13 +22,12 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtr, chdtrc
 
 from ....training.noise_tests.laws import binomial, two_sided
 from ...watching.recording import Part
 from ...watching.result import Finding
 from .pools import Pool
-
-__all__ = ["note_means", "note_pairs_of_coordinates", "note_span", "note_subsets"]
 
 _STRIDES = 64
 _BEYOND = (0.1, 0.01, 0.001)
@@ -47,12 +46,13 @@ def note_subsets(found: Finding, pool: Pool) -> None:
     ) -> None:
         if not len(sums):
             return
-        p = two_sided(sums, n * counts)
-        at = int(np.argmin(p))
-        degrees = int(n * counts[at])
-        words = f"the noise on {what(at)} in every {pool.kind} has {sums[at] / degrees:.3g} times "
-        found.note(
-            float(p[at]), tests=len(p), what=f"{words}the declared variance (n = {degrees:,})"
+        found.worst(
+            two_sided(sums, n * counts),
+            lambda at: (
+                f"the noise on {what(at)} in every {pool.kind} has "
+                f"{sums[at] / int(n * counts[at]):.3g} times the declared variance "
+                f"(n = {int(n * counts[at]):,})"
+            ),
         )
 
     for part in pool.parts:
@@ -70,9 +70,8 @@ def note_subsets(found: Finding, pool: Pool) -> None:
         of = np.arange(D) % stride
         sums = np.bincount(of, s).astype(np.float64)
         note(sums, np.bincount(of), f"every {stride}th coordinate from {{}} on".format)
-    low, high = _tails(s, n)
     for share in _BEYOND:
-        for tail, more in ((low, "less"), (high, "more")):
+        for tail, more in ((chdtr(n, s), "less"), (chdtrc(n, s), "more")):
             count = int((tail < share).sum())
             what = f"{count} of {D} coordinates in every {pool.kind} have {more} noise than all but"
             found.note(
@@ -93,12 +92,6 @@ def _note_tensor(note: Callable[..., None], s: NDArray[np.float64], part: Part) 
         note(sums, counts, lambda at, where=where: f"{part.name}{where.format(at)}")
 
 
-def _tails(s: NDArray[np.float64], n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    from scipy.special import chdtr, chdtrc
-
-    return np.asarray(chdtr(n, s)), np.asarray(chdtrc(n, s))
-
-
 def _window(pool: Pool, first: NDArray[np.int64], length: int, at: int) -> str:
     return _named(pool, int(first[at]), int(first[at]) + length)
 
@@ -114,14 +107,14 @@ def _named(pool: Pool, first: int, stop: int) -> str:
 
 def note_means(found: Finding, pool: Pool) -> None:
     """Note the mean of every coordinate, and of each tensor."""
-    n, D = pool.values.shape
-    sums = pool.values.sum(axis=0)
-    p = two_sided(np.square(sums) / n, 1)
-    at = int(np.argmin(p))
-    what = (
-        f"the noise on {_named(pool, at, at + 1)} in every {pool.kind} has mean {sums[at] / n:.3g}"
+    n, sums = len(pool.values), pool.values.sum(axis=0)
+    found.worst(
+        two_sided(np.square(sums) / n, 1),
+        lambda at: (
+            f"the noise on {_named(pool, at, at + 1)} in every {pool.kind} has mean "
+            f"{sums[at] / n:.3g} deviations, not 0 (n = {n})"
+        ),
     )
-    found.note(float(p[at]), tests=D, what=f"{what} deviations, not 0 (n = {n})")
     for part in pool.parts:
         held = sums[part.start : part.stop]
         size = n * len(held)

@@ -26,8 +26,6 @@ from ....training.noise_tests.laws import many
 from ...watching.recording import Part
 from ...watching.result import Finding
 
-__all__ = ["note_values"]
-
 _BITS = {np.dtype(np.float32): 24, np.dtype(np.float64): 53}
 _LARGEST = 256  # numbers among which a bound would show
 _MOST_VALUES = 600_000  # of which rows are left out beyond
@@ -57,13 +55,13 @@ def note_values(
 
     def note(equal: NDArray[np.int64], of: NDArray[np.int64], words: list[str]) -> None:
         pairs = of * (of - 1.0) / 2.0
-        p = many(equal, pairs * chance)
-        at = int(np.argmin(p))
-        told = (
-            f"{int(equal[at]):,} pairs of the {int(of[at]):,} numbers of {words[at]} are of equal "
+        found.worst(
+            many(equal, pairs * chance),
+            lambda at: (
+                f"{int(equal[at]):,} pairs of the {int(of[at]):,} numbers of {words[at]} "
+                f"are of equal size, where at most {pairs[at] * chance:.3g} are expected"
+            ),
         )
-        told += f"size, where at most {pairs[at] * chance:.3g} are expected"
-        found.note(float(p[at]), tests=len(p), what=told)
 
     by_row = _equal_pairs(np.sort(size, axis=1))
     note(by_row, np.full(n, D), [f"the noise of {name}" for name in names])

@@ -33,12 +33,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev
 
 from ....training.models.parameters import unflatten
 from ...problem.observation import Observation, sent_gradient
 from ...problem.prior import Box
-from .first_linear import first_linear
+from ...problem.problem import Certified, Problem
+from .first_linear import derivatives_in, first_linear, joint_of
 from .information_sets import FEWEST, TOGETHER, sparse_mixtures
 
 TRIES = 20_000
@@ -56,26 +56,6 @@ _ENOUGH = 40  # portions without a new record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Corners:
-    """Records that are certified, one by one.
-
-    Attributes:
-        inputs: (F, *shape) in normalised units, within the box; equal records stand there as often.
-        labels: (F,) their classes.
-        records: number of records B of the batch.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    records: int
-
-    @property
-    def missing(self) -> int:
-        """Number of records of the batch that are not certified."""
-        return self.records - len(self.inputs)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Spaces:
     """The first layer's gradient G = U S Y^T, and Y in units of the box."""
 
@@ -88,29 +68,17 @@ class _Spaces:
     noise: Tensor  # (R,) error of the columns of U and Y
 
 
-def records_at_corners(
-    observation: Observation,
-    model: nn.Module,
-    *,
-    input_shape: Sequence[int],
-    box: Box,
-    generator: torch.Generator,
-    tries: int = TRIES,
-) -> Corners | None:
+def records_at_corners(problem: Problem, generator: torch.Generator) -> Certified | None:
     """The certified records of a batch whose numbers lie at the ends of their box.
 
     Args:
-        observation: one batch's gradient without noise, of which the first intercept is used;
-            records may be clipped, not their mean.
-        model: network with logits (B, C) whose first parametrised layer is linear with a bias on
-            the flattened input.
-        input_shape: shape of one record.
-        box: range of the inputs, per coordinate where they differ.
+        problem: without noise, of which the first intercept is used; records may be clipped, not
+            their mean.
         generator: source of the sets; decides nothing that is certified.
-        tries: information sets at most.
 
     Returns:
-        The certified records, none of them perhaps; None where nothing can be said.
+        The certified records, none of them perhaps, equal ones as often; None where nothing can be
+        said.
 
     Examples:
         >>> from overhear.attacks.problem.observation import observe
@@ -123,23 +91,26 @@ def records_at_corners(
         ...     noise_std=0.0, generator=g,
         ... )
         >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-        >>> found = records_at_corners(seen, model, input_shape=(40,), box=box, generator=g)
-        >>> found.missing, sorted(found.labels.tolist())
-        (0, [0, 0, 1, 1, 2, 2])
+        >>> posed = Problem(observation=seen, model=model, box=box, shape=(40,), classes=3)
+        >>> sorted(records_at_corners(posed, g).labels.tolist())
+        [0, 0, 1, 1, 2, 2]
     """
+    observation, model, box, shape = (
+        problem.observation, problem.model, problem.box, problem.shape
+    )  # fmt: skip
     if observation.is_noisy or not observation.is_plain:
         return None
-    seen = observation.only(0)
+    seen, tries = observation.only(0), TRIES
     seen = replace(seen, gradient=seen.gradient.double(), points=seen.points.double())
-    name = first_linear(model, seen.points[0, 0], input_shape)
+    name = first_linear(model, seen.points[0, 0], shape)
     if name is None:
         return None
-    joint = _joint(seen, model, name)
+    joint = joint_of(unflatten(model, seen.gradient[0]), name)
     rounding = _rounding(seen, joint)
-    spaces = _measure(joint, box, input_shape, name=name, most=seen.records, rounding=rounding)
+    spaces = _measure(joint, box, shape, name=name, most=seen.records, rounding=rounding)
     if spaces is None:
         return None
-    shape, size = tuple(input_shape), float(spaces.values[0])
+    size = float(spaces.values[0])
     kept: list[Tensor] = []
     labels: list[int] = []
     common = torch.ones(len(spaces.units), dtype=torch.float64)
@@ -157,16 +128,15 @@ def records_at_corners(
         if not new or left < 1:
             break
         # What is found is taken away: of fewer dimensions sparse vectors are found sooner.
-        rest = _measure(joint, box, input_shape, name=name, most=left, size=size, rounding=rounding)
+        rest = _measure(joint, box, shape, name=name, most=left, size=size, rounding=rounding)
         if rest is None or len(rest.values) != len(spaces.values) - len(new):
             break
         spaces = rest
     if len(kept) > seen.records:  # more than were sent: nothing is certain
         return None
-    return Corners(
+    return Certified(
         inputs=torch.stack(kept) if kept else box.span.new_zeros(0, *shape),
         labels=torch.tensor(labels, dtype=torch.int64),
-        records=seen.records,
     )
 
 
@@ -230,13 +200,6 @@ def _likely(spaces: _Spaces, columns: Tensor) -> Tensor:
     pixels = mixtures @ spaces.units.T  # (F, n)
     held = ((pixels - pixels.round().clamp(0, 1)).abs() <= _AT_END).sum(dim=1)
     return columns[held.argsort(descending=True)[:_EXAMINED]]
-
-
-def _joint(seen: Observation, model: nn.Module, name: str) -> Tensor:
-    """(m, n + 1) gradient of [W, b]."""
-    gradients = unflatten(model, seen.gradient[0])
-    prefix = f"{name}." if name else ""
-    return torch.cat([gradients[f"{prefix}weight"], gradients[f"{prefix}bias"][:, None]], dim=1)
 
 
 def _measure(
@@ -357,15 +320,7 @@ def _certified(
 
 def _derivatives(seen: Observation, model: nn.Module, name: str, inputs: Tensor) -> Tensor:
     """(C, m) what one record under each label adds to the gradient of the first layer's bias."""
-    values = unflatten(model, seen.points[0, 0])
-    bias = f"{name}.bias" if name else "bias"
-
-    def logits(b: Tensor) -> Tensor:
-        return functional_call(model, values | {bias: b}, (inputs[None],))[0]
-
-    slopes = jacrev(logits)(values[bias])  # (C, m)
-    p = logits(values[bias]).detach().softmax(dim=0)
-    rows = (p @ slopes - slopes) / seen.records
+    rows = derivatives_in(model, seen.points[0, 0], name, inputs[None]) / seen.records
     bound = seen.clip_norm
     if bound is None:
         return rows

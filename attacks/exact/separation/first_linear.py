@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, jacrev
 
 from ....training.models.parameters import unflatten
 
@@ -31,15 +31,47 @@ def _is_fed_raw(
     if layer.in_features != count:
         return False
     probe = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape).to(flat)
+    fed = fed_to(model, flat, probe, [layer])
+    return len(fed) == 1 and torch.equal(fed[0].reshape(-1), probe.reshape(-1))
+
+
+def fed_to(
+    model: nn.Module, flat: Tensor, probe: Tensor, layers: Sequence[nn.Module]
+) -> list[Tensor]:
+    """What layers are called with, call by call, where a network gets a probe."""
     fed: list[Tensor] = []
 
     def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         fed.append(inputs[0])
 
-    handle = layer.register_forward_pre_hook(note)
+    handles = [layer.register_forward_pre_hook(note) for layer in layers]
     try:
         with torch.no_grad():
             functional_call(model, unflatten(model, flat), (probe,))
     finally:
-        handle.remove()
-    return len(fed) == 1 and torch.equal(fed[0].reshape(-1), probe.reshape(-1))
+        for handle in handles:
+            handle.remove()
+    return fed
+
+
+def parameter_name(layer: str, name: str) -> str:
+    """Name of a layer's parameter within the network."""
+    return f"{layer}.{name}" if layer else name
+
+
+def joint_of(values: Mapping[str, Tensor], layer: str) -> Tensor:
+    """(..., O, I + 1) weight and bias of a linear layer side by side, or their gradients."""
+    weight, bias = (values[parameter_name(layer, name)] for name in ("weight", "bias"))
+    return torch.cat([weight, bias[..., None]], dim=-1)
+
+
+def derivatives_in(model: nn.Module, flat: Tensor, layer: str, inputs: Tensor) -> Tensor:
+    """(C, m) the derivative of one record's cross-entropy in a layer's output, under each label."""
+    values, bias = unflatten(model, flat), parameter_name(layer, "bias")
+
+    def logits(b: Tensor) -> Tensor:
+        return functional_call(model, values | {bias: b}, (inputs,))[0]
+
+    slopes = jacrev(logits)(values[bias])  # (C, m)
+    p = logits(values[bias]).detach().softmax(dim=0)
+    return p @ slopes - slopes  # p - e_y in place of the logits, for each y

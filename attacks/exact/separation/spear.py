@@ -34,21 +34,21 @@ Shape letters: m units, n inputs, B records, C classes, K intercepts, F images f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev
 
-from ....training.models.parameters import unflatten
 from ...problem.observation import Observation
 from ...problem.prior import Box
+from ...problem.problem import Problem
+from .first_linear import derivatives_in
 from .spear_images import Direction, Image, find_direction, find_images
 from .spear_patterns import activity_patterns
 from .spear_rest import last_patterns
 from .spear_sampling import resting_chances, sampled_directions
-from .spear_spaces import ReluLayers, ReluSpaces, find_relu_layers, measure_spaces, parameter_name
+from .spear_spaces import ReluLayers, ReluSpaces, find_relu_layers, measure_spaces
 
 SAMPLED = 60_000
 """Information sets by default: ten seconds to a minute on one core."""
@@ -94,27 +94,13 @@ class Separated:
         return self.missing == 0
 
 
-def separate(
-    observation: Observation,
-    model: nn.Module,
-    *,
-    input_shape: Sequence[int],
-    box: Box,
-    generator: torch.Generator,
-    tries: int = SAMPLED,
-    progress: Callable[[int, int], None] | None = None,
-) -> Separated | None:
+def separate(problem: Problem, generator: torch.Generator) -> Separated | None:
     """The certified images of a batch, from the gradients of its first two linear layers.
 
     Args:
-        observation: one batch's gradient without noise; records or their mean may be clipped.
-        model: network whose first parametrised layer is linear with a bias on the flattened input,
-            followed by a ReLU and a second linear layer.
-        input_shape: shape of one record.
-        box: range of the inputs; an image outside it is refused, one within is clamped into it.
+        problem: without noise, of a network whose first parametrised layer is linear with a bias,
+            followed by a ReLU and a second linear layer; records or their mean may be clipped.
         generator: source of the random combinations; decides nothing that is certified.
-        tries: information sets that are sampled at most, where algebra does not find all.
-        progress: called with (intercepts done, intercepts).
 
     Returns:
         The images that are certified, none of them perhaps; of several intercepts the one with
@@ -132,28 +118,27 @@ def separate(
         ...     model, flat, inputs=x, targets=y, clip_norm=0.5, noise_std=0.0, generator=g
         ... )
         >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-        >>> found = separate(seen, model, input_shape=(6,), box=box, generator=g)
+        >>> posed = Problem(observation=seen, model=model, box=box, shape=(6,), classes=4)
+        >>> found = separate(posed, g)
         >>> found.missing, sorted(found.labels.tolist())
         (0, [0, 2, 2])
     """
+    observation, model = problem.observation, problem.model
     # The clip of a mean is one factor of all records, like those of (1).
     if observation.is_noisy or not replace(observation, mean_of=None).is_plain:
         return None
     best: Separated | None = None
-    count = len(observation.gradient)
-    for k in range(count):
+    for k in range(len(observation.gradient)):
         seen = observation.only(k)
-        layers = find_relu_layers(model, seen.points[0, 0].double(), input_shape)
+        layers = find_relu_layers(model, seen.points[0, 0].double(), problem.shape)
         spaces = None if layers is None else measure_spaces(seen, model, layers)
         if layers is not None and spaces is not None:
             part = _certified(
-                seen, model, layers, spaces, shape=tuple(input_shape), box=box, tries=tries,
+                seen, model, layers, spaces, shape=problem.shape, box=problem.box,
                 generator=generator,
             )  # fmt: skip
             if best is None or part.missing < best.missing:
                 best = part
-        if progress is not None:
-            progress(k + 1, count)
         if best is not None and best.complete:
             break
     return best
@@ -167,7 +152,6 @@ def _certified(
     *,
     shape: tuple[int, ...],
     box: Box,
-    tries: int,
     generator: torch.Generator,
 ) -> Separated:
     """The images of one intercept whose every condition holds."""
@@ -188,7 +172,7 @@ def _certified(
             spaces,
             chances=resting_chances(spaces.weight, low, span),
             known=directions,
-            tries=min(tries, _AT_LEAST + (_SURELY << min(seen.records, 24))),
+            tries=min(SAMPLED, _AT_LEAST + (_SURELY << min(seen.records, 24))),
             generator=generator,
         )
         last = last_patterns(spaces, directions, low=low, span=span)
@@ -250,15 +234,7 @@ def _activation_residual(spaces: ReluSpaces, direction: Direction, image: Image)
 
 def _derivatives(seen: Observation, model: nn.Module, layers: ReluLayers, inputs: Tensor) -> Tensor:
     """(C, m) the loss's derivative in h, of norm 1, under each label."""
-    values = unflatten(model, seen.points[0, 0].double())
-    name = parameter_name(layers.first, "bias")  # whose derivative is that of h
-
-    def logits(bias: Tensor) -> Tensor:
-        return functional_call(model, values | {name: bias}, (inputs,))[0]
-
-    slopes = jacrev(logits)(values[name])  # (C, m)
-    p = logits(values[name]).detach().softmax(dim=0)
-    rows = p @ slopes - slopes  # p - e_y in place of the logits, for each y
+    rows = derivatives_in(model, seen.points[0, 0].double(), layers.first, inputs)
     return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(1e-300)
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ....training.models.parameters import unflatten
 from ...problem.observation import Observation
+from .first_linear import fed_to, parameter_name
 
 _GAP = 100.0  # of the singular values at rank B: less is no rank
 _FLOOR = 1e-5  # what is above it, relative to the largest value, is a record and not rounding
@@ -72,21 +72,10 @@ def find_relu_layers(
         return None
     if one.bias is None or one.in_features != count or two.in_features != one.out_features:
         return None
-    fed: list[Tensor] = []
-
-    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        fed.append(inputs[0])
-
     values = unflatten(model, flat)
     probe = torch.stack([torch.linspace(-1, 1, count), torch.linspace(1, -1, count) ** 3])
     probe = probe.to(flat).reshape(2, *input_shape)
-    handles = [layer.register_forward_pre_hook(note) for layer in (one, two)]
-    try:
-        with torch.no_grad():
-            functional_call(model, values, (probe,))
-    finally:
-        for handle in handles:
-            handle.remove()
+    fed = fed_to(model, flat, probe, [one, two])
     if len(fed) != 2 or not torch.equal(fed[0].reshape(2, -1), probe.reshape(2, -1)):
         return None
     weight, bias = values[parameter_name(first, "weight")], values[parameter_name(first, "bias")]
@@ -94,11 +83,6 @@ def find_relu_layers(
     if fed[1].shape != expected.shape or not torch.allclose(fed[1], expected, atol=1e-12):
         return None
     return ReluLayers(first=first, second=second)
-
-
-def parameter_name(layer: str, name: str) -> str:
-    """Name of a layer's parameter within the network."""
-    return f"{layer}.{name}" if layer else name
 
 
 def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> ReluSpaces | None:

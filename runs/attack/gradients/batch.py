@@ -1,24 +1,7 @@
-"""What is said about a batch whose gradients were intercepted: its size, its inputs, its defence.
+"""What is known about a batch whose gradients were intercepted: its size, inputs and defence.
 
-The metadata of the file, all of it text, may hold what the options of the command would say; an
-option wins over the metadata:
-
-================  ==============================================================================
-Name              Meaning
-================  ==============================================================================
-``input_shape``   of one record, channels first: ``3,32,32``
-``classes``       number of logits
-``records``       number B of records that the gradient is a mean over
-``clip_norm``     L2 bound on each record's gradient; with ``clip_batch`` on their mean
-``clip_batch``    ``true`` or ``false``
-``noise_std``     standard deviation of the noise on each coordinate of the mean, as it was sent
-``local_steps``   number K of gradient steps that every record took part in, 1 by default; the
-                  file then holds their mean, (before - after) / (K ``local_rate``)
-``local_rate``    their size, where there are several
-``labels``        of the records, where they are known
-``mean``, ``std`` per channel: the network is fed (pixel - mean) / std of pixels in [0, 1]
-``low``, ``high`` in place of these two: what black and white become
-================  ==============================================================================
+The metadata of the file, all of it text, may hold what the options of the command would say
+(`OPTIONS`); an option wins over the metadata.
 
 Shape letters: B records.
 """
@@ -26,19 +9,20 @@ Shape letters: B records.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....privacy.bounded import check_memory
-from ....privacy.errors import InputError
+from ....privacy.errors import InputError, InputTypeError
+from .options import OPTIONS
 
 _MOST_STEPS = 100
 _LEAST_COPIES = 4  # of what is searched for: itself, its gradient, and two moments
-_Number = TypeVar("_Number", int, float)
+_SCALES = (("mean", "std"), ("low", "high"))
 _Held = Mapping[str, Any]  # what is said by name, each of the type that its reader gives
 
 
@@ -148,7 +132,7 @@ def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, t
     """What the metadata of a file and the options of a command say together.
 
     Args:
-        metadata: text by name, as at the head of the module.
+        metadata: text by name, those of `OPTIONS`.
         options: values by the same names; None where an option is not given.
 
     Returns:
@@ -156,6 +140,7 @@ def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, t
 
     Raises:
         ValueError: A value cannot be read, is out of range, or is missing.
+        TypeError: There is no such option.
 
     Examples:
         >>> facts, unread = facts_of({"records": "2", "format": "pt"}, {"input_shape": (3, 8, 8)})
@@ -163,7 +148,9 @@ def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, t
         (2, (0.0,), (1.0,), ())
     """
     said = {name.lower().replace("-", "_"): text for name, text in metadata.items()}
-    held = {name: read(said[name], name) for name, read in _READERS.items() if name in said}
+    held = {name: of.read(said[name], name) for name, of in OPTIONS.items() if name in said}
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise InputTypeError(f"{unknown[0]!r} is no option; a batch has {', '.join(OPTIONS)}")
     given = {name: value for name, value in options.items() if value is not None}
     for pair, other in (_SCALES, _SCALES[::-1]):
         if any(name in given for name in pair):  # the options' form of the range wins whole
@@ -189,7 +176,7 @@ def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, t
         local_steps=held.get("local_steps", 1),
         local_rate=held.get("local_rate", 0.0),
     )
-    return facts, tuple(name for name in said if name not in _READERS and name != "format")
+    return facts, tuple(name for name in said if name not in OPTIONS and name != "format")
 
 
 def _range(held: _Held) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -207,69 +194,3 @@ def _range(held: _Held) -> tuple[tuple[float, ...], tuple[float, ...]]:
     mean, std = (v if len(v) == count else v * count for v in (mean, std))
     pairs = list(zip(mean, std, strict=True))
     return tuple(-m / s for m, s in pairs), tuple((1 - m) / s for m, s in pairs)
-
-
-def numbers(text: str | None, *, name: str) -> tuple[float, ...] | None:
-    """The numbers of a text.
-
-    Args:
-        text: separated by commas; None stays None.
-        name: of the option or metadata.
-
-    Raises:
-        ValueError: Something is no number.
-
-    Examples:
-        >>> numbers("0.5, -1", name="mean")
-        (0.5, -1.0)
-    """
-    return None if text is None else _parsed(text, float, name=name)
-
-
-def counts(text: str | None, *, name: str) -> tuple[int, ...] | None:
-    """The whole numbers of a text, as `numbers`.
-
-    Examples:
-        >>> counts("3,32,32", name="input_shape")
-        (3, 32, 32)
-    """
-    return None if text is None else _parsed(text, int, name=name)
-
-
-def _parsed(text: str, kind: Callable[[str], _Number], *, name: str) -> tuple[_Number, ...]:
-    try:
-        return tuple(kind(part.strip()) for part in text.split(","))
-    except ValueError as error:
-        what = "whole numbers" if kind is int else "numbers"
-        raise InputError(f"{name}={text!r} must be {what} separated by commas") from error
-
-
-def _one(text: str, kind: Callable[[str], _Number], *, name: str) -> _Number:
-    value, *rest = _parsed(text, kind, name=name)
-    if rest:
-        raise InputError(f"{name}={text!r} must be one number")
-    return value
-
-
-def _flag(text: str, *, name: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise InputError(f"{name}={text!r} must be true or false")
-    return text.lower() == "true"
-
-
-_SCALES = (("mean", "std"), ("low", "high"))
-_READERS: Mapping[str, Callable[[str, str], Any]] = {
-    "input_shape": lambda text, name: _parsed(text, int, name=name),
-    "classes": lambda text, name: _one(text, int, name=name),
-    "records": lambda text, name: _one(text, int, name=name),
-    "clip_norm": lambda text, name: _one(text, float, name=name),
-    "clip_batch": lambda text, name: _flag(text, name=name),
-    "local_steps": lambda text, name: _one(text, int, name=name),
-    "local_rate": lambda text, name: _one(text, float, name=name),
-    "noise_std": lambda text, name: _one(text, float, name=name),
-    "labels": lambda text, name: _parsed(text, int, name=name),
-    "mean": lambda text, name: _parsed(text, float, name=name),
-    "std": lambda text, name: _parsed(text, float, name=name),
-    "low": lambda text, name: _parsed(text, float, name=name),
-    "high": lambda text, name: _parsed(text, float, name=name),
-}

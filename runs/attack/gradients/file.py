@@ -6,7 +6,7 @@
                        parameters likewise, or without a number for all intercepts
     NAME               the same as gradient.NAME
 
-What its metadata may say is in `gradients_batch`.
+What its metadata may say is in `options`.
 
 Shape letters: K intercepts, D parameters.
 """
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ....privacy.errors import InputError, InputTypeError
-from ..prior.tensor_file import TensorFile
+from ....training.engine.tensor_file import TensorFile
 
 _KEY = re.compile(r"(?:(\d+)\.)?(gradient|parameter)\.(.+)", re.DOTALL)
 _NAMED = 4

@@ -1,6 +1,6 @@
 """Attack gradients that were intercepted anywhere, of a model that anybody wrote.
 
-The file is that of `gradients_file`, what is known of the batch that of `gradients_batch`. No run
+The file is that of `file`, what is known of the batch that of `batch`. No run
 is needed, and nothing is known of the truth unless a file of it is given to score against.
 
 Shape letters: K intercepts, B records, D parameters.
@@ -8,19 +8,19 @@ Shape letters: K intercepts, B records, D parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....attacks.inversion.inversion import Reconstruction, reconstruct
 from ....attacks.problem.observation import HOST, sent_gradients
-from ....attacks.problem.presets import PRESETS, Preset
-from ....attacks.problem.problem import home_of
+from ....attacks.problem.presets import Preset, preset_of
+from ....attacks.problem.problem import Progress, home_of
 from ....attacks.scoring.metrics import match
-from ....attacks.tokens.reconstruct import TokenReconstruction
+from ....attacks.tokens.certificate import TokenReconstruction
 from ....privacy.durable import PART, write_durably
 from ....privacy.errors import InputError
 from ...folder import folder as run_folder
@@ -37,8 +37,6 @@ from .table import read_columns
 from .tokens import check_token_facts, read_records, read_vocabulary, rebuild, told
 from .words import conclusion
 
-Progress = Callable[[int, int], None]
-
 ATTACK, RECONSTRUCTION = "attack.json", "reconstruction.safetensors"
 SEARCH = "search.safetensors"
 
@@ -48,21 +46,8 @@ def attack_gradients(
     *,
     model: str,
     out: Path,
-    input_shape: Sequence[int] | None = None,
-    classes: int | None = None,
-    records: int | None = None,
     preset: str = "matched",
     restarts: int | None = None,
-    noise_std: float | None = None,
-    clip_norm: float | None = None,
-    clip_batch: bool | None = None,
-    local_steps: int | None = None,
-    local_rate: float | None = None,
-    labels: Sequence[int] | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    low: Sequence[float] | None = None,
-    high: Sequence[float] | None = None,
     weights: Path | None = None,
     prior: Path | None = None,
     truth: Path | None = None,
@@ -73,32 +58,18 @@ def attack_gradients(
     device: str = "auto",
     progress: Progress | None = None,
     stop: Stop | None = None,
+    **batch: Any,
 ) -> GradientAttack:
     """Rebuild the batch whose gradients are in a file.
 
     Args:
-        gradients: safetensors file in the format of `gradients_file`.
+        gradients: safetensors file in the format of `file`.
         model: name of a ready network, or "module:function", called as
             ``function(input_shape, classes)`` and found in the current folder too.
         out: new folder for what is found; or one that holds nothing but the state of a search that
             was interrupted, which goes on if everything else is given as before.
-        input_shape: of one record, channels first; this and the next to `high` are those of
-            `gradients_batch`, and None leaves them to the file.
-        classes: number of logits; where nobody says it, the gradients do.
-        records: size of the batch, 1 by default.
         preset: a name in `PRESETS`.
         restarts: number of starts, None for the preset's.
-        noise_std: of the noise on each coordinate of the mean gradient as it was sent.
-        clip_norm: L2 bound on each record's gradient.
-        clip_batch: whether the bound is on the batch's mean instead.
-        local_steps: number of gradient steps, each with the whole batch, of which the file holds
-            the mean gradient.
-        local_rate: their size.
-        labels: of the records, where they are known.
-        mean: subtracted from pixels in [0, 1], one value or one per channel.
-        std: divides them then.
-        low: in place of mean and std, what a pixel of 0 is fed as.
-        high: the same of a pixel of 1.
         weights: safetensors state dict, where the file has no parameters.
         prior: public records: a picture, a folder, safetensors or npz; mid-grey where None. What
             the gradient does not speak for falls back to their mean, and under noise a single
@@ -114,6 +85,8 @@ def attack_gradients(
         device: where to search, as `find_device` reads it.
         progress: called with (step, total).
         stop: asked to stop, the search ends at once; its last state is kept.
+        batch: what is known of it, by the names of `OPTIONS`; the metadata of the file say the
+            rest. Where nobody says the number of classes, the gradients do.
 
     Returns:
         What is written to attack.json in `out`, beside reconstruction.safetensors (`inputs`,
@@ -128,32 +101,15 @@ def attack_gradients(
     """
     stop = stop or Stop()
     # What is known: of the attack, of the batch, and of the model at the gradients.
-    settings, where = _settings(preset, restarts), find_device(device)
+    settings, where = preset_of(preset, restarts), find_device(device)
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
     file = read_tensors(gradients)
     table = None if columns is None else read_columns(columns)
-    if table is not None and input_shape is None:
-        input_shape = (table.declaration.width,)
-    facts, unread = facts_of(
-        file.metadata,
-        {
-            "input_shape": input_shape,
-            "classes": classes,
-            "records": records,
-            "clip_norm": clip_norm,
-            "clip_batch": clip_batch,
-            "noise_std": noise_std,
-            "local_steps": local_steps,
-            "local_rate": local_rate,
-            "labels": labels,
-            "mean": mean,
-            "std": std,
-            "low": low,
-            "high": high,
-        },
-    )
+    if table is not None and batch.get("input_shape") is None:
+        batch["input_shape"] = (table.declaration.width,)
+    facts, unread = facts_of(file.metadata, batch)
     if table is not None:
         table.check(facts.input_shape)
     posed = pose(file, facts, model=model, weights=weights)
@@ -278,12 +234,6 @@ def _result(
         notes=list(notes),
         conclusion="",
     )
-
-
-def _settings(preset: str, restarts: int | None) -> Preset:
-    if preset not in PRESETS:
-        raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
-    return PRESETS[preset] if restarts is None else replace(PRESETS[preset], starts=restarts)
 
 
 def _whole(found: Tensor, truth: Path, facts: BatchFacts) -> Tensor:

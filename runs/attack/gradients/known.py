@@ -19,8 +19,6 @@ from ..prior.record_file import RecordForm, read_records
 from .batch import BatchFacts
 from .table import GradientTable
 
-__all__ = ["Known", "known_of", "pixels_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:

@@ -25,8 +25,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from ....attacks.problem.observation import Observation, sent_gradients
 from ....attacks.tokens.lookup import Table, probe_tokens, token_table
 from ....privacy.errors import InputError
+from ....training.engine.tensor_file import TensorFile
 from ....training.models.parameters import build_model, flatten
-from ..prior.tensor_file import TensorFile, read_tensors
+from ..prior.tensor_file import read_tensors
 from .batch import BatchFacts
 from .file import check_tensors, gradients_of
 

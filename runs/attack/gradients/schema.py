@@ -9,8 +9,6 @@ from pydantic import Field
 from ...described import Count, Described, Fraction, NotNegative, Score
 from ...evidence.schema import ColumnScore, Means
 
-__all__ = ["BlindTokens", "GradientAttack", "ScoredTokens", "TokensFound", "TruthScores"]
-
 
 class TruthScores(Described):
     """Scores against the true batch, each record matched with one that was found."""

@@ -8,17 +8,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ....attacks.scoring.columns import column_scores, decoded
+from ....attacks.scoring.columns import decoded
 from ....attacks.scoring.metrics import match
 from ....privacy.errors import InputError
 from ....privacy.formats.toml_text import read_toml
 from ....training.data.dataset import TableColumn
 from ....training.data.tables.columns import Declared, declared
 from ....training.data.tables.load import columns_of
-from ...evidence.schema import ColumnScore
-from ..rows import whole_rows
-
-__all__ = ["GradientTable", "read_columns"]
+from ..rows import score_columns, values_of, whole_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,29 +53,12 @@ class GradientTable:
             truth: (N, D), each beside its match; None where it is not known.
             guess: (D,) what is public.
         """
-        rows = found.tolist()
-        said: dict[str, object] = {
-            "values": [
-                [c.text(row[c.start : c.start + c.width]) for c in self.columns] for row in rows
-            ]
-        }
-        if truth is None:
-            return said
-        matched = found[list(match(truth, found).order)]
-        blind = column_scores(self.columns, truth, guess.expand_as(truth))
-        scores = column_scores(self.columns, truth, matched)
-        said["whole"] = whole_rows(self.columns, truth, decoded(matched, self.columns))
-        said["columns"] = [
-            ColumnScore(
-                name=one.name,
-                kind=column.kind,
-                accuracy=one.accuracy,
-                auc=one.auc,
-                mae=one.mae,
-                baseline=(of.mae if one.mae is not None else of.accuracy) or 0.0,
-            )
-            for one, of, column in zip(scores, blind, self.columns, strict=True)
-        ]
+        said: dict[str, object] = {"values": values_of(self.columns, found)}
+        if truth is not None:
+            matched = found[list(match(truth, found).order)]
+            said["whole"] = whole_rows(self.columns, truth, decoded(matched, self.columns))
+            blind = guess.expand_as(truth)
+            said["columns"] = score_columns(self.columns, truth, matched, blind)
         return said
 
 

@@ -11,13 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ....attacks.scoring.tokens import (
-    TokenScores,
-    guess_multiset,
-    guess_placed,
-    score_tokens,
-)
-from ....attacks.tokens.reconstruct import TokenReconstruction, check_tokens, reconstruct_tokens
+from ....attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
+from ....attacks.tokens.certificate import TokenReconstruction
+from ....attacks.tokens.reconstruct import check_tokens, reconstruct_tokens
 from ....privacy.bounded import read_bounded
 from ....privacy.errors import InputError
 from ....privacy.formats.json_text import parse_json
@@ -154,23 +150,11 @@ def _words(tokens: Sequence[int], words: Sequence[str]) -> list[str]:
 
 def _scored(found: TokenReconstruction, truth: Tensor, public: Tensor | None) -> ScoredTokens:
     """Scores of what was found; a token that is not known is the public guess."""
-    tokens, ordered = found.tokens, found.decided not in ("multisets", "batch")
+    ordered = found.decided not in ("multisets", "batch")
+    placed = known = score_tokens(truth, found.tokens, found=found.found, ordered=ordered)
     if public is not None and ordered:
-        tokens = torch.where(tokens >= 0, tokens, guess_placed(public))
-        placed = score_tokens(truth, tokens)
-        known = score_tokens(truth, found.tokens, found=found.found)
-        return _shares(known, placed=placed, ordered=True)
-    known = score_tokens(truth, tokens, found=found.found, ordered=ordered)
-    return _shares(known, placed=known, ordered=ordered)
-
-
-def _blind(truth: Tensor, public: Tensor) -> BlindTokens:
-    placed = score_tokens(truth, guess_placed(public).expand_as(truth))
-    known = score_tokens(truth, guess_multiset(public, len(truth)))
-    return BlindTokens(placed=placed.placed, multiset=known.multiset, whole=placed.whole)
-
-
-def _shares(known: TokenScores, *, placed: TokenScores, ordered: bool) -> ScoredTokens:
+        guessed = torch.where(found.tokens >= 0, found.tokens, guess_placed(public))
+        placed = score_tokens(truth, guessed)
     return ScoredTokens(
         placed=placed.placed if ordered else None,
         multiset=known.multiset,
@@ -178,3 +162,9 @@ def _shares(known: TokenScores, *, placed: TokenScores, ordered: bool) -> Scored
         present=known.present,
         false=known.false,
     )
+
+
+def _blind(truth: Tensor, public: Tensor) -> BlindTokens:
+    placed = score_tokens(truth, guess_placed(public).expand_as(truth))
+    known = score_tokens(truth, guess_multiset(public, len(truth)))
+    return BlindTokens(placed=placed.placed, multiset=known.multiset, whole=placed.whole)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ....attacks.exact.stages import count_proven
 from ...numbers import figure
 from .schema import GradientAttack, TokensFound, TruthScores
-
-__all__ = ["conclusion", "summary_lines"]
 
 _EXPLAINED = 0.01
 """Relative residual without noise below which a candidate explains the gradient."""
 
 _FAILED = 0.5
 """Relative residual without noise above which it explains next to nothing of it."""
-
-_ALGEBRA = {"exact", "patches"}
 
 _NOT_PROTECTED = "another attack may succeed"
 
@@ -39,6 +36,10 @@ def conclusion(found: GradientAttack) -> str:
             "No leak shown: nothing was found for which the gradient speaks beyond the public "
             f"guess; {_NOT_PROTECTED}."
         )
+    if proven := count_proven(found.stage):
+        some = "the record" if records == 1 else f"{proven} of {records} records"
+        rest = " The others were searched for." if proven < supported else ""
+        return f"A leak is shown: {some} can be had from the gradient by algebra.{rest}"
     some = "the record" if records == 1 else f"{supported} of {records} records"
     if found.residual_of_noise:
         return (
@@ -46,8 +47,6 @@ def conclusion(found: GradientAttack) -> str:
             "guess, by more than its noise explains. How close it is only the truth can tell."
         )
     left = found.relative_residual
-    if (_ALGEBRA & set(found.stage) and left < _EXPLAINED) or "rank one" in found.stage:
-        return f"A leak is shown: {some} can be had from the gradient by algebra."
     if left < _EXPLAINED:
         return (
             f"A leak is likely: what was found makes the gradient, up to {figure(left, 2)} of its "

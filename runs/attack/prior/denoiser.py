@@ -14,8 +14,6 @@ from ...own.sources import sources_of
 from ...own.tables import Call
 from ...own.trust import ask, check_of_attack, say_of
 
-__all__ = ["KEY", "Own", "own_denoiser"]
-
 KEY = "[attack] denoiser"
 
 

@@ -15,8 +15,6 @@ from ....attacks.posterior.candidates import MOST, Candidates
 from ....privacy.errors import InputError
 from .record_file import Records
 
-__all__ = ["candidates_of", "check_unplanted"]
-
 _HALF_A_LEVEL = 0.5 / 255  # the same picture, saved in another way
 _ROUNDING = 1e-6
 _PICTURE = 4  # dimensions of (N, channels, height, width)

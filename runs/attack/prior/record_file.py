@@ -32,8 +32,6 @@ from ....training.data.tables.header import header_of
 from ....training.data.tables.table import read_inputs, read_table
 from .tensor_file import read_tensors
 
-__all__ = ["RecordForm", "Records", "digest_of", "read_records"]
-
 _PICTURES, _TABLES = (".png", ".jpg", ".jpeg", ".bmp"), (".csv", ".parquet")
 _MOST_FILES = 20_000
 _LEVELS = 255

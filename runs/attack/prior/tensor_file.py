@@ -11,8 +11,6 @@ from ....privacy.errors import InputError
 from ....training.engine import tensor_file
 from ....training.engine.tensor_file import TensorFile
 
-__all__ = ["TensorFile", "read_tensors"]
-
 
 def read_tensors(path: Path) -> TensorFile:
     """Read a safetensors file.

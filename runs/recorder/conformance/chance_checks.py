@@ -67,39 +67,36 @@ def check_sums(of: LeftOver) -> Check:
     words = (
         f"{len(bounded)} releases, {cut} of whose {gradients} gradients are longer than the clip "
         f"norm, were tested for parts along their sums and along what clipping took off "
-        f"({found.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e})"
+        f"({found.counted})"
     )
-    if not found.passed:
-        words += f"; it fails with p = {found.p:.1g}: {found.what}."
-        return Check(name=name, passed=False, p=found.p, tests=found.tests, words=words)
-    exact = [row for row in bounded if row.is_drawn]
-    seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
-    if not cut:
-        return Check.not_run(
-            name,
-            f"none of {gradients} gradients is longer than the clip norm, so nothing tells whether "
-            "longer ones would be clipped",
+    outcome = found.outcome
+    if found.passed:
+        exact = [row for row in bounded if row.is_drawn]
+        seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
+        why = ""
+        if not cut:
+            why = (
+                f"none of {gradients} gradients is longer than the clip norm, so nothing tells "
+                "whether longer ones would be clipped"
+            )
+        elif not seen and beyond < _NEEDED:
+            why = (
+                f"if nothing were clipped it would show by {beyond:.1f} deviations of the noise, "
+                f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
+            )
+        elif len(exact) < len(bounded) and along < _NEEDED:
+            why = (
+                f"a sum of twice the weight would show by {along:.1f} deviations of the noise, "
+                f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
+            )
+        if why:
+            return Check.not_run(name, why)
+        outcome = (
+            f"none fails, and a sum of twice the weight would show by {along:.1f} deviations, "
+            f"one without clipping by {beyond:.1f}"
         )
-    if not seen and beyond < _NEEDED:
-        return Check.not_run(
-            name,
-            f"if nothing were clipped it would show by {beyond:.1f} deviations of the noise, and "
-            f"{_NEEDED} are needed; keep more rounds, or let the recorder draw the noise",
-        )
-    if len(exact) < len(bounded) and along < _NEEDED:
-        return Check.not_run(
-            name,
-            f"a sum of twice the weight would show by {along:.1f} deviations of the noise, and "
-            f"{_NEEDED} are needed; keep more rounds, or let the recorder draw the noise",
-        )
-    return Check(
-        name=name,
-        passed=True,
-        p=found.p,
-        tests=found.tests,
-        words=f"{words}; none fails, and a sum of twice the weight would show by {along:.1f} "
-        f"deviations, one without clipping by {beyond:.1f}.",
-    )
+    words += f"; {outcome}."
+    return Check(name=name, passed=found.passed, p=found.p, tests=found.tests, words=words)
 
 
 def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], what: str) -> float:

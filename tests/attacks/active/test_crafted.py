@@ -6,12 +6,14 @@ from torch import Tensor, nn
 
 from overhear.attacks.active.crafted import craft, least_rounds, why_not_crafted
 from overhear.attacks.exact.first_layer import residual
-from overhear.attacks.exact.imprinted import Isolated, isolate
+from overhear.attacks.exact.imprinted import isolate
 from overhear.attacks.problem.imprint import Imprint
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.prior import build_box
+from overhear.attacks.problem.problem import Certified
 from overhear.attacks.scoring.metrics import match
 from overhear.training.models.networks import NETWORKS
+from tests.attacks.exact.observed import posed
 
 SHAPE, CLASSES = (1, 8, 8), 4
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
@@ -41,9 +43,9 @@ def seen_by(
     return seen.to(dtype=torch.float64), sent, x, y
 
 
-def isolated(seen: Observation, model: nn.Module, sent: list[Imprint]) -> Isolated | None:
+def isolated(seen: Observation, model: nn.Module, sent: list[Imprint]) -> Certified | None:
     box = build_box(BOUNDS, SHAPE, dtype=torch.float64)
-    return isolate(seen, model.double(), sent, box=box, classes=CLASSES)
+    return isolate(posed(seen, model.double(), SHAPE, box, classes=CLASSES, imprints=tuple(sent)))
 
 
 @CLIPS
@@ -147,13 +149,15 @@ def test_one_record_comes_back_piece_by_piece_behind_pooling(name, shape, rounds
     assert least_rounds(model, shape) == rounds
     seen, sent, x, y = pieces(model, shape, clip_norm=clip_norm)
     box = build_box(BOUNDS, shape, dtype=torch.float64)
-    found = isolate(seen, model.double(), sent, box=box, classes=CLASSES)
+    found = isolate(posed(seen, model.double(), shape, box, classes=CLASSES, imprints=tuple(sent)))
     assert found is not None
     assert match(x, found.inputs.float()).psnr[0] > 70
     assert found.labels.tolist() == y.tolist()
     if rounds > 1:  # a round of which nothing was seen
         first = seen.only(*range(rounds - 1))
-        assert isolate(first, model, sent, box=box, classes=CLASSES) is None
+        assert (
+            isolate(posed(first, model, shape, box, classes=CLASSES, imprints=tuple(sent))) is None
+        )
 
 
 def test_pieces_take_rounds_and_are_of_one_record():

@@ -17,7 +17,7 @@ from overhear.training.algorithms.dp_fedavg import Cohorts, LocalData, Settings
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
-from overhear.training.noise_tests import laws
+from overhear.training.noise_tests.laws import binomial, chernoff
 from tests.attacks.checks.watched import a_run, a_setting, sound_run, with_bug
 from tests.attacks.planted.catalogue import PATCHES
 from tests.training.contract import bound_to
@@ -149,17 +149,17 @@ def test_the_bound_on_a_dispersion_is_one(trials, rate):
     for at in ordered[:: max(1, len(ordered) // 50)]:
         upper = sum(p for key, p in sums.items() if key >= at)
         lower = sum(p for key, p in sums.items() if key <= at)
-        assert module._chernoff([(6, weights, deviations)], at, 1.0) >= math.log(upper) - 1e-4
-        assert module._chernoff([(6, weights, deviations)], at, -1.0) >= math.log(lower) - 1e-4
+        assert chernoff([(6, weights, deviations)], at, 1.0) >= math.log(upper) - 1e-4
+        assert chernoff([(6, weights, deviations)], at, -1.0) >= math.log(lower) - 1e-4
 
 
 def test_binomial_tails_count_what_was_seen():
-    assert laws.binomial(0, 10, 0.5) == pytest.approx(2 / 1024)
-    assert laws.binomial(10, 10, 0.5) == pytest.approx(2 / 1024)
-    assert laws.binomial(5, 10, 0.5) == 1.0
-    assert laws.binomial(3, 10, 0.1) == pytest.approx(2 * binom.sf(2, 10, 0.1))
-    assert (laws.binomial(4, 4, 1.0), laws.binomial(3, 4, 1.0)) == (1.0, 0.0)
-    assert (laws.binomial(0, 4, 0.0), laws.binomial(1, 4, 0.0)) == (1.0, 0.0)
+    assert binomial(0, 10, 0.5) == pytest.approx(2 / 1024)
+    assert binomial(10, 10, 0.5) == pytest.approx(2 / 1024)
+    assert binomial(5, 10, 0.5) == 1.0
+    assert binomial(3, 10, 0.1) == pytest.approx(2 * binom.sf(2, 10, 0.1))
+    assert (binomial(4, 4, 1.0), binomial(3, 4, 1.0)) == (1.0, 0.0)
+    assert (binomial(0, 4, 0.0), binomial(1, 4, 0.0)) == (1.0, 0.0)
 
 
 COHORTS = {"settings": Settings(cohort_rate=0.3, local_data=LocalData.EACH, local_steps=2)}

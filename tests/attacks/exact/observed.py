@@ -5,8 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from overhear.attacks.problem.imprint import Imprint
 from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.prior import Box
+from overhear.attacks.problem.problem import Problem
 from overhear.training.models.parameters import flatten
+
+
+def posed(
+    seen: Observation,
+    model: nn.Module,
+    shape: tuple[int, ...],
+    box: Box,
+    *,
+    classes: int = 10,
+    prior: Tensor | None = None,
+    imprints: tuple[Imprint, ...] = (),
+) -> Problem:
+    """What a stage is given."""
+    return Problem(
+        observation=seen, model=model, box=box, shape=shape, classes=classes, imprints=imprints,
+        prior_image=None if prior is None else box.pixels(prior),
+    )  # fmt: skip
 
 
 def see(

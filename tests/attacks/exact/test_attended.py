@@ -10,6 +10,7 @@ from overhear.attacks.exact.attended import attended_patches
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.observation import Observation
 from overhear.attacks.problem.presets import PRESETS
+from tests.attacks.exact.observed import posed
 from tests.attacks.exact.test_patches import BOUNDS, BOX, _posed
 
 SHAPE = (3, 8, 8)
@@ -17,7 +18,7 @@ SMALL = {"fixed": True, "patch": 2, "side": 8, "width": 40}  # 16 patches of 12 
 
 
 def found_in(seen: Observation, model: nn.Module) -> Tensor | None:
-    return attended_patches(seen, model, input_shape=SHAPE, box=BOX)
+    return attended_patches(posed(seen, model, SHAPE, BOX))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_without_positions_any_patch_could_stand_anywhere_and_the_picture_is_ref
 def test_too_few_features_and_pixels_that_no_patch_holds_are_refused(changed):
     model, _, seen = _posed(**{**SMALL, **changed})
     side = changed.get("side", 8)
-    assert attended_patches(seen, model, input_shape=(3, side, side), box=BOX) is None
+    assert attended_patches(posed(seen, model, (3, side, side), BOX)) is None
 
 
 def test_the_gradient_of_an_attention_that_is_fed_twice_spans_more_than_its_patches():

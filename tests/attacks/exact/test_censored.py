@@ -17,7 +17,7 @@ from overhear.attacks.problem.observation import Observation
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import Box
 from overhear.training.models.parameters import build_model, unflatten
-from tests.attacks.exact.observed import see
+from tests.attacks.exact.observed import posed, see
 
 BOX = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 SHAPE = (1, 8, 8)
@@ -49,7 +49,7 @@ def _see(
 
 
 def _solve(seen: Observation, model: nn.Module) -> Censored | None:
-    return censored_record(seen, model, input_shape=SHAPE, box=BOX)
+    return censored_record(posed(seen, model, SHAPE, BOX))
 
 
 def _decibels(found: Censored | None, image: Tensor) -> float:
@@ -67,7 +67,7 @@ def test_saturated_units_give_a_record_away_that_peeling_does_not_find(
 ) -> None:
     model = _saturated()
     seen = _see(model, _digit(), clip_norm=clip_norm)
-    assert peel(seen, model, input_shape=SHAPE, box=BOX) is None
+    assert peel(posed(seen, model, SHAPE, BOX)) is None
     found = _solve(seen, model)
     assert _decibels(found, _digit()) > 80
     assert found is not None

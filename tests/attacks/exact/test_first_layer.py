@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from overhear.attacks.exact.first_layer import first_linear_input, residual
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.prior import Box
+from tests.attacks.exact.observed import posed
 
 BOX = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
 SHAPE = (1, 8, 8)
@@ -37,7 +38,7 @@ def test_a_first_linear_layer_gives_the_input_away_whatever_the_clip(
 ) -> None:
     model, truth = _mlp(), _picture()
     seen = _observe(model, truth, clip_norm=clip_norm)
-    found = first_linear_input(seen, model, input_shape=SHAPE, box=BOX)
+    found = first_linear_input(posed(seen, model, SHAPE, BOX))
     assert found is not None
     torch.testing.assert_close(found, truth, atol=1e-4, rtol=0)
     assert residual(seen, model, inputs=found, targets=torch.tensor([0])) < 1e-4
@@ -47,7 +48,7 @@ def test_a_point_with_further_blocks_gives_the_input_away_too() -> None:
     model, truth = _mlp(), _picture()
     seen = _observe(model, truth)
     wider = replace(seen, points=torch.cat([seen.points, torch.ones(1, 1, 10)], dim=2))
-    found = first_linear_input(wider, model, input_shape=SHAPE, box=BOX)
+    found = first_linear_input(posed(wider, model, SHAPE, BOX))
     assert found is not None
     torch.testing.assert_close(found, truth, atol=1e-4, rtol=0)
 
@@ -64,7 +65,7 @@ def test_under_noise_the_singular_vector_beats_the_ratio_of_a_row() -> None:
     weight, bias = seen.gradient[0, :2048].view(32, 64), seen.gradient[0, 2048:2080]
     row = int(bias.abs().argmax())  # the best row there is
     ratio = (weight[row] / bias[row]).clamp(0, 1).view(1, *SHAPE)
-    found = first_linear_input(seen, model, input_shape=SHAPE, box=BOX)
+    found = first_linear_input(posed(seen, model, SHAPE, BOX))
     assert found is not None
     assert (found - truth).square().mean() < 0.5 * (ratio - truth).square().mean()
 
@@ -74,7 +75,7 @@ def test_an_estimate_under_noise_is_better_than_the_prior_on_average() -> None:
     for seed in range(20):
         model, truth = _mlp(seed=seed), _picture(seed)
         seen = _observe(model, truth, noise_std=0.03)
-        found = first_linear_input(seen, model, input_shape=SHAPE, box=BOX, prior_image=prior)
+        found = first_linear_input(posed(seen, model, SHAPE, BOX, prior=prior))
         assert found is not None
         errors.append(float((found - truth).square().mean() - (prior - truth).square().mean()))
     # n = 20 pictures with fixed seeds: deterministic, no false alarms.
@@ -84,7 +85,7 @@ def test_an_estimate_under_noise_is_better_than_the_prior_on_average() -> None:
 def test_a_gradient_inside_the_noise_gives_nothing() -> None:
     model = _mlp()
     seen = _observe(model, _picture(), noise_std=1.0)
-    assert first_linear_input(seen, model, input_shape=SHAPE, box=BOX) is None
+    assert first_linear_input(posed(seen, model, SHAPE, BOX)) is None
 
 
 @pytest.mark.parametrize(
@@ -99,13 +100,13 @@ def test_a_gradient_inside_the_noise_gives_nothing() -> None:
 )
 def test_other_first_layers_are_left_to_optimisation(model: nn.Module) -> None:
     seen = _observe(model, _picture())
-    assert first_linear_input(seen, model, input_shape=SHAPE, box=BOX) is None
+    assert first_linear_input(posed(seen, model, SHAPE, BOX)) is None
 
 
 def test_a_batch_of_two_is_left_to_optimisation() -> None:
     model = _mlp()
     seen = _observe(model, _picture(count=2))
-    assert first_linear_input(seen, model, input_shape=SHAPE, box=BOX) is None
+    assert first_linear_input(posed(seen, model, SHAPE, BOX)) is None
 
 
 def test_a_picture_under_noise_is_smoothed_where_its_noise_is_known() -> None:
@@ -114,8 +115,8 @@ def test_a_picture_under_noise_is_smoothed_where_its_noise_is_known() -> None:
     truth = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     truth = truth.repeat_interleave(4, 2).repeat_interleave(4, 3)
     seen = _observe(model, truth, noise_std=0.003)
-    found = first_linear_input(seen, model, input_shape=(3, 16, 16), box=BOX)
-    flat = first_linear_input(seen, model, input_shape=(3 * 256,), box=BOX)
+    found = first_linear_input(posed(seen, model, (3, 16, 16), BOX))
+    flat = first_linear_input(posed(seen, model, (3 * 256,), BOX))
     assert found is not None
     assert flat is not None
     left = (found - truth).square().mean()

@@ -12,6 +12,7 @@ from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.observation import Observation
 from overhear.attacks.problem.prior import Box
 from overhear.training.models.parameters import flatten
+from tests.attacks.exact.observed import posed
 
 BOX = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
@@ -81,7 +82,7 @@ def _posed(dtype=torch.float64, **settings) -> tuple[Vision, Tensor, Observation
 
 
 def _found(seen: Observation, model: nn.Module, side: int = 16) -> Tensor | None:
-    return embedded_patches(seen, model, input_shape=(3, side, side), box=BOX)
+    return embedded_patches(posed(seen, model, (3, side, side), BOX))
 
 
 @pytest.mark.parametrize(

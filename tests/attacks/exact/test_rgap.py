@@ -13,7 +13,7 @@ from overhear.attacks.exact.rgap_layers import Affine, read_chain, solve_normal
 from overhear.attacks.problem.observation import Observation
 from overhear.attacks.problem.prior import Box
 from overhear.training.models.parameters import build_model
-from tests.attacks.exact.observed import see
+from tests.attacks.exact.observed import posed, see
 
 BOX = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 
@@ -53,7 +53,7 @@ def _decibels(found: Peeled | None, image: Tensor) -> float:
 
 
 def _peel(seen: Observation, model: nn.Module, image: Tensor) -> Peeled | None:
-    return peel(seen, model, input_shape=tuple(image.shape), box=BOX)
+    return peel(posed(seen, model, tuple(image.shape), BOX))
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_normalised_inputs_come_back_in_their_units() -> None:
     low, span = torch.tensor([-2.0, -1.5, -1.0]).reshape(3, 1, 1).double(), torch.tensor(4.0)
     box = Box(low=low, span=span.double())
     model, image = _relu_network(16), box.inputs(_photo(16))
-    found = peel(_see(model, image), model, input_shape=(3, 16, 16), box=box)
+    found = peel(posed(_see(model, image), model, (3, 16, 16), box))
     assert _decibels(found, image) > 200
 
 

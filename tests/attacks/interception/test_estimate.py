@@ -214,7 +214,7 @@ def test_holders_of_the_final_models_see_the_end_states_alone():
 
 def test_a_state_from_before_the_replay_is_unknown_and_soon_determined():
     first = trial("dpdl", round=2, noise_std=0.02)
-    state = replay(first, planted()).rounds[2].state
+    state = replay(first, planted()).rounds[2].before
     later = replace(first, snapshot=state, snapshot_round=1)
     seen = estimate(replay(later, planted())).observation
     assert seen is not None

@@ -13,6 +13,8 @@ from overhear.attacks.posterior.candidates import Candidates
 from overhear.attacks.problem.objective import whitened_residual
 from overhear.attacks.problem.observation import observe, sent_gradients
 from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.problem.prior import build_box
+from overhear.attacks.problem.problem import Problem
 from overhear.training.models.parameters import flatten
 
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
@@ -145,10 +147,12 @@ def test_a_search_is_hopeless_where_16_records_have_no_power():
             for x, y in zip(public.inputs[:12], public.labels[:12], strict=True)
         ]  # fmt: skip
         assert (max(powers) <= 0.015) == hopeless
-        assert hopeless == is_hopeless(
-            seen, model, candidates=public, prior_image=prior, classes=3,
-            generator=torch.Generator(),
+        box = build_box((torch.tensor(0.0), torch.tensor(1.0)), prior.shape, dtype=prior.dtype)
+        posed = Problem(
+            observation=seen, model=model, box=box, shape=tuple(prior.shape), classes=3,
+            prior_image=prior,
         )  # fmt: skip
+        assert hopeless == is_hopeless(posed, public, torch.Generator())
 
 
 def test_the_search_is_kept_where_noise_is_small():

@@ -1,9 +1,6 @@
 """The benchmarks of faults and of sound runs: what they take, count and exit with."""
 
-import importlib.util
 import itertools
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,31 +10,19 @@ from overhear.training.algorithms import ALGORITHMS
 from tests.attacks.planted.audits import Caught
 from tests.attacks.planted.catalogue import CATALOGUE, GROUPS, of_origin
 from tests.attacks.planted.planted import Origin
+from tests.benchmark_scripts import NEEDED, benchmark
 
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
-pytestmark = pytest.mark.skipif(
-    not (BENCHMARKS / "audit_bugs.py").is_file(), reason="benchmarks/ is not beside the tests"
-)
-
-
-def _module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where its dataclasses look their annotations up
-    spec.loader.exec_module(module)
-    return module
+pytestmark = NEEDED
 
 
 @pytest.fixture(scope="module")
 def bugs() -> ModuleType:
-    return _module("audit_bugs")
+    return benchmark("audit_bugs")
 
 
 @pytest.fixture(scope="module")
 def sound() -> ModuleType:
-    return _module("audit_sound")
+    return benchmark("audit_sound")
 
 
 def _found(fault, *, overrides, is_caught=True):

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from overhear.attacks.tokens import noisy
-from overhear.attacks.tokens.reconstruct import TokenReconstruction, reconstruct_tokens
+from overhear.attacks.tokens.certificate import TokenReconstruction
+from overhear.attacks.tokens.reconstruct import reconstruct_tokens
 from tests.attacks.tokens.texts import CLASSES, Bag, Encoder, drawn, sent
 
 

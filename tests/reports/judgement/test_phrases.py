@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.judgement import phrases
 from overhear.reports.judgement.facts import Facts, facts_of_report
 from overhear.reports.judgement.findings import Action, Finding, Kind, Remedy
-from overhear.reports.judgement.phrases import ACTIONS, HEADLINES, KINDS, NOTES, Note
-from overhear.reports.judgement.sentence import Figure, Quote, fill, text_of
+from overhear.reports.judgement.sentence import (
+    ACTIONS,
+    HEADLINES,
+    KINDS,
+    NOTES,
+    PARTS,
+    Figure,
+    Note,
+    Quote,
+    fill,
+    text_of,
+)
 from overhear.reports.judgement.wording import (
     action_sentence,
     headline,
@@ -220,5 +229,5 @@ def test_a_remedy_of_a_figure_below_zero_is_refused() -> None:
 
 
 def test_no_phrase_is_written_twice() -> None:
-    every = [*TEMPLATES, *HEADLINES.values(), phrases.CLOSEST, phrases.MOST]
+    every = [*TEMPLATES, *HEADLINES.values(), PARTS["closest"], PARTS["most"]]
     assert len(every) == len(set(every))

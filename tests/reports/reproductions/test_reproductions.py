@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy.errors import InputError
+from overhear.privacy.published.whisper import whisper_information
 from overhear.reports.reproduced.prices import runs_of
 from overhear.reports.reproduced.scales import sweep_of
 from overhear.reports.reproductions.closed_forms import energies_of, noise_energies
@@ -79,6 +80,22 @@ def test_the_quoted_accuracies_of_dyn_d2p_are_figures_of_its_lines():
     assert len(held) == 8
     assert held[("algorithm.clip_decay", "Const"), ("privacy.epsilon", "0.3")] == 45.4
     assert all(any(dict(place).items() <= row.items() for row in rows) for place in held)
+
+
+def test_the_noise_of_whisper_is_that_of_its_theorem():
+    seen = set()
+    for name in ("whisper-quadratic", "whisper-a9a-p", "whisper-a9a-epsilon"):
+        for scale in ENTRIES[name].scales.values():
+            noises = {
+                row["label"]: row["privacy.noise_multiplier"]
+                for row in scale.grid.get("privacy.noise_multiplier", ())
+            } or {"epsilon 10": scale.base["privacy"]["noise_multiplier"]}
+            for label, noise in noises.items():
+                epsilon, rounds = float(label.split()[1]), scale.base["training"]["rounds"]
+                allowed = whisper_information(epsilon=epsilon, delta=1e-5, rounds=rounds)
+                assert noise == round(allowed**-0.5, 6)
+                seen.add((epsilon, rounds))
+    assert len(seen) == 14  # 3 of 5 rounds, 3 of 200, 8 of 5000
 
 
 def test_a_name_that_is_near_is_told():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from overhear.attacks.interception.names import Scenario
 from overhear.attacks.interception.replay import Trial
-from overhear.attacks.interception.scenarios import Scenario
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.scoring.conclusion import conclusion
 from overhear.attacks.scoring.evaluation import Row, attack_images

@@ -12,8 +12,9 @@ from overhear.privacy.errors import InputError
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
 from overhear.runs.attack.attack import attack_run
+from overhear.runs.attack.planted import plant
 from overhear.runs.attack.points import check_attackable
-from overhear.runs.attack.rows import HELD_OUT, plant_rows
+from overhear.runs.attack.rows import HELD_OUT
 from overhear.runs.evidence.evidence import read_attack
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import build, data_of
@@ -156,7 +157,7 @@ def test_public_records_that_are_all_alike_are_refused(tmp_path: Path) -> None:
     test = _table(tmp_path / "test.csv", records=10, alike=True)
     data = with_columns(data_of(_config(tmp_path, f"data.test={str(test)!r}")))
     with pytest.raises(ValueError, match="all have the same values"):
-        plant_rows(data, 2)
+        plant(data, 2)
 
 
 @pytest.mark.parametrize(

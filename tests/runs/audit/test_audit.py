@@ -263,7 +263,7 @@ def test_the_json_of_a_run_file_is_kept_where_asked(run_file: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch) -> None:
     played = []
-    sound = games_played.play
+    sound = games_played.Game.play
 
     def play(*given, **how):
         played.append(sound(*given, **how))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import HashStore
@@ -171,6 +176,24 @@ def test_a_rank_that_failed_before_ranks_are_stopped_keeps_its_exit_code():
     assert launch._Meeting(of_ranks, 2).claim(143) == (False, 2)
 
 
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_no_module_of_the_working_directory_takes_the_place_of_a_library_s(tmp_path):
+    (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
+    for name in ("signal", "typer", "torch", "random", "heapq"):
+        (tmp_path / f"{name}.py").write_text('open("ran", "w").close()\n', encoding="utf-8")
+    train = ["train", "run.toml", "--out", "out", "--ranks", "2"]
+    for module, given in (
+        ("overhear", ["--version"]),
+        ("overhear.commands.cli", ["--version"]),
+        ("overhear.commands", train),
+    ):
+        command = [sys.executable, "-m", module, *given]
+        done = subprocess.run(command, cwd=tmp_path, env=FAST, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_secret_stands_in_no_command_line_and_the_ports_are_those_of_the_loopback(monkeypatch):
     began = list[dict]()
 
@@ -187,6 +210,50 @@ def test_the_secret_stands_in_no_command_line_and_the_ports_are_those_of_the_loo
     assert env[SECRET] not in " ".join(given)
     assert not Path(env[STORE_FILE]).parent.exists()
     assert env["GLOO_SOCKET_IFNAME"] in {"lo", "lo0"}
+    assert env["NCCL_SOCKET_IFNAME"] == f"={env['GLOO_SOCKET_IFNAME']}"
+
+
+def start(monkeypatch: pytest.MonkeyPatch, watch: object) -> None:
+    """Launch no ranks, which are watched so."""
+    monkeypatch.setattr(launch, "_start", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "_watch", watch)
+    launch.launch(["train"], out=Path("out"), ranks=2, timeout=1.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reserves no room")
+def test_the_store_has_its_room_or_the_ranks_are_not_started(monkeypatch, tmp_path):
+    held = list[os.stat_result]()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def watch(*_: object, meeting: launch._Meeting, **__: object) -> int:
+        meeting.claim(143)
+        held.extend(path.stat() for path in tmp_path.glob("overhear-*/store"))
+        return 0
+
+    start(monkeypatch, watch)
+    assert [one.st_mode & 0o777 for one in held] == [0o600]
+    assert 512 * held[0].st_blocks >= 2 * launch._ROOM > held[0].st_size
+
+    def full(*_: object) -> int:
+        ctypes.set_errno(errno.ENOSPC)
+        return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(fallocate=full))
+    with pytest.raises(OSError, match="name another folder in TMPDIR") as refused:
+        start(monkeypatch, lambda *_, **__: pytest.fail("ranks were started"))
+    assert not Path(refused.value.filename).parent.exists()
+
+
+@pytest.mark.slow  # the second that torch waits for the file
+def test_who_clears_the_folder_of_the_store_is_told_of_in_a_sentence(monkeypatch, tmp_path):
+    def watch(*_: object, meeting: launch._Meeting, **__: object) -> int:
+        shutil.rmtree(next(tmp_path.iterdir()))
+        return meeting.has_met()
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(launch, "_GRACE", 0.5)
+    with pytest.raises(OSError, match=r"lost their store in .* that nobody clears in TMPDIR"):
+        start(monkeypatch, watch)
 
 
 @pytest.mark.distributed

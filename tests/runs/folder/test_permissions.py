@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from overhear.commands import cli
-from overhear.privacy.durable import SHOWN, make_folder, write_durably
+from overhear.privacy.durable import SHOWN, make_folder, part_of, write_durably
+from overhear.privacy.ledgers.chained_file import ChainedFile
 from overhear.runs.folder.folder import claim
 from tests.runs.folder.test_ranks import RUN
 
@@ -30,7 +31,7 @@ OTHER_WRITERS = {
     *("commands/prepare/new.py", "commands/read/compare.py", "commands/read/table.py"),
     *("reports/document/junit.py", "reports/reproduced/reproduce.py"),
     *("runs/audit/trail.py", "runs/recorder/record.py", "runs/sweep/one_run.py"),
-    *("runs/folder/signature.py", "runs/sweep/sweep.py"),
+    *("runs/folder/launch.py", "runs/folder/signature.py", "runs/sweep/sweep.py"),
 }
 WRITES = re.compile(
     r"open\((?:[^()]*, )?\"[wxa]b?\"(?!.*opener=)|\.write_(text|bytes)\(|\.mkdir\(|makedirs\("
@@ -57,6 +58,42 @@ def test_a_new_file_is_its_users_alone_and_an_old_one_keeps_what_it_had(tmp_path
     assert mode(tmp_path / "models") == 0o640
     write_durably(tmp_path / "page", b"3", mode=SHOWN)
     assert mode(tmp_path / "page") == 0o644
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no modes")
+def test_a_file_of_somebody_else_opens_and_leads_nothing_of_ours(tmp_path, monkeypatch):
+    elsewhere, path = tmp_path / "elsewhere", tmp_path / "models"
+    elsewhere.write_text("kept")
+    elsewhere.chmod(0o644)
+    path.symlink_to(elsewhere)
+    part_of(path).symlink_to(elsewhere)
+    write_durably(path, b"1")  # neither where a link leads, nor readable as what is there
+    assert (mode(path), path.read_bytes(), elsewhere.read_text()) == (0o600, b"1", "kept")
+
+    part_of(path).write_text("of a process that died")
+    part_of(path).chmod(0o644)
+    write_durably(path, b"2")
+    assert mode(path) == 0o600
+
+    path.chmod(0o666)
+    own = path.lstat()
+    other = os.stat_result((*own[:4], own.st_uid + 1, *own[5:]))
+    monkeypatch.setattr(type(path), "lstat", lambda _: other)
+    write_durably(path, b"3")
+    monkeypatch.undo()
+    assert mode(path) == 0o600
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no modes")
+def test_nobody_else_writes_to_a_ledger_whatever_the_mask(tmp_path):
+    os.umask(0)
+    ChainedFile(tmp_path / "ledger.jsonl", {"schema": 1}, exists="it exists").close()
+    write_durably(tmp_path / "page", b"1", mode=SHOWN)
+    make_folder(tmp_path / "run")
+    (tmp_path / "old").touch(0o666)
+    write_durably(tmp_path / "old", b"2")
+    held = [mode(tmp_path / name) for name in ("ledger.jsonl", "page", "run", "old")]
+    assert held == [0o664, 0o664, 0o700, 0o664]
 
 
 def test_folders_that_are_missing_are_their_users_alone_and_others_stay(tmp_path):

@@ -415,7 +415,7 @@ def test_two_processes_do_not_train_into_one_folder(run_file, capsys):
     with pytest.raises(LedgerInUse):
         resume_run(config, out)
     assert cli.main(["train", str(run_file), "--out", str(out), "--resume"]) == 2
-    assert "another process is training into" in capsys.readouterr().err
+    assert "another process writes to" in capsys.readouterr().err
     assert everything(out) == before
     other.close()
     resume_run(config, out)

@@ -182,6 +182,13 @@ def test_what_is_no_key_is_refused_in_a_sentence(folder, keys, tmp_path):
     for absent in ("none", "ssh-rsa " + "A" * 600 + " cert-authority\n* ssh-rsa"):
         with pytest.raises(FileNotFoundError, match="no key at"):
             check_signature(folder, [absent])
+    line = (keys / "team.pub").read_text(encoding="ascii").rsplit(" ", 1)[0]
+    assert read_key(line).public == line
+    for cut in (*range(28, len(line), 4), 43):  # of which ssh-keygen says that another key signed
+        with pytest.raises(InputError, match="is no public key of OpenSSH; copy its line again"):
+            read_key(line[:cut])
+    with pytest.raises(InputError, match="is no public key of OpenSSH; copy its line again"):
+        read_key(line.replace("ssh-ed25519", "ssh-rsa"))
     with pytest.raises(InputError, match=r"team is a private key, .* give .*team.pub"):
         check_signature(folder, [keys / "team"])
     shutil.copy(keys / "team.pub", tmp_path)

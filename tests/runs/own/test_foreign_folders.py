@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import UnionType
@@ -257,6 +260,30 @@ def test_what_a_policy_names_is_run_and_the_line_to_write_is_said(evil, capsys):
     Path("ran").unlink()
 
 
+@pytest.mark.slow
+def test_the_line_to_write_is_of_the_files_alone_and_has_an_end(evil):
+    """A name of a file is text in it, however it is spelled, and ten thousand of them are cut."""
+    digest = "0" * 64
+    files = {f'a" = "{digest}", "b.py': digest}
+    mine = json.loads(Path("kept/sources.json").read_text())["files"]
+    Path(evil, "sources.json").write_text(json.dumps({"schema": 1, "files": files | mine}))
+    forge(evil)
+    with pytest.raises(ValueError, match="would be run") as refused:
+        ForeignFolder(evil).run_file()
+    said = str(refused.value)
+    line = said[said.index("allow = ") : said.index(" and beside it")]
+    assert tomllib.loads(line)["allow"] == files | mine
+    many = {f"{'a' * 200}{number}.py": digest for number in range(9000)} | mine
+    Path(evil, "sources.json").write_text(json.dumps({"schema": 1, "files": many}))
+    with pytest.raises(ValueError, match="would be run") as refused:
+        ForeignFolder(evil).run_file()
+    assert len(str(refused.value)) < 40_000
+    wrong = {"schema": 1, "files": mine, "installed": {"os": 'x"}, names = [{'}}
+    Path(evil, "sources.json").write_text(json.dumps(wrong))
+    with pytest.raises(ValueError, match=r"sources\.json cannot be read: installed/os"):
+        ForeignFolder(evil).run_file()
+
+
 def test_an_object_of_python_is_handed_nothing_that_a_stranger_chose(evil):
     rows = sys.modules["foreign_mine"].rows
     name = give(rows, key="[data] name")
@@ -312,6 +339,22 @@ def test_resuming_moves_and_removes_nothing_behind_a_link(evil, capsys):
     shutil.copytree("kept/checkpoints", evil / "states")
     (evil / "checkpoints").symlink_to("states")  # a link within the folder
     assert cli.main(["train", "run.toml", "--out", "evil", "--resume"]) == 0
+
+
+def test_a_folder_that_hides_its_links_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "checkpoints").mkdir()
+    listed = os.scandir
+
+    def scandir(path):
+        if path == str(tmp_path / "checkpoints"):  # for root no mode hides it
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    ForeignFolder(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        with pytest.raises(ValueError, match="checkpoints may not be listed, and a link in it"):
+            ForeignFolder(tmp_path)
 
 
 # Every command that opens a folder which somebody else may have made. A new command fails the test

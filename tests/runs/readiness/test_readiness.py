@@ -180,6 +180,11 @@ def test_an_audit_that_is_asked_for_is_refused_as_audit_refuses_it(said: Said) -
     assert checked == said("audit", *given)
 
 
+def test_a_run_whose_records_take_turns_is_rehearsed(run_file: Path) -> None:
+    turns = ["algorithm.name=dp-ftrl", "privacy.participation={ cycle = 3 }"]
+    assert check_ready(load_run_file(run_file, turns)).plan.noise_multiplier > 0.0
+
+
 def test_the_rehearsal_runs_the_step_on_tensors(
     run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

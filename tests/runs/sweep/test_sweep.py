@@ -416,7 +416,9 @@ def test_ray_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
 
 
 LISTENING = """
+import stat
 import sys
+from pathlib import Path
 import psutil
 from overhear.runs.sweep.engine import Engine
 if __name__ == "__main__":
@@ -427,6 +429,11 @@ if __name__ == "__main__":
                 for held in one.net_connections():
                     if held.status == "LISTEN":
                         print(held.laddr.ip)
+                for held in one.net_connections("unix"):
+                    at = Path(held.laddr)
+                    closed = [not stat.S_IMODE(up.stat().st_mode) & 0o077 for up in at.parents]
+                    if at.is_absolute() and at.exists() and not any(closed):
+                        print(at)
 """
 
 
@@ -449,7 +456,7 @@ def test_a_cluster_of_this_machine_listens_on_loopback_alone(tmp_path, backend):
     assert not (tmp_path / ".ray").exists()  # the token is kept nowhere that others can read
 
 
-def test_ray_asks_for_a_token_on_loopback_or_is_refused(monkeypatch):
+def test_ray_asks_for_a_token_on_loopback_or_is_refused(monkeypatch, tmp_path):
     from overhear.runs.sweep import engine
 
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
@@ -462,11 +469,12 @@ def test_ray_asks_for_a_token_on_loopback_or_is_refused(monkeypatch):
     ray = SimpleNamespace(__version__="2.51.2", init=lambda **asked: begun.append(asked))
     local = engine.Engine(jobs=2, backend="ray", address=None)
     with pytest.raises(InputError, match=r"ray is 2.51.2, .*; install ray>=2.52"):
-        local._begin_ray(ray)
+        local._begin_ray(ray, str(tmp_path))
     ray.__version__ = "2.52.0"
-    local._begin_ray(ray)
+    local._begin_ray(ray, str(tmp_path))
     assert begun[0]["_node_ip_address"] == "127.0.0.1"
     assert begun[0]["address"] == "local"
+    assert begun[0]["_temp_dir"] == str(tmp_path)
     with pytest.raises(InputError, match=r"ray listens at 192.0.2.1 and not on 127.0.0.1 alone"):
         engine._check_shut_off("192.0.2.1")
 

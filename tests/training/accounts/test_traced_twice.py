@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from overhear import account
+from overhear.privacy.batches.drawing import Drawing, Scheme
 from overhear.privacy.participation import Reach
 from overhear.privacy.view import view as first_view
 from overhear.training import ALGORITHMS, Agents, Form, Round
@@ -257,6 +258,19 @@ def test_another_pair_that_is_told_more_and_another_rate_are_found() -> None:
             {"drawn": None},
             "drawn in another way",
         ),
+        (
+            "dp-dpsgd",
+            {"sampling": "fixed", "records": 100, "adjacency": "zero-out"},
+            {"sampling_rate": 0.05},
+            "at sampling rate 0.1",
+        ),
+        (
+            "dp-dpsgd",
+            {"largest_batch": 20, "records": 100, "adjacency": "zero-out"},
+            {"sampling_rate": 0.05},
+            "at sampling rate 0.1",
+        ),
+        ("dp-dpsgd", {}, {"sampling_rate": 0.05}, "at sampling rate 0.1"),
     ],
 )
 def test_what_is_charged_must_be_what_is_drawn(
@@ -270,6 +284,50 @@ def test_what_is_charged_must_be_what_is_drawn(
     found = check_account(dataclasses.replace(known, joint_sensitivities=wrong))[who]
     assert found.verdict is Verdict.CONTRADICTED
     assert said in found.because
+
+
+DRAWN_BY_ONE = Drawing(Scheme.FIXED, 480, 48, 480)
+
+
+@pytest.mark.parametrize(
+    ("charged", "as_drawn"),
+    [
+        (DRAWN_BY_ONE, True),
+        (DRAWN_BY_ONE._replace(records=478), True),  # of the smallest of several agents
+        (DRAWN_BY_ONE._replace(records=478, most=481), True),
+        (DRAWN_BY_ONE._replace(records=481, most=481), False),  # a record is drawn less often
+        (DRAWN_BY_ONE._replace(records=470, most=479), False),
+        (DRAWN_BY_ONE._replace(size=47), False),
+        (DRAWN_BY_ONE._replace(scheme=Scheme.SHUFFLED), False),
+        (DRAWN_BY_ONE._replace(of_agents=True), False),
+        (None, False),
+    ],
+)
+@pytest.mark.slow
+def test_batches_are_charged_as_of_agents_that_bound_the_victim(
+    charged: Drawing | None, as_drawn: bool
+) -> None:
+    known = account(
+        "dp-dpsgd",
+        **{**RUN, "adversaries": ["eavesdropper"], "adjacency": "zero-out", "batch_size": 48},
+        sampling="fixed",
+        records=480,
+    )
+    assert known.subject.drawn is not None
+    known = dataclasses.replace(
+        known, subject=dataclasses.replace(known.subject, drawn=(DRAWN_BY_ONE,) * 5)
+    )
+    [(who, stated)] = known.joint_sensitivities.items()
+    rate = 0.1 if charged is None else charged.rate
+    releases = tuple(one._replace(drawn=charged, sampling_rate=rate) for one in stated.releases)
+    told = dataclasses.replace(known, joint_sensitivities={who: stated._replace(releases=releases)})
+    found = check_account(told)[who]
+    if as_drawn:
+        assert found.verdict is Verdict.AGREES
+    rare = tuple(one._replace(sampling_rate=0.09) for one in releases)
+    told = dataclasses.replace(known, joint_sensitivities={who: stated._replace(releases=rare)})
+    assert check_account(told)[who].verdict is Verdict.CONTRADICTED
+    assert (found.because != "batches are charged as if they were drawn in another way") == as_drawn
 
 
 @pytest.mark.slow

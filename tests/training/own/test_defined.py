@@ -175,3 +175,21 @@ def test_no_file_is_executed_but_the_pinned_and_as_it_was_digested(pins):
     with pinned(held), pytest.raises(InputError, match="math' has no source"):
         own_object("math:sqrt", key="[model] name")
     assert not Path("ran").exists()
+
+
+def test_a_file_where_a_pinned_one_makes_python_look_is_held_to_the_pins(pins, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    source = 'import sys\nsys.path.insert(0, "below")\nfrom besides import net\ndef own(): net()\n'
+    besides = 'open("ran", "w").close()\ndef net(): pass\n'
+    Path("below").mkdir()
+    Path("below/besides.py").write_text(besides)
+    Path("defines.py").write_text(source)
+    held = {"defines.py": hashlib.sha256(source.encode()).hexdigest()}
+    with pinned(held), pytest.raises(InputError, match=r"below/besides\.py .* no pin names it"):
+        own_object("defines:own", key="[model] name")
+    assert not Path("ran").exists()
+    held["below/besides.py"] = hashlib.sha256(besides.encode()).hexdigest()
+    with pinned(held):
+        own_object("defines:own", key="[model] name")
+    assert Path("ran").exists()
+    sys.modules.pop("besides")

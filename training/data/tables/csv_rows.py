@@ -9,17 +9,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from ....privacy.errors import InputError
-from ....privacy.formats.csv_rows import CsvRows
+from ....privacy.formats.csv_rows import LONGEST_ROW, CsvRows, check_names
 
 __all__ = ["Block", "check_header", "csv_blocks", "csv_header"]
 
-_LONGEST_LINE = 1 << 20  # characters
 _ROWS = 4096  # at once
+_CHARACTERS = 16 << 20  # of these rows
 
 
 class Block(NamedTuple):
@@ -63,7 +62,7 @@ def csv_blocks(path: Path, names: Sequence[str], *, separator: str) -> Iterator[
         rows, header = _started(path, file, separator=separator)
         check_header(path, header, names)
         at = [header.index(name) for name in names]
-        for block in iter(lambda: list(islice(_whole(path, rows, len(header)), _ROWS)), []):
+        for block in _parts(_whole(path, rows, len(header))):
             every = list(zip(*(row for row, _ in block), strict=True))
             yield Block(
                 cells=[[cell.strip() for cell in every[place]] for place in at],
@@ -96,19 +95,9 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         yield file
 
 
-def _lines(path: Path, file: IO[str]) -> Iterator[str]:
-    number = 0
-    while line := file.readline(_LONGEST_LINE):
-        number += 1
-        if len(line) == _LONGEST_LINE and not line.endswith("\n"):
-            raise InputError(
-                f"{path} line {number} is longer than {_LONGEST_LINE} characters; is it a csv file?"
-            )
-        yield line
-
-
 def _started(path: Path, file: IO[str], *, separator: str) -> tuple[CsvRows, list[str]]:
-    rows = CsvRows(path, _lines(path, file), separator=separator)
+    lines = iter(lambda: file.readline(LONGEST_ROW + 1), "")
+    rows = CsvRows(path, lines, separator=separator)
     header = [name.strip() for name in next(rows, [])]
     if not any(header):
         raise InputError(f"{path} is empty; its first line must name the columns")
@@ -119,10 +108,21 @@ def _started(path: Path, file: IO[str], *, separator: str) -> tuple[CsvRows, lis
                 f"{path} has one column, {header[0][:80]!r}; set separator = "
                 f'"{other.encode("unicode_escape").decode()}"'
             )
-    twice = next((name for name in header if header.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path} has {header.count(twice)} columns {twice!r}; name each once")
+    check_names(path, header)
     return rows, header
+
+
+def _parts(rows: Iterator[tuple[list[str], int]]) -> Iterator[list[tuple[list[str], int]]]:
+    """The rows some at a time: so many, or fewer of long ones."""
+    part, held = list[tuple[list[str], int]](), 0
+    for row, line in rows:
+        part.append((row, line))
+        held += sum(map(len, row))
+        if len(part) == _ROWS or held > _CHARACTERS:
+            yield part
+            part, held = [], 0
+    if part:
+        yield part
 
 
 def _whole(path: Path, rows: CsvRows, width: int) -> Iterator[tuple[list[str], int]]:

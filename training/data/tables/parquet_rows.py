@@ -9,6 +9,7 @@ from typing import Any
 
 from ....privacy.bounded import check_expansion, check_size, decoding
 from ....privacy.errors import InputError
+from ....privacy.formats.csv_rows import check_names
 from ....privacy.missing import needs
 from .csv_rows import Block, check_header
 
@@ -91,9 +92,7 @@ def _cells(path: Path, name: str, column: Any) -> list[Any]:
 def _header(path: Path, file: Any) -> list[str]:
     with decoding(path, "parquet file"):
         names = [str(name) for name in file.schema_arrow.names]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path} has {names.count(twice)} columns {twice!r}; name each once")
+    check_names(path, names)
     return names
 
 

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.separation.corners import Corners, records_at_corners
+from overhear.attacks.exact.separation.corners import records_at_corners
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.prior import Box
+from overhear.attacks.problem.problem import Certified
 from overhear.training.models.parameters import flatten
+from tests.attacks.exact.observed import posed
 
 UNIT = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 
@@ -37,9 +39,9 @@ def seen_of(
     )  # fmt: skip
 
 
-def attack(seen: Observation, model: nn.Module, n: int, *, box: Box = UNIT) -> Corners | None:
+def attack(seen: Observation, model: nn.Module, n: int, *, box: Box = UNIT) -> Certified | None:
     generator = torch.Generator().manual_seed(0)
-    return records_at_corners(seen, model, input_shape=(n,), box=box, generator=generator)
+    return records_at_corners(posed(seen, model, (n,), box), generator)
 
 
 def pairs(x: Tensor, y: Tensor) -> list[tuple[int, ...]]:
@@ -56,7 +58,7 @@ def test_twenty_rows_of_a_table_are_exact_through_any_activation(act, clip_norm)
     model = network(84, act=act)
     found = attack(seen_of(model, x, y, clip_norm=clip_norm), model, 84)
     assert found is not None
-    assert found.missing == 0
+    assert len(found.inputs) == 20
     assert float((found.inputs - found.inputs.round()).abs().max()) < 1e-9
     assert pairs(found.inputs, found.labels) == pairs(x, y)
 
@@ -94,7 +96,7 @@ def test_columns_of_numbers_follow_from_those_at_the_ends():
     y, model = torch.arange(6) % 2, network(92)
     found = attack(seen_of(model, x, y), model, 92)
     assert found is not None
-    assert found.missing == 0
+    assert len(found.inputs) == 6
     apart = (found.inputs[:, None] - x[None]).abs().amax(dim=2).min(dim=1)
     assert float(apart.values.max()) < 1e-9
     assert sorted(apart.indices.tolist()) == list(range(6))
@@ -118,7 +120,7 @@ def test_numbers_within_the_box_give_nothing():
     model = network(40)
     found = attack(seen_of(model, x, torch.arange(5) % 2), model, 40)
     assert found is not None
-    assert found.missing == 5
+    assert len(found.inputs) == 0
 
 
 def test_a_gradient_of_other_records_certifies_nothing():
@@ -131,7 +133,7 @@ def test_a_gradient_of_other_records_certifies_nothing():
     )[2] * torch.linalg.svdvals(one)[:1]  # fmt: skip
     forged = torch.cat([mixed.flatten(), seen.gradient[0, 60 * 84 :]])[None]
     found = attack(replace(seen, gradient=forged), model, 84)
-    assert found is None or found.missing == 5
+    assert found is None or len(found.inputs) == 0
 
 
 def test_noise_and_other_first_layers_are_left_alone():

@@ -13,6 +13,7 @@ from overhear.attacks.exact.separation.spear import Separated, separate
 from overhear.attacks.problem.observation import Observation, observe, sent_gradient
 from overhear.attacks.problem.prior import Box
 from overhear.training.models.parameters import flatten
+from tests.attacks.exact.observed import posed
 
 UNIT = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 LABELS = torch.tensor([3, 7, 1, 9, 3, 5, 1, 2])
@@ -51,7 +52,7 @@ def seen_of(
 
 def attack(seen: Observation, model: nn.Module, x: Tensor, *, box: Box = UNIT) -> Separated | None:
     generator = torch.Generator().manual_seed(0)
-    return separate(seen, model, input_shape=tuple(x.shape[1:]), box=box, generator=generator)
+    return separate(posed(seen, model, tuple(x.shape[1:]), box), generator)
 
 
 def errors(found: Separated, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,18 +207,9 @@ def test_of_several_intercepts_the_fullest_is_returned() -> None:
         noise_std=0.0,
         generator=torch.Generator(),
     )
-    steps: list[tuple[int, int]] = []
-    found = separate(
-        seen,
-        model,
-        input_shape=(20,),
-        box=UNIT,
-        generator=torch.Generator().manual_seed(0),
-        progress=lambda step, total: steps.append((step, total)),
-    )
+    found = attack(seen, model, x)
     assert found is not None
     assert found.complete
-    assert steps == [(1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(

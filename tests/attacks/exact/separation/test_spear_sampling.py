@@ -19,6 +19,7 @@ from overhear.attacks.exact.separation.spear_spaces import (
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.prior import Box
 from overhear.training.models.parameters import flatten
+from tests.attacks.exact.observed import posed as problem_of
 
 UNIT = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 
@@ -52,9 +53,7 @@ def spaces_of(model: nn.Module, x: Tensor, seen: Observation) -> tuple[ReluSpace
 )
 def test_sixteen_records_of_a_hundred_units_are_certified(classes, single):
     model, x, y, seen = posed(16, width=100, classes=classes, single=single)
-    found = separate(
-        seen, model, input_shape=(60,), box=UNIT, generator=torch.Generator().manual_seed(0)
-    )
+    found = separate(problem_of(seen, model, (60,), UNIT), torch.Generator().manual_seed(0))
     assert found is not None
     assert found.complete
     apart = (found.inputs.double()[:, None] - x.double()[None]).abs().amax(dim=2).min(dim=1)
@@ -64,12 +63,10 @@ def test_sixteen_records_of_a_hundred_units_are_certified(classes, single):
     assert torch.equal(found.labels, y[apart.indices])
 
 
-def test_without_sampling_they_are_not():
+def test_without_sampling_they_are_not(monkeypatch):
     model, _, _, seen = posed(18, width=100, classes=10)
-    found = separate(
-        seen, model, input_shape=(60,), box=UNIT, generator=torch.Generator().manual_seed(0),
-        tries=0,
-    )  # fmt: skip
+    monkeypatch.setattr("overhear.attacks.exact.separation.spear.SAMPLED", 0)
+    found = separate(problem_of(seen, model, (60,), UNIT), torch.Generator().manual_seed(0))
     assert found is not None
     assert found.missing == 18
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from overhear.runs.attack.gradients.batch import counts, facts_of, numbers
+from overhear.runs.attack.gradients.batch import facts_of
 
 SHAPE = (1, 4, 4)
 
@@ -60,7 +60,6 @@ def test_metadata_out_of_range_are_refused(said, words):
         facts_of({key: text for key, text in {"input_shape": "1,4,4", **said}.items() if text}, {})
 
 
-def test_numbers_and_counts_name_what_they_cannot_read():
-    assert numbers(None, name="mean") is None
-    with pytest.raises(ValueError, match="--input-shape='3x32' must be whole numbers separated by"):
-        counts("3x32", name="--input-shape")
+def test_what_is_no_option_is_named():
+    with pytest.raises(TypeError, match="'clip' is no option; a batch has input_shape, classes"):
+        facts_of({}, {"input_shape": SHAPE, "clip": 3.0})

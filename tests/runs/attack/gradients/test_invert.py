@@ -53,7 +53,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The preset `matched` with fewer steps: enough for 16 pixels."""
     short = replace(PRESETS["matched"], adam_steps=80, starts=1)
-    monkeypatch.setattr("overhear.runs.attack.gradients.invert.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.problem.presets.PRESETS", {"matched": short})
 
 
 def mine(function: str) -> nn.Module:

@@ -19,6 +19,7 @@ from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import Box
 from overhear.runs.attack.gradients.invert import attack_gradients
 from overhear.training.models.parameters import build_model, flatten
+from tests.attacks.exact.observed import posed
 
 STEPS, RATE = 4, 0.1
 
@@ -122,7 +123,7 @@ def by_rank(
     )  # fmt: skip
     seen = replace(seen, local_steps=STEPS, local_rate=RATE)
     box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-    return repeated_input(seen, model, input_shape=(1, 4, 4), box=box, classes=classes)
+    return repeated_input(posed(seen, model, (1, 4, 4), box, classes=classes))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def by_rank(
 def test_another_step_size_or_number_of_steps_is_never_called_exact(said, tmp_path, monkeypatch):
     # The search after the exact stages may end at once.
     short = replace(PRESETS["matched"], adam_steps=1, newton_steps=0, starts=1)
-    monkeypatch.setattr("overhear.runs.attack.gradients.invert.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.problem.presets.PRESETS", {"matched": short})
     path, _ = written(tmp_path, 0)
     assert attack(path, "found", **said).stage != ["exact"]
 

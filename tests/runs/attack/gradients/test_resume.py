@@ -28,7 +28,7 @@ def _gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors |= {f"parameter.{name}": p.detach() for name, p in model.named_parameters()}
     save_file(tensors, "g.st")
     short = replace(PRESETS["inverting-gradients"], adam_steps=30, starts=1)
-    monkeypatch.setattr("overhear.runs.attack.gradients.invert.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.problem.presets.PRESETS", {"matched": short})
     monkeypatch.setattr("overhear.attacks.inversion.restarts.SAVED_EVERY", 5)
 
 

@@ -25,7 +25,7 @@ def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test in a folder of its own, and with few steps."""
     monkeypatch.chdir(tmp_path)
     short = replace(PRESETS["matched"], adam_steps=80, starts=1)
-    monkeypatch.setattr("overhear.runs.attack.gradients.invert.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.problem.presets.PRESETS", {"matched": short})
 
 
 COLUMNS = """
