@@ -53,17 +53,6 @@ from .audited import AGAIN, Audited, Proven, Verdict, after_second_look, not_mea
 from .game import MOST, Game, Played, Progress
 from .message_bounds import LinkBound, LinkGuesses, link_bounds
 
-__all__ = [
-    "AGAIN",
-    "Audited",
-    "Proven",
-    "Verdict",
-    "audit",
-    "claim_of",
-    "hosts_of",
-    "not_measured",
-]
-
 _LEAST_RISK = 1e-14  # of one look
 
 
@@ -240,7 +229,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
         evidence = after(evidence, guesses, claim=proven.claim, threshold=threshold)
         if decisive(evidence, tested=rules.tested):
             return _decided(replace(one, evidence=evidence), rules)
-    guesses = _joined([part.guesses[name] for part in parts])
+    guesses = Guesses.joined([part.guesses[name] for part in parts])
     # A confidence that a float cannot tell from 1 is none; the stake pays for this risk.
     risk = max(_LEAST_RISK, second_risk(attempt, risk=rules.risk, tested=rules.tested))
     again = _headline(guesses, proven, confidence=1.0 - risk)
@@ -271,20 +260,15 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
     )
 
 
-def _joined(parts: Sequence[Guesses]) -> Guesses:
-    return Guesses(
-        scores=np.concatenate([one.scores for one in parts]),
-        included=np.concatenate([one.included for one in parts]),
-    )
-
-
 def _joined_links(parts: Sequence[Played]) -> list[LinkGuesses]:
     """Every message's guesses of all parts, each of which has the same messages."""
     found: dict[tuple[str, int], list[LinkGuesses]] = {}
     for part in parts:
         for link in part.links:
             found.setdefault((link.message, link.host), []).append(link)
-    return [of[0]._replace(guesses=_joined([one.guesses for one in of])) for of in found.values()]
+    return [
+        of[0]._replace(guesses=Guesses.joined([one.guesses for one in of])) for of in found.values()
+    ]
 
 
 def _headline(guesses: Guesses, proven: Proven, *, confidence: float) -> LowerBound:

@@ -16,8 +16,6 @@ from ..bounds.mechanism import Claim
 from ..bounds.power import SEEN_IN
 from .message_bounds import LinkBound
 
-__all__ = ["AGAIN", "Audited", "Proven", "Verdict", "after_second_look", "not_measured"]
-
 AGAIN = 4  # how many times as many canaries a second look takes
 
 

@@ -43,16 +43,6 @@ from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
 from ..watching.on_host import on_host
 
-__all__ = [
-    "CanaryTask",
-    "Directions",
-    "HappenedRound",
-    "PlantedGradients",
-    "Released",
-    "drawn_norms",
-    "rounds_with_canaries",
-]
-
 LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms, where none is drawn
 LONGEST = 1000.0  # of those that are drawn
 SHORTEST = 0.5

@@ -36,8 +36,6 @@ from .strength import DECLARED, log_mixture
 
 Array = NDArray[np.float64]
 
-__all__ = ["absent_check", "canary_checks", "clipping_check", "independence_check"]
-
 _EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, math.inf)  # of norms
 _TAILS = (2.0, 3.0, 4.0)
 _DRAWN = 19  # scores of the claim's own law beside each that is ranked
@@ -204,15 +202,14 @@ def _note_law(found: Finding, values: Array, words: str) -> None:
         share = float(laws.beyond(beyond))
         count = int((np.abs(values) > beyond).sum())
         found.note(
-            float(laws.binomial(count, n, share)),
-            tests=1,
+            laws.binomial(count, n, share),
             what=f"the noise of {words} is beyond {beyond:g} deviations {count} times, expected "
             f"{n * share:.1f}",
         )
     most = float(np.abs(values).max())
     beyond = float(laws.beyond(most))  # 1 where nothing is added, and then no value is large
     p = -math.expm1(n * math.log1p(-beyond)) if beyond < 1.0 else 1.0
-    found.note(p, tests=1, what=f"the noise of {words} reaches {most:.3g} deviations")
+    found.note(p, what=f"the noise of {words} reaches {most:.3g} deviations")
 
 
 def _note_distance(found: Finding, uniform: Array, words: str) -> None:
@@ -221,7 +218,7 @@ def _note_distance(found: Finding, uniform: Array, words: str) -> None:
     steps = np.arange(n + 1) / n
     distance = float(max((steps[1:] - uniform).max(), (uniform - steps[:-1]).max()))
     p = min(1.0, 2.0 * math.exp(-2.0 * n * distance**2))
-    found.note(p, tests=1, what=f"{words} (Kolmogorov-Smirnov distance {distance:.3g})")
+    found.note(p, what=f"{words} (Kolmogorov-Smirnov distance {distance:.3g})")
 
 
 def _note_scores(found: Finding, of: CanaryNoise) -> None:
@@ -264,10 +261,10 @@ def _note_gains(
         whole = float((weight**2).sum())
         off = float((z[at] * weight).sum())
         p = float(laws.beyond(abs(off) / math.sqrt(whole)))
-        found.note(p, tests=1, what=f"{what} add {1.0 + off / whole:.3g} times what they may")
+        found.note(p, what=f"{what} add {1.0 + off / whole:.3g} times what they may")
         squares = float((z[at] ** 2).sum())
         what += f" miss what they may add by {squares / n:.3g} times the noise"
-        found.note(float(laws.two_sided(squares, n)), tests=1, what=what)
+        found.note(laws.two_sided(squares, n), what=what)
 
 
 def _kinds(of: CanaryNoise) -> Iterator[tuple[str, Array]]:
@@ -294,7 +291,7 @@ def _note_correlation(found: Finding, one: Array, other: Array, what: str) -> No
     r = min(max(r, -1.0 + 1e-15), 1.0 - 1e-15)
     t = r * math.sqrt((n - 1) / (1.0 - r**2))
     p = 2.0 * float(stdtr(n - 1, -abs(t)))
-    found.note(p, tests=1, what=f"the {what} have correlation {r:.3g}, of {n}")
+    found.note(p, what=f"the {what} have correlation {r:.3g}, of {n}")
 
 
 def _note_together(found: Finding, of: CanaryNoise, z: Array, kind: str) -> None:
@@ -314,7 +311,6 @@ def _note_together(found: Finding, of: CanaryNoise, z: Array, kind: str) -> None
         total = float((every**2).sum())
         found.note(
             float(chdtrc(len(every), total)),
-            tests=1,
             what=f"the {kind} of {what} to the {of.name} go together: their sum has "
             f"{total / len(every):.3g} times the declared variance",
         )

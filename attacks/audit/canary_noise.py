@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-__all__ = ["CanaryNoise", "Heard", "Residue", "gathered", "of_observed_size", "of_renewed_size"]
-
 _FEWEST_ABSENT = 20  # from which a size is told well enough to hold others to it
 
 

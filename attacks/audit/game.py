@@ -42,8 +42,6 @@ from .layout_clipping import layout_check
 from .message_bounds import LinkGuesses
 from .scores import LinkScores, Scorer
 
-__all__ = ["MOST", "CanaryGame", "Game", "Played", "Progress", "Scores"]
-
 MOST = 250  # canaries of an agent in one run
 SHORT = 25  # of so many one more is planted that is shorter than the clip norm
 _SCORED = (Scheme.POISSON, Scheme.FIXED, Scheme.SHUFFLED, Scheme.CYCLIC)

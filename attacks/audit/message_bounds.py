@@ -16,8 +16,6 @@ from ..bounds.guesses import Guesses
 from ..bounds.lower_bounds import total_error
 from ..bounds.mechanism import Claim, epsilon
 
-__all__ = ["LinkBound", "LinkGuesses", "link_bounds"]
-
 
 class LinkGuesses(NamedTuple):
     """One message and the canaries of one host that enter it.

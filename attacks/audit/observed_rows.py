@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from scipy.sparse import csr_array
 
-__all__ = ["DROWNED", "ObservedRows", "Projected", "RowsSeen", "shares_noise", "values_of"]
-
 Project = Callable[[Tensor], Tensor]  # (rows, D) to (rows, n)
 _MOST_TRACES = 4  # of a run whose rounds differ; of more, noise is taken for shared
 DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law

@@ -100,11 +100,11 @@ class Finding:
         self.what = ""
         self._least = 1.0
 
-    def note(self, p: float, *, tests: int, what: str) -> None:
+    def note(self, p: float | NDArray[Any], *, what: str, tests: int = 1) -> None:
         """Take in tests whose smallest p is given, with the words for the one that has it."""
         self.tests += tests
         if tests and not p >= self._least:  # one that is not a number counts as the worst
-            self._least, self.what = p if p == p else 0.0, what
+            self._least, self.what = float(p) if p == p else 0.0, what
 
     def worst(self, p: NDArray[Any], what: Callable[[int], str]) -> None:
         """Take in as many tests as there are values of p, with the words by its place for one."""

@@ -17,8 +17,6 @@ from ..folder.sums import check_sums, write_sums
 from ..run_file.run_file import ForeignFolder, RunFile
 from ..stop import NOTHING_KEPT, Stop
 
-__all__ = ["AuditedFolder"]
-
 _Found = TypeVar("_Found", bound=Described)
 _Earlier = TypeVar("_Earlier", bound=Described)
 

@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ...attacks.audit.audit import AGAIN, audit, not_measured
+from ...attacks.audit.audit import audit
+from ...attacks.audit.audited import AGAIN, not_measured
 from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.checks.checks import engine_checks
 from ...privacy.errors import InputError
@@ -33,8 +34,6 @@ from .folder_checks import folder_checks
 from .game import game_of
 from .trial import cost_of, pricing_checks
 from .written import audit_of
-
-__all__ = ["audit_config", "audit_folder", "check_auditable", "raise_contradiction"]
 
 Progress = Callable[[int, int, str], None]
 _SEED_BITS = 53  # so that every reader of JSON keeps the number

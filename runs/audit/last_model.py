@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from ...attacks.audit.audit import AGAIN
+from ...attacks.audit.audited import AGAIN
 from ...attacks.membership.against_proof import ProvenLimit
 from ...attacks.membership.black_box import (
     LEAST_RUNS,
@@ -41,13 +41,6 @@ from ..stop import Stop
 from .aside import AuditedFolder
 from .audit import check_auditable
 from .membership import proof_of
-
-__all__ = [
-    "LastModelWanted",
-    "audit_last_model",
-    "audit_last_model_of_folder",
-    "raise_last_model",
-]
 
 Progress = Callable[[int, int, str], None]
 _CONFIDENCE = 0.95

@@ -31,8 +31,6 @@ from ..stop import Stop
 from .aside import AuditedFolder
 from .membership_told import Proof, exposed, told
 
-__all__ = ["Wanted", "audit_membership", "proof_of", "raise_membership"]
-
 Progress = Callable[[int, int, str], None]
 
 

@@ -21,8 +21,6 @@ from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
 
-__all__ = ["nearest", "whole_run_game", "whole_run_names"]
-
 _ONE_RECORD = (
     "all rounds are one release, in which canaries that are single records are scored, and the "
     "figure is about more than one"

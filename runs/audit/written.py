@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 
-from ...attacks.audit.audit import Audited, Verdict
+from ...attacks.audit.audited import Audited, Verdict
 from ...attacks.audit.game import Game
 from ...attacks.bounds.evidence import Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
@@ -24,8 +24,6 @@ from ..evidence.schema import (
 )
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
-
-__all__ = ["audit_of"]
 
 _GAMES = {
     "add-or-remove-one": "a canary is among its host's records, or not",

@@ -85,9 +85,7 @@ def counts(found: ArrayLike, of: ArrayLike, p: ArrayLike) -> NDArray[np.float64]
     tails = np.ones(unusual.shape)
     if unusual.any():
         k, n, share = (np.broadcast_to(a, tails.shape)[unusual] for a in (k, n, share))
-        tails[unusual] = np.minimum(
-            1.0, 2 * np.minimum(at_least(k, n, share), at_most(k, n, share))
-        )
+        tails[unusual] = binomial(k, n, share)
     return tails
 
 
@@ -113,15 +111,15 @@ def at_least(found: ArrayLike, count: ArrayLike, p: ArrayLike) -> NDArray[np.flo
 
     k, n = np.asarray(found, dtype=float), np.asarray(count, dtype=float)
     tail = betainc(np.maximum(k, 1.0), np.maximum(n - k + 1, 1e-9), p)
-    return np.where(k <= 0, 1.0, tail)
+    return np.where(k <= 0, 1.0, np.where(k > n, 0.0, tail))
 
 
 def at_most(found: ArrayLike, count: ArrayLike, p: ArrayLike) -> NDArray[np.float64]:
     """P that of so many independent trials at most `found` succeed."""
-    from scipy.special import betainc
+    from scipy.special import betaincc
 
     k, n = np.asarray(found, dtype=float), np.asarray(count, dtype=float)
-    tail = betainc(np.maximum(n - k, 1e-9), k + 1, 1 - np.asarray(p))
+    tail = betaincc(k + 1, np.maximum(n - k, 1e-9), p)
     return np.where(k >= n, 1.0, tail)
 
 
@@ -154,10 +152,7 @@ def binomial(counts: ArrayLike, draws: ArrayLike, chance: ArrayLike) -> NDArray[
     >>> round(float(binomial(0, 10, 0.5)), 6)
     0.001953
     """
-    from scipy.stats import binom
-
-    counts = np.asarray(counts)
-    below, above = binom.cdf(counts, draws, chance), binom.sf(counts - 1, draws, chance)
+    below, above = at_most(counts, draws, chance), at_least(counts, draws, chance)
     return np.asarray(np.minimum(2.0 * np.minimum(below, above), 1.0))
 
 

@@ -26,8 +26,6 @@ from ..game import Game, Scores
 from .planted import PlantedAgents
 from .scores import Observed, Views, pooled, scored
 
-__all__ = ["AgentGame", "has_one_host", "reason_against"]
-
 
 def has_one_host(traces: AlgorithmTrace) -> bool:
     """Whether one agent alone can hold a canary in a run: who else takes part tells of others.

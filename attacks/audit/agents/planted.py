@@ -27,8 +27,6 @@ from ....training.gradients.gradients import Batch, ClippedSums, Indices
 from ....training.step.local_steps import LocalSteps
 from ..canaries import Directions
 
-__all__ = ["PlantedAgents", "Sent", "unit_change"]
-
 _LEAST = 1e-12  # of a change by a unit gradient, below which no gradient makes it as long as wished
 
 

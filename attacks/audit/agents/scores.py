@@ -40,8 +40,6 @@ from ..strength import likeliest, log_mixture
 Array = NDArray[np.float64]
 _FEWEST = 20  # canaries from which the strength of the noise is read
 
-__all__ = ["Observed", "Views", "pooled", "scored"]
-
 
 class Observed(NamedTuple):
     """What one adversary saw of one host's canary in one round.

@@ -33,8 +33,6 @@ from .heard import heard_check
 from .scores import Turn, WholeRunScorer
 from .told import Column, Told
 
-__all__ = ["WholeRunGame", "worst_signs"]
-
 Array = NDArray[np.float64]
 
 

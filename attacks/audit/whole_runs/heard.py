@@ -28,8 +28,6 @@ from ....training.noise_tests.laws import least, two_sided
 from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..canary_noise import Heard
 
-__all__ = ["heard_check", "least_correlation", "least_scales"]
-
 Array = NDArray[np.float64]
 _MOST_LAGS = 100
 _MOST_WORK = 3e9  # multiplications of all lags of one run, about 3 s
@@ -181,8 +179,7 @@ def _note_along(found: Finding, along: Array, what: str) -> None:
         return
     squares = float((along**2).sum())
     found.note(
-        float(two_sided(squares, len(along))),
-        tests=1,
+        two_sided(squares, len(along)),
         what=f"{what} has {squares / len(along):.3g} times the declared variance",
     )
 
@@ -224,7 +221,6 @@ def _note_together(
     squares = sum(size for size, _ in of_rounds)
     rows = f"rounds {lag} apart" if lag else "rows of one round"
     found.note(
-        float(two_sided(squares, degrees)),
-        tests=1,
+        two_sided(squares, degrees),
         what=f"{rows} of {what} go together: {squares / degrees:.3g} times what chance leaves",
     )

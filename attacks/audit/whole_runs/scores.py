@@ -33,8 +33,6 @@ from ..scores import Planted, Scorer
 from ..strength import log_mixture
 from .told import Told
 
-__all__ = ["Turn", "WholeRunScorer"]
-
 Array = NDArray[np.float64]
 _LEAST = 1e-6  # share of a turn's information that turns before it do not have, to count
 

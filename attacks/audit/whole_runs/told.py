@@ -44,8 +44,6 @@ from ..observed_rows import Projected, values_of
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["Column", "Told", "host_columns"]
-
 Array = NDArray[np.float64]
 _MOST_HEARD = 40_000  # values of a round that are kept, which tell of its noise to .7 %
 

@@ -171,7 +171,7 @@ def _test_rows(found: Finding, blocks: Sequence[Rows]) -> None:
 
 def _note_sum(found: Finding, of: str, total: float, degrees: int) -> None:
     what = f"the noise of {of} over all rounds has {total / degrees:.3g} times the declared "
-    found.note(float(two_sided(total, degrees)), tests=1, what=f"{what}variance (n = {degrees})")
+    found.note(two_sided(total, degrees), what=f"{what}variance (n = {degrees})")
 
 
 def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> None:

@@ -28,8 +28,6 @@ from ....training.noise_tests import laws
 from .kept_rounds import KeptRounds
 from .left_over import LeftOver, Row
 
-__all__ = ["check_residuals", "check_sampler", "check_sums"]
-
 _NEEDED = 7.5  # deviations by which a fault must show, so that it is missed once in 100 or less
 _SEEN = 2.0  # times what rounding accounts for
 
@@ -116,13 +114,13 @@ def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], wh
         for i, (row, _) in enumerate(every):
             z = max(abs(parts[i]) - lost[i], 0.0) / math.sqrt(variance[i, i])
             words = f"{row.at.name} in round {row.at.played.round} has a part along {what}"
-            found.note(float(laws.beyond(z)), tests=1, what=f"{words}, {z:.3g} deviations long")
+            found.note(laws.beyond(z), what=f"{words}, {z:.3g} deviations long")
         total = float(variance.sum())
         if total <= 0:
             continue
         z = max(abs(float(parts.sum())) - float(lost.sum()), 0.0) / math.sqrt(total)
         words = f"{len(every)} releases together have a part along {what}, {z:.3g} deviations long"
-        found.note(float(laws.beyond(z)), tests=1, what=words)
+        found.note(laws.beyond(z), what=words)
         power = sum(float(a.square().sum()) / r.deviation**2 for r, a in every)
         shown = max(shown, power / math.sqrt(total))
     return shown
@@ -155,7 +153,7 @@ def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Check:
         return Check.not_run(name, "every record counts as taking part each time", applies=False)
     every, missing, fault = _batches(rounds, records)
     if fault:
-        return Check(name=name, passed=False, tests=1, words=f"{fault}.")
+        return Check.exact(name, f"{fault}.", tests=1, passed=False)
     if missing:
         return Check.not_run(name, missing)
     found, planted = Finding(), Finding()

@@ -29,8 +29,6 @@ from .oracle import Gradients, Oracle
 from .outcome import Conformance
 from .rows import check_rows, is_random
 
-__all__ = ["conformance"]
-
 
 def conformance(
     path: str | Path | Sequence[Path],

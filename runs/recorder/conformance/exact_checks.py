@@ -17,8 +17,6 @@ from .left_over import LeftOver, Row
 from .oracle import raised
 from .vectors import vector_of
 
-__all__ = ["Released", "check_knowledge", "check_messages", "check_points"]
-
 _ROUNDING = 64
 _SCALE = 1e-6  # relative; a scale that is a quotient in float32 is off by less
 _SIZES = 3  # of batches, of which a scale is a quotient by no chance
@@ -51,7 +49,7 @@ def check_messages(of: LeftOver) -> Check:
         "by the oracle and their drawn noise"
     )
     words += f"; {_first_of(wrong)}" if wrong else "; none differs by more than rounding"
-    return Check(name=name, passed=not wrong, tests=len(rows), words=f"{words}.")
+    return Check.exact(name, f"{words}.", tests=len(rows), passed=not wrong)
 
 
 def _first_of(wrong: Sequence[tuple[Row, float]]) -> str:
@@ -99,10 +97,10 @@ def check_points(
                 )
     if wrong:
         words = f"{looked} points and known parts were looked for among what was released before"
-        return Check(name=name, passed=False, tests=looked, words=f"{words}; {wrong}.")
+        return Check.exact(name, f"{words}; {wrong}.", tests=looked, passed=False)
     wrong, free = _scales(rounds.releases, [vector_of(one, "public") for one in public])
     if wrong:
-        return Check(name=name, passed=False, tests=looked + 1, words=f"{wrong}.")
+        return Check.exact(name, f"{wrong}.", tests=looked + 1, passed=False)
     # A gradient may be taken anywhere, and what is said to be known may be anything, so somebody
     # must have looked.
     applies = header.public or any(
@@ -126,7 +124,7 @@ def check_points(
         why = "no release of these rounds has its point; give point= to release"
         return Check.not_run(name, why, applies=applies)
     words = f"{looked} points and known parts were looked for among what was released before"
-    return Check(name=name, passed=True, tests=looked, words=f"{words}; each is there.")
+    return Check.exact(name, f"{words}; each is there.", tests=looked)
 
 
 def _scales(every: Sequence[KeptRelease], public: Sequence[Tensor]) -> tuple[str, str]:
@@ -285,7 +283,7 @@ def check_knowledge(
         )
     words = f"{pairs} pairs of a source and an agent that is said to know it were made again"
     words += f"; {wrong}" if wrong else "; each is what the release holds"
-    return Check(name=name, passed=not wrong, tests=pairs, words=f"{words}.")
+    return Check.exact(name, f"{words}.", tests=pairs, passed=not wrong)
 
 
 def _made(sources: Callable[[str, int], Any], id: str, agent: int, width: int) -> Tensor:

@@ -11,8 +11,6 @@ from ....privacy.releases.log import ReleaseLog
 from ....training.accounts.declared import DeclaredAccount, account_of_releases
 from .left_over import told
 
-__all__ = ["Conformance"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Conformance:

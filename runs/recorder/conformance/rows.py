@@ -31,8 +31,6 @@ from .left_over import Asked, LeftOver
 from .oracle import Oracle
 from .sketches import sketch
 
-__all__ = ["check_rows", "is_random", "kept_rows"]
-
 _OFF = 1e-3  # of the clip norm, more than rounding in float32 moves a row
 _SEEN = 2 * _OFF  # what a sketch of 64 numbers shows at least
 _REPEATS, _FEW = 8, 3
@@ -128,7 +126,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
         f"; a part of another record longer than {least:.2g} of the clip norm would have shown"
         + (" in a row" if kept else " in a sum")
     )
-    return Check(name=name, passed=True, tests=_count(every), words=f"{words}.")
+    return Check.exact(name, f"{words}.", tests=_count(every))
 
 
 def _failed(off: Sequence[_Row], rows: int, why: str) -> Check:
@@ -138,7 +136,7 @@ def _failed(off: Sequence[_Row], rows: int, why: str) -> Check:
         f"{int(worst.asked.positions[worst.place])} in {worst.asked.name}, which is off by "
         f"{worst.apart:.2g} of the clip norm: {why}."
     )
-    return Check(name="rows", passed=False, tests=rows, words=words)
+    return Check.exact("rows", words, tests=rows, passed=False)
 
 
 def _why(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int) -> Check | None:

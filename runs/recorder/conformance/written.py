@@ -20,8 +20,6 @@ from ....privacy.formats.json_text import read_json
 from ....privacy.guarantee import Status
 from .outcome import Conformance
 
-__all__ = ["FILE", "Held", "dump", "read_held", "write_held"]
-
 FILE = "conformance.json"
 _SCHEMA = 1
 _MOST = 16 << 20

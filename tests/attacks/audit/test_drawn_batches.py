@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from overhear.attacks.audit import strength
-from overhear.attacks.audit.audit import Proven, Verdict, audit
+from overhear.attacks.audit.audit import audit
+from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import uncoded
 from overhear.attacks.audit.coded import with_codes_in_place
 from overhear.attacks.audit.game import CanaryGame

@@ -12,7 +12,8 @@ from overhear.attacks.audit import strength
 from overhear.attacks.audit.agents.game import AgentGame, reason_against
 from overhear.attacks.audit.agents.planted import PlantedAgents, unit_change
 from overhear.attacks.audit.agents.scores import Observed, scored
-from overhear.attacks.audit.audit import Proven, Verdict, audit
+from overhear.attacks.audit.audit import audit
+from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import Directions
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER

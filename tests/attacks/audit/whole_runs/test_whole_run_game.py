@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.audit.audit import Proven, Verdict, audit
+from overhear.attacks.audit.audit import audit
+from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.audit.whole_runs.game import WholeRunGame, _with_canaries, worst_signs
 from overhear.attacks.audit.whole_runs.told import Column, Told
