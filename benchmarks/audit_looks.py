@@ -14,7 +14,8 @@ from collections import Counter
 
 import numpy as np
 
-from overhear.attacks.audit.audit import AGAIN, Proven, audit
+from overhear.attacks.audit.audit import audit
+from overhear.attacks.audit.audited import AGAIN, Proven
 from overhear.attacks.audit.game import Played
 from overhear.attacks.bounds.guesses import Guesses
 from overhear.attacks.bounds.lower_bounds import total_error

@@ -137,6 +137,20 @@ class Described(BaseModel):
     )
 
     @classmethod
+    def from_object(cls, source: object, **others: Any) -> Self:
+        """The object whose fields are the attributes of these names, but for those that are given.
+
+        >>> from types import SimpleNamespace
+        >>> class Look(Described):
+        ...     epsilon: NotNegative
+        ...     canaries: Count
+        >>> Look.from_object(SimpleNamespace(epsilon=1.5, of="anything"), canaries=20).dump()
+        {'epsilon': 1.5, 'canaries': 20}
+        """
+        names = [name for name in cls.model_fields if hasattr(source, name)]
+        return cls(**({name: getattr(source, name) for name in names} | others))
+
+    @classmethod
     def parse(cls, text: str | bytes, *, refusal: Callable[[str, str], str]) -> Self:
         """The object of a JSON text.
 

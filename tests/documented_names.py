@@ -20,7 +20,8 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.training.engine.messages": ("Gathered",),
     },
     "audit": {
-        "overhear.attacks.audit.audit": ("audit", "claim_of", "hosts_of", "Audited", "Verdict"),
+        "overhear.attacks.audit.audit": ("audit", "claim_of", "hosts_of"),
+        "overhear.attacks.audit.audited": ("Audited", "Verdict"),
         "overhear.attacks.audit.game": ("CanaryGame",),
         "overhear.attacks.checks.checks": ("engine_checks",),
         "overhear.attacks.watching.result": ("Check",),

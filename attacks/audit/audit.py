@@ -49,20 +49,9 @@ from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
 from ..bounds.power import LEAST_SHARE, canaries_for, seen_from
 from ..watching.result import Check
-from .audited import AGAIN, Audited, Proven, Verdict, exceeds, not_measured
+from .audited import AGAIN, Audited, Proven, Verdict, after_second_look, not_measured
 from .game import MOST, Game, Played, Progress
 from .message_bounds import LinkBound, LinkGuesses, link_bounds
-
-__all__ = [
-    "AGAIN",
-    "Audited",
-    "Proven",
-    "Verdict",
-    "audit",
-    "claim_of",
-    "hosts_of",
-    "not_measured",
-]
 
 _LEAST_RISK = 1e-14  # of one look
 
@@ -99,22 +88,24 @@ def audit(
     played = game.play(generator=_coins(seed, 0), progress=progress)
     if checks is not None:
         checks += game.checks(played)
-    of_links = LINKS * (1.0 - confidence) if game.linked is not None else 0.0
     played_against = [one for one in against if one.name in played.guesses]
-    tested = sum(one.is_tested for one in played_against)
-    surely = 1.0 - (1.0 - SHARE) * (1.0 - confidence - of_links) / max(tested, 1)
-    how: dict[str, Any] = {"confidence": confidence, "of_links": of_links, "surely": surely}
-    looks = [_first_look(game, one, played, before or {}, **how) for one in played_against]
-    looks = _among_all(looks, played, risk=1.0 - confidence - of_links)
-    rules = _Rules(tested=max(tested, 1), risk=1.0 - confidence, of_links=of_links)
+    rules = _Rules(
+        game=game,
+        seed=seed,
+        progress=progress,
+        before=before or {},
+        tested=max(sum(one.is_tested for one in played_against), 1),
+        risk=1.0 - confidence,
+        of_links=LINKS * (1.0 - confidence) if game.linked is not None else 0.0,
+    )
+    looks = [_first_look(one, played, rules, confidence=confidence) for one in played_against]
+    looks = _among_all(looks, played, risk=1.0 - confidence - rules.of_links)
     found = []
     for place, one in enumerate(looks, start=1):
         if one.evidence is not None and decisive(one.evidence, tested=rules.tested):
             found.append(_decided(one, rules))
         elif one.verdict is Verdict.SUSPICIOUS:
-            first = played.guesses[one.proven.name]
-            more = _Look(game, seed=seed, place=place, first=first, progress=progress)
-            found.append(_second_look(one, more, rules))
+            found.append(_second_look(one, played.guesses[one.proven.name], rules, place=place))
         else:
             found.append(_at_rest(one))
     by_name = {one.proven.name: one for one in found}
@@ -128,45 +119,31 @@ def _coins(seed: int, *place: int) -> np.random.Generator:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Rules:
-    """How surely a second look must be right: claims that are tested, and risks of the first."""
+    """What is played, and how surely: how many claims are tested, and risks of the first look."""
 
+    game: Game
+    seed: int
+    progress: Progress | None
+    before: Mapping[str, Evidence]
     tested: int
     risk: float  # that a sound claim is looked at again
     of_links: float  # the same by single messages alone
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What a second look plays, and what it knows of the first."""
-
-    game: Game
-    seed: int
-    place: int
-    first: Guesses
-    progress: Progress | None
-
-
-def _first_look(
-    game: Game,
-    one: Proven,
-    played: Played,
-    before: Mapping[str, Evidence],
-    *,
-    confidence: float,
-    of_links: float,
-    surely: float,
-) -> Audited:
+def _first_look(one: Proven, played: Played, rules: _Rules, *, confidence: float) -> Audited:
     """The figures of one adversary; suspicious if a message of it exceeds, else consistent."""
     guesses = played.guesses[one.name]
     count = len(guesses.scores)
     links: list[LinkBound] = []
-    if one.name == game.linked:
-        links = link_bounds(played.links, statement=one.statement, confidence=1.0 - of_links)
+    if one.name == rules.game.linked:
+        surely = 1.0 - rules.of_links
+        links = link_bounds(played.links, statement=one.statement, confidence=surely)
     best, evidence, seen = None, None, None
     if math.isfinite(one.epsilon):
         best = ideal(one.claim, canaries=count, delta=one.delta, confidence=confidence)
     if one.is_tested:
-        known = before.get(one.name, Evidence())
+        known = rules.before.get(one.name, Evidence())
+        surely = 1.0 - (1.0 - SHARE) * (1.0 - confidence - rules.of_links) / rules.tested
         evidence = after_first_look(known, guesses, claim=one.claim)
         seen = seen_from(one.claim, canaries=count, delta=one.delta, confidence=surely)
     over = one.status is not Status.HEURISTIC and any(link.exceeded for link in links)
@@ -190,7 +167,7 @@ def _among_all(looks: Sequence[Audited], played: Played, *, risk: float) -> list
     and so on until nothing more exceeds.
     """
     tested = [one for one in looks if one.proven.is_tested]
-    rest = [one for one in tested if exceeds(one.bounds[0], one.proven)]
+    rest = [one for one in tested if one.bounds[0].exceeds(one.proven.epsilon)]
     found = {one.proven.name: one for one in looks}
     left = len(tested)
     while rest:
@@ -199,7 +176,7 @@ def _among_all(looks: Sequence[Audited], played: Played, *, risk: float) -> list
             name = one.proven.name
             bound = _headline(played.guesses[name], one.proven, confidence=1.0 - risk / left)
             found[name] = replace(one, together=bound)
-            if exceeds(bound, one.proven):
+            if bound.exceeds(one.proven.epsilon):
                 found[name] = replace(found[name], verdict=Verdict.SUSPICIOUS)
                 over.add(name)
         if not over:
@@ -235,44 +212,43 @@ def _at_rest(one: Audited) -> Audited:
     return replace(one, verdict=Verdict.NOT_MEASURED, why=why)
 
 
-def _second_look(one: Audited, look: _Look, rules: _Rules) -> Audited:
+def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> Audited:
     """Play fresh canaries until the evidence is decisive, or all of them are played."""
     name, proven, evidence = one.proven.name, one.proven, one.evidence
     linked = name if any(link.exceeded for link in one.links) else None
-    game = look.game.narrowed(name, linked=linked)
-    threshold = best_threshold(look.first.scores, look.first.included)
+    game = rules.game.narrowed(name, linked=linked)
+    threshold = best_threshold(first.scores, first.included)
     attempt = 1 if evidence is None else len(evidence.looks) + 1
     parts: list[Played] = []
     for part in range(AGAIN):
-        coins = _coins(look.seed, 1, look.place, part)
-        parts.append(game.play(generator=coins, progress=look.progress))
+        coins = _coins(rules.seed, 1, place, part)
+        parts.append(game.play(generator=coins, progress=rules.progress))
         if evidence is None:
             continue
         guesses = parts[-1].guesses[name]
         evidence = after(evidence, guesses, claim=proven.claim, threshold=threshold)
         if decisive(evidence, tested=rules.tested):
             return _decided(replace(one, evidence=evidence), rules)
-    guesses = _joined([part.guesses[name] for part in parts])
+    guesses = Guesses.joined([part.guesses[name] for part in parts])
     # A confidence that a float cannot tell from 1 is none; the stake pays for this risk.
     risk = max(_LEAST_RISK, second_risk(attempt, risk=rules.risk, tested=rules.tested))
     again = _headline(guesses, proven, confidence=1.0 - risk)
     fresh = _headline(guesses, proven, confidence=1.0 - rules.risk)
     if evidence is not None:
-        won = 1.0 / (rules.risk * risk) if exceeds(again, proven) else 0.0
+        won = 1.0 / (rules.risk * risk) if again.exceeds(proven.epsilon) else 0.0
         evidence = replace(evidence, looks=(*evidence.looks, won))
     decided = evidence is not None and decisive(evidence, tested=rules.tested)
     sure, doubted = list[LinkBound](), list[LinkBound]()
     if linked is not None:
-        suspects = {(link.message, link.host) for link in one.links if link.exceeded}
+        suspects = {(link.message, link.agent) for link in one.links if link.exceeded}
         looked_at = [link for link in _joined_links(parts) if (link.message, link.host) in suspects]
         surely = 1.0 - max(_LEAST_RISK, second_risk_of_links(attempt, risk=rules.of_links))
         sure = link_bounds(looked_at, statement=proven.statement, confidence=surely)
         doubted = link_bounds(looked_at, statement=proven.statement, confidence=1.0 - rules.risk)
-    verdict = Verdict.CLEARED
-    if decided or any(link.exceeded for link in sure):
-        verdict = Verdict.CONTRADICTED
-    elif exceeds(fresh, proven) or any(link.exceeded for link in doubted):
-        verdict = Verdict.SUSPICIOUS
+    verdict = after_second_look(
+        sure=decided or any(link.exceeded for link in sure),
+        doubted=fresh.exceeds(proven.epsilon) or any(link.exceeded for link in doubted),
+    )
     return replace(
         one,
         again=again,
@@ -284,20 +260,15 @@ def _second_look(one: Audited, look: _Look, rules: _Rules) -> Audited:
     )
 
 
-def _joined(parts: Sequence[Guesses]) -> Guesses:
-    return Guesses(
-        scores=np.concatenate([one.scores for one in parts]),
-        included=np.concatenate([one.included for one in parts]),
-    )
-
-
 def _joined_links(parts: Sequence[Played]) -> list[LinkGuesses]:
     """Every message's guesses of all parts, each of which has the same messages."""
     found: dict[tuple[str, int], list[LinkGuesses]] = {}
     for part in parts:
         for link in part.links:
             found.setdefault((link.message, link.host), []).append(link)
-    return [of[0]._replace(guesses=_joined([one.guesses for one in of])) for of in found.values()]
+    return [
+        of[0]._replace(guesses=Guesses.joined([one.guesses for one in of])) for of in found.values()
+    ]
 
 
 def _headline(guesses: Guesses, proven: Proven, *, confidence: float) -> LowerBound:

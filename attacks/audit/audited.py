@@ -16,8 +16,6 @@ from ..bounds.mechanism import Claim
 from ..bounds.power import SEEN_IN
 from .message_bounds import LinkBound
 
-__all__ = ["AGAIN", "Audited", "Proven", "Verdict", "exceeds", "not_measured"]
-
 AGAIN = 4  # how many times as many canaries a second look takes
 
 
@@ -141,12 +139,13 @@ class Audited:
             return found
         if self.measured == 0:
             found = f"{name}: {self.canaries} canaries show nothing {at}"
-        elif self.measured <= self.proven.epsilon and exceeds(self.bounds[0], self.proven):
+        elif self.measured <= self.proven.epsilon and self.bounds[0].exceeds(self.proven.epsilon):
             scale = self.bounds[0].noise_scale or 0.0
             found += f"; the declared noise is rejected, it is at most {scale:.3g} of it"
         if over := [link for link in self.links if link.exceeded]:
             some = ", ".join(
-                f"{k.message} ({_least(k.measured)} > {_most(k.proven)})" for k in over
+                f"{k.message} ({_least(k.measured_epsilon)} > {_most(k.proven_epsilon)})"
+                for k in over
             )
             found += f"; single messages show more than their own noise promises: {some}"
         return found
@@ -154,7 +153,7 @@ class Audited:
     def _within(self, proven: str) -> str:
         if self.measured == 0:
             return ""
-        if self.together is None or not exceeds(self.bounds[0], self.proven):
+        if self.together is None or not self.bounds[0].exceeds(self.proven.epsilon):
             return f", within {proven}"
         return (
             f", above {proven} by itself; among all that is tested it is at least "
@@ -175,21 +174,23 @@ class Audited:
         look = f"a second look with {AGAIN} times as many fresh canaries gives {sure}"
         if self.again.epsilon > self.proven.epsilon:
             return f"{look}, more than {proven}: the proof or the code is wrong"
-        if exceeds(self.again, self.proven):
+        if self.again.exceeds(self.proven.epsilon):
             return f"{look}, and rejects the declared noise, too"
         if not self.decided:
             return "and again when looked at twice: the noise on them is not as declared"
         return f"the odds against {proven} are {odds} to 1: the proof or the code is wrong"
 
 
-def exceeds(bound: LowerBound, proven: Proven) -> bool:
-    """Whether more leaked than the claim allows; where the claim's noise is rejected it did, too.
+def after_second_look(*, sure: bool, doubted: bool) -> Verdict:
+    """What follows of fresh canaries, once a first look has exceeded a claim.
 
-    Of several contributions under replace-one the bound's epsilon is that of one, so that it may be
-    below the proven one although the noise cannot be as declared.
+    Args:
+        sure: whether they exceed it at the high confidence of a second look.
+        doubted: whether they do at the confidence of the first.
     """
-    rejected = bound.noise_scale is not None and bound.noise_scale < 1.0
-    return math.isfinite(proven.epsilon) and (bound.epsilon > proven.epsilon or rejected)
+    if sure:
+        return Verdict.CONTRADICTED
+    return Verdict.SUSPICIOUS if doubted else Verdict.CLEARED
 
 
 def not_measured(proven: Proven, measured: Sequence[Audited], *, why: str = "") -> Audited:

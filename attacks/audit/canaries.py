@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -35,23 +35,13 @@ from ...training.engine.engine import Engine, Setting
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Message, Transcript
 from ...training.gradients.clipping import Coefficient
-from ...training.gradients.gradients import Batch, Indices, PairGradients
+from ...training.gradients.gradients import Batch, ClippedSums, Indices, PairGradients
 from ...training.gradients.loop_and_vmap import OfModel, OfTask
 from ...training.models.parameters import flatten
 from ...training.models.tasks import Task
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
 from ..watching.on_host import on_host
-
-__all__ = [
-    "CanaryTask",
-    "Directions",
-    "HappenedRound",
-    "PlantedGradients",
-    "Released",
-    "drawn_norms",
-    "rounds_with_canaries",
-]
 
 LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms, where none is drawn
 LONGEST = 1000.0  # of those that are drawn
@@ -190,6 +180,19 @@ def uncoded(targets: Tensor) -> tuple[Tensor, Tensor]:
     return own, targets[:, -1].long()
 
 
+class Planting(ClippedSums, Protocol):
+    """Gradients of a run in which canaries are planted, which take the place of the run's own."""
+
+    @property
+    def calls(self) -> Sequence[Any]:
+        """What was planted in this round, in the order of its operations."""
+        ...
+
+    def begin(self, recorded: Recorded) -> None:
+        """A round begins, of which this is the record."""
+        ...
+
+
 class Released(NamedTuple):
     """One call of the engine for gradients, and which canaries took part in it.
 
@@ -250,6 +253,10 @@ class PlantedGradients:
         self._inner = PairGradients(task, "vmap", device=device, dtype=dtype)
         self._count = task.directions.count
         self.calls: list[Released] = []
+
+    def begin(self, recorded: Recorded) -> None:  # noqa: ARG002 - one interface
+        """A round begins."""
+        self.calls = []
 
     def clipped_sums(
         self,
@@ -335,7 +342,7 @@ class HappenedRound:
         messages: as they crossed.
         before, after: the state's fields.
         recorded: what it drew and computed.
-        calls: what it asked of the gradients.
+        calls: what was planted, `Released` of records.
     """
 
     number: int
@@ -344,7 +351,7 @@ class HappenedRound:
     before: Mapping[str, Tensor]
     after: Mapping[str, Tensor]
     recorded: Recorded
-    calls: Sequence[Released]
+    calls: Sequence[Any]
 
 
 def rounds_with_canaries(
@@ -353,14 +360,14 @@ def rounds_with_canaries(
     *,
     traces: AlgorithmTrace,
     rounds: int,
-    gradients: PlantedGradients,
+    gradients: Planting,
 ) -> Iterator[HappenedRound]:
     """The start and so many rounds of a run, as they happen.
 
     Args:
         setting: with the canaries among its records.
         bound: the algorithm.
-        traces: of it.
+        traces: of it, for the unit that a canary is.
         rounds: how many.
         gradients: of records and canaries.
     """
@@ -372,7 +379,7 @@ def rounds_with_canaries(
     for number, part in enumerate(parts[: rounds + 1]):
         recorded = Recorded()
         transcript.clear()
-        gradients.calls.clear()
+        gradients.begin(recorded)
         if number:
             engine.advance(recorded=recorded)
         else:

@@ -29,14 +29,12 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ..watching.chances import binomial, two_sided
+from ...training.noise_tests import laws
 from ..watching.result import Check, Finding
 from .canary_noise import CanaryNoise, of_observed_size, of_renewed_size
 from .strength import DECLARED, log_mixture
 
 Array = NDArray[np.float64]
-
-__all__ = ["absent_check", "canary_checks", "clipping_check", "independence_check"]
 
 _EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, math.inf)  # of norms
 _TAILS = (2.0, 3.0, 4.0)
@@ -156,8 +154,8 @@ def independence_check(noise: Sequence[CanaryNoise]) -> Check:
 
 def _check(name: str, found: Finding, words: str) -> Check:
     if not found.tests:
-        return Check(name=name, passed=True, p=None, tests=0, words=f"{words}: there were none.")
-    return found.check(name, f"{words}: {found.counted}; {found.outcome}")
+        return Check.exact(name, f"{words}: there were none.", tests=0)
+    return found.check(name, words)
 
 
 def _parts(of: CanaryNoise, z: Array) -> Iterator[tuple[list[str], Array]]:
@@ -173,17 +171,15 @@ def _parts(of: CanaryNoise, z: Array) -> Iterator[tuple[list[str], Array]]:
 
 def _note_sums(found: Finding, rows: Array, words: Sequence[str]) -> None:
     """Sum of squares and sum of each row, without what is NaN."""
-    from scipy.special import ndtr
-
     count = np.isfinite(rows).sum(axis=1)
     at = np.flatnonzero(count)
     rows, count = rows[at], count[at]
     if not len(at):
         return
     squares = np.nansum(rows**2, axis=1)
-    place = 2.0 * ndtr(-np.abs(np.nansum(rows, axis=1)) / np.sqrt(count))
+    place = laws.beyond(np.abs(np.nansum(rows, axis=1)) / np.sqrt(count))
     found.worst(
-        two_sided(squares, count),
+        laws.two_sided(squares, count),
         lambda i: (
             f"{words[at[i]]} have {squares[i] / count[i]:.3g} times the declared variance of "
             "their noise"
@@ -203,18 +199,17 @@ def _note_law(found: Finding, values: Array, words: str) -> None:
     _note_sums(found, values[None], [words])
     _note_distance(found, ndtr(values), f"the noise of {words} is not normal")
     for beyond in _TAILS:
-        share = 2.0 * float(ndtr(-beyond))
+        share = float(laws.beyond(beyond))
         count = int((np.abs(values) > beyond).sum())
         found.note(
-            float(binomial(count, n, share)),
-            tests=1,
+            laws.binomial(count, n, share),
             what=f"the noise of {words} is beyond {beyond:g} deviations {count} times, expected "
             f"{n * share:.1f}",
         )
     most = float(np.abs(values).max())
-    beyond = 2.0 * float(ndtr(-most))  # 1 where nothing is added, and then no value is large
+    beyond = float(laws.beyond(most))  # 1 where nothing is added, and then no value is large
     p = -math.expm1(n * math.log1p(-beyond)) if beyond < 1.0 else 1.0
-    found.note(p, tests=1, what=f"the noise of {words} reaches {most:.3g} deviations")
+    found.note(p, what=f"the noise of {words} reaches {most:.3g} deviations")
 
 
 def _note_distance(found: Finding, uniform: Array, words: str) -> None:
@@ -223,7 +218,7 @@ def _note_distance(found: Finding, uniform: Array, words: str) -> None:
     steps = np.arange(n + 1) / n
     distance = float(max((steps[1:] - uniform).max(), (uniform - steps[:-1]).max()))
     p = min(1.0, 2.0 * math.exp(-2.0 * n * distance**2))
-    found.note(p, tests=1, what=f"{words} (Kolmogorov-Smirnov distance {distance:.3g})")
+    found.note(p, what=f"{words} (Kolmogorov-Smirnov distance {distance:.3g})")
 
 
 def _note_scores(found: Finding, of: CanaryNoise) -> None:
@@ -258,8 +253,6 @@ def _note_gains(
     found: Finding, z: Array, v: Array, chosen: Sequence[NDArray[np.bool_]], words: Sequence[str]
 ) -> None:
     """The mean and the size of what canaries add beside what they may, by group."""
-    from scipy.special import ndtr
-
     for at, what in zip(chosen, words, strict=True):
         n = int(at.sum())
         if not n:
@@ -267,11 +260,11 @@ def _note_gains(
         weight = np.sqrt(v[at])
         whole = float((weight**2).sum())
         off = float((z[at] * weight).sum())
-        p = 2.0 * float(ndtr(-abs(off) / math.sqrt(whole)))
-        found.note(p, tests=1, what=f"{what} add {1.0 + off / whole:.3g} times what they may")
+        p = float(laws.beyond(abs(off) / math.sqrt(whole)))
+        found.note(p, what=f"{what} add {1.0 + off / whole:.3g} times what they may")
         squares = float((z[at] ** 2).sum())
         what += f" miss what they may add by {squares / n:.3g} times the noise"
-        found.note(float(two_sided(squares, n)), tests=1, what=what)
+        found.note(laws.two_sided(squares, n), what=what)
 
 
 def _kinds(of: CanaryNoise) -> Iterator[tuple[str, Array]]:
@@ -298,7 +291,7 @@ def _note_correlation(found: Finding, one: Array, other: Array, what: str) -> No
     r = min(max(r, -1.0 + 1e-15), 1.0 - 1e-15)
     t = r * math.sqrt((n - 1) / (1.0 - r**2))
     p = 2.0 * float(stdtr(n - 1, -abs(t)))
-    found.note(p, tests=1, what=f"the {what} have correlation {r:.3g}, of {n}")
+    found.note(p, what=f"the {what} have correlation {r:.3g}, of {n}")
 
 
 def _note_together(found: Finding, of: CanaryNoise, z: Array, kind: str) -> None:
@@ -318,7 +311,6 @@ def _note_together(found: Finding, of: CanaryNoise, z: Array, kind: str) -> None
         total = float((every**2).sum())
         found.note(
             float(chdtrc(len(every), total)),
-            tests=1,
             what=f"the {kind} of {what} to the {of.name} go together: their sum has "
             f"{total / len(every):.3g} times the declared variance",
         )

@@ -15,7 +15,7 @@ is added, as what comes in depends on nothing but draws of its own, or on draws 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,8 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-
-__all__ = ["CanaryNoise", "Heard", "Residue", "gathered", "of_observed_size", "of_renewed_size"]
 
 _FEWEST_ABSENT = 20  # from which a size is told well enough to hold others to it
 
@@ -95,7 +93,7 @@ class Heard(NamedTuple):
     along: Array
 
 
-def gathered(runs: Sequence[dict[str, list[Residue]]]) -> list[CanaryNoise]:
+def gathered(runs: Sequence[Mapping[str, Sequence[Residue]]]) -> list[CanaryNoise]:
     """Residues of all runs, stacked by adversary and number of batch.
 
     Args:

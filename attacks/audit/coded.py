@@ -14,8 +14,6 @@ from ...training.data.dataset import Examples
 from ...training.data.store import Held, followed_by
 from .canaries import coded
 
-__all__ = ["codes_of", "with_codes_behind", "with_codes_in_place"]
-
 _LOOKED_AT = 300  # rounds, of which it is counted how often a record is in them
 _NONE = torch.zeros(0, dtype=torch.int64)
 

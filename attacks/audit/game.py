@@ -1,19 +1,23 @@
-"""Runs of the real engine in which records are planted, scored for every adversary.
+"""One game of canaries: planted by coins in runs of the real engine, and scored for adversaries.
 
 In each run every host holds as many canaries as fit, each put there or not by a fair coin (or
 turned round by it, where neighbouring data sets differ in one record's value). Nothing of the run
-is replaced but what a canary's gradient is.
+is replaced but what a canary's gradient is. What a canary is, how one run is played and what is
+scored in it differs: records (`CanaryGame`), all data of an agent (`agents`), and records in runs
+that are one release (`whole_runs`).
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ...privacy.adversary import Adversary
 from ...privacy.batches.drawing import Scheme
@@ -38,15 +42,6 @@ from .layout_clipping import layout_check
 from .message_bounds import LinkGuesses
 from .scores import LinkScores, Scorer
 
-__all__ = [
-    "MOST",
-    "CanaryGame",
-    "Game",
-    "Played",
-    "Progress",
-    "play",
-]
-
 MOST = 250  # canaries of an agent in one run
 SHORT = 25  # of so many one more is planted that is shorter than the clip norm
 _SCORED = (Scheme.POISSON, Scheme.FIXED, Scheme.SHUFFLED, Scheme.CYCLIC)
@@ -54,84 +49,56 @@ Progress = Callable[[int, int], None]
 _Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]  # scores and coins
 
 
-class Game(Protocol):
-    """What an audit plays: canaries that are records, or all data of an agent."""
+class Scores(NamedTuple):
+    """What one run leaves: scores by adversary and host, what noise did, and of messages."""
 
-    @property
-    def traces(self) -> AlgorithmTrace:
-        """Of the algorithm at the noise of the run."""
-        ...
-
-    @property
-    def adversaries(self) -> Mapping[str, Mapping[int, Adversary]]:
-        """By name and host, whose view is scored."""
-        ...
-
-    @property
-    def linked(self) -> str | None:
-        """The adversary of whose view each message is scored by itself, too; None for none."""
-        ...
-
-    @property
-    def hosts(self) -> list[int]:
-        """The agents who hold canaries."""
-        ...
-
-    @property
-    def runs(self) -> int:
-        """How many runs share the canaries."""
-        ...
-
-    @property
-    def of_each(self) -> int:
-        """Canaries of a host in a run."""
-        ...
-
-    def narrowed(self, name: str, *, linked: str | None) -> Game:
-        """The same with one adversary."""
-        ...
-
-    def checks(self, played: Played) -> list[Check]:
-        """Checks of a game that was played, and of how its canaries are clipped."""
-        ...
-
-    def play(self, *, generator: np.random.Generator, progress: Progress | None = None) -> Played:
-        """Plant, run and score."""
-        ...
+    scores: Mapping[str, Mapping[int, NDArray[np.float64]]]
+    residues: Mapping[str, Sequence[Residue]]
+    links: Mapping[tuple[str, int], LinkScores] = {}
+    heard: Sequence[Heard] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CanaryGame:
+class Played(NamedTuple):
+    """Scores and coins: by adversary of all canaries it looks at, and of single messages.
+
+    `noise` is what the noise alone did to the scores, `heard` all that was seen of a whole run.
+    """
+
+    guesses: dict[str, Guesses]
+    links: list[LinkGuesses]
+    noise: Sequence[CanaryNoise] = ()
+    heard: Sequence[Heard] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game(ABC):
     """What is played, and who looks on.
 
     Attributes:
         setting: graph, model and data of the run.
         bound: the algorithm with its numbers.
-        traces: of the algorithm at the noise of the run.
+        traces: of the algorithm at the noise of the run, as its step was traced.
         rounds: how many are run.
-        clip_norm: of the run.
         adversaries: by name and host, whose view is scored.
         canaries: how many in all; rounded up to equal numbers in every host and run.
         linked: the adversary of whose view each message is scored by itself, too; None for none.
-        replace: whether neighbouring data sets differ in one record's value.
+        replace: whether neighbouring data sets differ in the value of what a canary is.
         apart: whether hosts need directions of their own, because what is scored of one shares
             noise with what is scored of another, and their errors would go together.
-        batch_clipped: whether a batch's mean is clipped, so that an agent can hold one canary only.
-        together: how many records of one person a canary is, all of one direction and sign.
+        beside: a game with coins of its own that is played after this one, of the same run and
+            hosts, whose adversaries have other names; None for none.
     """
 
     setting: Setting
     bound: Bound
     traces: AlgorithmTrace
     rounds: int
-    clip_norm: float
     adversaries: Mapping[str, Mapping[int, Adversary]]
     canaries: int
     linked: str | None = None
     replace: bool = False
     apart: bool = False
-    batch_clipped: bool = False
-    together: int = 1
+    beside: Game | None = None
 
     def __post_init__(self) -> None:
         """Check that there is something to plant and somebody to look on."""
@@ -144,6 +111,138 @@ class CanaryGame:
                 f"{len(self.hosts)} hosts need a direction each, but there are {self.dimension} "
                 "coordinates; audit fewer canaries, or a larger model"
             )
+
+    @property
+    def hosts(self) -> list[int]:
+        """The agents who hold canaries."""
+        return sorted({host for of in self.adversaries.values() for host in of})
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of the first block."""
+        if self.setting.task is not None:
+            return int(self.setting.task.dimensions[0])
+        return sum(p.numel() for p in self.setting.model.parameters())
+
+    @property
+    @abstractmethod
+    def runs(self) -> int:
+        """How many runs share the canaries."""
+
+    @property
+    def of_each(self) -> int:
+        """Canaries of a host in a run."""
+        return -(-self.canaries // (self.runs * len(self.hosts)))
+
+    def own(self, host: int) -> slice:  # noqa: ARG002 # of games whose hosts share directions
+        """Which of the host's scores are those of its canaries that are guessed."""
+        return slice(0, self.of_each)
+
+    @abstractmethod
+    def run(
+        self,
+        coins: NDArray[np.bool_],
+        *,
+        generator: np.random.Generator,
+        progress: Callable[[int], None],
+    ) -> Any:
+        """Plant what (hosts, of_each) coins show, and play one run; what `scored` takes of it."""
+
+    def scored(self, runs: Sequence[Any]) -> Sequence[Scores]:
+        """The scores of every run, once all of them are played."""
+        return runs
+
+    def checks(self, played: Played) -> list[Check]:
+        """Checks of what the noise did to the scores of a game that was played."""
+        return canary_checks(played.noise, replace=self.replace)
+
+    def narrowed(self, name: str, *, linked: str | None) -> Game:
+        """The same with one adversary; the game beside it where that has the adversary."""
+        if name not in self.adversaries and self.beside is not None:
+            return self.beside.narrowed(name, linked=linked)
+        return replace(self, adversaries={name: self.adversaries[name]}, linked=linked, beside=None)
+
+    def play(self, *, generator: np.random.Generator, progress: Progress | None = None) -> Played:
+        """Plant, run and score.
+
+        Args:
+            generator: of coins, directions, norms and signs; noise and batches come from the
+                system's entropy.
+            progress: called with (rounds done, rounds in all).
+        """
+        own, other = self.runs * self.rounds, self.beside
+        total = own + (0 if other is None else other.runs * other.rounds)
+
+        def tick(done: int) -> None:
+            if progress is not None:
+                progress(done, total)
+
+        coins, runs = list[NDArray[np.bool_]](), []
+        for run in range(self.runs):
+            tossed = generator.integers(2, size=(len(self.hosts), self.of_each)).astype(bool)
+
+            def of_run(round: int, before: int = run * self.rounds) -> None:
+                tick(before + round)
+
+            coins.append(tossed)
+            runs.append(self.run(tossed, generator=generator, progress=of_run))
+        played = self._joined(coins, self.scored(runs))
+        if other is None:
+            return played
+        second = other.play(generator=generator, progress=lambda done, _: tick(own + done))
+        return Played(
+            guesses={**played.guesses, **second.guesses},
+            links=played.links,
+            noise=[*played.noise, *second.noise],
+        )
+
+    def _joined(self, coins: Sequence[NDArray[np.bool_]], runs: Sequence[Scores]) -> Played:
+        of_names: dict[str, list[_Scored]] = {name: [] for name in self.adversaries}
+        of_links: dict[tuple[str, int], list[_Scored]] = {}
+        rounds: dict[tuple[str, int], Mapping[tuple[float, float], int]] = {}
+        for tossed, run in zip(coins, runs, strict=True):
+            of = dict(zip(self.hosts, tossed, strict=True))
+            for name, by_host in run.scores.items():
+                of_names[name] += [(at[self.own(h)], of[h]) for h, at in by_host.items()]
+            for key, link in run.links.items():
+                scores = link.scores[self.own(key[1])]
+                of_links.setdefault(key, []).append((scores, of[key[1]]))
+                rounds[key] = link.rounds
+        return Played(
+            guesses={name: _guesses(found) for name, found in of_names.items()},
+            links=[
+                LinkGuesses(message, host, rounds[message, host], _guesses(found))
+                for (message, host), found in of_links.items()
+            ],
+            noise=gathered([run.residues for run in runs]),
+            heard=[one for run in runs for one in run.heard],
+        )
+
+
+def _guesses(found: Sequence[_Scored]) -> Guesses:
+    return Guesses(
+        scores=np.concatenate([scored for scored, _ in found]),
+        included=np.concatenate([coins for _, coins in found]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryGame(Game):
+    """Canaries are single records, or several of one person.
+
+    Attributes:
+        clip_norm: of the run.
+        batch_clipped: whether a batch's mean is clipped, so that an agent can hold one canary only.
+        together: how many records of one person a canary is, all of one direction and sign.
+    """
+
+    clip_norm: float
+    batch_clipped: bool = False
+    together: int = 1
+
+    def __post_init__(self) -> None:
+        """Check that there is something to plant and somebody to look on."""
+        super().__post_init__()
         if self.together > 1 and (self.batch_clipped or self.linked is not None):
             raise InputError(
                 f"together={self.together} records of one person are scored in sums, and not in "
@@ -162,18 +261,6 @@ class CanaryGame:
                 f"clip_norm={self.clip_norm} must be a positive number: without clipping no bound "
                 "is proven, so there is nothing to audit"
             )
-
-    @property
-    def hosts(self) -> list[int]:
-        """The agents who hold canaries."""
-        return sorted({host for of in self.adversaries.values() for host in of})
-
-    @property
-    def dimension(self) -> int:
-        """Coordinates of the first block."""
-        if self.setting.task is not None:
-            return int(self.setting.task.dimensions[0])
-        return sum(p.numel() for p in self.setting.model.parameters())
 
     @property
     def scheme(self) -> Scheme:
@@ -229,164 +316,81 @@ class CanaryGame:
         """How many directions a run has."""
         return (self.of_each + self.short) * (len(self.hosts) if self.apart else 1)
 
-    @property
-    def of_each(self) -> int:
-        """Canaries of a host in a run."""
-        return -(-self.canaries // (self.runs * len(self.hosts)))
-
-    def narrowed(self, name: str, *, linked: str | None) -> CanaryGame:
-        """The same with one adversary."""
-        return replace(self, adversaries={name: self.adversaries[name]}, linked=linked)
-
     def checks(self, played: Played) -> list[Check]:
         """Checks of a game that was played, and of clipping in the run's own layout."""
-        found = canary_checks(played.noise, replace=self.replace)
+        found = super().checks(played)
         return found if self.batch_clipped else [*found, layout_check(self.setting)]
 
-    def play(self, *, generator: np.random.Generator, progress: Progress | None = None) -> Played:
-        """See `play`."""
-        return play(self, generator=generator, progress=progress)
-
-
-class Played(NamedTuple):
-    """Scores and coins: by adversary of all canaries it looks at, and of single messages.
-
-    `noise` is what the noise alone did to the scores, `heard` all that was seen of a whole run.
-    """
-
-    guesses: dict[str, Guesses]
-    links: list[LinkGuesses]
-    noise: Sequence[CanaryNoise] = ()
-    heard: Sequence[Heard] = ()
-
-
-class Scores(Protocol):
-    """What one run leaves: scores by adversary and host, of messages, and what noise did."""
-
-    scores: dict[str, dict[int, NDArray[np.float64]]]
-    links: dict[tuple[str, int], LinkScores]
-    residues: dict[str, list[Residue]]
-
-
-def play(
-    game: CanaryGame,
-    *,
-    generator: np.random.Generator,
-    progress: Progress | None = None,
-    one_run: Callable[..., Scores] | None = None,
-) -> Played:
-    """Plant, run and score.
-
-    Args:
-        game: what is played.
-        generator: of coins, directions and signs; noise and batches come from the system's entropy.
-        progress: called with (rounds done, rounds in all).
-        one_run: plays a run, called as `_one_run` is; round by round when None.
-    """
-    of_names: dict[str, list[_Scored]] = {name: [] for name in game.adversaries}
-    of_links: dict[tuple[str, int], list[_Scored]] = {}
-    rounds: dict[tuple[str, int], Mapping[tuple[float, float], int]] = {}
-    residues: list[dict[str, list[Residue]]] = []
-    total = game.runs * game.rounds
-    for run in range(game.runs):
-        done = run * game.rounds
-
-        def tick(round: int, done: int = done) -> None:
-            if progress is not None:
-                progress(done + round, total)
-
-        coins = generator.integers(2, size=(len(game.hosts), game.of_each)).astype(bool)
-        scorer = (one_run or _one_run)(game, coins, generator=generator, progress=tick)
-        residues.append(scorer.residues)
-        of = dict(zip(game.hosts, coins, strict=True))
-        for name, by_host in scorer.scores.items():
-            of_names[name] += [(at[game.own(h)], of[h]) for h, at in by_host.items()]
-        for key, link in scorer.links.items():
-            of_links.setdefault(key, []).append((link.scores[game.own(key[1])], of[key[1]]))
-            rounds[key] = link.rounds
-    return Played(
-        guesses={name: _joined(found) for name, found in of_names.items()},
-        links=[
-            LinkGuesses(message, host, rounds[message, host], _joined(found))
-            for (message, host), found in of_links.items()
-        ],
-        noise=gathered(residues),
-    )
-
-
-def _joined(found: Sequence[_Scored]) -> Guesses:
-    return Guesses(
-        scores=np.concatenate([scored for scored, _ in found]),
-        included=np.concatenate([coins for _, coins in found]),
-    )
-
-
-def drawn_canaries(
-    game: CanaryGame,
-    *,
-    generator: np.random.Generator,
-    signs: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None,
-) -> tuple[Directions, PlantedGradients]:
-    """The directions of a run's canaries, and the gradients of records and canaries."""
-    objective = game.setting.task or game.setting.model
-    directions = Directions(game.directions, game.dimension, generator=generator)
-    agents, long = len(game.setting.shards), game.of_each * (len(game.hosts) if game.apart else 1)
-    norms = drawn_norms(agents, long, game.directions - long, generator=generator)
-    if game.batch_clipped:
-        norms[:] = LENGTH
-    return directions, PlantedGradients(
-        CanaryTask(objective, directions=directions),
-        clip_norm=game.clip_norm,
-        generator=generator,
-        device=game.setting.device,
-        dtype=game.setting.dtype,
-        norms=norms,
-        signs=signs,
-    )
-
-
-def _one_run(
-    game: CanaryGame,
-    coins: NDArray[np.bool_],
-    *,
-    generator: np.random.Generator,
-    progress: Callable[[int], None],
-) -> Scorer:
-    sampler = game.setting.sampler
-    directions, gradients = drawn_canaries(game, generator=generator)
-    scorer = Scorer(
-        game.setting.task or game.setting.model,
-        directions=directions,
-        adversaries=game.adversaries,
-        sampling_rate=game.setting.sampling_rate,
-        replace=game.replace,
-        linked=game.linked,
-        own={h: np.r_[game.own(h), game.own_short(h)] for h in game.hosts},
-        together=game.together,
-        rates={h: sampler.drawn[h].rate for h in game.hosts} if sampler is not None else {},
-        public=game.scheme.in_epochs,
-    )
-    planted = {
-        host: codes_of(
-            coin,
-            np.r_[game.own(host)],
-            np.r_[game.own_short(host)],
-            replaced=game.replace,
-            together=game.together if sampler is None else None,
+    def drawn_canaries(
+        self,
+        *,
+        generator: np.random.Generator,
+        signs: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None,
+    ) -> tuple[Directions, PlantedGradients]:
+        """The directions of a run's canaries, and the gradients of records and canaries."""
+        objective = self.setting.task or self.setting.model
+        directions = Directions(self.directions, self.dimension, generator=generator)
+        agents, hosts = len(self.setting.shards), len(self.hosts) if self.apart else 1
+        long = self.of_each * hosts
+        norms = drawn_norms(agents, long, self.directions - long, generator=generator)
+        if self.batch_clipped:
+            norms[:] = LENGTH
+        return directions, PlantedGradients(
+            CanaryTask(objective, directions=directions),
+            clip_norm=self.clip_norm,
+            generator=generator,
+            device=self.setting.device,
+            dtype=self.setting.dtype,
+            norms=norms,
+            signs=signs,
         )
-        for host, coin in zip(game.hosts, coins, strict=True)
-    }
-    own = game.setting.shards
-    if sampler is None:
-        shards = with_codes_behind(own, planted)
-    else:
-        how: dict[str, Any] = {"sampler": sampler, "rounds": game.rounds, "generator": generator}
-        shards = with_codes_in_place(own, planted, **how)
-    setting = replace(game.setting, shards=shards, users=None)
-    run = setting, game.bound
-    how = {"traces": game.traces, "rounds": game.rounds}
-    for happened in rounds_with_canaries(*run, gradients=gradients, **how):
-        if happened.trace.has_contributions:
-            scorer.add(happened)
-        progress(happened.number)
-    return scorer
+
+    def codes(self, coins: NDArray[np.bool_], *, together: int | None) -> dict[int, Tensor]:
+        """By host the codes of its canaries, as in `codes_of`."""
+        return {
+            host: codes_of(
+                coin,
+                np.r_[self.own(host)],
+                np.r_[self.own_short(host)],
+                replaced=self.replace,
+                together=together,
+            )
+            for host, coin in zip(self.hosts, coins, strict=True)
+        }
+
+    def run(
+        self,
+        coins: NDArray[np.bool_],
+        *,
+        generator: np.random.Generator,
+        progress: Callable[[int], None],
+    ) -> Scores:
+        """See `Game.run`."""
+        sampler = self.setting.sampler
+        directions, gradients = self.drawn_canaries(generator=generator)
+        scorer = Scorer(
+            self.setting.task or self.setting.model,
+            directions=directions,
+            adversaries=self.adversaries,
+            sampling_rate=self.setting.sampling_rate,
+            replace=self.replace,
+            linked=self.linked,
+            own={h: np.r_[self.own(h), self.own_short(h)] for h in self.hosts},
+            together=self.together,
+            rates={h: sampler.drawn[h].rate for h in self.hosts} if sampler is not None else {},
+            public=self.scheme.in_epochs,
+        )
+        planted = self.codes(coins, together=self.together if sampler is None else None)
+        own = self.setting.shards
+        if sampler is None:
+            shards = with_codes_behind(own, planted)
+        else:
+            how: dict[str, Any] = {"sampler": sampler, "rounds": self.rounds}
+            shards = with_codes_in_place(own, planted, generator=generator, **how)
+        setting = replace(self.setting, shards=shards, users=None)
+        how = {"traces": self.traces, "rounds": self.rounds, "gradients": gradients}
+        for happened in rounds_with_canaries(setting, self.bound, **how):
+            if happened.trace.has_contributions:
+                scorer.add(happened)
+            progress(happened.number)
+        return Scores(scorer.scores, scorer.residues, scorer.links)

@@ -24,8 +24,6 @@ from ...training.models.parameters import flatten
 from ..watching.reference_sums import Oracle
 from ..watching.result import Check
 
-__all__ = ["layout_check"]
-
 _NAME = "layout"
 _RECORDS, _BOUNDS = 24, 32
 _LEAST, _MOST = 0.5, 1000.0  # norms of records, in clip norms
@@ -77,7 +75,7 @@ def layout_check(setting: Setting) -> Check:
         "clip norms long"
     )
     words += f"; {fault}" if fault else "; each is as long as it may be"
-    return Check(name=_NAME, passed=not fault, p=None, tests=tests, words=f"{words}.")
+    return Check.exact(_NAME, f"{words}.", tests=tests, passed=not fault)
 
 
 def _single(setting: Setting) -> Sequence[Batch]:

@@ -16,8 +16,6 @@ from ..bounds.guesses import Guesses
 from ..bounds.lower_bounds import total_error
 from ..bounds.mechanism import Claim, epsilon
 
-__all__ = ["LinkBound", "LinkGuesses", "link_bounds"]
-
 
 class LinkGuesses(NamedTuple):
     """One message and the canaries of one host that enter it.
@@ -41,22 +39,22 @@ class LinkBound:
 
     Attributes:
         message: its name.
-        host: the agent.
-        proven: epsilon of this message alone, over the rounds, from its row.
-        measured: lower bound.
+        agent: whose records.
+        proven_epsilon: of this message alone, over the rounds, from its row.
+        measured_epsilon: lower bound.
         canaries: how many it rests on.
     """
 
     message: str
-    host: int
-    proven: float
-    measured: float
+    agent: int
+    proven_epsilon: float
+    measured_epsilon: float
     canaries: int
 
     @property
     def exceeded(self) -> bool:
         """Whether more was measured than the row promises."""
-        return self.measured > self.proven
+        return self.measured_epsilon > self.proven_epsilon
 
 
 def link_bounds(
@@ -81,9 +79,9 @@ def link_bounds(
         found.append(
             LinkBound(
                 message=link.message,
-                host=link.host,
-                proven=proven[key],
-                measured=bound.epsilon,
+                agent=link.host,
+                proven_epsilon=proven[key],
+                measured_epsilon=bound.epsilon,
                 canaries=len(link.guesses.scores),
             )
         )

@@ -20,22 +20,20 @@ from torch import Tensor
 from ...privacy.adversary import Adversary
 from ...privacy.view.matched_filter import MatchedFilter, matched_filter
 from ...privacy.view.view import View
-from ...training.engine.recording import Recorded
-from ...training.engine.transcript import Message
 from ...training.tracing.linear_forms import Contributions, Known, Messages
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.scripts import state_column
 from ...training.tracing.trace import AlgorithmTrace
+from .canaries import HappenedRound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scipy.sparse import csr_array
 
-__all__ = ["ObservedRows", "Projected", "shares_noise", "values_of"]
-
 Project = Callable[[Tensor], Tensor]  # (rows, D) to (rows, n)
 _MOST_TRACES = 4  # of a run whose rounds differ; of more, noise is taken for shared
+DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
 _NOTHING = 1e-9  # correlation that rounding may leave
 
 
@@ -162,8 +160,9 @@ class ObservedRows:
             self._filters[key] = matched_filter(view, columns)
         return self._filters[key]
 
-    def resolution(self, messages: Sequence[Message], after: Mapping[str, Tensor]) -> float:
-        """Largest share of a row's noise that the rounding of what the row holds usually is."""
+    def drowned(self, happened: HappenedRound) -> bool:
+        """Whether rounding of what a row holds shows in the law of its noise."""
+        messages, after = happened.messages, happened.after
         parts = [messages[i].rows[torch.from_numpy(at)] for i, at in self._messages]
         parts += [after[field] for field in self._fields]
         spread = np.sqrt(self.noise_energy)
@@ -176,54 +175,44 @@ class ObservedRows:
             size = torch.linalg.vector_norm(rows.double(), dim=1).cpu().numpy()
             lost = torch.finfo(rows.dtype).eps * size / math.sqrt(rows.shape[1])
             worst = max(worst, float((lost[of > 0] / of[of > 0]).max()))
-        return worst
+        return worst > DROWNED
 
-    def unexplained(
-        self,
-        *,
-        messages: Sequence[Message],
-        before: Mapping[str, Tensor],
-        after: Mapping[str, Tensor],
-        recorded: Recorded,
-        project: Projected,
-    ) -> np.ndarray:
+    def unexplained(self, happened: HappenedRound, project: Projected) -> np.ndarray:
         """(rows, n) what was seen less all that is neither a contribution nor unknown noise.
 
         Args:
-            messages: of the round, as they crossed.
-            before: the state's fields at the beginning.
-            after: those at the end.
-            recorded: what the round drew, for values that count as known and noise that the
-                adversary knows.
+            happened: the round.
             project: what to look at of (rows, D) values.
         """
+        messages, after = happened.messages, happened.after
         parts = [project(messages[i].rows, at) for i, at in self._messages]
         parts += [project(after[field]) for field in self._fields]
         seen = np.concatenate(parts)
-        every = values_of(self.trace, messages, before=before, recorded=recorded)
-        for value, (told, weight) in zip(every, self._known, strict=True):
+        for value, (told, weight) in zip(values_of(happened), self._known, strict=True):
             if value is not None and weight is not None:
                 seen = seen - weight @ project(value)[told]
         return np.asarray(seen)
 
 
-def values_of(
-    trace: RoundTrace,
-    messages: Sequence[Message],
-    *,
-    before: Mapping[str, Tensor],
-    recorded: Recorded,
-) -> Iterator[Tensor | None]:
-    """The (rows, D) value of each group of a round's columns; None of contributions.
+class RowsSeen:
+    """Rows of traced rounds in the views of adversaries, each worked out once."""
 
-    Args:
-        trace: of the round.
-        messages: as they crossed.
-        before: the state's fields at the beginning.
-        recorded: what the round drew.
-    """
-    known, noise, sent = iter(recorded.known), iter(recorded.noise), iter(messages)
-    for group in trace.groups:
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, str], ObservedRows] = {}
+
+    def __call__(self, happened: HappenedRound, who: Adversary) -> ObservedRows:
+        """Those of a round to an adversary."""
+        key = (id(happened.trace), who.name)
+        if key not in self._held:
+            self._held[key] = ObservedRows(happened.trace, who)
+        return self._held[key]
+
+
+def values_of(happened: HappenedRound) -> Iterator[Tensor | None]:
+    """The (rows, D) value of each group of a round's columns; None of contributions."""
+    recorded, before = happened.recorded, happened.before
+    known, noise, sent = iter(recorded.known), iter(recorded.noise), iter(happened.messages)
+    for group in happened.trace.groups:
         if isinstance(group, Contributions):
             yield None
         elif isinstance(group, Known):

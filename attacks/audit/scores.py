@@ -39,11 +39,10 @@ from ...training.tracing.round_trace import RoundTrace
 from ..watching.reference_sums import Oracle
 from .canaries import LENGTH, Directions, HappenedRound, Released
 from .canary_noise import Residue
-from .observed_rows import ObservedRows, Projected
+from .observed_rows import ObservedRows, Projected, RowsSeen
 from .strength import likeliest, log_mixture, log_moved
 
 Array = NDArray[np.float64]
-_DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
 
 
 class LinkScores(NamedTuple):
@@ -121,7 +120,7 @@ class Scorer:
         self._oracle, self._linked = Oracle(objective), linked
         self._directions, self._adversaries = directions, adversaries
         self._rate, self._replace = sampling_rate, replace
-        self._rows_of: dict[tuple[int, str], ObservedRows] = {}
+        self._rows_seen = RowsSeen()
         self.scores = {
             name: {host: np.zeros(directions.count) for host in of}
             for name, of in adversaries.items()
@@ -138,8 +137,7 @@ class Scorer:
             for host, who in of.items():
                 if who.name not in seen:
                     seen[who.name] = rows, _ = self._less_known(happened, who, planted, project)
-                    lost = rows.resolution(happened.messages, happened.after)
-                    drowned[who.name] = lost > _DROWNED
+                    drowned[who.name] = rows.drowned(happened)
                 rows, left = seen[who.name]
                 ratio, residues = self._of_host(happened, rows, left, planted, host)
                 self.scores[name][host] += ratio
@@ -153,19 +151,10 @@ class Scorer:
         happened: HappenedRound,
         who: Adversary,
         planted: Planted,
-        project: Projected | None = None,
+        project: Projected,
     ) -> tuple[ObservedRows, Array]:
-        key = (id(happened.trace), who.name)
-        if key not in self._rows_of:
-            self._rows_of[key] = ObservedRows(happened.trace, who)
-        rows = self._rows_of[key]
-        left = rows.unexplained(
-            messages=happened.messages,
-            before=happened.before,
-            after=happened.after,
-            recorded=happened.recorded,
-            project=project or Projected(self._directions.project),
-        )
+        rows = self._rows_seen(happened, who)
+        left = rows.unexplained(happened, project)
         return rows, left - rows.contributions @ (planted.clean + planted.size * planted.part)
 
     def _of_host(
@@ -173,7 +162,7 @@ class Scorer:
     ) -> tuple[Array, list[Residue]]:
         total, residues = np.zeros(self._directions.count), list[Residue]()
         own = self._own.get(host, np.arange(self._directions.count))
-        first = _first_block(happened.trace)
+        first = first_block(happened.trace)
         whole = planted.size * planted.part
         # None of the host's own canaries is known, whichever of its batches they are in.
         every = self._of_agent(happened, host, first)
@@ -226,7 +215,7 @@ class Scorer:
         self, happened: HappenedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
     ) -> None:
         """Score every message by itself: what it adds to those before it."""
-        first, sent = _first_block(happened.trace), len(rows.messages)
+        first, sent = first_block(happened.trace), len(rows.messages)
         energy = rows.noise_energy[:sent]
         batches = happened.trace.of_victim(host).values()
         every = rows.adds(self._of_agent(happened, host, first))[:sent]
@@ -329,6 +318,7 @@ def _clipped(rows: Tensor, most: float) -> Tensor:
     return rows * (most / norms).clamp_max(1.0)
 
 
-def _first_block(trace: RoundTrace) -> NDArray[np.bool_]:
+def first_block(trace: RoundTrace) -> NDArray[np.bool_]:
+    """(contributions,) which are to the first block of coordinates."""
     blocks = [np.full(g.size, g.block == 0) for g in trace.groups if isinstance(g, Contributions)]
     return np.concatenate([np.zeros(0, dtype=bool), *blocks])

@@ -28,8 +28,6 @@ from ...privacy.participation import group
 
 Array = NDArray[np.float64]
 
-__all__ = ["DECLARED", "Strength", "likeliest", "log_mixture", "log_moved"]
-
 SURE = 8.0  # nats by which others must explain the scores better than what is declared
 
 

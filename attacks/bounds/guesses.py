@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,6 +58,14 @@ class Guesses:
         for name, values in (("scores", scores), ("included", included)):
             values.setflags(write=False)
             object.__setattr__(self, name, values)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Guesses]) -> Guesses:
+        """The canaries of several games, one after another."""
+        return cls(
+            scores=np.concatenate([one.scores for one in parts]),
+            included=np.concatenate([one.included for one in parts]),
+        )
 
 
 class Errors(NamedTuple):

@@ -121,6 +121,16 @@ class LowerBound:
         """Wrong guesses of both kinds."""
         return self.false_alarms + self.misses
 
+    def exceeds(self, epsilon: float) -> bool:
+        """Whether more leaked than a claim of epsilon allows; infinite claims allow everything.
+
+        Where the claim's noise is rejected it did, too: of several contributions under replace-one
+        the bound is that of one, so that it may be below the claim although the noise is not as
+        declared.
+        """
+        rejected = self.noise_scale is not None and self.noise_scale < 1.0
+        return math.isfinite(epsilon) and (self.epsilon > epsilon or rejected)
+
 
 def total_error(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
     """Bound epsilon from the number of errors at ratio 0: one limit at the full confidence.

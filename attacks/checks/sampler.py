@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.batches.drawing import Scheme
-from ..watching.chances import binomial, chernoff, least
+from ...training.noise_tests.laws import binomial, chernoff, least
 from ..watching.result import Check, Finding
 from ..watching.watched_run import WatchedRun
 from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohorts
@@ -111,7 +111,7 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     words = (
         f"batches of {run.setting.graph.agents} agents were drawn in {drawn} rounds at the "
         f"declared {declared}, {len(run.rounds) - 1} of which ran, and tested for "
-        f"participations, sizes and what batches have in common: {found.counted}; {found.outcome}"
+        f"participations, sizes and what batches have in common"
     )
     return found.check(_NAME, words)
 
@@ -157,7 +157,7 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 count, rate = coins.many(run, agent), coins.rate
                 there = len(coins.whose(found, run, at.numpy(), agent=agent, where=where))
                 what = f"{where} has {there} of {count} {coins.named} at a rate of {rate:.4g}"
-                found.note(float(binomial(there, count, rate)), tests=1, what=what)
+                found.note(binomial(there, count, rate), what=what)
 
 
 def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Batches]:
@@ -211,7 +211,7 @@ def _test_counts(found: Finding, batches: Batches) -> None:
         whole, records, sizes = int(of.sum()), of.sum(axis=0), of.sum(axis=1)
         who = f"of agent {batches.agent(agent)} (call {call}, rate {rate:.4g})"
         what = f"{whole} participations of {n} records {who} in {T} rounds"
-        found.note(float(binomial(whole, T * n, rate)), tests=1, what=what)
+        found.note(binomial(whole, T * n, rate), what=what)
         if n:
             i, p = least(binomial(records, T, rate))
             found.note(p, tests=n, what=f"record {i} {who} is in {records[i]} of {T} batches")
@@ -249,7 +249,7 @@ def _note_dispersion(
     ]
     words = f"{what} vary {total / number:.3g} times as much as independent ones (n = {number})"
     for sign in (1.0, -1.0):
-        found.note(math.exp(chernoff(cumulants, total, sign)), tests=1, what=words)
+        found.note(math.exp(chernoff(cumulants, total, sign)), what=words)
 
 
 def _deviations(counts: np.ndarray, trials: int, rate: float) -> np.ndarray:
@@ -278,7 +278,7 @@ def _test_lags(found: Finding, batches: Batches) -> None:
         whole, trials = sum(int(c.sum()) for _, c in common), records * len(first)
         what = f"batches {lag} rounds apart (call {batches.call})"
         words = f"{what} have {whole} records in common where {trials * rate**2:.4g} are expected"
-        found.note(float(binomial(whole, trials, rate**2)), tests=1, what=words)
+        found.note(binomial(whole, trials, rate**2), what=words)
         _note_dispersion(found, f"records in common of {what}", common, rate**2)
         _test_repeats(found, batches, lag)
 
@@ -337,4 +337,4 @@ def _test_calls(found: Finding, one: Batches, other: Batches) -> None:
     trials = T * sum(a.shape[1] for a, _ in pairs)
     what = f"batches {one.call} and {other.call} of a round have {common} records in common"
     p = float(binomial(common, trials, one.rate * other.rate))
-    found.note(p, tests=1, what=what)
+    found.note(p, what=what)

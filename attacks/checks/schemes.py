@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ...privacy.batches.drawing import Drawing, Scheme
 from ...training.batches.sampler import Sampler
-from ..watching.chances import binomial, chernoff, least
+from ...training.noise_tests.laws import binomial, chernoff, least
 from ..watching.result import Finding
 
 Bools = NDArray[np.bool_]
@@ -136,7 +136,7 @@ def _test_cut_sizes(found: Finding, of: Bools, drawn: Drawing, rate: float, who:
     full = int((sizes >= largest).sum())
     often = float(binom.sf(largest - 1, n, rate))
     what = f"{full} of {rounds} batches {who} are full, where {rounds * often:.4g} are expected"
-    found.note(float(binomial(full, rounds, often)), tests=1, what=what)
+    found.note(binomial(full, rounds, often), what=what)
     _test_spread(found, np.minimum(sizes, largest), n, rate, largest, who)
 
 
@@ -155,7 +155,7 @@ def _test_kept(
         rate = np.array([expected / max(trials, 1)])
         p = _hoeffding(np.array([common]), np.array([trials]), rate)
         what = f"full batches (call {call}) hold {common} records of quarter {quarter + 1} of all"
-        found.note(float(p[0]), tests=1, what=f"{what} where {expected:.4g} are expected")
+        found.note(float(p[0]), what=f"{what} where {expected:.4g} are expected")
 
 
 def _test_spread(
@@ -175,7 +175,7 @@ def _test_spread(
     what = f"sizes of batches {who} vary {total / len(sizes):.3g} times as much as binomial ones"
     for sign in (1.0, -1.0):
         p = math.exp(chernoff([(len(sizes), logs, squares)], total, sign))
-        found.note(p, tests=1, what=f"{what} (n = {len(sizes)})")
+        found.note(p, what=f"{what} (n = {len(sizes)})")
 
 
 def _test_participations(found: Finding, of: Bools, size: float, who: str) -> None:
@@ -222,7 +222,7 @@ def _test_lags(found: Finding, of: Bools, who: str) -> None:
         rate = expected / max(trials, 1)
         p = _hoeffding(np.array([common]), np.array([trials]), np.array([rate]))
         what = f"batches {who} {lag} rounds apart have {common} records in common"
-        found.note(float(p[0]), tests=1, what=f"{what} where {expected:.4g} are expected")
+        found.note(float(p[0]), what=f"{what} where {expected:.4g} are expected")
         shared = (of[:-lag] & of[lag:]).sum(axis=1)
         every = np.stack([shared, sizes[:-lag], sizes[lag:]])
         kinds, where = np.unique(every, axis=1, return_inverse=True)
@@ -316,4 +316,4 @@ def _test_agents(
             np.array([common]), np.array([trials]), np.array([expected / max(trials, 1)])
         )
         what = f"agents {i} and {j} (call {call}) drew {common} equal positions"
-        found.note(float(p[0]), tests=1, what=f"{what} where {expected:.4g} are expected")
+        found.note(float(p[0]), what=f"{what} where {expected:.4g} are expected")

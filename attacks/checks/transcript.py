@@ -115,17 +115,16 @@ def transcript_check(
     what = (
         f"{len(rows)} messages and end states of {len(seen)} round{'s' * (len(seen) > 1)} of the "
         f"run itself ({sum(one.values.size for one in rows)} values) were held against the noise "
-        "that the ledger names, one-sided, since gradients can only enlarge them: "
-        f"{whole.counted}"
+        "that the ledger names, one-sided, since gradients can only enlarge them"
     )
-    found_ = (
+    outcome = (
         f"none fails; they fit noise of up to {_largest_fitting(rows):.3g} times the declared "
         "deviation, and a fault that takes less than that factor off may hide behind gradients"
         if whole.passed
         else f"the worst, {whole.what}, has p {whole.p:.1e} together with the others"
     )
     left = f" ({left_out} rows without noise of their own left out)" if left_out else ""
-    return whole.check(_NAME, f"{what}; {found_}{left}")
+    return whole.check(_NAME, what, outcome=outcome + left)
 
 
 def _failed(words: str) -> Check:
@@ -261,26 +260,26 @@ def _findings(rows: Sequence[_Row], parts: Mapping[int, Sequence[int]]) -> list[
     for row in rows:
         count = row.values.size
         p = float(_squares(row.values, row.rounding))
-        squares.note(p, tests=1, what=f"the length of the {row.name}")
+        squares.note(p, what=f"the length of the {row.name}")
         for place, part in enumerate(_split(row.values, parts)):
             words = f"the length of part {place + 1} of the {row.name}"
-            squares.note(float(_squares(part, row.rounding)), tests=1, what=words)
+            squares.note(_squares(part, row.rounding), what=words)
         if count < _LEAST:
             continue
         words = f"the number of small values in the {row.name}"
-        small.note(_small(np.abs(row.values) + row.rounding), tests=1, what=words)
+        small.note(_small(np.abs(row.values) + row.rounding), what=words)
         ordered = np.sort(np.abs(row.values))
         same = int((ordered[1:] == ordered[:-1]).sum())
         atom = min(1.0, count * (laws.ATOM + 2 * row.rounding))
         p = float(laws.at_least(same, count, atom))
-        repeated.note(p, tests=1, what=f"the number of values that are repeated in the {row.name}")
+        repeated.note(p, what=f"the number of values that are repeated in the {row.name}")
     apart = _apart(rows)
     for name, some in _together(apart, parts):
         worst = max(row.rounding for row in apart)
-        squares.note(float(_squares(some, worst)), tests=1, what=f"the length of {name}")
+        squares.note(_squares(some, worst), what=f"the length of {name}")
         if some.size >= _LEAST:
             words = f"the number of small values in {name}"
-            small.note(_small(np.abs(some) + worst), tests=1, what=words)
+            small.note(_small(np.abs(some) + worst), what=words)
     for width in sorted({row.values.size for row in rows}):
         _note_coordinates(squares, [row for row in apart if row.values.size == width])
         of_width = [row for row in rows if row.values.size == width]

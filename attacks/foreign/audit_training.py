@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from ...privacy.errors import InputError, InputTypeError
-from ..audit.audited import AGAIN, Verdict
+from ..audit.audited import AGAIN, Verdict, after_second_look
 from .claimed import DELTA, Claimed
 from .losses import Loss
 from .own_training import OwnTraining, Train
@@ -168,10 +168,9 @@ def audit_training(
         return TrainingAudit(first=first, again=None, verdict=first.verdict, trainings=runs)
     fresh = game.play(AGAIN * runs, total=(1 + AGAIN) * runs)
     again = fresh.audited(known, max(SURE, confidence))
-    verdict = Verdict.CONTRADICTED
-    if not again.contradicted:
-        still = fresh.audited(known, confidence).contradicted
-        verdict = Verdict.SUSPICIOUS if still else Verdict.CLEARED
+    verdict = after_second_look(
+        sure=again.contradicted, doubted=fresh.audited(known, confidence).contradicted
+    )
     return TrainingAudit(first=first, again=again, verdict=verdict, trainings=game.done)
 
 

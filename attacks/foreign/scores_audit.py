@@ -243,8 +243,7 @@ def ideal_words(found: ScoresAudit) -> str:
 def _verdict(bounds: Sequence[LowerBound], claim: Claimed, best: float | None) -> Verdict:
     if not claim.is_tested or best is None:
         return Verdict.NOTHING_PROVEN
-    rejected = any(one.noise_scale is not None and one.noise_scale < 1.0 for one in bounds)
-    if bounds[0].epsilon > claim.epsilon or rejected:
+    if any(one.exceeds(claim.epsilon) for one in bounds):
         return Verdict.CONTRADICTED
     if max(best, bounds[0].epsilon) < LEAST_SHARE * claim.epsilon:
         return Verdict.NOT_MEASURED

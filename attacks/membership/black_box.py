@@ -20,7 +20,6 @@ Source: M. S. M. S. Annamalai, E. De Cristofaro, NeurIPS 2024, arXiv:2405.14106.
 
 from __future__ import annotations
 
-import enum
 import math
 import time
 from collections.abc import Callable
@@ -38,6 +37,7 @@ from ...training.data.store import followed_by
 from ...training.engine.engine import Engine, Setting
 from ...training.models.parameters import unflatten
 from ...training.tracing.scripts import Scripts
+from ..audit.audited import Verdict, after_second_look
 from ..bounds.guesses import Guesses
 from ..bounds.held_out import EVERY, held_out
 from ..bounds.lower_bounds import LowerBound, ideal
@@ -51,7 +51,6 @@ __all__ = [
     "SURE",
     "LastModelGame",
     "LastModelMeasured",
-    "LastModelVerdict",
     "Played",
     "guess",
     "measure_last_model",
@@ -63,16 +62,6 @@ SURE = 0.999  # confidence of the second look
 MODELS = ("victim", "average")
 Array = NDArray[np.float64]
 Progress = Callable[[int, int, str], None]
-
-
-class LastModelVerdict(enum.StrEnum):
-    """What follows."""
-
-    CONSISTENT = "consistent"
-    CLEARED = "cleared"
-    SUSPICIOUS = "suspicious"
-    CONTRADICTED = "contradicted"
-    NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -226,7 +215,7 @@ class LastModelMeasured:
     ideal: float
     again: LowerBound | None
     fresh: LowerBound | None
-    verdict: LastModelVerdict
+    verdict: Verdict
     needed: int | None
     seconds: float
 
@@ -274,19 +263,17 @@ def measure_last_model(
     first = bound(guesses, confidence)
     best = ideal(limit.claim, canaries=first.guesses, delta=limit.delta, confidence=confidence)
     again = fresh = needed = None
-    verdict = LastModelVerdict.CONSISTENT
+    verdict = Verdict.CONSISTENT
     least = LEAST_SHARE * limit.epsilon
-    if _exceeds(first, limit):
+    if first.exceeds(limit.epsilon):
         _, guesses, longer = look(1)
         seconds = max(seconds, longer)
         again, fresh = bound(guesses, SURE), bound(guesses, confidence)
-        verdict = LastModelVerdict.CLEARED
-        if _exceeds(again, limit):
-            verdict = LastModelVerdict.CONTRADICTED
-        elif _exceeds(fresh, limit):
-            verdict = LastModelVerdict.SUSPICIOUS
+        verdict = after_second_look(
+            sure=again.exceeds(limit.epsilon), doubted=fresh.exceeds(limit.epsilon)
+        )
     elif max(best, first.epsilon) < least:
-        verdict = LastModelVerdict.NOT_MEASURED
+        verdict = Verdict.NOT_MEASURED
         more = canaries_for(limit.claim, epsilon=least, delta=limit.delta, confidence=confidence)
         needed = None if more is None else math.ceil(more * EVERY / (EVERY - 1))
     return LastModelMeasured(
@@ -299,9 +286,3 @@ def measure_last_model(
         needed=needed,
         seconds=seconds,
     )
-
-
-def _exceeds(bound: LowerBound, limit: ProvenLimit) -> bool:
-    """Whether more leaked than is proven; where the claim's noise is rejected it did, too."""
-    rejected = bound.noise_scale is not None and bound.noise_scale < 1.0
-    return bound.epsilon > limit.epsilon or rejected

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
-from .chances import least
+from ...training.noise_tests.laws import least
 
 TOTAL_FALSE_ALARM = 1e-6  # of all tests of one check together
+
+
+class Verdict(enum.StrEnum):
+    """Of one check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +29,7 @@ class Check:
 
     Attributes:
         name: of the check.
-        passed: whether the run is as it is declared to be.
+        passed: whether the run is as it is declared to be, as far as the check ran.
         p: of the worst test times the number of tests, at most 1: a sound run has one below
             `TOTAL_FALSE_ALARM` with at most that probability. None where nothing is left to
             chance, so that any difference fails.
@@ -29,26 +38,42 @@ class Check:
         power: the smallest faults that it sees in 95 of 100 runs, as a sentence; empty where nobody
             counted.
         as_traced: whether the run did what its trace did, so that anything else can be said of it.
+        ran: whether there was enough to look at; `words` say what was missing where not.
+        applies: whether anything is declared that this check is about.
     """
 
     name: str
     passed: bool
-    p: float | None
-    tests: int
+    p: float | None = None
+    tests: int = 0
     words: str
     power: str = ""
     as_traced: bool = True
+    ran: bool = field(default=True, repr=False)
+    applies: bool = field(default=True, repr=False)
+
+    @classmethod
+    def not_run(cls, name: str, why: str, *, applies: bool = True) -> Self:
+        """Of a check that had too little to say."""
+        return cls(name=name, passed=False, words=f"{why}.", ran=False, applies=applies)
 
     @classmethod
     def not_as_traced(cls, name: str, mismatch: str) -> Self:
         """Of a run that did another thing than its trace, which fails whatever is asked of it."""
         words = f"Not what was traced: {mismatch}."
-        return cls(name=name, passed=False, p=None, tests=1, words=words, as_traced=False)
+        return cls(name=name, passed=False, tests=1, words=words, as_traced=False)
 
     @classmethod
     def exact(cls, name: str, words: str, *, tests: int, passed: bool = True) -> Self:
         """Of comparisons in which nothing is left to chance."""
-        return cls(name=name, passed=passed, p=None, tests=tests, words=words)
+        return cls(name=name, passed=passed, tests=tests, words=words)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Passed, failed, or not run."""
+        if not self.ran:
+            return Verdict.NOT_RUN
+        return Verdict.PASSED if self.passed else Verdict.FAILED
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -75,11 +100,11 @@ class Finding:
         self.what = ""
         self._least = 1.0
 
-    def note(self, p: float, *, tests: int, what: str) -> None:
+    def note(self, p: float | NDArray[Any], *, what: str, tests: int = 1) -> None:
         """Take in tests whose smallest p is given, with the words for the one that has it."""
         self.tests += tests
         if tests and not p >= self._least:  # one that is not a number counts as the worst
-            self._least, self.what = p if p == p else 0.0, what
+            self._least, self.what = float(p) if p == p else 0.0, what
 
     def worst(self, p: NDArray[Any], what: Callable[[int], str]) -> None:
         """Take in as many tests as there are values of p, with the words by its place for one."""
@@ -128,9 +153,28 @@ class Finding:
             return f"none fails, the least p is {self.p:.2g} times their number"
         return f"it fails with p = {self.p:.1g}: {self.what}"
 
-    def check(self, name: str, words: str, *, power: str = "") -> Check:
-        """The check of all tests together, by what is said before of what was compared."""
-        return Check(
-            name=name, passed=self.passed, p=self.p, tests=self.tests, words=f"{words}.",
-            power=power,
-        )  # fmt: skip
+    def check(
+        self,
+        name: str,
+        compared: str,
+        *,
+        beside: str = "",
+        fault: str = "",
+        outcome: str = "",
+        power: str = "",
+    ) -> Check:
+        """The check of all tests together.
+
+        Args:
+            name: of the check.
+            compared: what was compared, as the beginning of a sentence.
+            beside: what is said after the number of tests.
+            fault: what fails it whatever the tests say; empty where nothing does.
+            outcome: what the tests say; by default `outcome`.
+            power: as of `Check`.
+        """
+        said = "" if fault and self.passed else outcome or self.outcome
+        parts = [f"{compared}: {self.counted}", beside, fault, said]
+        words = "; ".join(part for part in parts if part) + "."
+        passed = self.passed and not fault
+        return Check(name=name, passed=passed, p=self.p, tests=self.tests, words=words, power=power)

@@ -1,65 +1,127 @@
-"""What an audit found before stays beside what it finds now."""
+"""A run folder that is audited: what is in it, and the result beside what was found before."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
 from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
-from ..folder.sums import write_sums
-from ..stop import Stop
+from ..folder.records import LedgerHeader, header_of
+from ..folder.released import read_released
+from ..folder.sums import check_sums, write_sums
+from ..run_file.run_file import ForeignFolder, RunFile
+from ..stop import NOTHING_KEPT, Stop
 
-__all__ = ["aside_name", "finish", "keep"]
+_Found = TypeVar("_Found", bound=Described)
+_Earlier = TypeVar("_Earlier", bound=Described)
 
-"""What is said of an audit that is stopped: half of one is no evidence."""
 
+@dataclass(frozen=True, kw_only=True)
+class AuditedFolder:
+    """What an audit of a run folder begins with, and where its result goes.
 
-def aside_name(held: Path) -> str:
-    """The name that a result gets once there is a newer one: audit-1.json, and so on.
-
-    >>> aside_name(Path("no-such-folder") / "audit.json")
-    'audit-1.json'
+    Attributes:
+        folder: of `overhear train`.
+        config: its run file.
+        header: of its ledger.
+        held: the result's place.
+        stop: asked to stop, the audit ends at once and leaves the folder as it is.
     """
-    count = 1
-    while (held.parent / f"{held.stem}-{count}.json").exists():
-        count += 1
-    return f"{held.stem}-{count}.json"
 
+    folder: Path
+    config: RunFile
+    header: LedgerHeader
+    held: Path
+    stop: Stop
 
-def finish(stop: Stop, held: Path) -> None:
-    """Hold what follows, the audit being done, and say no more that nothing of it is kept.
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        name: str,
+        *,
+        again: bool,
+        stop: Stop | None,
+        overrides: Sequence[str] = (),
+        does: str = "audits",
+    ) -> AuditedFolder:
+        """Read it.
 
-    >>> stop = Stop()
-    >>> stop.at_once = print
-    >>> finish(stop, Path("audit.json"))
-    >>> stop.end_now()
-    ended at once; the audit was done, and is in audit.json unless that was just being written
-    """
-    stop.note(f"the audit was done, and is in {held} unless that was just being written")
-    stop.finish()
+        Args:
+            folder: of `overhear train`.
+            name: of the result.
+            again: whether a result that is there is no reason to stop.
+            stop: as above.
+            overrides: of the run file.
+            does: what --again does once more.
 
+        Raises:
+            FileNotFoundError: no finished run is in the folder.
+            FileExistsError: the run was audited already.
+            ValueError: the folder is not as it was written.
+        """
+        stop = stop or Stop()
+        stop.note(NOTHING_KEPT)
+        opened = ForeignFolder(folder)
+        check_sums(folder)
+        run_folder.require(folder, run_folder.RUN)
+        config = opened.run_file(overrides)
+        run_folder.require(folder, run_folder.LEDGER)
+        header, held = header_of(read_released(folder)), folder / name
+        if held.exists() and not again:
+            raise FileExistsError(f"{held} exists; --again {does} once more and keeps it beside")
+        return cls(folder=folder, config=config, header=header, held=held, stop=stop)
 
-def keep(found: Described, held: Path, aside: str | None) -> None:
-    """Write a result, and keep the one that was there; where it cannot be, leave all as it was.
+    def earlier(self, before: Any, kind: type[_Earlier], **others: Any) -> list[_Earlier]:
+        """What is there already and those before it found, under the name that it gets.
 
-    Args:
-        found: the new one.
-        held: where it belongs, in the folder of a run.
-        aside: where the one that is there goes; None where there is none.
+        Args:
+            before: what is there; None where nothing is.
+            kind: of a summary, whose fields are those of `before`.
+            others: its other fields.
+        """
+        if before is None:
+            return []
+        count = 1
+        while self._aside(count).exists():
+            count += 1
+        return [*before.earlier, kind.from_object(before, file=self._aside(count).name, **others)]
 
-    Raises:
-        OSError: the system refuses.
-    """
-    kept = None if aside is None else held.with_name(aside)
-    try:
-        if kept is not None:
-            write_durably(kept, read_bounded(held, LARGEST_OBJECT))
-        found.write(held)
-    except OSError:
-        if kept is not None:
-            kept.unlink(missing_ok=True)
-        raise
-    if (held.parent / run_folder.SUMS).exists():
-        write_sums(held.parent)
+    def keep(self, found: _Found, earlier: Sequence[Any], **others: Any) -> _Found:
+        """Write a result, and keep the one that was there; where it cannot be, leave all as it was.
+
+        Args:
+            found: the new one.
+            earlier: as `earlier` gives it.
+            others: fields of it that are changed.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        digest = run_folder.digest(self.folder / run_folder.RUN)
+        found = found.model_copy(update={"run_file": digest, "earlier": earlier} | others)
+        self.stop.note(
+            f"the audit was done, and is in {self.held} unless that was just being written"
+        )
+        self.stop.finish()
+        kept = self.held.with_name(earlier[-1].file) if earlier else None
+        try:
+            if kept is not None:
+                write_durably(kept, read_bounded(self.held, LARGEST_OBJECT))
+            found.write(self.held)
+        except OSError:
+            if kept is not None:
+                kept.unlink(missing_ok=True)
+            raise
+        if (self.folder / run_folder.SUMS).exists():
+            write_sums(self.folder)
+        return found
+
+    def _aside(self, count: int) -> Path:
+        """Where a result is kept once there are newer ones: audit-1.json, and so on."""
+        return self.held.with_name(f"{self.held.stem}-{count}.json")

@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ...attacks.audit.audit import AGAIN, audit, not_measured
+from ...attacks.audit.audit import audit
+from ...attacks.audit.audited import AGAIN, not_measured
 from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.checks.checks import engine_checks
 from ...privacy.errors import InputError
@@ -21,22 +22,18 @@ from ..evidence.schema import (
     EarlierAudit,
 )
 from ..folder import folder as run_folder
-from ..folder.records import header_of, read_environment
-from ..folder.released import read_released
-from ..folder.sums import check_sums
+from ..folder.records import read_environment
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, missing_of
 from ..run_file.device import find_device
 from ..run_file.privacy_table import PrivacyTable
-from ..run_file.run_file import ForeignFolder, RunFile
-from ..stop import NOTHING_KEPT, Stop
-from .aside import aside_name, finish, keep
+from ..run_file.run_file import RunFile
+from ..stop import Stop
+from .aside import AuditedFolder
 from .folder_checks import folder_checks
 from .game import game_of
 from .trial import cost_of, pricing_checks
 from .written import audit_of
-
-__all__ = ["audit_config", "audit_folder", "check_auditable", "raise_contradiction"]
 
 Progress = Callable[[int, int, str], None]
 _SEED_BITS = 53  # so that every reader of JSON keeps the number
@@ -72,25 +69,18 @@ def audit_folder(
         ContradictedProof: something contradicts what is proven; audit.json is written before.
         Interrupted: it was asked to stop.
     """
-    stop = stop or Stop()
-    stop.note(NOTHING_KEPT)
-    opened = ForeignFolder(folder)
-    check_sums(folder)
-    path = run_folder.require(folder, run_folder.RUN)
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
-    config = opened.run_file(overrides)
-    run_folder.require(folder, run_folder.LEDGER)
-    header = header_of(read_released(folder))
-    held = folder / run_folder.AUDIT
-    if held.exists() and not again:
-        raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
+    opened = AuditedFolder.open(
+        folder, run_folder.AUDIT, again=again, stop=stop, overrides=overrides
+    )
+    config = opened.config
     before, run_device = read_audit(folder), _device_of(folder)  # refused before the work
     _check_seed(config, before)
     found = audit_config(
         config,
-        noise_multiplier=header.noise_multiplier,
+        noise_multiplier=opened.header.noise_multiplier,
         before=_evidence_of(before),
         device=device,
         folder=folder,
@@ -98,23 +88,16 @@ def audit_folder(
         expect=expect,
     )
     # What was found before stays beside it, and a suspicion stands until a closer look clears it.
-    earlier = _found_before(folder, before, rounds=config.training.rounds)
+    rounds = config.training.rounds  # which an audit that names none had all of
+    rounds = rounds if before is None else before.rounds or rounds
+    earlier = opened.earlier(before, EarlierAudit, rounds=rounds)
     verdict = found.verdict
     if verdict in ("consistent", "cleared", "not measured") and earlier:
         if any(_in_doubt(one, found) for one in earlier):
             verdict = "suspicious"
         elif verdict == "consistent" and any(one.verdict == "suspicious" for one in earlier):
             verdict = "cleared"
-    found = found.model_copy(
-        update={
-            "verdict": verdict,
-            "run_device": run_device,
-            "run_file": run_folder.digest(path),
-            "earlier": earlier,
-        }
-    )
-    finish(stop, held)
-    keep(found, held, earlier[-1].file if earlier else None)
+    found = opened.keep(found, earlier, verdict=verdict, run_device=run_device)
     raise_contradiction(found)
     return found
 
@@ -162,27 +145,6 @@ def _evidence_of(before: Audit | None) -> dict[str, Evidence]:
                 canaries=held.canaries,
             )
     return found
-
-
-def _found_before(folder: Path, before: Audit | None, *, rounds: int) -> list[EarlierAudit]:
-    """What an audit that is there already and those before it found, under the name that it gets.
-
-    Args:
-        folder: of the run.
-        before: what is in it.
-        rounds: of the run, which an audit that names none had all of.
-    """
-    if before is None:
-        return []
-    name = aside_name(folder / run_folder.AUDIT)
-    summary = EarlierAudit(
-        file=name,
-        canaries=before.canaries,
-        rounds=before.rounds or rounds,
-        verdict=before.verdict,
-        seed=before.seed,
-    )
-    return [*before.earlier, summary]
 
 
 def audit_config(

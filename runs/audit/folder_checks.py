@@ -6,15 +6,13 @@ from pathlib import Path
 
 from ...attacks.checks.transcript import transcript_check
 from ...attacks.watching.result import Check
+from ...attacks.watching.watched_run import traces_of
 from ...training.engine.checkpoint import load_checkpoint
 from ...training.engine.round_files import round_files
 from ...training.engine.transcript import Transcript
 from ...training.models.parameters import sizes_of
-from ...training.tracing.trace import trace
 from ..folder import folder as run_folder
 from ..run_file.build import Built
-
-__all__ = ["folder_checks"]
 
 
 def folder_checks(
@@ -31,15 +29,7 @@ def folder_checks(
     Raises:
         ValueError: a transcript cannot be read.
     """
-    bound, graph = built.bound(multiplier), built.setting.graph
-    traces = trace(
-        bound.init,
-        bound.step,
-        graph=graph,
-        rounds=built.rounds,
-        noise_multiplier=bound.noise_multiplier,
-        release=bound.release,
-    )
+    traces = traces_of(built.bound(multiplier), built.setting, rounds=built.rounds)
     sizes = sizes_of(built.setting.model)
     kept = folder / run_folder.TRANSCRIPT
     places = [kept, *sorted(kept.glob("discarded-*"))]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
 from ...attacks.audit.agents.game import AgentGame, has_one_host, reason_against
-from ...attacks.audit.audit import Proven, claim_of, hosts_of
+from ...attacks.audit.audit import claim_of, hosts_of
+from ...attacks.audit.audited import Proven
 from ...attacks.audit.game import MOST, CanaryGame, Game
 from ...attacks.audit.observed_rows import shares_noise
+from ...attacks.watching.watched_run import traces_of
 from ...privacy.accounting.request import Adjacency
-from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
+from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary
 from ...privacy.batches.drawing import Scheme
 from ...privacy.guarantee import Guarantee, Unit
 from ...training.batches.sampler import Sampler
@@ -24,14 +27,11 @@ from ...training.graphs.graph import Topology
 from ...training.models.parameters import sizes_of
 from ...training.tracing.agents import at_unit, clips_users
 from ...training.tracing.linear_forms import Contributions
-from ...training.tracing.trace import AlgorithmTrace, trace
+from ...training.tracing.trace import AlgorithmTrace
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
-from .grouped import GroupedGame, group_name
-from .whole_runs import whole_run_game, whole_run_names
-
-__all__ = ["game_of"]
+from .whole_runs import nearest, whole_run_game, whole_run_names
 
 _LINKED = "eavesdropper"  # the adversary who sees every message, so that each can be scored
 _OTHER_HOST = (
@@ -62,7 +62,14 @@ def game_of(
     setting, rounds = built.setting, config.audit.rounds or config.training.rounds
     unit = Unit(p.unit)
     encrypted = config.graph.links == "encrypted"
-    of_unit = at_unit(_traced(built, 1.0), unit, records=plan.statement.at_once)
+    bound = built.bound(multiplier)
+    traces = traces_of(bound, setting, rounds=built.rounds)
+    of_unit = at_unit(
+        traces_of(built.bound(1.0), setting, rounds=built.rounds),
+        unit,
+        records=plan.statement.at_once,
+    )
+    clips_batches, clips_users = _clips_batches(built, of_unit), _clips_users(of_unit)
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
     whole, held = unit is Unit.AGENT, config.audit.canaries
@@ -73,28 +80,27 @@ def game_of(
         encrypted=encrypted,
         most=1 if alone else MOST,
     )
-    against = [
-        _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)
-        for g in plan.guarantees
-    ]
+    stated = functools.partial(
+        _proven, plan=plan, config=config, multiplier=multiplier, rounds=rounds
+    )
+    against = [stated(g) for g in plan.guarantees]
     over_all, why = whole_run_game(
         config,
         built,
         plan,
         multiplier=multiplier,
-        traces=_traced(built, multiplier),
-        clips_batches=_clips_batches(built, of_unit),
-        clips_users=_clips_users(of_unit),
+        traces=traces,
+        clips_batches=clips_batches,
+        clips_users=clips_users,
     )
     if why:
         rows = whole_run_names(plan)
         against = [replace(one, why=why) if one.name in rows else one for one in against]
     if not adversaries:
         return over_all, against, ""
-    if not whole and _clips_users(of_unit):
+    if not whole and clips_users:
         return None, against, _NO_USERS
     adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
-    bound, traces = built.bound(multiplier), _traced(built, multiplier)
     replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
     if whole:
         if why := reason_against(traces):
@@ -119,12 +125,11 @@ def game_of(
         )
         return agents, against, ""
     sampler = setting.sampler
-    if why := _reason_against_batches(sampler, plan, clipped=_clips_batches(built, of_unit)):
+    if why := _reason_against_batches(sampler, plan, clipped=clips_batches):
         return None, against, why
     # Of a user all records are the canary, and no row is about one of them.
     of_user = p.records_per_person if unit is Unit.USER else 1
-    batch_clipped = _clips_batches(built, of_unit)
-    if of_user > 1 and batch_clipped:
+    if of_user > 1 and clips_batches:
         return None, against, _SEVERAL_IN_A_MEAN
     links = of_user == 1 and sampler is None and _LINKED in adversaries and not encrypted
     game = CanaryGame(
@@ -138,35 +143,30 @@ def game_of(
         linked=_LINKED if links else None,
         replace=replaced,
         apart=shares_noise(traces, adversaries),
-        batch_clipped=batch_clipped,
+        batch_clipped=clips_batches,
         together=of_user,
     )
     if over_all is not None:
-        return GroupedGame(single=game, group=over_all), against, ""
+        return replace(game, beside=over_all), against, ""
     if p.records_per_person == 1 or unit is Unit.USER:
         return game, against, ""
-    several = [
-        _proven(
-            g,
-            plan.exposures[g.adversary],
-            config,
-            multiplier=multiplier,
-            rounds=rounds,
-            group=True,
-        )
-        for g in plan.guarantees
-        if g.adversary in adversaries
-    ]
-    if sampler is not None:
-        several = [replace(one, why=_SEVERAL_DRAWN) for one in several]
-        return game, [*against, *several], ""
-    if game.batch_clipped:
-        several = [replace(one, why=_SEVERAL_IN_A_MEAN) for one in several]
-        return game, [*against, *several], ""
+    several = [stated(g, group=True) for g in plan.guarantees if g.adversary in adversaries]
+    why = _SEVERAL_DRAWN if sampler is not None else _SEVERAL_IN_A_MEAN if clips_batches else ""
+    if why:
+        return game, [*against, *(replace(one, why=why) for one in several)], ""
     against += several
     named = {group_name(name, p.records_per_person): of for name, of in adversaries.items()}
     group = replace(game, adversaries=named, linked=None, together=p.records_per_person)
-    return GroupedGame(single=game, group=group), against, ""
+    return replace(game, beside=group), against, ""
+
+
+def group_name(name: str, records: int) -> str:
+    """The row of several records of one person, in the view of an adversary.
+
+    >>> group_name("eavesdropper", 3)
+    'eavesdropper, 3 records'
+    """
+    return f"{name}, {records} records"
 
 
 def _reason_against_batches(sampler: Sampler | None, plan: Plan, *, clipped: bool) -> str:
@@ -187,19 +187,6 @@ def _reason_against_batches(sampler: Sampler | None, plan: Plan, *, clipped: boo
     if said.at_once > 1:
         return _SEVERAL_DRAWN
     return f"canaries in clipped means are not scored in {scheme} batches" if clipped else ""
-
-
-def _traced(built: Built, multiplier: float) -> AlgorithmTrace:
-    """The run at a noise multiplier."""
-    bound = built.bound(multiplier)
-    return trace(
-        bound.init,
-        bound.step,
-        graph=built.setting.graph,
-        rounds=built.rounds,
-        noise_multiplier=bound.noise_multiplier,
-        release=bound.release,
-    )
 
 
 def _dimension(built: Built) -> int:
@@ -234,27 +221,18 @@ def _linked(
     plan: Plan,
     graph: Topology,
 ) -> dict[str, dict[int, Adversary]]:
-    """In place of an agent that fares no better, one that shares a link with the host.
-
-    By closure, agents far away may count as seeing as much as a neighbour does; what crosses links
-    reaches the neighbour.
-    """
-    of = adversaries.get(WORST_NEIGHBOUR)
-    if of is None:
+    """With the nearest of agents that fare alike."""
+    if WORST_NEIGHBOUR not in adversaries:
         return adversaries
-    orders = {e.victim: e.sum_of_squares for e in by_victim[WORST_NEIGHBOUR]}
-    nearer = dict(of)
-    for host in of:
-        for agent in graph.neighbours(host):
-            if agent == host:
-                continue
-            who = neighbour(agent)
-            ((_, same),) = joint_sensitivities(
-                traces, [who.name], sampling_rate=plan.sampling_rate, victim=host
-            )
-            if same.sum_of_squares >= orders[host] * (1 - 1e-9):
-                nearer[host] = who
-                break
+
+    def seen_by(name: str, host: int) -> JointSensitivity:
+        ((_, same),) = joint_sensitivities(
+            traces, [name], sampling_rate=plan.sampling_rate, victim=host
+        )
+        return same
+
+    worst = {e.victim: e for e in by_victim[WORST_NEIGHBOUR]}
+    nearer = nearest(adversaries[WORST_NEIGHBOUR], worst, graph, seen_by)
     return adversaries | {WORST_NEIGHBOUR: nearer}
 
 
@@ -286,15 +264,15 @@ def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:
 
 def _proven(
     stated: Guarantee,
-    exposure: JointSensitivity,
-    config: RunFile,
     *,
+    plan: Plan,
+    config: RunFile,
     multiplier: float,
     rounds: int,
     group: bool = False,
 ) -> Proven:
     """What is proven of one unit, or of as many records as the statement of one speaks of."""
-    said = stated.statement
+    said, exposure = stated.statement, plan.exposures[stated.adversary]
     records = said.records_per_person if group else said.at_once
     audited = None if rounds == config.training.rounds else rounds
     epsilon = run_epsilon(exposure, statement=said, noise_multiplier=multiplier, rounds=audited)

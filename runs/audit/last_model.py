@@ -7,8 +7,9 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from ...attacks.audit.audit import AGAIN
+from ...attacks.audit.audited import AGAIN
 from ...attacks.membership.against_proof import ProvenLimit
 from ...attacks.membership.black_box import (
     LEAST_RUNS,
@@ -23,27 +24,23 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...training.data.dataset import Examples
 from ..errors import ContradictedProof
-from ..evidence.last_model import EarlierLastModel, LastModel, SecondLastModel, read_last_model
+from ..evidence.last_model import (
+    EarlierLastModel,
+    LastModel,
+    LastModelVerdict,
+    SecondLastModel,
+    read_last_model,
+)
 from ..folder import folder as run_folder
-from ..folder.records import header_of
-from ..folder.released import read_released
-from ..folder.sums import check_sums
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
 from ..run_file.build import build, check_classes, check_poisson, statement_of
 from ..run_file.device import find_device
-from ..run_file.run_file import ForeignFolder, RunFile
-from ..stop import NOTHING_KEPT, Stop
-from .aside import aside_name, finish, keep
+from ..run_file.run_file import RunFile
+from ..stop import Stop
+from .aside import AuditedFolder
 from .audit import check_auditable
 from .membership import proof_of
-
-__all__ = [
-    "LastModelWanted",
-    "audit_last_model",
-    "audit_last_model_of_folder",
-    "raise_last_model",
-]
 
 Progress = Callable[[int, int, str], None]
 _CONFIDENCE = 0.95
@@ -103,21 +100,12 @@ def audit_last_model_of_folder(
         ContradictedProof: more was measured than is proven; last-model.json is written before.
         Interrupted: it was asked to stop.
     """
-    stop = stop or Stop()
-    stop.note(NOTHING_KEPT)
-    opened = ForeignFolder(folder)
-    check_sums(folder)
-    path = run_folder.require(folder, run_folder.RUN)
-    config = opened.run_file()
-    run_folder.require(folder, run_folder.LEDGER)
-    header = header_of(read_released(folder))
-    held = folder / run_folder.LAST_MODEL
-    if held.exists() and not again:
-        raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
+    opened = AuditedFolder.open(folder, run_folder.LAST_MODEL, again=again, stop=stop)
+    noise_multiplier = opened.header.noise_multiplier
     found = audit_last_model(
-        config, wanted, noise_multiplier=header.noise_multiplier, progress=progress
+        opened.config, wanted, noise_multiplier=noise_multiplier, progress=progress
     )
-    earlier = _found_before(folder)
+    earlier = opened.earlier(read_last_model(folder), EarlierLastModel)
     # A suspicion stands until a look that is four times as close clears it.
     doubted = any(
         one.verdict == "suspicious"
@@ -127,10 +115,7 @@ def audit_last_model_of_folder(
     verdict = found.verdict
     if doubted and verdict in ("consistent", "cleared", "not measured"):
         verdict = "suspicious"
-    update = {"run_file": run_folder.digest(path), "earlier": earlier, "verdict": verdict}
-    found = found.model_copy(update=update)
-    finish(stop, held)
-    keep(found, held, earlier[-1].file if earlier else None)
+    found = opened.keep(found, earlier, verdict=verdict)
     raise_last_model(found)
     return found
 
@@ -227,7 +212,7 @@ def audit_last_model(
         false_alarms=found.bound.false_alarms,
         misses=found.bound.misses,
         second=second,
-        verdict=found.verdict.value,
+        verdict=cast(LastModelVerdict, found.verdict.value),
         words=_words(found, proof.limit, runs=asked.runs),
     )
 
@@ -239,13 +224,11 @@ def raise_last_model(found: LastModel) -> None:
         ContradictedProof: more was measured than is proven, twice.
     """
     said = [found.words] if found.verdict == "contradicted" else []
-    said += [f"{one.file} found: {one.verdict}" for one in found.earlier if _refutes(one)]
+    said += [
+        f"{one.file} found: {one.verdict}" for one in found.earlier if one.verdict == "contradicted"
+    ]
     if said:
         raise ContradictedProof("; ".join(said))
-
-
-def _refutes(one: EarlierLastModel) -> bool:
-    return one.verdict == "contradicted"
 
 
 def _words(found: LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
@@ -278,15 +261,3 @@ def _words(found: LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
         f"{said}; who sees all that the proof counts would show {lower_bound(found.ideal)} in as "
         "many runs"
     )
-
-
-def _found_before(folder: Path) -> list[EarlierLastModel]:
-    """What is there already and those before it found, under the name that it gets."""
-    before = read_last_model(folder)
-    if before is None:
-        return []
-    name = aside_name(folder / run_folder.LAST_MODEL)
-    summary = EarlierLastModel(
-        file=name, runs=before.runs, verdict=before.verdict, seed=before.seed
-    )
-    return [*before.earlier, summary]

@@ -22,18 +22,14 @@ from ..described import status_word
 from ..errors import ContradictedProof
 from ..evidence.membership import EarlierMembership, Membership, read_membership
 from ..folder import folder as run_folder
-from ..folder.records import LedgerHeader, header_of
-from ..folder.released import read_released
-from ..folder.sums import check_sums
+from ..folder.records import LedgerHeader
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
 from ..run_file.device import find_device
-from ..run_file.run_file import ForeignFolder, RunFile
-from ..stop import NOTHING_KEPT, Stop
-from .aside import aside_name, finish, keep
+from ..run_file.run_file import RunFile
+from ..stop import Stop
+from .aside import AuditedFolder
 from .membership_told import Proof, exposed, told
-
-__all__ = ["Wanted", "audit_membership", "proof_of", "raise_membership"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -105,22 +101,15 @@ def audit_membership(
         ContradictedProof: guesses contradict what is proven; membership.json is written before.
         Interrupted: it was asked to stop.
     """
-    asked, stop = wanted or Wanted(), stop or Stop()
-    stop.note(NOTHING_KEPT)
-    opened = ForeignFolder(folder)
-    check_sums(folder)
-    path = run_folder.require(folder, run_folder.RUN)
-    config = opened.run_file()
-    run_folder.require(folder, run_folder.LEDGER)
+    asked, name = wanted or Wanted(), run_folder.MEMBERSHIP
+    opened = AuditedFolder.open(folder, name, again=asked.again, stop=stop, does="attacks")
+    config, header = opened.config, opened.header
     if not run_folder.has_ended(folder):
         raise InputError(
             f"{folder} holds a run that is not finished, and membership is inferred from final "
-            f"models; `overhear train {path} --out {folder} --resume` finishes it"
+            f"models; `overhear train {folder / run_folder.RUN} --out {folder} --resume` finishes "
+            "it"
         )
-    held = folder / run_folder.MEMBERSHIP
-    if held.exists() and not asked.again:
-        raise FileExistsError(f"{held} exists; --again attacks once more and keeps it beside")
-    header = header_of(read_released(folder))
     last = run_folder.last_round(folder)
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
@@ -148,13 +137,9 @@ def audit_membership(
     )
     proof = proof_of(config, built, multiplier=multiplier)
     said = told(config, found, pool, proof, rounds=last, multiplier=multiplier)
-    earlier = _found_before(folder)
-    said = said.model_copy(
-        update={"run_file": run_folder.digest(path), "earlier": earlier}
-        | ({"exposed": exposed(found, pool)} if asked.show_records else {})
-    )
-    finish(stop, held)
-    keep(said, held, earlier[-1].file if earlier else None)
+    listed = {"exposed": exposed(found, pool)} if asked.show_records else {}
+    earlier = opened.earlier(read_membership(folder), EarlierMembership)
+    said = opened.keep(said, earlier, **listed)
     raise_membership(said)
     return said
 
@@ -224,15 +209,3 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
     limit = ProvenLimit(claim=claim, epsilon=stated.epsilon, delta=stated.delta)
     victim = plan.exposures[FINAL_MODELS.name].victim
     return Proof(limit=limit, status="proven", because="", victim=victim)
-
-
-def _found_before(folder: Path) -> list[EarlierMembership]:
-    """What is there already and those before it found, under the name that it gets."""
-    before = read_membership(folder)
-    if before is None:
-        return []
-    name = aside_name(folder / run_folder.MEMBERSHIP)
-    summary = EarlierMembership(
-        file=name, references=before.references, games=before.games, verdict=before.verdict
-    )
-    return [*before.earlier, summary]

@@ -27,8 +27,6 @@ from ..numbers import bound, lower_bound, small
 from ..run_file.build import statement_of
 from ..run_file.run_file import RunFile
 
-__all__ = ["Proof", "exposed", "told"]
-
 RATES = (0.001, 0.01)
 _CONFIDENCE = 0.95
 _DRAWN = ((OWNER, "LiRA online"), (AVERAGE, "RMIA online"), (AVERAGE, "loss threshold"))

@@ -31,16 +31,6 @@ from ..folder.sums import forget_sums, write_sums
 from ..run_file.run_file import RunFile
 from ..run_file.tables import AuditTable, InterceptTable
 
-__all__ = [
-    "TRAIL",
-    "AuditLine",
-    "keep_trail",
-    "leave_trace",
-    "read_trail",
-    "run_digest",
-    "trail_of_folder",
-]
-
 TRAIL = "audits.jsonl"
 _LARGEST = 64 << 20  # bytes; an audit has about six hundred
 _TOLD = 5  # damaged places that are named

@@ -12,8 +12,6 @@ from ...attacks.audit.agents.game import AgentGame
 from ...attacks.audit.game import Game
 from ..cost import Cost, Expect
 
-__all__ = ["cost_of", "pricing_checks"]
-
 _MOST_SHARE = 0.05  # of all rounds, that are played for their time
 _TIMED = 3  # rounds
 _SLOW_S = 5.0  # so long a first round is time enough

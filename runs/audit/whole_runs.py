@@ -15,12 +15,11 @@ from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Unit
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.exposure.whole_run import whole_run_by_victim
+from ...training.graphs.graph import Topology
 from ...training.tracing.trace import AlgorithmTrace
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
-
-__all__ = ["whole_run_game", "whole_run_names"]
 
 _ONE_RECORD = (
     "all rounds are one release, in which canaries that are single records are scored, and the "
@@ -93,9 +92,13 @@ def whole_run_game(
         if not found:
             return None, "no agent has anything that a canary could be held by"
         if WORST_NEIGHBOUR in found:
-            worst = by_victim[WORST_NEIGHBOUR]
-            nearest = _nearest(found[WORST_NEIGHBOUR], worst, built, by_victim_of)
-            found = found | {WORST_NEIGHBOUR: nearest}
+            nearer = nearest(
+                found[WORST_NEIGHBOUR],
+                by_victim[WORST_NEIGHBOUR],
+                setting.graph,
+                lambda name, host: by_victim_of(name)[host],
+            )
+            found = found | {WORST_NEIGHBOUR: nearer}
         canaries = CanaryGame(
             setting=setting,
             bound=built.bound(multiplier),
@@ -112,22 +115,29 @@ def whole_run_game(
         return None, f"all rounds are one release: {error}"
 
 
-def _nearest(
-    hosts: dict[int, Adversary],
-    worst: dict[int, JointSensitivity],
-    built: Built,
-    by_victim_of: Callable[[str], Mapping[int, JointSensitivity]],
+def nearest(
+    hosts: Mapping[int, Adversary],
+    worst: Mapping[int, JointSensitivity],
+    graph: Topology,
+    of: Callable[[str, int], JointSensitivity],
 ) -> dict[int, Adversary]:
     """In place of an agent that fares no better one that shares a link with the host.
 
-    What an agent far away counts as seeing, by closure, reaches a neighbour over links.
+    By closure, agents far away may count as seeing as much as a neighbour does; what crosses links
+    reaches the neighbour.
+
+    Args:
+        hosts: who looks on, by host.
+        worst: what the worst neighbour of each host sees of it.
+        graph: of the run.
+        of: what an adversary by its name sees of a host.
     """
     nearer = dict(hosts)
     for host in hosts:
-        for agent in built.setting.graph.neighbours(host):
+        for agent in graph.neighbours(host):
             if agent == host:
                 continue
-            same = by_victim_of(neighbour(agent).name)[host]
+            same = of(neighbour(agent).name, host)
             if same.sum_of_squares >= worst[host].sum_of_squares * (1 - 1e-9):
                 nearer[host] = same.adversary
                 break

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-from collections.abc import Mapping
 
-from ...attacks.audit.audit import Audited, Verdict
+from ...attacks.audit.audited import Audited, Verdict
 from ...attacks.audit.game import Game
-from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.bounds.evidence import Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
 from ...attacks.watching.result import Check
@@ -21,14 +19,11 @@ from ..evidence.schema import (
     AuditSettings,
     AuditVerdict,
     Estimator,
-    RowVerdict,
     SecondLook,
     Wealth,
 )
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
-
-__all__ = ["audit_of"]
 
 _GAMES = {
     "add-or-remove-one": "a canary is among its host's records, or not",
@@ -94,7 +89,7 @@ def audit_of(
         noise_multiplier=multiplier,
         verdict=_verdict(measured, checks),
         adversaries=[_entry(one, config) for one in measured],
-        checks=[_check(one) for one in checks],
+        checks=[AuditCheck.from_object(one) for one in checks],
     )
 
 
@@ -117,6 +112,7 @@ def _verdict(measured: list[Audited], checks: list[Check]) -> AuditVerdict:
 def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
     first = one.bounds[0] if one.bounds else None
     proven = one.proven.epsilon
+    counted = ("threshold", "false_alarms", "misses", "noise_scale")
     return AuditedAdversary(
         name=one.proven.name,
         proven_epsilon=proven,
@@ -126,30 +122,21 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
         seen_epsilon=one.seen,
         ratio=None if first is None or proven == 0 else first.epsilon / proven,
         canaries=one.canaries,
-        threshold=None if first is None else first.threshold,
-        false_alarms=None if first is None else first.false_alarms,
-        misses=None if first is None else first.misses,
-        verdict=_ROW_VERDICTS[one.verdict],
-        estimators=[
-            Estimator(name=b.name, epsilon=b.epsilon, assumptions=b.assumptions) for b in one.bounds
-        ],
-        noise_scale=None if first is None else first.noise_scale,
+        verdict=one.verdict.value,
+        estimators=[Estimator.from_object(bound) for bound in one.bounds],
         together=_look(one.together),
         again=_look(one.again),
         fresh=_look(one.fresh),
         evidence=_wealth(one.evidence),
-        messages=[_message(link) for link in one.links],
-        messages_again=[_message(link) for link in one.again_links],
+        messages=[AuditedMessage.from_object(link) for link in one.links],
+        messages_again=[AuditedMessage.from_object(link) for link in one.again_links],
         words=one.words() + _of_rounds(config),
+        **{name: getattr(first, name, None) for name in counted},
     )
 
 
 def _look(bound: LowerBound | None) -> SecondLook | None:
-    if bound is None:
-        return None
-    return SecondLook(
-        epsilon=bound.epsilon, confidence=bound.confidence, noise_scale=bound.noise_scale
-    )
+    return None if bound is None else SecondLook.from_object(bound)
 
 
 def _wealth(evidence: Evidence | None) -> Wealth | None:
@@ -164,39 +151,8 @@ def _wealth(evidence: Evidence | None) -> Wealth | None:
     )
 
 
-_ROW_VERDICTS: Mapping[Verdict, RowVerdict] = {
-    Verdict.CONSISTENT: "consistent",
-    Verdict.CLEARED: "cleared",
-    Verdict.SUSPICIOUS: "suspicious",
-    Verdict.CONTRADICTED: "contradicted",
-    Verdict.NOTHING_PROVEN: "nothing proven",
-    Verdict.NOT_MEASURED: "not measured",
-}
-
-
 def _of_rounds(config: RunFile) -> str:
     audited, planned = config.audit.rounds, config.training.rounds
     if audited is None or audited == planned:
         return ""
     return f" (all figures are of the first {audited} of {planned} rounds)"
-
-
-def _message(link: LinkBound) -> AuditedMessage:
-    return AuditedMessage(
-        message=link.message,
-        agent=link.host,
-        proven_epsilon=link.proven,
-        measured_epsilon=link.measured,
-        canaries=link.canaries,
-    )
-
-
-def _check(one: Check) -> AuditCheck:
-    return AuditCheck(
-        name=one.name,
-        passed=one.passed,
-        p=one.p,
-        tests=one.tests,
-        words=one.words,
-        power=one.power,
-    )

@@ -10,20 +10,12 @@ exp(-h) tells which, by a logarithm: up to h = 15 a figure counts as 1, which fa
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-__all__ = [
-    "ATOM",
-    "RESOLUTION",
-    "at_least",
-    "at_most",
-    "beyond",
-    "counts",
-    "normal",
-    "smaller",
-    "squares",
-]
 
 RESOLUTION = 2.0**-20
 ATOM = 2.0**-20
@@ -93,9 +85,7 @@ def counts(found: ArrayLike, of: ArrayLike, p: ArrayLike) -> NDArray[np.float64]
     tails = np.ones(unusual.shape)
     if unusual.any():
         k, n, share = (np.broadcast_to(a, tails.shape)[unusual] for a in (k, n, share))
-        tails[unusual] = np.minimum(
-            1.0, 2 * np.minimum(at_least(k, n, share), at_most(k, n, share))
-        )
+        tails[unusual] = binomial(k, n, share)
     return tails
 
 
@@ -121,15 +111,15 @@ def at_least(found: ArrayLike, count: ArrayLike, p: ArrayLike) -> NDArray[np.flo
 
     k, n = np.asarray(found, dtype=float), np.asarray(count, dtype=float)
     tail = betainc(np.maximum(k, 1.0), np.maximum(n - k + 1, 1e-9), p)
-    return np.where(k <= 0, 1.0, tail)
+    return np.where(k <= 0, 1.0, np.where(k > n, 0.0, tail))
 
 
 def at_most(found: ArrayLike, count: ArrayLike, p: ArrayLike) -> NDArray[np.float64]:
     """P that of so many independent trials at most `found` succeed."""
-    from scipy.special import betainc
+    from scipy.special import betaincc
 
     k, n = np.asarray(found, dtype=float), np.asarray(count, dtype=float)
-    tail = betainc(np.maximum(n - k, 1e-9), k + 1, 1 - np.asarray(p))
+    tail = betaincc(k + 1, np.maximum(n - k, 1e-9), p)
     return np.where(k >= n, 1.0, tail)
 
 
@@ -142,3 +132,97 @@ def beyond(threshold: ArrayLike) -> NDArray[np.float64]:
     from scipy.special import ndtr
 
     return np.asarray(2 * ndtr(-np.asarray(threshold, dtype=float)))
+
+
+def two_sided(squares: ArrayLike, degrees: ArrayLike) -> NDArray[np.float64]:
+    """P of chi-square sums, in either direction: exact, where `squares` allows for rounding.
+
+    >>> float(two_sided(250.0, 1000)) < 1e-90
+    True
+    """
+    from scipy.special import chdtr, chdtrc
+
+    below, above = chdtr(degrees, squares), chdtrc(degrees, squares)
+    return np.asarray(np.minimum(2.0 * np.minimum(below, above), 1.0))
+
+
+def binomial(counts: ArrayLike, draws: ArrayLike, chance: ArrayLike) -> NDArray[np.float64]:
+    """P of binomial counts, in either direction.
+
+    >>> round(float(binomial(0, 10, 0.5)), 6)
+    0.001953
+    """
+    below, above = at_most(counts, draws, chance), at_least(counts, draws, chance)
+    return np.asarray(np.minimum(2.0 * np.minimum(below, above), 1.0))
+
+
+def quadratic(deviations: ArrayLike, squared_norm: ArrayLike) -> NDArray[np.float64]:
+    """Bound on P(|z^T A z - tr A| >= deviation), in either direction.
+
+    Args:
+        deviations: |z^T A z - tr A|.
+        squared_norm: the squared Frobenius norm of A, whose operator norm is at most 1.
+
+    Source: B. Laurent, P. Massart. Adaptive estimation of a quadratic functional by model
+        selection. Annals of Statistics 28 (2000), lemma 1: P(z^T A z - tr A >= 2 F sqrt(x) + 2 x)
+        <= exp(-x), F = |A|_F.
+
+    >>> round(float(quadratic(100.0, 100.0)), 6)
+    3e-06
+    """
+    frobenius = np.sqrt(squared_norm)
+    root = (np.sqrt(np.square(frobenius) + 2.0 * np.asarray(deviations)) - frobenius) / 2.0
+    return np.asarray(np.minimum(2.0 * np.exp(-np.square(root)), 1.0))
+
+
+def many(counts: ArrayLike, mean: ArrayLike) -> NDArray[np.float64]:
+    """P that a Poisson count of at most this mean is as large.
+
+    >>> round(float(many(3, 0.1)), 6)
+    0.000155
+    """
+    from scipy.special import gammainc
+
+    counts = np.asarray(counts, dtype=np.float64)
+    return np.asarray(np.where(counts > 0, gammainc(np.maximum(counts, 1.0), mean), 1.0))
+
+
+def least(p: NDArray[np.float64]) -> tuple[int, float]:
+    """Where the smallest is, and the smallest.
+
+    >>> least(np.array([0.5, 0.25]))
+    (1, 0.25)
+    """
+    at = int(np.argmin(p))
+    return at, float(p[at])
+
+
+def chernoff(
+    cumulants: Sequence[tuple[int, NDArray[Any], NDArray[Any]]],
+    total: float,
+    sign: float,
+) -> float:
+    """Logarithm of a bound on P(sum >= total), or <= with sign -1; at most 0.
+
+    Args:
+        cumulants: how many counts are alike, the logarithms of their weights, their deviations.
+        total: the sum that was seen.
+        sign: of s.
+    """
+    from scipy.optimize import minimize_scalar
+
+    # All sums in one pass: where each begins, and which values are of it.
+    sizes = np.array([len(w) for _, w, _ in cumulants])
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    counts = np.array([n for n, _, _ in cumulants])
+    weights, deviations = (np.concatenate([one[i] for one in cumulants]) for i in (1, 2))
+
+    def exponent(log_s: float) -> float:
+        s = sign * math.exp(log_s)
+        terms = weights + s * deviations
+        most = np.maximum.reduceat(terms, starts)
+        sums = np.add.reduceat(np.exp(terms - most.repeat(sizes)), starts)
+        return float(counts @ (most + np.log(sums))) - s * total
+
+    best = minimize_scalar(exponent, bounds=(-14.0, 0.0 if sign > 0 else 9.0), method="bounded")
+    return min(0.0, float(best.fun))

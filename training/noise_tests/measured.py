@@ -22,8 +22,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["THRESHOLDS", "Closer", "Coordinates", "Measured", "Reading", "measure"]
-
 THRESHOLDS = (1.0, 3.0, 4.0)
 _SAMPLED = 256  # coordinates of each row, evenly spread
 _BLOCK = 1 << 20  # values that sums, zeros and single coordinates look at

@@ -30,8 +30,6 @@ from ..step.values import Value
 from . import laws
 from .measured import THRESHOLDS, Closer, Coordinates, Measured, Reading, measure
 
-__all__ = ["RATE", "NoiseTestFailed", "NoiseTests", "Place", "RoundNoise"]
-
 RATE = 1e-30
 """The false-alarm rate of all tests of a run, unless its figures need a smaller one."""
 

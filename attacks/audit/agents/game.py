@@ -7,33 +7,24 @@ fixed size do not take part independently, so that one host alone holds a canary
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-from torch import Tensor
+from numpy.typing import NDArray
 
-from ....privacy.adversary import Adversary
 from ....privacy.batches.drawing import Scheme
 from ....privacy.errors import InputError
-from ....training.algorithms.algorithm import Bound
-from ....training.engine.engine import Engine, Setting, gradients_of
-from ....training.engine.recording import Recorded
-from ....training.engine.transcript import Transcript
+from ....training.engine.engine import gradients_of
 from ....training.gradients.gradients import ClippedSums
 from ....training.tracing.linear_forms import Contributions
 from ....training.tracing.trace import AlgorithmTrace
-from ...bounds.guesses import Guesses
-from ...watching.on_host import on_host
-from ...watching.result import Check
-from ..canaries import LONGEST, Directions
-from ..canary_checks import canary_checks
-from ..canary_noise import gathered
-from ..game import Played, Progress
+from ..canaries import LONGEST, Directions, rounds_with_canaries
+from ..game import Game, Scores
 from .planted import PlantedAgents
-from .scores import AgentRound, Observed, Views, pooled, scored
-
-__all__ = ["AgentGame", "has_one_host", "reason_against"]
+from .scores import Observed, Views, pooled, scored
 
 
 def has_one_host(traces: AlgorithmTrace) -> bool:
@@ -71,42 +62,20 @@ def reason_against(traces: AlgorithmTrace) -> str:
     return ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgentGame:
-    """What is played, and who looks on.
+@dataclass(frozen=True, kw_only=True)
+class AgentGame(Game):
+    """Canaries are all data of an agent.
 
     Attributes:
-        setting: graph, model and data of the run.
-        bound: the algorithm with its numbers.
-        traces: of the algorithm at the noise of the run, as its step was traced.
-        of_agents: the same for the unit "agent".
-        rounds: how many are run.
-        adversaries: by name and host, whose view is scored.
-        canaries: how many in all; rounded up to equal numbers of every host.
-        replace: whether neighbouring data sets differ in what an agent's data are.
+        of_agents: the traces for the unit "agent".
     """
 
-    setting: Setting
-    bound: Bound
-    traces: AlgorithmTrace
     of_agents: AlgorithmTrace
-    rounds: int
-    adversaries: Mapping[str, Mapping[int, Adversary]]
-    canaries: int
-    replace: bool = False
-    linked: str | None = None
+    apart: bool = True
 
     def __post_init__(self) -> None:
         """Check that there is something to plant and somebody to look on."""
-        if self.canaries < 1:
-            raise InputError(f"canaries={self.canaries} must be at least 1")
-        if not self.hosts:
-            raise InputError("adversaries names no host; give at least one adversary with a victim")
-        if self.dimension < len(self.hosts):
-            raise InputError(
-                f"{len(self.hosts)} hosts need a direction each, but there are {self.dimension} "
-                "coordinates; audit fewer canaries, or a larger model"
-            )
+        super().__post_init__()
         if self.linked is not None:
             raise InputError("linked: single messages are not scored where an agent is the unit")
         if why := reason_against(self.traces):
@@ -118,108 +87,53 @@ class AgentGame:
             )
 
     @property
-    def hosts(self) -> list[int]:
-        """The agents who hold canaries."""
-        return sorted({host for of in self.adversaries.values() for host in of})
-
-    @property
-    def dimension(self) -> int:
-        """Coordinates of the parameters."""
-        if self.setting.task is not None:
-            return int(self.setting.task.dimensions[0])
-        return sum(p.numel() for p in self.setting.model.parameters())
-
-    @property
-    def of_each(self) -> int:
-        """Canaries of a host in a run."""
-        return 1
-
-    @property
     def runs(self) -> int:
-        """How many runs share the canaries."""
+        """How many runs share the canaries; a host has one in each."""
         return -(-self.canaries // len(self.hosts))
 
-    def narrowed(self, name: str, *, linked: str | None) -> AgentGame:
-        """The same with one adversary."""
-        return replace(self, adversaries={name: self.adversaries[name]}, linked=linked)
+    @cached_property
+    def _views(self) -> Views:
+        return Views(self.adversaries, hosts=self.hosts, replace=self.replace)
 
-    def checks(self, played: Played) -> list[Check]:
-        """Checks of what the noise did to the scores of a game that was played."""
-        return canary_checks(played.noise, replace=self.replace)
+    @cached_property
+    def _gradients(self) -> ClippedSums:
+        return gradients_of(self.setting)
 
-    def play(self, *, generator: np.random.Generator, progress: Progress | None = None) -> Played:
-        """Plant, run and score.
-
-        Args:
-            generator: of coins, directions, norms and signs; noise, cohorts and batches come from
-                the system's entropy.
-            progress: called with (rounds done, rounds in all).
-        """
-        own = gradients_of(self.setting)
-        views = Views(self.adversaries, hosts=self.hosts, replace=self.replace)
-        observed, coins = list[list[Observed]](), list[np.ndarray]()
-        for run in range(self.runs):
-            tossed = generator.integers(2, size=len(self.hosts)).astype(bool)
-            coins.append(tossed)
-            observed.append(self._one_run(tossed, views, own, generator))
-            if progress is not None:
-                progress((run + 1) * self.rounds, self.runs * self.rounds)
-        at = {host: i for i, host in enumerate(self.hosts)}
-        included = np.stack(coins)  # (runs, hosts)
-        none = np.zeros(self.runs)
-        guesses = {}
-        found = scored(observed, replace=self.replace)
-        for name, of in self.adversaries.items():
-            scores = [found.get(name, {}).get(host, none) for host in of]
-            guesses[name] = Guesses(
-                scores=np.stack(scores, axis=1).ravel(),
-                included=included[:, [at[host] for host in of]].ravel(),
-            )
-        return Played(guesses=guesses, links=[], noise=gathered([pooled(observed)]))
-
-    def _one_run(
-        self, coins: np.ndarray, views: Views, own: ClippedSums, generator: np.random.Generator
+    def run(
+        self,
+        coins: NDArray[np.bool_],
+        *,
+        generator: np.random.Generator,
+        progress: Callable[[int], None],
     ) -> list[Observed]:
+        """See `Game.run`."""
         directions = Directions(len(self.hosts), self.dimension, generator=generator)
         lengths = LONGEST ** generator.random(len(self.hosts))
         out = -1 if self.replace else 0
-        part = {host: 1 if coin else out for host, coin in zip(self.hosts, coins, strict=True)}
+        part = {host: 1 if coin else out for host, (coin,) in zip(self.hosts, coins, strict=True)}
         norms = dict(zip(self.hosts, lengths.tolist(), strict=True))
         gradients = PlantedAgents(
-            own, directions=directions, part=part, norms=norms, generator=generator
+            self._gradients, directions=directions, part=part, norms=norms, generator=generator
         )
-        transcript = Transcript()
-        engine = Engine(
-            self.setting,
-            self.bound,
-            taps=[transcript],
-            gradients=gradients,
-            scripts=self.traces.scripts,
-        )
-        known = self.of_agents
-        traces = [known.start, *(t for t, count in known.rounds for _ in range(count))]
-        found, before = list[Observed](), dict[str, Tensor]()
-        for number, trace in enumerate(traces[: self.rounds + 1]):
-            recorded = Recorded()
-            gradients.begin(recorded)
-            transcript.clear()
-            if number:
-                engine.advance(recorded=recorded)
-            else:
-                engine.start(recorded=recorded)
-            after = engine.snapshot()
-            if trace.has_contributions:
-                happened = AgentRound(
-                    number=number,
-                    trace=trace,
-                    messages=transcript.of(round=number),
-                    before=before,
-                    after=after,
-                    recorded=on_host(recorded),
-                    sent=gradients.sent,
-                    part=part,
-                    norms=norms,
-                )
-                found += views.observed(happened, directions)
-            before = after
+        how: dict[str, Any] = {"traces": self.of_agents, "rounds": self.rounds}
+        found = list[Observed]()
+        for happened in rounds_with_canaries(self.setting, self.bound, gradients=gradients, **how):
+            if happened.trace.has_contributions:
+                found += self._views.observed(happened, directions, part=part, norms=norms)
+        progress(self.rounds)
         return found
+
+    def scored(self, runs: Sequence[list[Observed]]) -> Sequence[Scores]:
+        """The scores of every run: how strong the noise is, all runs together tell."""
+        found, none = scored(runs, replace=self.replace), np.zeros(len(runs))
+        residues = pooled(runs)
+        return [
+            Scores(
+                scores={
+                    name: {host: found.get(name, {}).get(host, none)[at : at + 1] for host in of}
+                    for name, of in self.adversaries.items()
+                },
+                residues={} if at else residues,  # which are of all runs
+            )
+            for at in range(len(runs))
+        ]

@@ -27,8 +27,6 @@ from ....training.gradients.gradients import Batch, ClippedSums, Indices
 from ....training.step.local_steps import LocalSteps
 from ..canaries import Directions
 
-__all__ = ["PlantedAgents", "Sent", "unit_change"]
-
 _LEAST = 1e-12  # of a change by a unit gradient, below which no gradient makes it as long as wished
 
 
@@ -59,7 +57,7 @@ class PlantedAgents:
 
     Attributes:
         recorded: of the round that runs; set before it.
-        sent: what was planted in this round, in the order of its operations.
+        calls: what was planted in this round, in the order of its operations.
     """
 
     def __init__(
@@ -76,11 +74,11 @@ class PlantedAgents:
         self._part, self._norms = part, norms
         self._vectors = [directions.vector(j) for j in range(len(self._at))]
         self.recorded = Recorded()
-        self.sent: list[Sent] = []
+        self.calls: list[Sent] = []
 
     def begin(self, recorded: Recorded) -> None:
         """A round begins, of which this is the record."""
-        self.recorded, self.sent = recorded, []
+        self.recorded, self.calls = recorded, []
 
     def clipped_sums(
         self,
@@ -104,10 +102,10 @@ class PlantedAgents:
             )
         owners, holders = (torch.as_tensor(of, dtype=torch.int64).cpu() for of in pairs)
         # A local update asks for gradients in each of its steps; its vector is one.
-        asked, first = self.recorded.asked[-1], len(self.recorded.asked) > len(self.sent)
+        asked, first = self.recorded.asked[-1], len(self.recorded.asked) > len(self.calls)
         if first:
             signs = self._generator.integers(2, size=len(holders)) * 2 - 1
-            self.sent.append(Sent(holders.numpy(), signs))
+            self.calls.append(Sent(holders.numpy(), signs))
         planted = [e for e, d in enumerate(holders.tolist()) if d in self._at]
         made = models.new_zeros(len(holders), models.shape[-1])
         others = torch.tensor([e for e in range(len(holders)) if e not in set(planted)])
@@ -123,7 +121,7 @@ class PlantedAgents:
             )
         for e in planted:
             host = int(holders[e])
-            length = self._part[host] * self._norms[host] * int(self.sent[-1].signs[e])
+            length = self._part[host] * self._norms[host] * int(self.calls[-1].signs[e])
             length *= _gradient(asked, len(batches[host][1]))
             made[e] = (length * self._vectors[self._at[host]]).to(made)
         return made

@@ -19,58 +19,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ....privacy.adversary import Adversary
 from ....privacy.batches.drawing import Scheme
 from ....privacy.participation import Draws
 from ....training.engine.recording import Recorded
-from ....training.engine.transcript import Message
 from ....training.tracing.linear_forms import Contributions
 from ....training.tracing.round_trace import RoundTrace
-from ..canaries import Directions
+from ..canaries import Directions, HappenedRound
 from ..canary_noise import Residue
-from ..observed_rows import ObservedRows, Projected
+from ..observed_rows import ObservedRows, Projected, RowsSeen
+from ..scores import first_block
 from ..strength import likeliest, log_mixture
-from .planted import Sent
 
 Array = NDArray[np.float64]
-_DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
 _FEWEST = 20  # canaries from which the strength of the noise is read
-
-__all__ = ["AgentRound", "Observed", "Views", "pooled", "scored"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgentRound:
-    """One round of the real engine in which agents hold canaries.
-
-    Attributes:
-        number: of the round; 0 is the start.
-        trace: of the round, at the noise of the run and for the unit "agent".
-        messages: as they crossed.
-        before, after: the state's fields.
-        recorded: what it drew and computed.
-        sent: what was planted.
-        part: by host, see `PlantedAgents`.
-        norms: by host, see `PlantedAgents`.
-    """
-
-    number: int
-    trace: RoundTrace
-    messages: Sequence[Message]
-    before: Mapping[str, Tensor]
-    after: Mapping[str, Tensor]
-    recorded: Recorded
-    sent: Sequence[Sent]
-    part: Mapping[int, int]
-    norms: Mapping[int, float]
 
 
 class Observed(NamedTuple):
@@ -129,54 +97,54 @@ class Views:
     ) -> None:
         self._adversaries, self._replace = adversaries, replace
         self._at = {host: j for j, host in enumerate(hosts)}
-        self._rows_of: dict[tuple[int, str], ObservedRows] = {}
+        self._rows_seen = RowsSeen()
 
-    def observed(self, happened: AgentRound, directions: Directions) -> list[Observed]:
-        """What a round showed of every host to every adversary."""
+    def observed(
+        self,
+        happened: HappenedRound,
+        directions: Directions,
+        *,
+        part: Mapping[int, int],
+        norms: Mapping[int, float],
+    ) -> list[Observed]:
+        """What a round showed of every host to every adversary; the rest as of `PlantedAgents`."""
         found = list[Observed]()
-        planted = self._planted(happened, directions)
+        planted = self._planted(happened, directions, part)
         project = Projected(directions.project)
         seen: dict[str, tuple[ObservedRows, Array, bool]] = {}
         for name, of in self._adversaries.items():
             for host, who in of.items():
                 if who.name not in seen:
                     seen[who.name] = self._less_known(happened, who, planted, project)
-                found += self._of_host(happened, name, host, planted, seen[who.name])
+                held = seen[who.name]
+                found += self._of_host(happened, name, host, planted, held, norm=norms[host])
         return found
 
     def _less_known(
-        self, happened: AgentRound, who: Adversary, planted: _Planted, project: Projected
+        self, happened: HappenedRound, who: Adversary, planted: _Planted, project: Projected
     ) -> tuple[ObservedRows, Array, bool]:
-        key = (id(happened.trace), who.name)
-        if key not in self._rows_of:
-            self._rows_of[key] = ObservedRows(happened.trace, who)
-        rows = self._rows_of[key]
-        left = rows.unexplained(
-            messages=happened.messages,
-            before=happened.before,
-            after=happened.after,
-            recorded=happened.recorded,
-            project=project,
-        )
+        rows = self._rows_seen(happened, who)
+        left = rows.unexplained(happened, project)
         whole = planted.clean.copy()
         owners = _owners(happened.trace)
         for host, j in self._at.items():
             mine = owners == host
             whole[mine, j] += planted.size[mine] * planted.part[mine]
-        drowned = rows.resolution(happened.messages, happened.after) > _DROWNED
-        return rows, left - rows.contributions @ whole, drowned
+        return rows, left - rows.contributions @ whole, rows.drowned(happened)
 
     def _of_host(
         self,
-        happened: AgentRound,
+        happened: HappenedRound,
         name: str,
         host: int,
         planted: _Planted,
         seen: tuple[ObservedRows, Array, bool],
+        *,
+        norm: float,
     ) -> list[Observed]:
         rows, left, drowned = seen
         found = list[Observed]()
-        first = _first_block(happened.trace)
+        first = first_block(happened.trace)
         noise = left[:, self._at[host]]
         batches = happened.trace.of_victim(host).items()
         every = [c for _, (columns, _, _) in batches for c in columns if first[c]]
@@ -209,7 +177,7 @@ class Views:
                     noise=math.nan if drowned or not v > 0 else float(w @ noise) / math.sqrt(v),
                     part=int(planted.part[mine[0]]),
                     sign=float(np.sign(size.sum())),
-                    norm=happened.norms[host],
+                    norm=norm,
                 )
             )
         return found
@@ -226,12 +194,14 @@ class Views:
             return -math.inf if share < -0.5 else 0.0
         return math.log1p(-q) if q < 1 else -math.inf
 
-    def _planted(self, happened: AgentRound, directions: Directions) -> _Planted:
+    def _planted(
+        self, happened: HappenedRound, directions: Directions, taking_part: Mapping[int, int]
+    ) -> _Planted:
         groups = [g for g in happened.trace.groups if isinstance(g, Contributions)]
         total = sum(g.size for g in groups)
         clean = np.zeros((total, len(self._at)))
         size, part = np.zeros(total), np.zeros(total, dtype=np.int64)
-        sent = iter(happened.sent)
+        sent = iter(happened.calls)
         start, last = 0, (np.zeros(0), np.zeros(0, dtype=np.int64), torch.zeros(0))
         for place, group in enumerate(groups):
             here = slice(start, start + group.size)
@@ -244,7 +214,7 @@ class Views:
             clean[here] = np.where(others[:, None], rows, 0.0)
             if group.cohort is None:
                 signs = next(sent).signs
-                coins = np.array([happened.part.get(int(v), 0) for v in group.owners])
+                coins = np.array([taking_part.get(int(v), 0) for v in group.owners])
                 size[here], part[here] = group.bounds * signs, coins
                 last = signs, coins, made
                 continue
@@ -341,8 +311,3 @@ def _chance(draws: Draws, cohort: int | None, recorded: Recorded, host: int) -> 
 def _owners(trace: RoundTrace) -> NDArray[np.int64]:
     groups = [g.owners for g in trace.groups if isinstance(g, Contributions)]
     return np.concatenate([np.zeros(0, dtype=np.int64), *groups])
-
-
-def _first_block(trace: RoundTrace) -> NDArray[np.bool_]:
-    blocks = [np.full(g.size, g.block == 0) for g in trace.groups if isinstance(g, Contributions)]
-    return np.concatenate([np.zeros(0, dtype=bool), *blocks])

@@ -9,49 +9,42 @@ more sign, of each canary, is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ....privacy.adversary import Adversary
 from ....privacy.batches.patterns import EVERY, Pattern, PatternKind
 from ....training.batches.turns import Turns
 from ....training.engine.setting import Setting
 from ....training.tracing.linear_forms import Contributions
 from ....training.tracing.round_trace import RoundTrace
-from ....training.tracing.trace import AlgorithmTrace
 from ...watching.result import Check
 from ..canaries import rounds_with_canaries
 from ..canary_checks import canary_checks
-from ..canary_noise import Heard
-from ..coded import codes_of, with_codes_behind
-from ..game import CanaryGame, Game, Played, Progress, drawn_canaries, play
+from ..coded import with_codes_behind
+from ..game import CanaryGame, Played, Scores
 from ..layout_clipping import layout_check
 from ..scores import Scorer
 from .heard import heard_check
 from .scores import Turn, WholeRunScorer
 from .told import Column, Told
 
-__all__ = ["WholeRunGame", "worst_signs"]
-
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WholeRunGame:
-    """What is played, and who looks on.
+@dataclass(frozen=True, kw_only=True)
+class WholeRunGame(CanaryGame):
+    """Canaries are records of runs that are one release.
 
     Attributes:
-        canaries: the run, its hosts and adversaries, and where canaries have their directions.
         planned: rounds of the whole run, whose last models are released.
         signs: by round and call of the gradients, (rows,) of what a canary adds to each row.
     """
 
-    canaries: CanaryGame
     planned: int
     signs: Sequence[Sequence[NDArray[np.int64]]]
 
@@ -59,66 +52,55 @@ class WholeRunGame:
     def of(cls, canaries: CanaryGame, *, planned: int) -> WholeRunGame:
         """The game, with the signs that are worst for its canaries.
 
+        Args:
+            canaries: the run, its hosts and adversaries, and where canaries have their directions.
+            planned: as above.
+
         Raises:
             UnsupportedView: a view of all rounds that is too large, or that rounding hides.
         """
-        return cls(canaries=canaries, planned=planned, signs=_signs(canaries, planned=planned))
-
-    @property
-    def traces(self) -> AlgorithmTrace:
-        """Of the algorithm at the noise of the run."""
-        return self.canaries.traces
-
-    @property
-    def adversaries(self) -> Mapping[str, Mapping[int, Adversary]]:
-        """By name and host, whose view is scored."""
-        return self.canaries.adversaries
-
-    @property
-    def linked(self) -> str | None:
-        """None: no message is a release by itself."""
-        return None
-
-    @property
-    def hosts(self) -> list[int]:
-        """The agents who hold canaries."""
-        return self.canaries.hosts
-
-    @property
-    def runs(self) -> int:
-        """How many runs share the canaries."""
-        return self.canaries.runs
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of each run."""
-        return self.canaries.rounds
-
-    @property
-    def of_each(self) -> int:
-        """Canaries of a host in a run."""
-        return self.canaries.of_each
-
-    def narrowed(self, name: str, *, linked: str | None) -> Game:
-        """The same with one adversary."""
-        return replace(self, canaries=self.canaries.narrowed(name, linked=linked))
+        held = {one.name: getattr(canaries, one.name) for one in fields(canaries)}
+        return cls(**held, planned=planned, signs=_signs(canaries, planned=planned))
 
     def checks(self, played: Played) -> list[Check]:
         """Checks of a game that was played, and of clipping in the run's own layout."""
-        found = canary_checks(played.noise, replace=self.canaries.replace)
-        return [*found, heard_check(played.heard), layout_check(self.canaries.setting)]
+        found = canary_checks(played.noise, replace=self.replace)
+        return [*found, heard_check(played.heard), layout_check(self.setting)]
 
-    def play(self, *, generator: np.random.Generator, progress: Progress | None = None) -> Played:
-        """See `audit.game.play`."""
-        heard: list[Heard] = []
-
-        def one_run(game: CanaryGame, coins: NDArray[np.bool_], **how: Any) -> WholeRunScorer:
-            scorer = _one_run(game, coins, planned=self.planned, signs=self.signs, **how)
-            heard.extend(scorer.heard)
-            return scorer
-
-        how: dict[str, Any] = {"generator": generator, "progress": progress, "one_run": one_run}
-        return play(self.canaries, **how)._replace(heard=heard)
+    def run(
+        self,
+        coins: NDArray[np.bool_],
+        *,
+        generator: np.random.Generator,
+        progress: Callable[[int], None],
+    ) -> Scores:
+        """See `Game.run`."""
+        each = generator.integers(2, size=self.directions) * 2 - 1
+        of_calls = ((rows, each) for calls in self.signs for rows in calls)
+        directions, gradients = self.drawn_canaries(generator=generator, signs=of_calls)
+        setting, turns = _with_canaries(self, coins)
+        scorer = WholeRunScorer(
+            Scorer(
+                self.setting.task or self.setting.model,
+                directions=directions,
+                adversaries={},
+                sampling_rate=self.setting.sampling_rate,
+                replace=self.replace,
+            ),
+            directions=directions,
+            release=self.traces.release,
+            adversaries=self.adversaries,
+            turns=turns,
+            replace=self.replace,
+        )
+        after: Mapping[str, Tensor] = {}
+        how: dict[str, Any] = {"traces": self.traces, "rounds": self.rounds}
+        for happened in rounds_with_canaries(setting, self.bound, gradients=gradients, **how):
+            scorer.add(happened)
+            after = happened.after
+            progress(happened.number)
+        scorer.end(after if self.rounds == self.planned else None)
+        return Scores(scorer.scores, scorer.residues, heard=scorer.heard)
 
 
 def _signs(game: CanaryGame, *, planned: int) -> list[list[NDArray[np.int64]]]:
@@ -200,50 +182,10 @@ def _by_call(part: RoundTrace, signs: NDArray[np.int64]) -> Iterator[NDArray[np.
                 yield here
 
 
-def _one_run(
-    game: CanaryGame,
-    coins: NDArray[np.bool_],
-    *,
-    planned: int,
-    signs: Sequence[Sequence[NDArray[np.int64]]],
-    generator: np.random.Generator,
-    progress: Any,
-) -> WholeRunScorer:
-    each = generator.integers(2, size=game.directions) * 2 - 1
-    of_calls = ((rows, each) for calls in signs for rows in calls)
-    directions, gradients = drawn_canaries(game, generator=generator, signs=of_calls)
-    setting, turns = _with_canaries(game, coins)
-    scorer = WholeRunScorer(
-        Scorer(
-            game.setting.task or game.setting.model,
-            directions=directions,
-            adversaries={},
-            sampling_rate=game.setting.sampling_rate,
-            replace=game.replace,
-        ),
-        directions=directions,
-        release=game.traces.release,
-        adversaries=game.adversaries,
-        turns=turns,
-        replace=game.replace,
-    )
-    after: Mapping[str, Tensor] = {}
-    how: dict[str, Any] = {"traces": game.traces, "rounds": game.rounds, "gradients": gradients}
-    for happened in rounds_with_canaries(setting, game.bound, **how):
-        scorer.add(happened)
-        after = happened.after
-        progress(happened.number)
-    scorer.end(after if game.rounds == planned else None)
-    return scorer
-
-
 def _with_canaries(game: CanaryGame, coins: NDArray[np.bool_]) -> tuple[Setting, dict[int, Turn]]:
     """The setting with canaries behind the hosts' records, and the turns of these."""
     own = {h: (np.r_[game.own(h)], np.r_[game.own_short(h)]) for h in game.hosts}
-    planted = {
-        host: codes_of(coin, *own[host], replaced=game.replace, together=None)
-        for host, coin in zip(game.hosts, coins, strict=True)
-    }
+    planted = game.codes(coins, together=None)
     shards = with_codes_behind(game.setting.shards, planted)
     held = [shard.size for shard in game.setting.shards]
     turns = game.setting.turns

@@ -24,11 +24,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...watching.chances import least, two_sided
+from ....training.noise_tests.laws import least, two_sided
 from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..canary_noise import Heard
-
-__all__ = ["heard_check", "least_correlation", "least_scales"]
 
 Array = NDArray[np.float64]
 _MOST_LAGS = 100
@@ -70,9 +68,9 @@ def heard_check(heard: Sequence[Heard]) -> Check:
         "size, by round and row, along what canaries add, and whether rounds or rows go together"
     )
     if not found.tests:
-        return Check(name="heard", passed=True, p=None, tests=0, words=f"{words}: there was none.")
+        return Check.exact("heard", f"{words}: there was none.", tests=0)
     power = _power(values, along, lagged, tests=found.tests)
-    return found.check("heard", f"{words}: {found.counted}; {found.outcome}", power=power)
+    return found.check("heard", words, power=power)
 
 
 def _joined(heard: Sequence[Heard]) -> Iterator[Heard]:
@@ -181,8 +179,7 @@ def _note_along(found: Finding, along: Array, what: str) -> None:
         return
     squares = float((along**2).sum())
     found.note(
-        float(two_sided(squares, len(along))),
-        tests=1,
+        two_sided(squares, len(along)),
         what=f"{what} has {squares / len(along):.3g} times the declared variance",
     )
 
@@ -224,7 +221,6 @@ def _note_together(
     squares = sum(size for size, _ in of_rounds)
     rows = f"rounds {lag} apart" if lag else "rows of one round"
     found.note(
-        float(two_sided(squares, degrees)),
-        tests=1,
+        two_sided(squares, degrees),
         what=f"{rows} of {what} go together: {squares / degrees:.3g} times what chance leaves",
     )

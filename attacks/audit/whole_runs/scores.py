@@ -28,15 +28,12 @@ from ....privacy.adversary import Adversary
 from ....training.step.final_release import FinalRelease
 from ..canaries import Directions, HappenedRound
 from ..canary_noise import Heard, Residue
-from ..observed_rows import Projected
-from ..scores import LinkScores, Planted, Scorer
+from ..observed_rows import DROWNED, Projected
+from ..scores import Planted, Scorer
 from ..strength import log_mixture
 from .told import Told
 
-__all__ = ["Turn", "WholeRunScorer"]
-
 Array = NDArray[np.float64]
-_DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
 _LEAST = 1e-6  # share of a turn's information that turns before it do not have, to count
 
 
@@ -68,7 +65,6 @@ class WholeRunScorer:
 
     Attributes:
         scores: by adversary and host, (n,) of all directions.
-        links: none, as no message is a release by itself.
         residues: by adversary, what the noise alone did to the scores of turns.
         heard: of each view, all that was seen, less what is known and what data add.
     """
@@ -97,7 +93,6 @@ class WholeRunScorer:
         }
         self._planted: list[Planted] = []
         self.scores: dict[str, dict[int, Array]] = {}
-        self.links: dict[tuple[str, int], LinkScores] = {}
         self.residues: dict[str, list[Residue]] = {name: [] for name in adversaries}
         self.heard: list[Heard] = []
         self._along: dict[str, list[Array]] = {name: [] for name in self._told}
@@ -123,12 +118,12 @@ class WholeRunScorer:
                 told = self._told[who.name]
                 score, residues = self._of_host(told, host)
                 self.scores[name][host] = score
-                if told.lost <= _DROWNED:
+                if told.lost <= DROWNED:
                     self.residues[name] += residues
         self.heard = [
             Heard(name, told.heard, np.concatenate(self._along[name]))
             for name, told in self._told.items()
-            if told.lost <= _DROWNED and self._along[name]
+            if told.lost <= DROWNED and self._along[name]
         ]
 
     def _of_host(self, told: Told, host: int) -> tuple[Array, list[Residue]]:

@@ -44,8 +44,6 @@ from ..observed_rows import Projected, values_of
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["Column", "Told", "host_columns"]
-
 Array = NDArray[np.float64]
 _MOST_HEARD = 40_000  # values of a round that are kept, which tell of its noise to .7 %
 
@@ -204,10 +202,8 @@ class Told:
 
         take_off(rows.held, self._known)
         take_off(part.contributions, contributed)
-        of = happened.trace
-        how = {"before": happened.before, "recorded": happened.recorded}
-        every = values_of(of, happened.messages, **how)  # type: ignore[arg-type] # two kinds
-        for group, value, told in zip(of.groups, every, part.known, strict=True):
+        groups = happened.trace.groups
+        for group, value, told in zip(groups, values_of(happened), part.known, strict=True):
             if told is not None and value is not None:
                 take_off(group.start + told, project(value)[told])
         return left, known

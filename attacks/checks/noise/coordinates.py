@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from ...watching.chances import binomial, two_sided
+from ....training.noise_tests.laws import binomial, two_sided
 from ...watching.result import Finding
 
 _WITHIN = (0.05, 0.5, 1.0, 1.5, 2.0, 3.0)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...watching.chances import two_sided
+from ....training.noise_tests.laws import two_sided
 from ...watching.result import Finding
 from .rows import SAME, Rows, stacked
 
@@ -130,4 +130,4 @@ def _note_unequal(
     if unequal.any():
         row, column = divmod(int(unequal.argmax()), unequal.shape[1])
         what = f"{words[0][chunk[row]]} and {words[1][column]} share all of their noise, but differ"
-        found.note(0.0, tests=1, what=what)
+        found.note(0.0, what=what)

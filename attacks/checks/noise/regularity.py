@@ -57,6 +57,5 @@ def _note(found: Finding, uniform: NDArray[np.float64], what: str) -> None:
     spread = float(ordered[-1] - ordered[0])
     found.note(
         float(kstwo.sf(distance, n)),
-        tests=1,
         what=f"{what} are {distance:.2g} off their law, within {spread:.2g} of it (n = {n:,})",
     )

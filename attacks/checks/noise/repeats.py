@@ -6,7 +6,7 @@ For a row u of D independent standard normals
     sum of u_i u_(s-i)        one of operator norm at most 1, F^2 = its number of terms; its mean
                               is 1 where s is even
 
-so that `chances.quadratic` bounds both, for every lag l and every reflection s, of one row and of
+so that `laws.quadratic` bounds both, for every lag l and every reflection s, of one row and of
 many rows together. All lags come from one Fourier transform of a row. A copy of c of D coordinates
 adds c: pooled over n rows it shows from c of about 7 sqrt(D / n) on.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...watching.chances import quadratic
+from ....training.noise_tests.laws import quadratic
 from ...watching.result import Finding
 from .pools import Pool
 

@@ -32,11 +32,10 @@ share it, whichever rows and rounds they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from ...watching.chances import two_sided
+from ....training.noise_tests.laws import two_sided
 from ...watching.recording import Recording
 from ...watching.residual_values import Residual
 from ...watching.result import Check, Finding
@@ -93,13 +92,10 @@ def residual_check(run: Recording) -> Check:
         f"were tested for their variance, in pairs{thinned}, within each row and "
         f"by coordinate against the declared covariance, {sum(p.values.size for p in pools)} "
         f"values of independent rows for their shape, and {silent} rows without noise for being "
-        f"exact: {whole.counted}"
+        "exact"
     )
-    if drowned:
-        words += f"; {drowned} rows have noise so small that rounding hides it, and fail"
-    if not (whole.passed and drowned):
-        words += f"; {whole.outcome}"
-    return replace(whole.check(_NAME, words), passed=whole.passed and not drowned)
+    fault = f"{drowned} rows have noise so small that rounding hides it, and fail"
+    return whole.check(_NAME, words, fault=fault if drowned else "")
 
 
 def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
@@ -175,7 +171,7 @@ def _test_rows(found: Finding, blocks: Sequence[Rows]) -> None:
 
 def _note_sum(found: Finding, of: str, total: float, degrees: int) -> None:
     what = f"the noise of {of} over all rounds has {total / degrees:.3g} times the declared "
-    found.note(float(two_sided(total, degrees)), tests=1, what=f"{what}variance (n = {degrees})")
+    found.note(two_sided(total, degrees), what=f"{what}variance (n = {degrees})")
 
 
 def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> None:

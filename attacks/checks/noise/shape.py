@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfc, log1p, ndtr, ndtri
 
-from ...watching.chances import binomial
+from ....training.noise_tests.laws import binomial
 from ...watching.result import Finding
 
 _QUANTILES = np.arange(1, 64) / 64.0
@@ -64,4 +64,4 @@ def note_shape(found: Finding, values: NDArray[np.float64], what: str) -> None:
     tail = float(erfc(largest / math.sqrt(2.0)))
     p_of = 2.0 * min(1.0, N * tail, math.exp(N * float(log1p(-min(tail, 1.0 - 1e-16)))))
     words = f"the largest of {N:,} values of {what} is {largest:.4g} deviations"
-    found.note(min(1.0, p_of), tests=1, what=words)
+    found.note(min(1.0, p_of), what=words)

@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from ....training.algorithms.algorithm import Bound
 from ....training.engine.engine import Engine, Setting
 from ....training.engine.randomness import SecretRandomness
+from ....training.noise_tests.laws import two_sided
 from ....training.tracing.linear_forms import NoiseSources
 from ....training.tracing.trace import AlgorithmTrace
 from ...watching.bare_run import BareRound, bare_engine, bare_rounds
-from ...watching.chances import two_sided
 from ...watching.recording import Part
 from ...watching.result import Check, Finding
 from .shape import note_shape
@@ -95,11 +95,11 @@ def stream_check(
         f"were drawn, of {rounds:,} of {planned:,} planned rounds ({len(ran - {0}):,} by running "
         f"them without records), and compared up to sign and scale; {looked_at:,} numbers "
         f"were looked at for their shape, and {_ENGINES} engines and {_ROOTS:,} roots for being "
-        f"new: {whole.counted}"
+        "new"
     )
-    if broken:  # a function of the step may need the width of the run's own model
-        words += f"; the rest was drawn from the seeds alone, as {broken}"
-    return whole.check(_NAME, f"{words}; {whole.outcome}")
+    # A function of the step may need the width of the run's own model.
+    beside = f"the rest was drawn from the seeds alone, as {broken}" if broken else ""
+    return whole.check(_NAME, words, beside=beside)
 
 
 def _bare(

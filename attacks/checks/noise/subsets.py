@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc
 
-from ...watching.chances import binomial, two_sided
+from ....training.noise_tests.laws import binomial, two_sided
 from ...watching.recording import Part
 from ...watching.result import Finding
 from .pools import Pool
@@ -75,8 +75,7 @@ def note_subsets(found: Finding, pool: Pool) -> None:
             count = int((tail < share).sum())
             what = f"{count} of {D} coordinates in every {pool.kind} have {more} noise than all but"
             found.note(
-                float(binomial(count, D, share)),
-                tests=1,
+                binomial(count, D, share),
                 what=f"{what} {share:g} of sound ones have (n = {n} rows)",
             )
 
@@ -121,7 +120,7 @@ def note_means(found: Finding, pool: Pool) -> None:
         mean = float(held.sum()) / size
         what = f"the noise on coordinates of {part.name} in every {pool.kind} has mean {mean:.3g}"
         chance = float(two_sided(mean**2 * size, 1))
-        found.note(chance, tests=1, what=f"{what} deviations, not 0 (n = {size:,})")
+        found.note(chance, what=f"{what} deviations, not 0 (n = {size:,})")
 
 
 def note_pairs_of_coordinates(found: Finding, pool: Pool) -> None:
@@ -164,4 +163,4 @@ def note_span(found: Finding, pool: Pool) -> None:
     what += (
         f"{inside / degrees:.3g} times as much as declared lies in the span of {size} other rows"
     )
-    found.note(float(two_sided(inside, degrees)), tests=1, what=f"{what} (n = {degrees:,})")
+    found.note(two_sided(inside, degrees), what=f"{what} (n = {degrees:,})")

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...watching.chances import many
+from ....training.noise_tests.laws import many
 from ...watching.recording import Part
 from ...watching.result import Finding
 
@@ -70,7 +70,7 @@ def note_values(
     told = (
         f"{int(by_row.sum()):,} pairs of numbers within one row of {what} are of equal size, where"
     )
-    found.note(p, tests=1, what=f"{told} at most {pairs * chance:.3g} are expected")
+    found.note(p, what=f"{told} at most {pairs * chance:.3g} are expected")
     words = [f"{what} on coordinate {j}" for j in range(D)]
     note(_equal_pairs(np.sort(size.T, axis=1)), np.full(D, n), words)
     for part in parts:
@@ -106,7 +106,7 @@ def _note_bound(found: Finding, largest: NDArray[np.floating], what: str) -> Non
     mean = 32.0 * len(largest) * spacing / span
     count = int((largest == largest[-1]).sum())
     told = f"the largest size of {what} comes {count} times, as if noise were cut off there"
-    found.note(float(many(count - 1, mean)), tests=1, what=told)
+    found.note(many(count - 1, mean), what=told)
 
 
 def _note_rows(
@@ -130,4 +130,4 @@ def _note_rows(
         f"{counts[worst]} numbers of {names[i]} are those of {names[j]}, in some order and sign, "
     )
     told += f"where at most {mean:.2g} equal ones are expected"
-    found.note(float(many(counts[worst], mean)), tests=n * (n - 1) // 2, what=told)
+    found.note(many(counts[worst], mean), tests=n * (n - 1) // 2, what=told)

@@ -18,46 +18,45 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.special import chdtr, ndtr
+from scipy.special import chdtr
 
 from ....attacks.checks.noise.residuals import residual_check
 from ....attacks.checks.sampler import Batches, test_batches
 from ....attacks.watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ....privacy.releases.log import party_name
+from ....training.noise_tests import laws
 from .kept_rounds import KeptRounds
 from .left_over import LeftOver, Row
-from .outcome import Outcome, Verdict, not_run, outcome_of
-
-__all__ = ["check_residuals", "check_sampler", "check_sums"]
 
 _NEEDED = 7.5  # deviations by which a fault must show, so that it is missed once in 100 or less
 _SEEN = 2.0  # times what rounding accounts for
 
 
-def check_residuals(of: LeftOver) -> Outcome:
+def check_residuals(of: LeftOver) -> Check:
     """What is left of releases is N(0, B B^T), by the tests of an audit."""
     name = "residuals"
     values = sum(len(row.left) for row in of.rows if row.deviation > 0)
     if not values:
         applies = any(one.noise for one in (row.at.release for row in of.rows))
-        return not_run(name, "no release of these rounds declares noise", applies=applies)
-    check = residual_check(of)
-    found = outcome_of(check)
+        return Check.not_run(name, "no release of these rounds declares noise", applies=applies)
+    found = residual_check(of)
     # If half of the noise were missing, this is what the variance of all would be.
-    halved = float(chdtr(values, values / 4)) * max(check.tests, 1)
-    if found.verdict is Verdict.PASSED and halved >= TOTAL_FALSE_ALARM:
-        return not_run(
+    halved = float(chdtr(values, values / 4)) * max(found.tests, 1)
+    if found.passed and halved >= TOTAL_FALSE_ALARM:
+        return Check.not_run(
             name, f"{values} values are too few to see that half of the noise is missing"
         )
     return found
 
 
-def check_sums(of: LeftOver) -> Outcome:
+def check_sums(of: LeftOver) -> Check:
     """What is left has no part along the declared sums, nor along what clipping took off."""
     name = "sums"
     bounded = [row for row in of.rows if any(math.isfinite(v.clip) for v in row.at.release.of)]
     if not bounded:
-        return not_run(name, "no release of these rounds holds a clipped vector", applies=False)
+        return Check.not_run(
+            name, "no release of these rounds holds a clipped vector", applies=False
+        )
     noisy = [row for row in bounded if row.deviation > 0]
     found, cut = Finding(), sum(row.clipped for row in bounded)
     along = _note(found, noisy, [row.total for row in noisy], "the sum of its gradients")
@@ -68,30 +67,34 @@ def check_sums(of: LeftOver) -> Outcome:
         f"norm, were tested for parts along their sums and along what clipping took off "
         f"({found.counted})"
     )
-    if not found.passed:
-        return outcome_of(found.check(name, f"{words}; {found.outcome}"))
-    exact = [row for row in bounded if row.is_drawn]
-    seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
-    if not cut:
-        return not_run(
-            name,
-            f"none of {gradients} gradients is longer than the clip norm, so nothing tells whether "
-            "longer ones would be clipped",
+    outcome = found.outcome
+    if found.passed:
+        exact = [row for row in bounded if row.is_drawn]
+        seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
+        why = ""
+        if not cut:
+            why = (
+                f"none of {gradients} gradients is longer than the clip norm, so nothing tells "
+                "whether longer ones would be clipped"
+            )
+        elif not seen and beyond < _NEEDED:
+            why = (
+                f"if nothing were clipped it would show by {beyond:.1f} deviations of the noise, "
+                f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
+            )
+        elif len(exact) < len(bounded) and along < _NEEDED:
+            why = (
+                f"a sum of twice the weight would show by {along:.1f} deviations of the noise, "
+                f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
+            )
+        if why:
+            return Check.not_run(name, why)
+        outcome = (
+            f"none fails, and a sum of twice the weight would show by {along:.1f} deviations, "
+            f"one without clipping by {beyond:.1f}"
         )
-    if not seen and beyond < _NEEDED:
-        return not_run(
-            name,
-            f"if nothing were clipped it would show by {beyond:.1f} deviations of the noise, and "
-            f"{_NEEDED} are needed; keep more rounds, or let the recorder draw the noise",
-        )
-    if len(exact) < len(bounded) and along < _NEEDED:
-        return not_run(
-            name,
-            f"a sum of twice the weight would show by {along:.1f} deviations of the noise, and "
-            f"{_NEEDED} are needed; keep more rounds, or let the recorder draw the noise",
-        )
-    words += f"; none fails, and a sum of twice the weight would show by {along:.1f} deviations, "
-    return outcome_of(found.check(name, f"{words}one without clipping by {beyond:.1f}"))
+    words += f"; {outcome}."
+    return Check(name=name, passed=found.passed, p=found.p, tests=found.tests, words=words)
 
 
 def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], what: str) -> float:
@@ -111,13 +114,13 @@ def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], wh
         for i, (row, _) in enumerate(every):
             z = max(abs(parts[i]) - lost[i], 0.0) / math.sqrt(variance[i, i])
             words = f"{row.at.name} in round {row.at.played.round} has a part along {what}"
-            found.note(_two_sided(z), tests=1, what=f"{words}, {z:.3g} deviations long")
+            found.note(laws.beyond(z), what=f"{words}, {z:.3g} deviations long")
         total = float(variance.sum())
         if total <= 0:
             continue
         z = max(abs(float(parts.sum())) - float(lost.sum()), 0.0) / math.sqrt(total)
         words = f"{len(every)} releases together have a part along {what}, {z:.3g} deviations long"
-        found.note(_two_sided(z), tests=1, what=words)
+        found.note(laws.beyond(z), what=words)
         power = sum(float(a.square().sum()) / r.deviation**2 for r, a in every)
         shown = max(shown, power / math.sqrt(total))
     return shown
@@ -137,11 +140,7 @@ def _covariance(rows: Sequence[Row]) -> np.ndarray:
     return found
 
 
-def _two_sided(z: float) -> float:
-    return float(2 * ndtr(-z))
-
-
-def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Outcome:
+def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Check:
     """Kept batches are Poisson at their declared rates.
 
     Args:
@@ -151,12 +150,12 @@ def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Outcome:
     name = "sampler"
     sampled = any(v.rate < 1 for at in rounds.releases for v in at.release.of)
     if not sampled:
-        return not_run(name, "every record counts as taking part each time", applies=False)
+        return Check.not_run(name, "every record counts as taking part each time", applies=False)
     every, missing, fault = _batches(rounds, records)
     if fault:
-        return outcome_of(Check(name=name, passed=False, p=None, tests=1, words=f"{fault}."))
+        return Check.exact(name, f"{fault}.", tests=1, passed=False)
     if missing:
-        return not_run(name, missing)
+        return Check.not_run(name, missing)
     found, planted = Finding(), Finding()
     test_batches(found, every)
     test_batches(planted, [_shuffled(one) for one in every])
@@ -164,11 +163,13 @@ def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Outcome:
     words = (
         f"{count} batches at the declared sampling rates "
         f"({', '.join(sorted({f'{one.rate:.4g}' for one in every}))}) were tested for "
-        f"participations, sizes and what they have in common: {found.counted}"
+        f"participations, sizes and what they have in common"
     )
     if found.passed and planted.passed:
-        return not_run(name, f"{count} batches are too few to tell a shuffled epoch from Poisson's")
-    return outcome_of(found.check(name, f"{words}; {found.outcome}"))
+        return Check.not_run(
+            name, f"{count} batches are too few to tell a shuffled epoch from Poisson's"
+        )
+    return found.check(name, words)
 
 
 def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches], str, str]:

@@ -19,16 +19,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ....attacks.watching.result import Check, Verdict
 from ....privacy.releases.log import party_name, read_log
 from .chance_checks import check_residuals, check_sampler, check_sums
 from .exact_checks import Released, check_knowledge, check_messages, check_points
 from .kept_rounds import KeptRounds
 from .left_over import LeftOver, told
 from .oracle import Gradients, Oracle
-from .outcome import Conformance, Outcome, Verdict, not_run
+from .outcome import Conformance
 from .rows import check_rows, is_random
-
-__all__ = ["conformance"]
 
 
 def conformance(
@@ -73,7 +72,7 @@ def conformance(
     oracle = Oracle(gradients)
     left = LeftOver(kept, oracle)
     rows = check_rows(left, oracle)
-    outcomes: list[Outcome] = [
+    outcomes: list[Check] = [
         *_of_gradients(left, rows),
         check_sampler(kept, dict(records or {})),
         check_points(kept, points=points, public=public),
@@ -83,7 +82,7 @@ def conformance(
         first = left.unknown[:1] or [f"{kept.unkept} were not kept"]
         count = kept.unkept + len(left.unknown)
         outcomes.append(
-            not_run(
+            Check.not_run(
                 "every release",
                 f"{count} releases of these rounds could not be taken apart, first: {first[0]}",
             )
@@ -91,7 +90,7 @@ def conformance(
     if log.header.agent not in (None, 0) or (log.header.agent == 0 and log.header.agents > 1):
         who = party_name(log.header.agent, log.header)
         why = f"only the log of {who} was given; what others release is in theirs"
-        outcomes.append(not_run("every log", why))
+        outcomes.append(Check.not_run("every log", why))
     return Conformance(
         log=log,
         rounds=kept.numbers,
@@ -100,15 +99,15 @@ def conformance(
     )
 
 
-def _of_gradients(left: LeftOver, rows: Outcome) -> list[Outcome]:
+def _of_gradients(left: LeftOver, rows: Check) -> list[Check]:
     """The checks that compare with gradients; none where these are others each time."""
     if is_random(rows):
         why = rows.words.removesuffix(".")
-        return [*(not_run(name, why) for name in ("messages", "residuals", "sums")), rows]
+        return [*(Check.not_run(name, why) for name in ("messages", "residuals", "sums")), rows]
     return [check_messages(left), check_residuals(left), check_sums(left), rows]
 
 
-def _assumed(kept: KeptRounds, outcomes: Sequence[Outcome]) -> list[str]:
+def _assumed(kept: KeptRounds, outcomes: Sequence[Check]) -> list[str]:
     """What no check here shows, in sentences."""
     every = sorted({played.round for played in kept.log.rounds})
     others = len(every) - len(kept.numbers)

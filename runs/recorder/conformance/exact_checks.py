@@ -15,10 +15,7 @@ from ....privacy.releases.log import party_name
 from .kept_rounds import KeptRelease, KeptRounds
 from .left_over import LeftOver, Row
 from .oracle import raised
-from .outcome import Outcome, not_run, outcome_of
 from .vectors import vector_of
-
-__all__ = ["Released", "check_knowledge", "check_messages", "check_points"]
 
 _ROUNDING = 64
 _SCALE = 1e-6  # relative; a scale that is a quotient in float32 is off by less
@@ -34,12 +31,12 @@ class Released(NamedTuple):
     value: Tensor
 
 
-def check_messages(of: LeftOver) -> Outcome:
+def check_messages(of: LeftOver) -> Check:
     """Releases without noise, or with noise that the recorder drew, are what their lines say."""
     name = "messages"
     rows = [row for row in of.rows if row.is_drawn]
     if not rows:
-        return not_run(
+        return Check.not_run(
             name,
             "every release has noise that the recorder did not draw, so what it adds up to cannot "
             "be told exactly; see residuals",
@@ -52,9 +49,7 @@ def check_messages(of: LeftOver) -> Outcome:
         "by the oracle and their drawn noise"
     )
     words += f"; {_first_of(wrong)}" if wrong else "; none differs by more than rounding"
-    return outcome_of(
-        Check(name=name, passed=not wrong, p=None, tests=len(rows), words=f"{words}.")
-    )
+    return Check.exact(name, f"{words}.", tests=len(rows), passed=not wrong)
 
 
 def _first_of(wrong: Sequence[tuple[Row, float]]) -> str:
@@ -70,7 +65,7 @@ def check_points(
     *,
     points: Callable[[int, int, Sequence[Released]], Any] | None,
     public: Sequence[Any],
-) -> Outcome:
+) -> Check:
     """Points, what is said to be known, and scales are released, public, or made of such.
 
     Args:
@@ -102,28 +97,24 @@ def check_points(
                 )
     if wrong:
         words = f"{looked} points and known parts were looked for among what was released before"
-        return outcome_of(
-            Check(name=name, passed=False, p=None, tests=looked, words=f"{words}; {wrong}.")
-        )
+        return Check.exact(name, f"{words}; {wrong}.", tests=looked, passed=False)
     wrong, free = _scales(rounds.releases, [vector_of(one, "public") for one in public])
     if wrong:
-        return outcome_of(
-            Check(name=name, passed=False, p=None, tests=looked + 1, words=f"{wrong}.")
-        )
+        return Check.exact(name, f"{wrong}.", tests=looked + 1, passed=False)
     # A gradient may be taken anywhere, and what is said to be known may be anything, so somebody
     # must have looked.
     applies = header.public or any(
         at.release.of or at.kept.known is not None for at in rounds.releases
     )
     if free:
-        return not_run(
+        return Check.not_run(
             name,
             f"the scale of {free} is not that of other rounds, and may depend on records: keep one "
             "scale, or give those that everybody knows, such as step sizes, among public=[...]",
         )
     if untold:
         told = ", ".join(map(str, sorted(untold)))
-        return not_run(
+        return Check.not_run(
             name,
             f"the points of rounds {told} cannot be told: say what they are made of by points=, "
             "give the initial model as public=[...], and keep the round before each",
@@ -131,11 +122,9 @@ def check_points(
         )
     if not looked:
         why = "no release of these rounds has its point; give point= to release"
-        return not_run(name, why, applies=applies)
+        return Check.not_run(name, why, applies=applies)
     words = f"{looked} points and known parts were looked for among what was released before"
-    return outcome_of(
-        Check(name=name, passed=True, p=None, tests=looked, words=f"{words}; each is there.")
-    )
+    return Check.exact(name, f"{words}; each is there.", tests=looked)
 
 
 def _scales(every: Sequence[KeptRelease], public: Sequence[Tensor]) -> tuple[str, str]:
@@ -249,7 +238,7 @@ def _same(point: Tensor, other: Tensor) -> bool:
 
 def check_knowledge(
     rounds: KeptRounds, of: LeftOver, sources: Callable[[str, int], Any] | None
-) -> Outcome:
+) -> Check:
     """Noise with a name is what each agent that is said to know it makes of it again.
 
     Args:
@@ -260,7 +249,7 @@ def check_knowledge(
     """
     name = "knowledge"
     if sources is None:
-        return not_run(name, "no function was given that makes sources again", applies=False)
+        return Check.not_run(name, "no function was given that makes sources again", applies=False)
     pairs, wrong = 0, ""
     for row in of.rows:
         named = [one for one in row.at.release.noise if one.id is not None]
@@ -289,10 +278,12 @@ def check_knowledge(
                     "makes of its seed"
                 )
     if not pairs:
-        return not_run(name, "no release has sources with names and nothing else that is secret")
+        return Check.not_run(
+            name, "no release has sources with names and nothing else that is secret"
+        )
     words = f"{pairs} pairs of a source and an agent that is said to know it were made again"
     words += f"; {wrong}" if wrong else "; each is what the release holds"
-    return outcome_of(Check(name=name, passed=not wrong, p=None, tests=pairs, words=f"{words}."))
+    return Check.exact(name, f"{words}.", tests=pairs, passed=not wrong)
 
 
 def _made(sources: Callable[[str, int], Any], id: str, agent: int, width: int) -> Tensor:

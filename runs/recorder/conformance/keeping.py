@@ -32,8 +32,6 @@ from ....privacy.errors import InputError
 from ....training.engine.tensor_file import tensors_of
 from .vectors import check_precise, positions_of, vector_of
 
-__all__ = ["Kept", "keep", "kept_folder", "read_kept"]
-
 _MOST_BYTES = 8 << 30
 _PARTS = ("value", "known", "scale", "batch", "records", "point", "noise", "rows")
 

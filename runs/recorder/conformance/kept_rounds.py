@@ -16,8 +16,6 @@ from ....privacy.releases.lines import Release
 from ....privacy.releases.log import Played, ReleaseLog, party_name
 from .keeping import Kept, kept_folder, read_kept
 
-__all__ = ["KeptRelease", "KeptRounds"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class KeptRelease:

@@ -34,8 +34,6 @@ from ....privacy.releases.log import Played
 from .kept_rounds import KeptRelease, KeptRounds
 from .oracle import ClippedSum, Oracle
 
-__all__ = ["Asked", "LeftOver", "Row"]
-
 _ROUNDING = 64  # units of rounding that adding up a row may lose
 _USUAL = 4  # and that it usually does
 _Key = tuple[int, Played, str, str]  # owner, round, batch and name of a vector

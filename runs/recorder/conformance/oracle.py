@@ -16,8 +16,6 @@ from ....privacy.errors import InputError, InputTypeError
 from ....privacy.releases.fields import shown
 from .sketches import sketch
 
-__all__ = ["ClippedSum", "Gradients", "Oracle", "per_example", "raised"]
-
 _LONGEST_ERROR = 300
 Gradients = Callable[..., Any] | Mapping[int, Callable[..., Any]]
 

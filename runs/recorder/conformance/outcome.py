@@ -1,65 +1,15 @@
-"""What the checks of a record found: passed, failed, or not run and why."""
+"""What the checks of a record found together, and the status that follows."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ....attacks.watching.result import TOTAL_FALSE_ALARM, Check
+from ....attacks.watching.result import TOTAL_FALSE_ALARM, Check, Verdict
 from ....privacy.guarantee import Statement, Status
 from ....privacy.releases.log import ReleaseLog
 from ....training.accounts.declared import DeclaredAccount, account_of_releases
 from .left_over import told
-
-__all__ = ["Conformance", "Outcome", "Verdict", "not_run", "outcome_of"]
-
-
-class Verdict(enum.StrEnum):
-    """Of one check; one that had too little to say was not run."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    NOT_RUN = "not run"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """What one check found.
-
-    Attributes:
-        name: of the check.
-        verdict: passed, failed, or not run.
-        p: of the worst test times their number; None where nothing is left to chance.
-        tests: how many comparisons were made.
-        words: a sentence; why, where it was not run.
-        applies: whether the log declares something that this check is about.
-    """
-
-    name: str
-    verdict: Verdict
-    p: float | None
-    tests: int
-    words: str
-    applies: bool = True
-
-
-def not_run(name: str, why: str, *, applies: bool = True) -> Outcome:
-    """The outcome of a check that had too little to say."""
-    return Outcome(
-        name=name, verdict=Verdict.NOT_RUN, p=None, tests=0, words=f"{why}.", applies=applies
-    )
-
-
-def outcome_of(check: Check) -> Outcome:
-    """The outcome of a check that ran."""
-    return Outcome(
-        name=check.name,
-        verdict=Verdict.PASSED if check.passed else Verdict.FAILED,
-        p=check.p,
-        tests=check.tests,
-        words=check.words,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -75,15 +25,15 @@ class Conformance:
 
     log: ReleaseLog
     rounds: Sequence[int]
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[Check]
     assumed: Sequence[str]
 
-    def __getitem__(self, name: str) -> Outcome:
+    def __getitem__(self, name: str) -> Check:
         """The outcome of a check by its name."""
         return self._by_name[name]
 
     @property
-    def _by_name(self) -> Mapping[str, Outcome]:
+    def _by_name(self) -> Mapping[str, Check]:
         return {one.name: one for one in self.outcomes}
 
     @property

@@ -24,15 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....attacks.watching.result import Check
+from ....attacks.watching.result import Check, Verdict
 from ....privacy.errors import InputError, InputTypeError
 from ....privacy.guarantee import Unit
 from .left_over import Asked, LeftOver
 from .oracle import Oracle
-from .outcome import Outcome, Verdict, not_run, outcome_of
 from .sketches import sketch
-
-__all__ = ["check_rows", "is_random", "kept_rows"]
 
 _OFF = 1e-3  # of the clip norm, more than rounding in float32 moves a row
 _SEEN = 2 * _OFF  # what a sketch of 64 numbers shows at least
@@ -80,7 +77,7 @@ def kept_rows(rows: Any, batch: Tensor, clip: float) -> Tensor:
     return sketch(parts, clip)[torch.argsort(batch)]
 
 
-def check_rows(of: LeftOver, oracle: Oracle) -> Outcome:
+def check_rows(of: LeftOver, oracle: Oracle) -> Check:
     """Each row is that of its record alone, for the oracle and in the training.
 
     Args:
@@ -91,7 +88,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Outcome:
     every = [one for one in of.asked if len(one.positions)]
     if header.unit is Unit.CLIENT or not every:
         words = "no release of these rounds is made of a batch of records"
-        return not_run(name, words, applies=False)
+        return Check.not_run(name, words, applies=False)
     before = _generators()
     off = [row for one in every for row in _among_half(one, oracle)]
     drawn = _generators() != before
@@ -104,7 +101,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Outcome:
     kept = [one for one in every if one.kept is not None]
     unkept = [one for one in every if one.kept is None and not one.is_drawn]
     if unkept:
-        return not_run(
+        return Check.not_run(
             name,
             f"what {unkept[0].name} added for each record was not kept, so that nobody compared it "
             "with the record: give rows=, or let the recorder draw the noise",
@@ -129,20 +126,20 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Outcome:
         f"; a part of another record longer than {least:.2g} of the clip norm would have shown"
         + (" in a row" if kept else " in a sum")
     )
-    return outcome_of(Check(name=name, passed=True, p=None, tests=_count(every), words=f"{words}."))
+    return Check.exact(name, f"{words}.", tests=_count(every))
 
 
-def _failed(off: Sequence[_Row], rows: int, why: str) -> Outcome:
+def _failed(off: Sequence[_Row], rows: int, why: str) -> Check:
     worst = max(off, key=lambda row: row.apart)
     words = (
         f"{len(off)} of {rows} rows are not those of their records alone, first that of record "
         f"{int(worst.asked.positions[worst.place])} in {worst.asked.name}, which is off by "
         f"{worst.apart:.2g} of the clip norm: {why}."
     )
-    return outcome_of(Check(name="rows", passed=False, p=None, tests=rows, words=words))
+    return Check.exact("rows", words, tests=rows, passed=False)
 
 
-def _why(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int) -> Outcome | None:
+def _why(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int) -> Check | None:
     """Why rows that differ say nothing of the training; None where they do."""
     times = _REPEATS if drawn else _FEW
     looked = sorted(off, key=lambda row: -row.apart)[:times]
@@ -154,7 +151,7 @@ def _why(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int) -> Outc
         return _random(looked[0])
     far = [row for row in off if row.apart > _DOUBTFUL]
     if _all_move(far, oracle, relative=_COARSE):
-        return not_run(
+        return Check.not_run(
             "rows",
             f"{len(off)} of {rows} rows are off by up to {looked[0].apart:.2g} of the clip norm, "
             "which numbers of few bits may make as well as a part of other records; keep rounds "
@@ -163,16 +160,16 @@ def _why(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int) -> Outc
     return None
 
 
-def _random(row: _Row) -> Outcome:
+def _random(row: _Row) -> Check:
     at = int(row.asked.positions[row.place])
-    return not_run(
+    return Check.not_run(
         "rows",
         f"the gradient of record {at} {_RANDOM}, as with random augmentation or dropout, so that "
         "nothing that was trained on can be compared with it",
     )
 
 
-def is_random(found: Outcome) -> bool:
+def is_random(found: Check) -> bool:
     """Whether rows were not compared because the oracle's are others each time."""
     return found.verdict is Verdict.NOT_RUN and _RANDOM in found.words
 

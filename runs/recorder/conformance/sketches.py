@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["sketch"]
-
 _BUCKETS = 64
 _AT_ONCE = 1 << 16  # columns in float64
 

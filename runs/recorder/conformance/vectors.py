@@ -14,8 +14,6 @@ from ....privacy.errors import InputError, InputTypeError
 from ....privacy.releases.fields import shown
 from ....training.models.parameters import flatten
 
-__all__ = ["check_precise", "each_of", "positions_of", "vector_of"]
-
 _PRECISE = (torch.float32, torch.float64)
 
 

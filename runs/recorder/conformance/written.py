@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ....attacks.watching.result import Verdict
 from ....privacy.durable import write_durably
 from ....privacy.errors import InputError
 from ....privacy.formats.json_text import read_json
 from ....privacy.guarantee import Status
-from .outcome import Conformance, Verdict
-
-__all__ = ["FILE", "Held", "dump", "read_held", "write_held"]
+from .outcome import Conformance
 
 FILE = "conformance.json"
 _SCHEMA = 1

@@ -9,7 +9,8 @@ import pytest
 from overhear.attacks.audit import audit as module
 from overhear.attacks.audit import audited
 from overhear.attacks.audit import game as games_played
-from overhear.attacks.audit.audit import Proven, Verdict, audit, claim_of, hosts_of
+from overhear.attacks.audit.audit import audit, claim_of, hosts_of
+from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.game import CanaryGame, Played
 from overhear.attacks.audit.message_bounds import LinkGuesses
 from overhear.attacks.bounds.guesses import Guesses
@@ -72,7 +73,7 @@ def _audited(monkeypatch, *played: Played, proven: Proven | None = None, **how):
         games.append(game)
         return given.pop(0) if len(given) > 1 else given[0]
 
-    monkeypatch.setattr(games_played, "play", play)
+    monkeypatch.setattr(games_played.Game, "play", play)
     (found,) = audit(_game(), [proven or _proven()], seed=0, **how)
     return found, games
 
@@ -167,7 +168,7 @@ def _several(monkeypatch, mus: dict[str, float], errors: dict[str, int]):
     def play(game, *, generator, progress=None):
         return Played({name: guesses(errors[name]) for name in game.adversaries}, [])
 
-    monkeypatch.setattr(games_played, "play", play)
+    monkeypatch.setattr(games_played.Game, "play", play)
     game = replace(_game(), adversaries=dict.fromkeys(mus, dict.fromkeys(range(5), EAVESDROPPER)))
     found = audit(game, [_proven(mu, name=name) for name, mu in mus.items()], seed=0)
     return {one.proven.name: one for one in found}
@@ -270,7 +271,7 @@ def test_where_epsilon_is_infinite_the_bound_stands_by_itself(monkeypatch, statu
 
 def test_a_single_messages_figure_is_compared_with_what_an_onlooker_learns(monkeypatch) -> None:
     given = Played({"eavesdropper": _guesses(0.9, 4000, 1)}, [])
-    monkeypatch.setattr(games_played, "play", lambda *a, **k: given)
+    monkeypatch.setattr(games_played.Game, "play", lambda *a, **k: given)
     single = _proven(0.3, name="single-message", status=Status.HEURISTIC)
     found = audit(_game(), [_proven(), single], seed=0)
     assert [one.verdict for one in found] == [Verdict.CONSISTENT, Verdict.NOT_MEASURED]

@@ -22,7 +22,7 @@ from overhear.attacks.audit.canary_noise import (
     of_observed_size,
     of_renewed_size,
 )
-from overhear.attacks.audit.game import CanaryGame, play
+from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.audit.observed_rows import shares_noise
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS
@@ -232,7 +232,7 @@ def _played(name: str = "dpdl", *, q: float = 0.3, change=None, seed: int = 0, *
         **how,
     )
     with change() if change else patch.object(torch, "pi", math.pi):
-        played = play(game, generator=np.random.default_rng(seed))
+        played = game.play(generator=np.random.default_rng(seed))
     return canary_checks(played.noise, replace=game.replace)
 
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from overhear.attacks.audit import strength
-from overhear.attacks.audit.audit import Proven, Verdict, audit
+from overhear.attacks.audit.audit import audit
+from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import uncoded
 from overhear.attacks.audit.coded import with_codes_in_place
-from overhear.attacks.audit.game import CanaryGame, play
+from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER
 from overhear.privacy.batches.drawing import Drawing, Scheme
@@ -75,7 +76,7 @@ def test_scores_are_those_of_the_rounds_of_each_canary(monkeypatch, scheme, repl
     monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game(scheme, replace=replaced)
     assert (game.of_each, game.runs, game.short) == (28, 1, 1)
-    found = play(game, generator=np.random.default_rng(51))
+    found = game.play(generator=np.random.default_rng(51))
     guesses, v = found.guesses["eavesdropper"], 2 * MU**2 * (4 if replaced else 1)
     signed = np.where(guesses.included, guesses.scores, -guesses.scores)
     for coin in (True, False):
@@ -93,7 +94,7 @@ def test_canaries_stand_in_rounds_that_are_played(canaries) -> None:
     """
     game = _game("cyclic", rounds=1, canaries=canaries)
     assert game.of_each <= SIZE
-    found = play(game, generator=np.random.default_rng(52))
+    found = game.play(generator=np.random.default_rng(52))
     assert (found.guesses["eavesdropper"].scores != 0).all()
 
 
@@ -121,7 +122,7 @@ def test_one_canary_of_an_agent_is_scored_in_batches_of_fixed_size(monkeypatch) 
     monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game("fixed", rounds=3, canaries=100)
     assert (game.of_each, game.runs, game.short) == (1, 20, 0)
-    found = play(game, generator=np.random.default_rng(53))
+    found = game.play(generator=np.random.default_rng(53))
     guesses = found.guesses["eavesdropper"]
     for odds in (
         np.exp(-guesses.scores[guesses.included]),
@@ -164,7 +165,7 @@ def test_half_the_noise_fails_the_checks_of_canaries_in_batches_of_fixed_size() 
     """Some 175 statistics at a quarter of their variance: missed with probability below 1e-9."""
     game = _game("fixed", rounds=3, canaries=70)
     with noise_halved():
-        found = game.checks(play(game, generator=np.random.default_rng(54)))
+        found = game.checks(game.play(generator=np.random.default_rng(54)))
     assert "absent canaries" in [one.name for one in found if not one.passed]
 
 

@@ -7,7 +7,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from overhear.attacks.audit import strength
-from overhear.attacks.audit.game import MOST, CanaryGame, play
+from overhear.attacks.audit.game import MOST, CanaryGame
 from overhear.privacy.adversary import EAVESDROPPER, Adversary, Sees
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.graphs.topologies import ring
@@ -49,7 +49,7 @@ def test_scores_are_those_of_two_normals(monkeypatch: pytest.MonkeyPatch) -> Non
     Two rounds of three cross-gradients, so nu^2 = 6 (C / sigma)^2; log ratios N(+-nu^2/2, nu^2).
     """
     monkeypatch.setattr(strength, "SURE", math.inf)
-    found = play(_game(canaries=2300), generator=np.random.default_rng(3)).guesses["eavesdropper"]
+    found = _game(canaries=2300).play(generator=np.random.default_rng(3)).guesses["eavesdropper"]
     v, n = 6 * (contract.CLIP / contract.NOISE) ** 2, len(found.scores)
     signed = np.where(found.included, found.scores, -found.scores)
     assert n == 2300
@@ -64,7 +64,7 @@ def test_scores_are_those_of_two_normals(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_opposite_records_are_twice_as_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game(canaries=2300, replace=True)
-    found = play(game, generator=np.random.default_rng(4)).guesses["eavesdropper"]
+    found = game.play(generator=np.random.default_rng(4)).guesses["eavesdropper"]
     v, n = 24 * (contract.CLIP / contract.NOISE) ** 2, len(found.scores)
     signed = np.where(found.included, found.scores, -found.scores)
     assert signed.mean() == pytest.approx(v / 2, abs=5 * math.sqrt(v / n))
@@ -75,7 +75,7 @@ def test_scores_of_sampled_rounds_are_calibrated(monkeypatch: pytest.MonkeyPatch
     """E[exp(-ratio)] with the record is 1; n = 1,150 or so, 6 standard errors."""
     monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game(canaries=2300, rate=0.3, rounds=4)
-    found = play(game, generator=np.random.default_rng(5)).guesses["eavesdropper"]
+    found = game.play(generator=np.random.default_rng(5)).guesses["eavesdropper"]
     odds = np.exp(-found.scores[found.included])
     error = odds.std() / math.sqrt(len(odds))
     assert odds.mean() == pytest.approx(1.0, abs=6 * error)
@@ -102,7 +102,7 @@ def test_two_batches_under_one_noise_are_not_told_apart_too_well() -> None:
         rounds=1,
         linked="eavesdropper",
     )
-    played = play(game, generator=np.random.default_rng(9))
+    played = game.play(generator=np.random.default_rng(9))
     found = played.guesses["eavesdropper"]
     errors = int(((found.scores > 0) != found.included).sum())
     mu = math.sqrt(3) * contract.CLIP / contract.NOISE
@@ -115,13 +115,13 @@ def test_two_batches_under_one_noise_are_not_told_apart_too_well() -> None:
 def test_a_single_canary_in_a_clipped_batch_is_scored() -> None:
     """DP-CGA clips a batch's mean: n = 300 canaries, and the scores must favour their coins."""
     game = _game("dp-cga", canaries=300, batch_clipped=True)
-    found = play(game, generator=np.random.default_rng(6)).guesses["eavesdropper"]
+    found = game.play(generator=np.random.default_rng(6)).guesses["eavesdropper"]
     signed = np.where(found.included, found.scores, -found.scores)
     assert signed.mean() > 3 * signed.std() / math.sqrt(len(signed))
 
 
 def test_messages_are_scored_one_by_one() -> None:
-    played = play(_game(linked="eavesdropper"), generator=np.random.default_rng(7))
+    played = _game(linked="eavesdropper").play(generator=np.random.default_rng(7))
     names = {link.message.split(" of ")[0] for link in played.links}
     assert "cross-gradient" in names
     mu = round(contract.CLIP / contract.NOISE, 12)
@@ -149,7 +149,7 @@ def test_progress_counts_rounds_of_all_runs() -> None:
     game = replace(_game(canaries=150), rounds=1)
     who = Adversary(name="final-models", sees=Sees.END_STATES)
     game = replace(game, adversaries={"final-models": dict.fromkeys(range(5), who)})
-    play(game, generator=np.random.default_rng(8), progress=lambda *at: said.append(at))
+    game.play(generator=np.random.default_rng(8), progress=lambda *at: said.append(at))
     assert said[-1] == (2, 2)
     assert said == sorted(said)
 
@@ -161,7 +161,7 @@ def test_several_records_of_one_person_move_the_scores_together(monkeypatch) -> 
     """
     monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game("dp-dpsgd", canaries=230, together=3)
-    found = play(game, generator=np.random.default_rng(31)).guesses["eavesdropper"]
+    found = game.play(generator=np.random.default_rng(31)).guesses["eavesdropper"]
     v = 9 * 2 * (contract.CLIP / contract.NOISE) ** 2
     signed = np.where(found.included, found.scores, -found.scores)
     for coin in (True, False):
@@ -186,7 +186,7 @@ def test_scores_of_several_sampled_records_are_those_of_a_mixture(
     game = _game(
         bound=bound, traces=traces, canaries=920, rate=0.7, rounds=1, together=3, replace=replaced
     )
-    played = play(game, generator=np.random.default_rng(32))
+    played = game.play(generator=np.random.default_rng(32))
     found = played.guesses["eavesdropper"]
 
     rng, v = np.random.default_rng(33), 4.0

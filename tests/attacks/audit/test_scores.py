@@ -9,6 +9,7 @@ import torch
 
 from overhear.attacks.audit.canaries import CanaryTask, Directions, PlantedGradients
 from overhear.attacks.audit.coded import with_codes_behind
+from overhear.attacks.audit.observed_rows import Projected
 from overhear.attacks.audit.scores import HappenedRound, Scorer
 from overhear.attacks.audit.strength import log_mixture
 from overhear.privacy.adversary import parse_adversary
@@ -94,7 +95,7 @@ def test_what_is_left_of_a_view_is_its_unknown_noise(name: str, adversary: str) 
     who = parse_adversary(adversary, 5)
     for happened in rounds:
         planted = scorer.planted(happened)
-        rows, left = scorer._less_known(happened, who, planted)
+        rows, left = scorer._less_known(happened, who, planted, Projected(ways.project))
         blocks = [g.block for g in happened.trace.groups if type(g).__name__ == "NoiseSources"]
         z = np.concatenate(
             [
@@ -121,7 +122,7 @@ def test_a_canary_adds_its_information_to_the_score() -> None:
     happened = rounds[-1]
     planted = scorer.planted(happened)
     who = parse_adversary("eavesdropper", 5)
-    rows, left = scorer._less_known(happened, who, planted)
+    rows, left = scorer._less_known(happened, who, planted, Projected(ways.project))
     found, _ = scorer._of_host(happened, rows, np.zeros_like(left), planted, 2)
     v = 3 * (contract.CLIP / contract.NOISE) ** 2  # three cross-gradients, noise of their own
     there = planted.part[[i for i, p in enumerate(planted.part) if p.any()]].any(axis=0)

@@ -12,12 +12,12 @@ from scipy.stats import binom
 
 from overhear.attacks.checks import sampler as module
 from overhear.attacks.checks.sampler import sampler_check
-from overhear.attacks.watching.chances import binomial, chernoff
 from overhear.attacks.watching.watched_run import watch
 from overhear.training.algorithms.dp_fedavg import Cohorts, LocalData, Settings
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
+from overhear.training.noise_tests.laws import binomial, chernoff
 from tests.attacks.checks.watched import a_run, a_setting, sound_run, with_bug
 from tests.attacks.planted.catalogue import PATCHES
 from tests.training.contract import bound_to

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from overhear.attacks.audit.audited import Verdict
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.attacks.membership.against_proof import ProvenLimit
 from overhear.attacks.membership.black_box import (
     LastModelGame,
-    LastModelVerdict,
     Played,
     guess,
     measure_last_model,
@@ -55,7 +55,7 @@ class Gaussian:
 
 def test_a_gaussian_is_measured_near_the_ideal_and_not_above_the_proof() -> None:
     found = measure_last_model(Gaussian(2.0), limit_at(0.5), runs=4000, seed=1)
-    assert found.verdict is LastModelVerdict.CONSISTENT
+    assert found.verdict is Verdict.CONSISTENT
     assert 0.85 * found.ideal < found.bound.epsilon < limit_at(0.5).epsilon
     assert found.bound.guesses == 3200
 
@@ -63,7 +63,7 @@ def test_a_gaussian_is_measured_near_the_ideal_and_not_above_the_proof() -> None
 def test_a_canary_without_influence_shows_nothing() -> None:
     found = measure_last_model(Gaussian(0.0), limit_at(0.5), runs=400, seed=1)
     assert found.bound.epsilon < 0.5
-    assert found.verdict is LastModelVerdict.CONSISTENT
+    assert found.verdict is Verdict.CONSISTENT
 
 
 @pytest.mark.parametrize("told_by", [0, 1])
@@ -75,7 +75,7 @@ def test_the_model_that_tells_is_chosen(told_by: int) -> None:
 
 def test_twice_above_the_proof_contradicts_it() -> None:
     found = measure_last_model(Gaussian(4.0), limit_at(0.5), runs=400, seed=1)
-    assert found.verdict is LastModelVerdict.CONTRADICTED
+    assert found.verdict is Verdict.CONTRADICTED
     assert found.again is not None
     assert found.again.epsilon > limit_at(0.5).epsilon
 
@@ -83,12 +83,12 @@ def test_twice_above_the_proof_contradicts_it() -> None:
 def test_what_fresh_runs_do_not_show_is_cleared() -> None:
     found = measure_last_model(Gaussian(4.0, after=(400, 1.0)), limit_at(0.5), runs=400, seed=1)
     assert found.bound.epsilon > limit_at(0.5).epsilon
-    assert found.verdict is LastModelVerdict.CLEARED
+    assert found.verdict is Verdict.CLEARED
 
 
 def test_too_few_runs_for_a_weak_claim_measure_nothing() -> None:
     found = measure_last_model(Gaussian(0.1), limit_at(10.0), runs=100, seed=1)
-    assert found.verdict is LastModelVerdict.NOT_MEASURED
+    assert found.verdict is Verdict.NOT_MEASURED
     assert found.needed is not None
     assert found.needed > 1000
 
@@ -183,7 +183,7 @@ def test_of_one_agent_the_last_model_tells_what_the_proof_counts(
 def test_noise_that_is_left_out_is_contradicted() -> None:
     """Of 60 runs without noise none is guessed wrong, at any threshold that 12 of them set."""
     found = measure_last_model(game_of(1e-6), limit_at(5.0, rounds=3), runs=60, seed=2)
-    assert found.verdict is LastModelVerdict.CONTRADICTED
+    assert found.verdict is Verdict.CONTRADICTED
     assert found.bound.errors == 0
 
 

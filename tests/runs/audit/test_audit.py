@@ -263,13 +263,13 @@ def test_the_json_of_a_run_file_is_kept_where_asked(run_file: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch) -> None:
     played = []
-    sound = games_played.play
+    sound = games_played.Game.play
 
     def play(*given, **how):
         played.append(sound(*given, **how))
         return played[-1]
 
-    monkeypatch.setattr(games_played, "play", play)
+    monkeypatch.setattr(games_played.Game, "play", play)
     for seed in (5, 5, 6):
         config = load_run_file(run_file, [f"audit.seed={seed}", "audit.canaries=100"])
         found = audit_config(config)

@@ -75,6 +75,14 @@ def test_a_canary_of_a_user_is_all_of_its_records_and_held_against_their_figure(
     assert event.moves.largest == 3.0
 
 
+def test_each_of_two_games_is_looked_at_again_by_itself(run_file) -> None:
+    made, _, _, _ = game(run_file, "privacy.records_per_person=2")
+    single = made.narrowed("eavesdropper", linked="eavesdropper")
+    assert (single.together, single.linked, single.beside) == (1, "eavesdropper", None)
+    group = made.narrowed("eavesdropper, 2 records", linked=None)
+    assert (group.together, list(group.adversaries)) == (2, ["eavesdropper, 2 records"])
+
+
 def test_a_user_of_one_record_is_a_record(run_file) -> None:
     made, against, _, _ = game(run_file, "privacy.unit=user", "privacy.records_per_person=1")
     _, of_one, _, _ = game(run_file)

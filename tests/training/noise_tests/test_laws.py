@@ -30,6 +30,7 @@ def test_counts_are_binomial(found, count):
     law = stats.binom(count, 0.02)
     assert float(laws.at_least(found, count, 0.02)) == pytest.approx(law.sf(found - 1))
     assert float(laws.at_most(found, count, 0.02)) == pytest.approx(law.cdf(found))
+    assert laws.at_least(count + 1, count, 0.02) == laws.binomial(count + 1, count, 0.02) == 0
 
 
 def test_a_share_beyond_a_threshold_is_two_sided():

@@ -12,7 +12,8 @@ from overhear.attacks.audit import strength
 from overhear.attacks.audit.agents.game import AgentGame, reason_against
 from overhear.attacks.audit.agents.planted import PlantedAgents, unit_change
 from overhear.attacks.audit.agents.scores import Observed, scored
-from overhear.attacks.audit.audit import Proven, Verdict, audit
+from overhear.attacks.audit.audit import audit
+from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import Directions
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER
@@ -255,7 +256,7 @@ def test_every_vector_has_the_length_before_clipping_that_was_drawn() -> None:
         start, whole, records=lambda _: [batch], gradients=planted, pairs_of_run=1
     )
     assert float(made.norm()) == pytest.approx(20.0)
-    assert len(planted.sent) == 1
+    assert len(planted.calls) == 1
     recorded.asked.append(MeanOf(3.5, 0.5))
     how = {"clip_norm": None}
     mean = planted.clipped_sums(start, ([0], [0]), [batch], **how) / 3.5

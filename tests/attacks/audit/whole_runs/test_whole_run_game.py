@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.audit.audit import Proven, Verdict, audit
+from overhear.attacks.audit.audit import audit
+from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.audit.whole_runs.game import WholeRunGame, _with_canaries, worst_signs
 from overhear.attacks.audit.whole_runs.told import Column, Told
@@ -101,7 +102,7 @@ def test_no_more_is_told_of_a_run_than_is_proven(who):
 
 
 def test_a_canary_has_the_same_turns_whether_it_is_there_or_not():
-    game = game_of().canaries
+    game = game_of()
     turns = []
     for coin in (True, False):
         coins = np.full((2, game.of_each), coin)

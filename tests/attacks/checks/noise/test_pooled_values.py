@@ -17,9 +17,9 @@ from overhear.attacks.checks.noise.subsets import (
     note_subsets,
 )
 from overhear.attacks.checks.noise.values import note_values
-from overhear.attacks.watching.chances import quadratic
 from overhear.attacks.watching.recording import Part
 from overhear.attacks.watching.result import Finding
+from overhear.training.noise_tests.laws import quadratic
 
 D, N = 130, 200
 PARTS = [Part("the parameter 'weight'", 0, (12, 10)), Part("the parameter 'bias'", 120, (10,))]
