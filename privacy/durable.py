@@ -85,7 +85,6 @@ def publish(part: Path, path: Path, *, new: bool = False) -> None:
     """Give a written and synced file its name.
 
     Args:
-        part: the file.
         path: its name from here on.
         new: refuse to take the place of another file.
 

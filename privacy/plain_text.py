@@ -88,7 +88,6 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> st
 
     Args:
         heads: as they are written; text of somebody else's takes `markdown_text` before.
-        rows: of cells.
 
     >>> print(markdown_table(["`graph`", "run"], [["ring", "a|b"]]), end="")
     | `graph` | run |

@@ -180,7 +180,6 @@ class Described(BaseModel):
         """Write the object as a JSON file, all at once.
 
         Args:
-            path: the file.
             mode: as for `write_durably`.
 
         Raises:

@@ -58,7 +58,6 @@ def why_not_crafted(model: nn.Module, input_shape: Sequence[int], *, records: in
     """Why no crafted model is known for a network, in words; empty where one is.
 
     Args:
-        model: the network.
         input_shape: shape of one record.
         records: how many are expected in a batch.
 
@@ -106,7 +105,6 @@ def craft(
     Args:
         model: the network; its parameters are not read.
         input_shape: shape of one record.
-        classes: number of classes.
         bounds: (low, high) of the normalised inputs.
         records: how many records are expected in a batch.
         generator: of the directions.

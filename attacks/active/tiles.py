@@ -178,7 +178,6 @@ def tiling_of(chain: Chain, shape: tuple[int, ...]) -> Tiling | str:
 
     Args:
         chain: the layers of a network with their names.
-        shape: of one record.
 
     Examples:
         >>> first, last = nn.Conv2d(1, 2, 5), nn.Linear(32, 3)

@@ -236,7 +236,6 @@ def noise_scale(claim: Claim, leaked: float) -> float:
     Below 1, the declared noise is rejected: the claim is contradicted.
 
     Args:
-        claim: the declared mechanism.
         leaked: lower bound on the total variation, below 1.
 
     Returns:

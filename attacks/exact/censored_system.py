@@ -203,7 +203,6 @@ def search(
     search which fails takes a few rounds of a large record.
 
     Args:
-        system: the equations.
         start: (*shape).
         low: (*shape) least values.
         high: (*shape) largest values.

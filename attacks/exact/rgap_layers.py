@@ -184,9 +184,7 @@ def read_chain(
     """The layers of a network that is one chain of layers known here.
 
     Args:
-        model: network.
         values: its parameters by name.
-        input_shape: shape of one record.
 
     Returns:
         The layers from the input on, each max-pool before its activation; None where a layer is

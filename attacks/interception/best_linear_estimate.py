@@ -127,7 +127,6 @@ def seen_combination(unknown: Array, *, columns: Sequence[int]) -> Array | None:
 
     Args:
         unknown: (R, U) coefficients of the unknowns.
-        columns: which of them.
 
     Returns:
         (len(columns),) coefficients, the first of which is 1; None where nothing, or several

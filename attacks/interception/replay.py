@@ -181,7 +181,6 @@ def replay(
     """Run the trial's rounds with the planted batch, and the round after them if there is one.
 
     Args:
-        trial: where to attack.
         planted: the victim's batch in the attacked rounds.
         traces: as `trace_of` makes them, where several replays share them.
         crafted: by round what an adversary that deviates sends for its model, (D,).

@@ -30,7 +30,6 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
 
     Args:
         replay: the re-enacted rounds.
-        scenario: what is intercepted.
 
     Returns:
         The estimate; without an observation where the victim's gradient cannot be singled out.

@@ -78,7 +78,6 @@ def is_hopeless(
 
     Args:
         problem: of one record; without noise or a prior image it is never hopeless.
-        candidates: public records.
         generator: source of the draws, and of which records are tried.
     """
     observation, model, prior = problem.observation, problem.model, problem.prior_image

@@ -151,7 +151,6 @@ def play(
     """Train R times.
 
     Args:
-        game: what is trained.
         runs: R, at least `LEAST_RUNS`.
         generator: of the coins; all other randomness comes from the system's entropy.
         most_seconds: that all runs together may take, told from the first.
@@ -244,7 +243,6 @@ def measure_last_model(
     """Play, bound, and look again with fresh runs where the bound lies above the proof.
 
     Args:
-        game: what is trained.
         limit: what is proven of holders of the final models.
         runs: R of each look.
         seed: of the coins.

@@ -131,7 +131,6 @@ def infer_membership(
         rounds: that it trained.
         references: K, at least 2.
         games: G, may be 0.
-        generator: of coins.
         scripts: what every round has to follow, those of the run's plan.
         most_seconds: that all trainings together may take, told from the first.
         progress: called with (trainings done, trainings in all, what comes next and its price).

@@ -103,7 +103,6 @@ def distances(observation: Observation, model: nn.Module, candidates: Candidates
     Args:
         observation: of one record.
         model: network with logits (B, C) as output; its parameters are taken from `observation`.
-        candidates: what is weighed.
 
     Returns:
         r' S^-1 r summed over coordinates, r being the (K, D) difference and S the covariance of the

@@ -69,7 +69,6 @@ def weigh(
     """The posterior over candidates, whose records are all equally likely beforehand.
 
     Args:
-        observation: of one record.
         model: network with logits (B, C) as output; its parameters are taken from `observation`.
         candidates: public records; at most 2,000 are weighed.
         classes: number of classes C.

@@ -125,7 +125,6 @@ def likeliest_label(
     """The label under which a public image explains a record's gradient best.
 
     Args:
-        observation: of one record.
         model: network with logits (B, C) as output.
         image: (*shape) in normalised units, such as the mean public one.
         classes: number of classes C.
@@ -157,7 +156,6 @@ def stands_out(observation: Observation, model: nn.Module, *, classes: int) -> b
     """Whether the last layer's gradient tells one record's label by itself: twice the noise's edge.
 
     Args:
-        observation: of one record.
         model: network with logits (B, C) as output.
         classes: number of classes C.
     """

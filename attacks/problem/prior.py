@@ -60,7 +60,6 @@ def build_box(
     Args:
         bounds: (low, high), each a scalar, one value per channel, or one per coordinate.
         input_shape: shape of one record, channels first.
-        dtype: of the box.
 
     Returns:
         A box that broadcasts over (..., *input_shape).

@@ -36,7 +36,6 @@ class WatchedRun:
         engine: after the run.
         rounds: the start, and the rounds that were kept, in their order.
         bound: the algorithm that the engine runs.
-        randomness: that of the engine.
 
     Attributes:
         engine, rounds, bound, randomness: as given.
@@ -89,7 +88,6 @@ class WatchedRun:
 
         Args:
             engine: of the same algorithm, on as many agents.
-            watched: a round of this run.
             recorded: filled by the round.
         """
         if not watched.number:

@@ -32,7 +32,6 @@ class ChainedFile:
     """A new file with its first line; `reopen` goes on with one that is there.
 
     Args:
-        path: the file.
         first: what its first line holds.
         most: bytes of the first line that a reader takes.
         exists: what to say where the file exists.

@@ -145,16 +145,11 @@ def check_course(
     """Refuse a factor or a list that is out of range, and both together.
 
     Args:
-        name: of the factor.
         change: by how much the course changes over the run; None where nobody says.
-        by_list: name of the list.
         entries: the list, or None.
 
     Returns:
         The factor; 4 where nothing is said, None beside a list.
-
-    Raises:
-        ValueError: with name, value and bound.
 
     >>> check_course("clip_decay", None, "clip_norms", None)
     4.0
@@ -202,7 +197,6 @@ def scheduled_epsilon(
     """Return the privacy loss of a schedule, by the privacy loss distribution of its rounds.
 
     Args:
-        schedule: the rounds.
         first_multiplier: 1 / mu_0, noise std on the first round's sum / its clip norm, >= 0.
         statement: what epsilon is said of; by the accountant "pld".
         joint_sensitivity: J of everything that is released of one batch, at noise multiplier 1

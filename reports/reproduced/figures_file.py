@@ -29,7 +29,6 @@ def read_figures(path: Path, places: Sequence[Mapping[str, str]]) -> tuple[Figur
     """The figures of a file.
 
     Args:
-        path: of the file.
         places: settings of the lines of the entry, by swept key.
 
     Raises:

@@ -44,8 +44,6 @@ def reproduce(
     """Run what has not ended yet, and compare.
 
     Args:
-        entry: what is reproduced.
-        name: of the scale.
         out: the folder; goes on where it stopped.
         figures: CSV file with the paper's figures; these come before the entry's own.
         jobs: processes at once.

@@ -185,7 +185,6 @@ def attack_as_asked(folder: Path, overrides: Sequence[str] = ()) -> Attack | Non
     """The finished attack on a run that was asked the same; None where there is none.
 
     Args:
-        folder: of the run.
         overrides: as of `attack_run`.
 
     Raises:
@@ -278,9 +277,6 @@ def _attacked(
 
     Args:
         place: of the attack, which was begun there.
-        config: the run file.
-        aim: what is attacked.
-        planted: with what.
         tick: called with words after each search.
         tests: how many bounds are tested at once.
     """

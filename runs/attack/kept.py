@@ -184,20 +184,13 @@ def _lock(file: int, folder: Path) -> None:
 
 
 def reopen(folder: Path) -> None:
-    """Make every attack that was killed in its last step one that goes on.
-
-    Args:
-        folder: of the run.
-    """
+    """Make every attack that was killed in its last step one that goes on."""
     for place in _places(folder):
         place.reopen()
 
 
 def check_unrepeated(folder: Path) -> None:
     """Refuse to repeat the first attack, without reading the run, if it was the run file's.
-
-    Args:
-        folder: of the run.
 
     Raises:
         FileExistsError: it is finished.
@@ -213,7 +206,6 @@ def find_place(
     """Where an attack lies: a new folder, or that of the same attack if it was interrupted.
 
     Args:
-        folder: of the run.
         asked: [attack] of the run file with what was given in place of its keys, as JSON holds it.
         of_run: [attack] of the run file.
         name: of the attack; by default the first lies in attacks/, and another is named after the
@@ -240,7 +232,6 @@ def finished_attack(
     """What the latest finished attack found that was asked the same; None where there is none.
 
     Args:
-        folder: of the run.
         asked: as of `find_place`.
         of_run: the same.
 
@@ -255,12 +246,7 @@ def finished_attack(
 
 
 def commands_of(folder: Path, config: RunFile) -> dict[str, str]:
-    """The command that makes each finished attack of a run: attack.json -> command.
-
-    Args:
-        folder: of the run.
-        config: its run file.
-    """
+    """The command that makes each finished attack of a run: attack.json -> command."""
     of_run, found = asked_of(config, digested=False), {}
     for place in _places(folder):
         asked = _asked_of(place, of_run)
@@ -289,7 +275,6 @@ def asked_of(config: RunFile, *, digested: bool = True) -> dict[str, object]:
     A key that came later and says nothing is left out, as attacks of before have it not.
 
     Args:
-        config: the run file.
         digested: whether the records are digested, which have to be there then, and the code, if
             it was imported.
     """

@@ -55,7 +55,6 @@ def attack_sweep(
     """Train and attack every combination; the last sweep varies fastest.
 
     Args:
-        run: path of the run file.
         out: folder that gets a run folder for each combination; may hold those of this sweep.
         sweeps: "table.key=a,b,c", one for each key.
         overrides: "table.key=value", the same in all combinations.

@@ -116,7 +116,6 @@ def forget_sums(folder: Path, start: str = "", *, within: str | None = None) -> 
     """Drop the sums of files that will be written anew.
 
     Args:
-        folder: of the run.
         start: what the paths of those in the run begin with.
         within: the folder that they lie in, not below it; by default any.
     """
@@ -236,7 +235,6 @@ def listed(folder: Path, data: bytes) -> dict[str, str]:
     """Digest by path, of every line of a SHA256SUMS.
 
     Args:
-        folder: that it is of.
         data: what it holds.
 
     Raises:

@@ -94,7 +94,6 @@ def run_sweep(
     """Run what has not ended; a run that was cut off goes on from its newest checkpoint.
 
     Args:
-        sweep: the sweep file.
         base: the tables of its run file, as `read_sweep_file` returns them.
         out: its folder; may hold a part of the same sweep, or of one with fewer seeds or values.
         jobs: processes at once; by default one for each device, or each core.
@@ -266,7 +265,6 @@ def _check_same(out: Path, base: Mapping[str, object], points: Sequence[Point]) 
     """Refuse a folder with runs of another sweep; one may grow by seeds and values.
 
     Args:
-        out: the folder.
         base: tables of the run file.
         points: of the sweep, all of them, with what was chosen for them before.
     """

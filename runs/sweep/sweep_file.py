@@ -299,7 +299,6 @@ def file_text(sweep: SweepFile, base: Mapping[str, object]) -> str:
     """A sweep file with the tables of its run file in it, as TOML.
 
     Args:
-        sweep: the file.
         base: tables of the run file.
     """
     whole = sweep.model_dump(exclude_none=True)

@@ -224,11 +224,7 @@ def check_weights(graph: Topology, needed: Sums) -> None:
 
 
 def check_blocks(bound: Bound, blocks: int) -> None:
-    """Refuse points of another number of blocks than the algorithm's.
-
-    Raises:
-        ValueError: they have.
-    """
+    """Refuse points of another number of blocks than the algorithm's."""
     if bound.blocks not in (None, blocks):
         raise InputError(
             f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
@@ -253,7 +249,6 @@ def bind(
     """Give a start and a step their numbers.
 
     Args:
-        algorithm: one of the registry.
         settings: an instance of `algorithm.settings`.
         form: published or repaired.
         learning_rate: step size of all rounds, or one of each.
@@ -335,7 +330,6 @@ def hyper_parameters(algorithm: Algorithm, settings: Any) -> dict[str, Any]:
     """An algorithm's own hyper-parameters by name.
 
     Args:
-        algorithm: whose they are.
         settings: an instance of `algorithm.settings`.
 
     Raises:

@@ -271,7 +271,6 @@ def at_rates(
     Args:
         init: of the algorithm.
         step: of the algorithm.
-        given: its learning rates.
         name: of the algorithm.
         rounds: of the run; None where nobody says.
         own: its hyper-parameters.

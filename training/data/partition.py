@@ -304,7 +304,6 @@ def hold_out_users(
 
     Args:
         users: (N,) number of each record's user.
-        count: of records.
         generator: decides who.
 
     Raises:

@@ -324,7 +324,6 @@ def check_draws(trace: RoundTrace, scheme: Scheme, *, first: int) -> None:
     """Refuse a round that draws a batch at a rate of its own, or that no epoch has room for.
 
     Args:
-        trace: of the round.
         scheme: how batches are drawn; any but Poisson.
         first: the number of the round, 0 for the start.
 

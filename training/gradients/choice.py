@@ -89,7 +89,6 @@ def with_layers(model: nn.Module, example: Tensor) -> nn.Module | str:
     (`overhear.training.forwards.separate`).
 
     Args:
-        model: The network.
         example: (1, *shape), of which the shape, the type and the device matter.
     """
     unsupported = unsupported_layer(model)
@@ -112,8 +111,6 @@ def disagreement(
     """Whether two examples, beside probes, settle that a layout serves a model, and why not.
 
     Args:
-        build: The layout.
-        model: The network.
         layered: What `with_layers` made of it.
         point: (D,) where to compare.
         examples: At least one.
@@ -223,7 +220,6 @@ def choose(
     """The layouts by layer in the order in which a run tries them; see the rule above.
 
     Args:
-        size: Of the network.
         owners: Model owners of the whole run.
         pairs: Pairs of a model owner and a data owner in a round of the whole run.
         examples: Expected examples that meet one model in a round.

@@ -79,7 +79,6 @@ def factor(
     """What a layer's per-example gradients follow from.
 
     Args:
-        layer: The layer.
         inputs: Its input, with the examples first.
         signals: Gradient of the loss by its output, of the output's shape.
         measured: Whether norms follow, so that gradients are formed where a rule needs them.

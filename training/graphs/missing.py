@@ -190,7 +190,6 @@ def reduced(
 
     Args:
         graph: of everybody.
-        away: those that are missing.
         links: whether the step uses any; else they stay as they are, in one topology.
 
     >>> from overhear.training import build_graph

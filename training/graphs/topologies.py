@@ -134,7 +134,6 @@ def grid(agents: int, columns: int | None = None, *, weights: WeightScheme = "me
     Args:
         agents: A.
         columns: Agents in a row; by default the most nearly square layout.
-        weights: Weight scheme.
 
     Raises:
         ValueError: If columns does not divide agents, or if only a line would be left.

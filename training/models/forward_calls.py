@@ -49,9 +49,6 @@ def unknown_forward(model: nn.Module) -> str | None:
     Known are the networks of `overhear.training.models.networks` and layers of torch by their exact
     class, without hooks and with no method that is the layer's own.
 
-    Args:
-        model: The network.
-
     Examples:
         >>> unknown_forward(nn.Sequential(nn.Flatten(start_dim=0), nn.Linear(4, 2)))
         "layer '0' (Flatten) has start_dim=0, which may be that of the examples"

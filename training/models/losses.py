@@ -201,7 +201,6 @@ class NetworkLoss:
 
     Args:
         model: network from inputs (B, *shape) to outputs (B, K); copied.
-        per_example: the loss.
         regression: whether targets are numbers, and one output is (B,).
 
     Raises:

@@ -115,7 +115,6 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
     BatchNorm and its like are found by opacus' ModuleValidator.
 
     Args:
-        model: The network.
         evaluated: Whether it is taken in evaluation mode alone, in which dropout passes everything,
             and BatchNorm is an affine map by its running statistics.
 

@@ -140,7 +140,6 @@ class NoiseTests:
         """Who looks at the noise of one round.
 
         Args:
-            number: of the round.
             places: by kind of value where the rows that are here are among those of all agents.
             active: by kind of value which of the rows of all agents have noise at all, being of
                 agents that take part; None where every agent does.

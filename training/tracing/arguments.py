@@ -140,7 +140,6 @@ def check_history(field: str, rows: csr_array, groups: Sequence[Group]) -> None:
     """Refuse a value of a history that holds anything but noise.
 
     Args:
-        field: its name.
         rows: what it is made of.
         groups: the columns of the round.
 

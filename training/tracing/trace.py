@@ -102,8 +102,6 @@ def trace(
     Args:
         init: with every number given.
         step: likewise.
-        graph: of the run.
-        rounds: of the run.
         noise_multiplier: at which noise the two add theirs, noise_std / clip_norm; None where
             only what is sent matters, and no figure is asked for.
         release: which fields of the state leave after the last round; all where None.
@@ -190,7 +188,6 @@ def with_missing(
         found: with everybody there.
         init: as it was traced.
         step: likewise.
-        graph: of the run.
         missing: the most agents that are missing from a round.
         victim: in no set of them; None where nobody is named.
         same: agents that neither an adversary's name nor how they draw batches tells apart.

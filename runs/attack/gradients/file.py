@@ -121,7 +121,6 @@ def check_tensors(
 
     Args:
         held: by name.
-        shapes: what the model has.
         where: file, at the head of a sentence.
         kind: what the tensors are, in the singular.
 

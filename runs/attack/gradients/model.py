@@ -59,7 +59,6 @@ def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | Non
     """The attack that a file of gradients asks for.
 
     Args:
-        file: of gradients.
         facts: what is known of the batch.
         model: name of a ready network, or "module:function".
         weights: safetensors state dict, where the file has no parameters.

@@ -18,7 +18,6 @@ class BatchOption(NamedTuple):
 
         Args:
             text: as it stands in the metadata, or after the option.
-            name: of what is said.
 
         Raises:
             ValueError: something is no number, or neither true nor false.

@@ -15,9 +15,6 @@ from ....training.engine.tensor_file import TensorFile
 def read_tensors(path: Path) -> TensorFile:
     """Read a safetensors file.
 
-    Args:
-        path: of the file.
-
     Returns:
         Its tensors, floating-point ones in at least single precision, and its metadata.
 

@@ -174,8 +174,6 @@ def send_difference(
 
     Args:
         value: (A, D); unless nothing is compressed its distance from the copy counts as seen.
-        copies: of it.
-        round: of the step.
         kind: of the message.
         compression: Q.
         turn: (A, D) how many rounds there were, as `next_turn` counts; random-k alone uses it.

@@ -35,7 +35,6 @@ def stepped(
     """Step along estimates of the gradient, down in x and up in y, then mix; y stays feasible.
 
     Args:
-        round: the round.
         z: the points to step from.
         along: estimates gx and gy of the gradient there.
         learning_rate: eta_x.
@@ -57,9 +56,6 @@ def mixed(round: Round, u: Pair) -> Pair:
 def check_rate(name: str, value: float) -> None:
     """Refuse a step size that is not a positive number.
 
-    Raises:
-        ValueError: with name, value and bound.
-
     >>> check_rate("learning_rate_y", 0.1)
     """
     if not 0 < value < math.inf:
@@ -68,9 +64,6 @@ def check_rate(name: str, value: float) -> None:
 
 def check_weight(name: str, value: float) -> None:
     """Refuse a recursion's weight outside of (0, 1].
-
-    Raises:
-        ValueError: with name, value, bound and remedy.
 
     >>> check_weight("beta_x", 1.0)
     """
@@ -115,9 +108,6 @@ class FirstBatch:
 
 def check_initial_batch(initial_batch: float) -> None:
     """Refuse a size that is not a positive number.
-
-    Raises:
-        ValueError: with name, value and bound.
 
     >>> check_initial_batch(2000.0)
     """

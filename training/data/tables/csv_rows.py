@@ -49,8 +49,6 @@ def csv_blocks(path: Path, names: Sequence[str], *, separator: str) -> Iterator[
     """The cells of some columns.
 
     Args:
-        path: the file.
-        names: of the columns.
         separator: between cells, one character.
 
     Raises:
