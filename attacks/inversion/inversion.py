@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
+from ...privacy.progress import Progress
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Part, Unsolved, part_name, solve_exactly
 from ..posterior.candidates import Candidates
@@ -39,7 +40,7 @@ from ..problem.imprint import Imprint
 from ..problem.labels import recover_labels
 from ..problem.observation import HOST, Observation
 from ..problem.presets import Preset, preset_of
-from ..problem.problem import Found, Problem, Progress, home_of
+from ..problem.problem import Found, Problem, home_of
 from ..tokens.lookup import token_table
 from .anchor import anchored, steadied
 from .checkpoint import Checkpoint

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 
 _TINY = 1e-30
 
@@ -44,8 +44,7 @@ class Smoothed(TorchFunctionMode):
     """
 
     def __init__(self, width: float) -> None:
-        if width < 0:
-            raise InputError(f"width={width} must be at least 0; 0 leaves ReLU as it is")
+        within("width", width, "[0, inf]", "0 leaves ReLU as it is")
         super().__init__()
         self.width = width
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +30,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
+from ...privacy.progress import StatedProgress
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
 from ...training.data.store import followed_by
@@ -62,7 +63,6 @@ LEAST_RUNS = 20
 SURE = 0.999  # confidence of the second look
 MODELS = ("victim", "average")
 Array = NDArray[np.float64]
-Progress = Callable[[int, int, str], None]
 
 
 class LastModelVerdict(enum.StrEnum):
@@ -146,7 +146,7 @@ def play(
     runs: int,
     generator: np.random.Generator,
     most_seconds: float = math.inf,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
 ) -> Played:
     """Train R times.
 
@@ -159,8 +159,7 @@ def play(
     Raises:
         ValueError: too few runs, or a price above `most_seconds`.
     """
-    if runs < LEAST_RUNS:
-        raise InputError(f"runs={runs} must be at least {LEAST_RUNS}; 400 is usual")
+    within("runs", runs, f"[{LEAST_RUNS}, inf)", "400 is usual")
     included = generator.random(runs) < 0.5
     scores, price = np.zeros((runs, len(MODELS))), 0.0
     for number in range(runs):
@@ -238,7 +237,7 @@ def measure_last_model(
     seed: int,
     confidence: float = 0.95,
     most_seconds: float = math.inf,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
 ) -> LastModelMeasured:
     """Play, bound, and look again with fresh runs where the bound lies above the proof.
 

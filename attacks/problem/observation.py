@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from ...training.models.tasks import Task
@@ -109,8 +110,7 @@ class Observation:
                 f"gradient of shape {tuple(gradient.shape)} and model of shape "
                 f"{tuple(model.shape)} must both be (D,); flatten in named_parameters order"
             )
-        if not (math.isfinite(noise_std) and noise_std >= 0):
-            raise InputError(f"noise_std={noise_std} must be finite and at least 0")
+        within("noise_std", noise_std, "[0, inf)")
         return cls(
             gradient=gradient[None],
             points=model[None, None],
@@ -139,14 +139,9 @@ class Observation:
                 "covariance must be positive definite, or zero; keep the noise-free intercepts "
                 "alone where some are"
             )
-        if self.clip_norm is not None and not (
-            math.isfinite(self.clip_norm) and self.clip_norm > 0
-        ):
-            raise InputError(
-                f"clip_norm={self.clip_norm} must be positive; None says that nothing is clipped"
-            )
-        if self.records < 1:
-            raise InputError(f"records={self.records} must be at least 1")
+        if self.clip_norm is not None:
+            within("clip_norm", self.clip_norm, "(0, inf)", "None says that nothing is clipped")
+        within("records", self.records, "[1, inf)")
         if self.clip_parts and self.mean_of is not None:
             raise InputError(f"mean_of={self.mean_of} must be None where clip_parts is True")
         if self.local_steps < 1 or (self.local_steps > 1 and self.clip_norm is not None):

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
 
@@ -101,10 +101,7 @@ def detectability(
         ...  for found in detectability(seen, model)]
         [('0', (4, 4), 5.06), ('2', (2, 5), 4.19)]
     """
-    if not 0 < false_positive_rate < 1:
-        raise InputError(
-            f"false_positive_rate={false_positive_rate} must lie in (0, 1); .001 is usual"
-        )
+    within("false_positive_rate", false_positive_rate, "(0, 1)", ".001 is usual")
     matrices = _matrices(observation, model)
     if not matrices:
         return ()

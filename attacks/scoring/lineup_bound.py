@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .reconstruction_bound import CONFIDENCE, ReconstructionBound, reconstruction_bound
 
@@ -71,8 +72,7 @@ def lineup_bound(
         >>> round(found.limit.bound, 3), found.limit.exceeded
         (0.049, False)
     """
-    if size < 2:
-        raise InputError(f"size={size} must be at least 2: a lineup of one has no others")
+    within("size", size, "[2, inf)", ": a lineup of one has no others")
     if not all(1 <= rank <= size for rank in ranks):
         raise InputError(f"ranks={list(ranks)} must lie between 1 and size={size}")
     limit = reconstruction_bound(

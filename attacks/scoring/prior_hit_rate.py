@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .reconstruction_bound import CONFIDENCE
 
@@ -34,8 +35,7 @@ def rebuilt_threshold(public_images: Tensor, blind: Tensor, *, share: float = SH
         0.0625
     """
     _check(public_images, blind)
-    if not 0 < share < 1:
-        raise InputError(f"share={share} must lie in (0, 1); at 1 the blind guess itself counts")
+    within("share", share, "(0, 1)", "at 1 the blind guess itself counts")
     return share * float((public_images - blind).double().square().mean())
 
 

@@ -55,7 +55,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validate import check_real
+from .._validate import check_real, within
 from ..errors import InputError
 from .covariance import Matrix, cost_factor, factor, noise_floor, square_matrix, victim_information
 
@@ -381,6 +381,4 @@ def check_pair_ratio(correlation: float, *, best: str) -> None:
 
 def _check_variances(local_variance: float, pair_variance: float) -> None:
     for name, value in (("local_variance", local_variance), ("pair_variance", pair_variance)):
-        check_real(name, value)
-        if not 0 <= value < math.inf:
-            raise InputError(f"{name}={value} must lie in [0, inf); it is a variance, in norm^2")
+        within(name, value, "[0, inf)", "it is a variance, in norm^2")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import check_real
+from .._validate import check_real, whole
 from ..errors import InputError, InputTypeError
 
 __all__ = ["cost_factor", "factor", "noise_floor", "square_matrix", "victim_information"]
@@ -134,10 +134,7 @@ def noise_floor(
 def cost_factor(weights: ArrayLike, *, rounds: int, step_sizes: Sequence[float]) -> Matrix:
     """F with F^T F = M; never M itself, whose small eigenvalues would be lost in rounding."""
     W = square_matrix("weights", weights)
-    if isinstance(rounds, bool) or not isinstance(rounds, int):
-        raise InputTypeError(f"rounds={rounds!r} must be an integer of at least 1")
-    if rounds < 1:
-        raise InputError(f"rounds={rounds} must be at least 1")
+    whole("rounds", rounds, "[1, inf)")
     for step_size in step_sizes:
         check_real("step size", step_size)
     eta = np.asarray(step_sizes if len(step_sizes) else np.ones(rounds), dtype=np.float64)

@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...privacy.bounded import read_text
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, did_you_mean
 from ...privacy.formats.csv_rows import CsvRows
-from ...runs.run_file.problems import did_you_mean
 from ..reproductions.entry import Figure
 
 __all__ = ["read_figures"]

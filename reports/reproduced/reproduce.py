@@ -14,9 +14,10 @@ from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import read_json
 from ...privacy.inside import check_links
+from ...privacy.progress import StatedProgress
 from ...runs.described import LARGEST_OBJECT
 from ...runs.stop import Stop
-from ...runs.sweep.sweep import Progress, run_sweep
+from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP, SweepFile
 from ..reproductions.entry import Entry, Figure, ScaleName
 from .data_at_hand import check_data
@@ -38,7 +39,7 @@ def reproduce(
     figures: Path | None = None,
     jobs: int | None = None,
     retry: bool = False,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
     """Run what has not ended yet, and compare.

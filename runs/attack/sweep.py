@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...privacy.errors import InputError
+from ...privacy.progress import StatedProgress
 from ..cost import Expect
 from ..described import Described
 from ..errors import ContradictedProof, sentence
@@ -23,7 +24,7 @@ from ..plan.sweep import combinations_of
 from ..run_file.device import find_device
 from ..run_file.run_file import ForeignFolder, RunFile, load_run_file
 from ..stop import Stop, naming
-from .attack import Progress, attack_as_asked, attack_run
+from .attack import attack_as_asked, attack_run
 
 
 class AttackedCombination(Described):
@@ -48,7 +49,7 @@ def attack_sweep(
     sweeps: Sequence[str] = (),
     overrides: Sequence[str] = (),
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> list[AttackedCombination]:
@@ -112,7 +113,7 @@ def _attacked(
     folder: Path,
     *,
     device: str | None,
-    progress: Progress | None,
+    progress: StatedProgress | None,
     expect: Expect | None,
     stop: Stop,
 ) -> Attack:

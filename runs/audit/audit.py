@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...attacks.audit.audit import AGAIN, audit, not_measured
@@ -11,6 +11,7 @@ from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.checks.checks import engine_checks
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
+from ...privacy.progress import StatedProgress
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import trace
 from ..cost import Expect
@@ -38,7 +39,6 @@ from .written import audit_of
 
 __all__ = ["audit_config", "audit_folder", "check_auditable", "raise_contradiction"]
 
-Progress = Callable[[int, int, str], None]
 _SEED_BITS = 53  # so that every reader of JSON keeps the number
 
 
@@ -48,7 +48,7 @@ def audit_folder(
     overrides: Sequence[str] = (),
     device: str | None = None,
     again: bool = False,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> Audit:
@@ -192,7 +192,7 @@ def audit_config(
     device: str | None = None,
     before: Mapping[str, Evidence] | None = None,
     folder: Path | None = None,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     expect: Expect | None = None,
 ) -> Audit:
     """Audit what a run file describes.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from ...attacks.membership.worst_start import worst_start
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
+from ...privacy.progress import StatedProgress
 from ...training.data.dataset import Examples
 from ..errors import ContradictedProof
 from ..evidence.last_model import EarlierLastModel, LastModel, SecondLastModel, read_last_model
@@ -45,7 +45,6 @@ __all__ = [
     "raise_last_model",
 ]
 
-Progress = Callable[[int, int, str], None]
 _CONFIDENCE = 0.95
 _SEED_BITS = 53  # so that every reader of JSON keeps the number
 
@@ -84,7 +83,7 @@ def audit_last_model_of_folder(
     wanted: LastModelWanted | None = None,
     *,
     again: bool = False,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     stop: Stop | None = None,
 ) -> LastModel:
     """Audit what a folder's run file trains, at the noise of its ledger; write last-model.json.
@@ -140,7 +139,7 @@ def audit_last_model(
     wanted: LastModelWanted | None = None,
     *,
     noise_multiplier: float | None = None,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
 ) -> LastModel:
     """Train a run file over and over, with a canary and without, and ask the last models.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from ...attacks.membership.pool import make_pool
 from ...privacy.adversary import FINAL_MODELS
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
+from ...privacy.progress import StatedProgress
 from ...training.engine.checkpoint import load_checkpoint
 from ..described import status_word
 from ..errors import ContradictedProof
@@ -34,8 +34,6 @@ from .aside import aside_name, finish, keep
 from .membership_told import Proof, exposed, told
 
 __all__ = ["Wanted", "audit_membership", "proof_of", "raise_membership"]
-
-Progress = Callable[[int, int, str], None]
 
 
 _MOST_TRAININGS = 10_000
@@ -86,7 +84,7 @@ def audit_membership(
     wanted: Wanted | None = None,
     *,
     generator: np.random.Generator | None = None,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     stop: Stop | None = None,
 ) -> Membership:
     """Attack the final models of a finished run, and write membership.json.

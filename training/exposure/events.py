@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from ...privacy._validate import within
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import Sees
 from ...privacy.batches.at_least import least_epsilon_of_shuffled
@@ -187,8 +188,7 @@ def spent_releases(releases: Sequence[Release]) -> tuple[Release, ...]:
                 "view's entries overflow or are not numbers"
             )
         for name in ("sampling_rate", "cohort"):
-            if not 0 <= getattr(release, name) <= 1:
-                raise InputError(f"{name}={getattr(release, name)} must lie in [0, 1]")
+            within(name, getattr(release, name), "[0, 1]")
     return tuple(r for r in releases if r.joint_sensitivity > 0 and r.rate > 0)
 
 

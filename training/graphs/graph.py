@@ -26,6 +26,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError, UndeclaredOperation
 from .mixing import Sums, check_mixing, name_pieces, pieces
 
@@ -284,8 +285,7 @@ class GraphSequence:
 
     def at(self, round: int) -> Graph:
         """The graph of a round; rounds count from 1, and 0 is the start."""
-        if round < 0:
-            raise InputError(f"round={round} must be at least 0; rounds count from 1")
+        within("round", round, "[0, inf]", "rounds count from 1")
         return self.graphs[max(round - 1, 0) % len(self.graphs)]
 
     def neighbours(self, agent: int) -> tuple[int, ...]:
@@ -380,8 +380,7 @@ class ScheduledGraph:
 
     def at(self, round: int) -> Graph:
         """The graph of a round; rounds count from 1, and in the start, 0, everybody takes part."""
-        if round < 0:
-            raise InputError(f"round={round} must be at least 0; rounds count from 1")
+        within("round", round, "[0, inf]", "rounds count from 1")
         if round > len(self.graphs):
             raise InputError(
                 f"round {round} is beyond the list of who takes part, which has "

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .digraphs import random_digraph
 from .graph import Graph, GraphSequence, Topology
@@ -176,8 +177,7 @@ def erdos_renyi(
         58
     """
     _check_agents("erdos-renyi", agents, least=1)
-    if not 0 <= edge_probability <= 1:
-        raise InputError(f"edge_probability={edge_probability} must lie in [0, 1]")
+    within("edge_probability", edge_probability, "[0, 1]")
     # The graph of networkx.gnp_random_graph, whose own object would take gigabytes.
     draw = random.Random(seed).random  # noqa: S311 - a public graph
     adjacency = np.zeros((agents, agents), dtype=bool)

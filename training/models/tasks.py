@@ -40,7 +40,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from .forward_calls import ForwardCalls
 from .parameters import copied, flatten, unflatten, validate_model
 
@@ -105,16 +105,14 @@ class ClassWeights:
         penalty_steepness: float = 10.0,
     ) -> None:
         validate_model(model)
-        if classes < 2:
-            raise InputError(f"classes={classes} must be at least 2")
+        within("classes", classes, "[2, inf)")
         numbers = {
             "strength": strength,
             "penalty": penalty,
             "penalty_steepness": penalty_steepness,
         }
         for name, value in numbers.items():
-            if not 0 <= value < float("inf"):
-                raise InputError(f"{name}={value} must be a finite number >= 0")
+            within(name, value, "[0, inf)")
         self._model = copied(model)
         self._calls = ForwardCalls(self._model)
         self._classes, self._strength = classes, strength

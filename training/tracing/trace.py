@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...privacy._validate import check_real
+from ...privacy._validate import check_real, within
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, GraphSequence, Topology
@@ -113,8 +113,7 @@ def trace(
             their state does, or a round differs when it is traced again.
         UndeclaredOperation: the step does what no operation declares.
     """
-    if rounds < 1:
-        raise InputError(f"rounds={rounds} must be at least 1")
+    within("rounds", rounds, "[1, inf)")
     check_noise(noise_multiplier, init, step)
     # The start, which may send messages of its own.
     own = with_copies(step)
