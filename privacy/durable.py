@@ -16,6 +16,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 from pathlib import Path
 
 PART = ".part"
@@ -52,6 +53,30 @@ def make_file(path: Path) -> None:
         FileExistsError: the file exists.
     """
     os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+
+
+def lock(file: int, *, wait: bool = False) -> bool:
+    """Lock an open file for this process until it is closed; Windows locks none.
+
+    Args:
+        file: its descriptor, of a folder too.
+        wait: until no other process holds it.
+
+    Returns:
+        Whether no other process holds it.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def part_of(path: Path) -> Path:

@@ -98,6 +98,13 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> st
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells in columns, each as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return ["  ".join(cells).rstrip() for cells in padded]
+
+
 def _line(text: str) -> str:
     return text if _is_shown(text) else "".join(map(_seen, text))
 

@@ -16,7 +16,7 @@ Shape letters: N records of a probe, L positions, R rows of a layer for one reco
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,6 +214,19 @@ def linear_layers(network: Network, generator: torch.Generator) -> list[Layer]:
             )
         )  # fmt: skip
     return found
+
+
+def fed_alike(layers: Iterable[Layer], rows: Iterable[Tensor]) -> list[tuple[Tensor, list[Layer]]]:
+    """Groups of layers that are fed the same rows, with these."""
+    groups: list[tuple[Tensor, list[Layer]]] = []
+    for layer, mine in zip(layers, rows, strict=True):
+        for fed, group in groups:
+            if fed.shape == mine.shape and torch.allclose(fed, mine, rtol=1e-9, atol=1e-12):
+                group.append(layer)
+                break
+        else:
+            groups.append((mine, [layer]))
+    return groups
 
 
 def faithful(

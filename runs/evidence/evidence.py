@@ -76,15 +76,7 @@ def read_evidence(path: Path, kind: type[_Evidence], command: str) -> _Evidence 
     Raises:
         ValueError: it is none that can be read; evidence that is there is never left out.
     """
-    if not path.exists():
-        return None
-    return kind.read(
-        path,
-        refusal=lambda at, what: (
-            f"{path} cannot be read at {at or 'its start'}: {what}; move it away and run "
-            f"`{command}` again"
-        ),
-    )
+    return kind.read_if_there(path, remedy=f"move it away and run `{command}` again")
 
 
 def measured(audit: Audit | None) -> dict[str, Measured]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...privacy.bounded import check_size, read_bounded
-from ...privacy.durable import PART, write_durably
+from ...privacy.durable import PART, lock, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.safetensors_header import read_header
 from ...privacy.ledgers.ledger import read_ledger
@@ -76,12 +76,10 @@ def _in_turn(folder: Path) -> Iterator[None]:
     """Wait until no other process writes the sums; where the system locks no files, do not."""
     with contextlib.ExitStack() as held:
         if sys.platform != "win32":
-            import fcntl
-
             with contextlib.suppress(OSError):
                 file = os.open(folder / RUN, os.O_RDONLY | os.O_NONBLOCK)
                 held.callback(os.close, file)
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock(file, wait=True)
         yield
 
 
