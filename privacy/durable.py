@@ -145,12 +145,11 @@ def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int | Non
         FileExistsError: with `new`, the file exists.
         OSError: the system refuses; the error names the file.
 
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_durably(Path(folder) / "figure", b"8.0")
-        ...     print((Path(folder) / "figure").read_text())
-        8.0
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_durably(Path(folder) / "figure", b"8.0")
+    ...     print((Path(folder) / "figure").read_text())
+    8.0
     """
     part = part_of(path)
     asked = _PRIVATE_FILE if mode is None else mode

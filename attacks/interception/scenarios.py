@@ -88,13 +88,12 @@ def join(observations: Sequence[Observation]) -> Observation:
     Raises:
         ValueError: there is none, or they differ in more than models, gradients and noise.
 
-    Examples:
-        >>> one = Observation.single(
-        ...     gradient=torch.ones(3), model=torch.zeros(3), noise_std=1.0, clip_norm=None,
-        ...     records=1,
-        ... )
-        >>> round(join([one] * 4).noise_std, 3)
-        0.5
+    >>> one = Observation.single(
+    ...     gradient=torch.ones(3), model=torch.zeros(3), noise_std=1.0, clip_norm=None,
+    ...     records=1,
+    ... )
+    >>> round(join([one] * 4).noise_std, 3)
+    0.5
     """
     if not observations:
         raise InputError("join needs at least one observation")

@@ -37,10 +37,9 @@ class Smoothed(TorchFunctionMode):
         width: of the transition in units of the root mean square of the layer's inputs; 0 leaves
             every function as it is. May be set between calls.
 
-    Examples:
-        >>> with Smoothed(1.0):
-        ...     [round(value, 4) for value in torch.relu(torch.tensor([-1.0, 1.0])).tolist()]
-        [0.2071, 1.2071]
+    >>> with Smoothed(1.0):
+    ...     [round(value, 4) for value in torch.relu(torch.tensor([-1.0, 1.0])).tolist()]
+    [0.2071, 1.2071]
     """
 
     def __init__(self, width: float) -> None:

@@ -63,13 +63,12 @@ class Observation:
     Raises:
         ValueError: a shape or a number is out of range.
 
-    Examples:
-        >>> seen = Observation.single(
-        ...     gradient=torch.ones(3), model=torch.zeros(3), noise_std=0.5, clip_norm=None,
-        ...     records=1,
-        ... )
-        >>> seen.gradient.square().sum().item(), seen.noise_std
-        (3.0, 0.5)
+    >>> seen = Observation.single(
+    ...     gradient=torch.ones(3), model=torch.zeros(3), noise_std=0.5, clip_norm=None,
+    ...     records=1,
+    ... )
+    >>> seen.gradient.square().sum().item(), seen.noise_std
+    (3.0, 0.5)
     """
 
     gradient: Tensor
@@ -240,11 +239,10 @@ def sent_gradient(
     Returns:
         (D,) gradient.
 
-    Examples:
-        >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
-        >>> sent = sent_gradient(model, torch.zeros(6), inputs=x, targets=y, clip_norm=None)
-        >>> [round(value, 2) for value in sent.tolist()]
-        [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
+    >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
+    >>> sent = sent_gradient(model, torch.zeros(6), inputs=x, targets=y, clip_norm=None)
+    >>> [round(value, 2) for value in sent.tolist()]
+    [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
     """
     every = points if points.ndim == 2 else points[None]
 
@@ -304,14 +302,13 @@ def sent_gradients(
     Returns:
         (K, D) gradients.
 
-    Examples:
-        >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
-        >>> seen = Observation.single(
-        ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=0.0, clip_norm=1.0,
-        ...     records=1,
-        ... )
-        >>> sent_gradients(seen, model, inputs=x, targets=y).norm(dim=1).round(decimals=4).tolist()
-        [1.0]
+    >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
+    >>> seen = Observation.single(
+    ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=0.0, clip_norm=1.0,
+    ...     records=1,
+    ... )
+    >>> sent_gradients(seen, model, inputs=x, targets=y).norm(dim=1).round(decimals=4).tolist()
+    [1.0]
     """
     rows = [
         sent_gradient(
@@ -357,14 +354,13 @@ def observe(
     Returns:
         The observation, detached.
 
-    Examples:
-        >>> model, x, y = nn.Linear(2, 2), 50 * torch.ones(1, 2), torch.tensor([0])
-        >>> seen = observe(
-        ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,
-        ...     generator=torch.Generator(),
-        ... )
-        >>> round(seen.gradient.norm().item(), 4)
-        1.0
+    >>> model, x, y = nn.Linear(2, 2), 50 * torch.ones(1, 2), torch.tensor([0])
+    >>> seen = observe(
+    ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,
+    ...     generator=torch.Generator(),
+    ... )
+    >>> round(seen.gradient.norm().item(), 4)
+    1.0
     """
     models = parameters.detach().reshape(-1, parameters.shape[-1])
     rows = [

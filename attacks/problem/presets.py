@@ -53,9 +53,8 @@ class Preset:
         posterior: weigh public records, where they are given, under noise; without steps of a
             search, always.
 
-    Examples:
-        >>> PRESETS["inverting-gradients"].step_size
-        0.1
+    >>> PRESETS["inverting-gradients"].step_size
+    0.1
     """
 
     objective: Objective
@@ -144,8 +143,7 @@ def satisfies(tried: str, asked: str, *, weighed: bool = False) -> bool:
         weighed: whether the attack that was tried weighed public records, which `matched` does
             where they are given and one record is observed.
 
-    Examples:
-        >>> satisfies("matched", "inverting-gradients"), satisfies("posterior", "matched")
-        (True, False)
+    >>> satisfies("matched", "inverting-gradients"), satisfies("posterior", "matched")
+    (True, False)
     """
     return asked == tried or (tried == "matched" and (asked != "posterior" or weighed))

@@ -67,10 +67,9 @@ def lineup_bound(
 
     Source: Hayes et al. 2023, Theorem 2, with a prior of 1 / size.
 
-    Examples:
-        >>> found = lineup_bound(mu=0.67, size=100, ranks=[3, 1, 57, 20])
-        >>> round(found.limit.bound, 3), found.limit.exceeded
-        (0.049, False)
+    >>> found = lineup_bound(mu=0.67, size=100, ranks=[3, 1, 57, 20])
+    >>> round(found.limit.bound, 3), found.limit.exceeded
+    (0.049, False)
     """
     within("size", size, "[2, inf)", ": a lineup of one has no others")
     if not all(1 <= rank <= size for rank in ranks):

@@ -176,12 +176,11 @@ def reconstruction_bound(
 
     Source: Hayes et al. 2023, Theorem 2, for the trade-off curve of a Gaussian mechanism.
 
-    Examples:
-        >>> found = reconstruction_bound(
-        ...     mu=1.0, threshold=0.015, hits=2, images=8, prior_hit_rate=0.02
-        ... )
-        >>> round(found.bound, 4), found.exceeded, found.can_be_exceeded
-        (0.146, False, True)
+    >>> found = reconstruction_bound(
+    ...     mu=1.0, threshold=0.015, hits=2, images=8, prior_hit_rate=0.02
+    ... )
+    >>> round(found.bound, 4), found.exceeded, found.can_be_exceeded
+    (0.146, False, True)
     """
     for name, value in (("guesses", guesses), ("tests", tests)):
         within(name, value, "[1, inf)")
@@ -213,13 +212,12 @@ def declared_mu(observation: Observation) -> float:
         are independent. Where the mean is clipped, 2 C in place of C / B, as one record may turn
         it round. Infinite where nothing is clipped or there is no noise.
 
-    Examples:
-        >>> seen = Observation.single(
-        ...     gradient=torch.zeros(3), model=torch.zeros(3), noise_std=0.5, clip_norm=1.0,
-        ...     records=1,
-        ... )
-        >>> declared_mu(seen)
-        2.0
+    >>> seen = Observation.single(
+    ...     gradient=torch.zeros(3), model=torch.zeros(3), noise_std=0.5, clip_norm=1.0,
+    ...     records=1,
+    ... )
+    >>> declared_mu(seen)
+    2.0
     """
     if observation.clip_norm is None or not observation.is_noisy:
         return math.inf
@@ -239,11 +237,10 @@ def count_rebuilt(errors: Sequence[float], *, threshold: float, batch: int = 1) 
         threshold: largest MSE of a rebuilt image.
         batch: how many images were planted at once; the last batch may hold fewer.
 
-    Examples:
-        >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015)
-        2
-        >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015, batch=2)
-        1
+    >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015)
+    2
+    >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015, batch=2)
+    1
     """
     return sum(error <= threshold for error in errors[::batch])
 

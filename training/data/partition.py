@@ -71,11 +71,10 @@ def partition(
         ValueError: If there are fewer records than agents (or shards), or an argument is out of
             range.
 
-    Examples:
-        >>> shares = partition([0] * 50 + [1] * 50, 4, scheme="dirichlet", concentration=0.1,
-        ...                    generator=np.random.default_rng(0))
-        >>> [share.size for share in shares]
-        [51, 31, 1, 17]
+    >>> shares = partition([0] * 50 + [1] * 50, 4, scheme="dirichlet", concentration=0.1,
+    ...                    generator=np.random.default_rng(0))
+    >>> [share.size for share in shares]
+    [51, 31, 1, 17]
     """
     labels = np.asarray(targets)
     _check_counts(labels, agents)
@@ -162,9 +161,8 @@ def poisson_batch(records: int, sampling_rate: float, *, generator: np.random.Ge
     Raises:
         ValueError: If sampling_rate is outside [0, 1] or records is negative.
 
-    Examples:
-        >>> poisson_batch(20, 0.25, generator=np.random.default_rng(0)).tolist()
-        [2, 3, 11, 13, 15]
+    >>> poisson_batch(20, 0.25, generator=np.random.default_rng(0)).tolist()
+    [2, 3, 11, 13, 15]
     """
     if not 0 <= sampling_rate <= 1:
         raise InputError(

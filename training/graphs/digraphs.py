@@ -54,10 +54,9 @@ def random_digraph(
         ValueError: a number out of range, all graphs together fall into pieces, or it takes more
             than `window` rounds to join everybody. No other seed is tried in its place.
 
-    Examples:
-        >>> graph = random_digraph(10, 0.1, graphs=8, seed=1)
-        >>> len(graph.graphs), graph.sums.value, strong_window(graph)
-        (8, 'columns', 5)
+    >>> graph = random_digraph(10, 0.1, graphs=8, seed=1)
+    >>> len(graph.graphs), graph.sums.value, strong_window(graph)
+    (8, 'columns', 5)
     """
     name = "random-digraph"
     if agents < 2:

@@ -86,13 +86,12 @@ class ClassWeights:
     Raises:
         ValueError: if `validate_model` refuses the model, or a number is out of range.
 
-    Examples:
-        >>> task = ClassWeights(nn.Linear(2, 4), classes=4)
-        >>> task.dimensions
-        (12, 4)
-        >>> point = torch.cat([torch.zeros(12), torch.tensor([0.4, 0.2, 0.2, 0.2])])
-        >>> round(float(task.loss(point, torch.ones(2), torch.tensor(0))), 4)  # 1.6 ln 4 - 0.03
-        2.1881
+    >>> task = ClassWeights(nn.Linear(2, 4), classes=4)
+    >>> task.dimensions
+    (12, 4)
+    >>> point = torch.cat([torch.zeros(12), torch.tensor([0.4, 0.2, 0.2, 0.2])])
+    >>> round(float(task.loss(point, torch.ones(2), torch.tensor(0))), 4)  # 1.6 ln 4 - 0.03
+    2.1881
     """
 
     def __init__(
@@ -159,9 +158,8 @@ def project_to_simplex(value: Tensor) -> Tensor:
     Args:
         value: (C,).
 
-    Examples:
-        >>> project_to_simplex(torch.tensor([0.9, 0.5, -1.0]).double()).round(decimals=4).tolist()
-        [0.7, 0.3, 0.0]
+    >>> project_to_simplex(torch.tensor([0.9, 0.5, -1.0]).double()).round(decimals=4).tolist()
+    [0.7, 0.3, 0.0]
     """
     falling = value.sort(descending=True).values
     count = torch.arange(1, len(value) + 1, device=value.device, dtype=value.dtype)

@@ -139,10 +139,9 @@ def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, t
         ValueError: A value cannot be read, is out of range, or is missing.
         TypeError: There is no such option.
 
-    Examples:
-        >>> facts, unread = facts_of({"records": "2", "format": "pt"}, {"input_shape": (3, 8, 8)})
-        >>> facts.records, facts.low, facts.high, unread
-        (2, (0.0,), (1.0,), ())
+    >>> facts, unread = facts_of({"records": "2", "format": "pt"}, {"input_shape": (3, 8, 8)})
+    >>> facts.records, facts.low, facts.high, unread
+    (2, (0.0,), (1.0,), ())
     """
     said = {name.lower().replace("-", "_"): text for name, text in metadata.items()}
     held = {name: of.read(said[name], name) for name, of in OPTIONS.items() if name in said}

@@ -22,9 +22,8 @@ class BatchOption(NamedTuple):
         Raises:
             ValueError: something is no number, or neither true nor false.
 
-        Examples:
-            >>> OPTIONS["mean"].read("0.5, -1", "mean")
-            (0.5, -1.0)
+        >>> OPTIONS["mean"].read("0.5, -1", "mean")
+        (0.5, -1.0)
         """
         from ....privacy.errors import InputError  # the command line starts without numpy
 
