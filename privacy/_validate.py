@@ -1,12 +1,18 @@
-"""What callers may give for a number: a real one within bounds, no truth value and no text."""
+"""What callers may give: a real number within bounds, no truth value and no text; and progress."""
 
 import math
 import operator
+from collections.abc import Callable
 from functools import lru_cache
 from numbers import Real
 from typing import Any, NamedTuple
 
 from .errors import InputError, InputTypeError
+
+Progress = Callable[[int, int], None]
+"""f(done, total), called after each step of some work."""
+StatedProgress = Callable[[int, int, str], None]
+"""f(done, total, words)."""
 
 
 def check_real(name: str, value: object) -> None:

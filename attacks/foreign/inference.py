@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Subset
 
+from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ...privacy.missing import needs
-from ...privacy.progress import Progress
 from ..membership.against_proof import ProvenLimit, allowed_by_pair
 from ..membership.pool import balanced_coins, fair_coins
 from ..membership.roc import Rate, Roc, roc

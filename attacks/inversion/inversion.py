@@ -29,8 +29,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...privacy._validate import Progress
 from ...privacy.errors import InputError
-from ...privacy.progress import Progress
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Part, Unsolved, part_name, solve_exactly
 from ..posterior.candidates import Candidates

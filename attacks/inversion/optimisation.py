@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...privacy.progress import Progress
+from ...privacy._validate import Progress
 from ..exact.first_layer import first_linear_input
 from ..problem.objective import squared_distance
 from ..problem.observation import Observation

@@ -30,9 +30,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy._validate import within
+from ...privacy._validate import StatedProgress, within
 from ...privacy.errors import InputError
-from ...privacy.progress import StatedProgress
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
 from ...training.data.store import followed_by

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
-from ...privacy.progress import StatedProgress
 from ...training.algorithms.algorithm import Bound
 from ...training.engine.engine import Engine, Setting
 from ...training.tracing.scripts import Scripts

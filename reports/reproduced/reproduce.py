@@ -10,11 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ...privacy._validate import StatedProgress
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import read_json
 from ...privacy.inside import check_links
-from ...privacy.progress import StatedProgress
 from ...runs.described import LARGEST_OBJECT
 from ...runs.stop import Stop
 from ...runs.sweep.sweep import run_sweep

@@ -25,8 +25,8 @@ from ...attacks.scoring.reconstruction_bound import (
     proven_mu,
     reconstruction_bound,
 )
+from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
-from ...privacy.progress import StatedProgress
 from ..cost import Cost, Expect
 from ..errors import ContradictedProof
 from ..evidence.schema import Attack, Scenario

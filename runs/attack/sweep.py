@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
-from ...privacy.progress import StatedProgress
 from ..cost import Expect
 from ..described import Described
 from ..errors import ContradictedProof, sentence

@@ -9,9 +9,9 @@ from pathlib import Path
 from ...attacks.audit.audit import AGAIN, audit, not_measured
 from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.checks.checks import engine_checks
+from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
-from ...privacy.progress import StatedProgress
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import trace
 from ..cost import Expect

@@ -17,10 +17,10 @@ from ...attacks.membership.black_box import (
     measure_last_model,
 )
 from ...attacks.membership.worst_start import worst_start
+from ...privacy._validate import StatedProgress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
-from ...privacy.progress import StatedProgress
 from ...training.data.dataset import Examples
 from ..errors import ContradictedProof
 from ..evidence.last_model import EarlierLastModel, LastModel, SecondLastModel, read_last_model

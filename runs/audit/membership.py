@@ -13,10 +13,10 @@ from ...attacks.audit.audit import claim_of
 from ...attacks.membership.against_proof import ProvenLimit
 from ...attacks.membership.membership import infer_membership
 from ...attacks.membership.pool import make_pool
+from ...privacy._validate import StatedProgress
 from ...privacy.adversary import FINAL_MODELS
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
-from ...privacy.progress import StatedProgress
 from ...training.engine.checkpoint import load_checkpoint
 from ..described import status_word
 from ..errors import ContradictedProof

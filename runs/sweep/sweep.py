@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...privacy._validate import StatedProgress
 from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ...privacy.inside import check_links
-from ...privacy.progress import StatedProgress
 from ..stop import Stop
 from .engine import Backend, Engine, default_jobs
 from .one_run import Task, digest_of

@@ -8,8 +8,6 @@ import pytest
 from overhear.privacy._validate import whole, within
 from overhear.privacy.errors import InputError, InputTypeError
 
-HUGE = 10**400  # larger than any float
-
 
 @pytest.mark.parametrize(
     ("value", "bound"),
@@ -17,12 +15,9 @@ HUGE = 10**400  # larger than any float
         (0, "[0, 1)"),
         (1.0, "(0, 1]"),
         (math.inf, "[0, inf]"),
-        (HUGE, "[1, inf)"),
-        (-HUGE, "(-inf, 3]"),
+        (10**400, "[1, inf)"),
+        (-(10**400), "(-inf, 3]"),
         (np.float32(0.5), "(0, 1)"),
-        (np.int64(3), "[3, 3]"),
-        (2**64 - 1, f"[0, {2**64 - 1}]"),
-        (1e-12, f"[{1e-12}, inf)"),
     ],
 )
 def test_a_number_within_an_interval_is_taken(value, bound) -> None:
@@ -38,11 +33,8 @@ def test_a_number_within_an_interval_is_taken(value, bound) -> None:
         (0, "(0, inf]", "x=0 must be above 0"),
         (math.inf, "[0, inf)", "x=inf must be at least 0 and finite"),
         (-math.inf, "(-inf, 3]", "x=-inf must be at most 3 and finite"),
-        (4, "(-inf, 4)", "x=4 must be below 4"),
         (math.inf, "(-inf, inf)", "x=inf must be finite"),
-        (math.nan, "[0, inf]", "x=nan must be at least 0"),
         (math.nan, "[0, 1]", "x=nan must lie in [0, 1]"),
-        (math.nan, "(-inf, inf)", "x=nan must be finite"),
         (2**64, f"[0, {2**64 - 1}]", f"x={2**64} must lie in [0, {2**64 - 1}]"),
         (0.0, f"[{1e-12}, {1e300}]", "x=0.0 must lie in [1e-12, 1e+300]"),
     ],
@@ -65,10 +57,7 @@ def test_what_is_no_integer_is_refused(value) -> None:
         whole("x", value, "[0, 5]")
 
 
-def test_an_integer_that_python_does_not_print_is_refused_all_the_same() -> None:
+def test_an_integer_that_python_does_not_print_is_refused() -> None:
     with pytest.raises(InputError, match=r"x=an integer too long to print must lie in \[0, 9\]"):
         whole("x", 10**5000, "[0, 9]")
-
-
-def test_an_integer_of_a_library_becomes_one_of_python() -> None:
     assert type(whole("x", np.int64(3), "[0, 5]")) is int

@@ -21,9 +21,9 @@ from ....attacks.problem.presets import Preset, preset_of
 from ....attacks.problem.problem import home_of
 from ....attacks.scoring.metrics import match
 from ....attacks.tokens.certificate import TokenReconstruction
+from ....privacy._validate import Progress
 from ....privacy.durable import PART, write_durably
 from ....privacy.errors import InputError
-from ....privacy.progress import Progress
 from ...folder import folder as run_folder
 from ...run_file.device import find_device
 from ...stop import Stop
