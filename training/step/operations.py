@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy._validate import within
 from ...privacy.batches.cohorts import scheme_of_cohort, size_of_cohort
 from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError
@@ -187,7 +186,8 @@ class Operations(ABC):
     ) -> P:
         """See `Round.clipped_mean`."""
         check_drawn(batch, self._drawn)
-        within("batch_size", batch_size, "(0, inf)")
+        if not 0 < batch_size < math.inf:
+            raise InputError(f"batch_size={batch_size} must be a positive number")
         ((only,),) = _split_points((point,), (1.0,))
         return self._clipped_mean(only, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
 
