@@ -180,7 +180,7 @@ def test_a_model_beside_which_late_noise_is_lost_is_not_sent_and_noise_that_came
     [
         ({"clip": 0.0}, "clip=0 must be above 0"),
         ({"noise_std": -1.0}, "noise_std=-1 must be at least 0"),
-        ({"noise_std": float("inf")}, "must be finite"),
+        ({"noise_std": float("inf")}, "must be a finite number"),
         ({"agents": 0}, "agents=0 must be an integer"),
         ({"agent": 4, "agents": 3}, r"agent=4 must be an integer in 0\.\.2"),
         ({"keep": "all", "unit": Unit.RECORD}, "keep cannot be used with unit='record'"),
