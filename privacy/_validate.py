@@ -1,10 +1,18 @@
-"""What callers may give for a number: a real one, no truth value and no text."""
+"""What callers may give: a real number within bounds, no truth value and no text; and progress."""
 
+import math
+import operator
+from collections.abc import Callable
+from functools import lru_cache
 from numbers import Real
+from typing import Any, NamedTuple
 
-from .errors import InputTypeError
+from .errors import InputError, InputTypeError
 
-__all__ = ["check_real"]
+Progress = Callable[[int, int], None]
+"""f(done, total), called after each step of some work."""
+StatedProgress = Callable[[int, int, str], None]
+"""f(done, total, words)."""
 
 
 def check_real(name: str, value: object) -> None:
@@ -24,3 +32,95 @@ def check_real(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         kind = type(value).__name__
         raise InputTypeError(f"{name}={value!r} must be a number, such as 1.0, and not a {kind}")
+
+
+def within(name: str, value: float, bound: str, remedy: str = "") -> None:
+    """Refuse what is no real number, or lies outside of an interval.
+
+    Args:
+        name: what the value is called.
+        value: anything.
+        bound: the interval as it is written: "[0, 1)" holds 0 and not 1, "[1, inf)" what is finite
+            and at least 1, "(0, inf]" infinity too.
+        remedy: what else is said, after a semicolon, or after the comma or colon that it begins
+            with.
+
+    Raises:
+        TypeError: the value is not a real number.
+        ValueError: it lies outside, or is not a number.
+
+    >>> within("confidence", 0.95, "(0, 1)")
+    >>> within("confidence", 1.5, "(0, 1)", "0.95 is usual")
+    Traceback (most recent call last):
+    overhear...InputError: confidence=1.5 must lie strictly between 0 and 1; 0.95 is usual
+    >>> within("scale", math.inf, "(0, inf)", ", in units of the noise")
+    Traceback (most recent call last):
+    overhear...InputError: scale=inf must be above 0 and finite, in units of the noise
+    """
+    check_real(name, value)
+    interval = _interval(bound)
+    if not interval.holds(value):
+        joint = "" if remedy[:1] in ",:" else "; "
+        given = "an integer too long to print" if _is_long(value) else value
+        raise InputError(f"{name}={given} must {interval.words(value)}{joint}{remedy}")
+
+
+def whole(name: str, value: object, bound: str, remedy: str = "") -> int:
+    """The integer that a value is, refused as by `within`.
+
+    >>> whole("rounds", 2.0, "[1, inf)")
+    Traceback (most recent call last):
+    overhear...InputTypeError: rounds=2.0 must be an integer, such as 2
+    """
+    given: Any = None if isinstance(value, bool) else value
+    try:
+        number = operator.index(given)
+    except TypeError:
+        raise InputTypeError(f"{name}={value!r:.40} must be an integer, such as 2") from None
+    within(name, number, bound, remedy)
+    return number
+
+
+class _Interval(NamedTuple):
+    low: float
+    high: float
+    with_low: bool
+    with_high: bool
+
+    def holds(self, value: float) -> bool:
+        above = value >= self.low if self.with_low else value > self.low
+        return above and (value <= self.high if self.with_high else value < self.high)
+
+    def words(self, value: float) -> str:
+        """What a value that lies outside must do."""
+        least, most = map(_shown, (self.low, self.high))
+        if -math.inf < self.low and self.high < math.inf:
+            if not (self.with_low or self.with_high):
+                return f"lie strictly between {least} and {most}"
+            return f"lie in {'(['[self.with_low]}{least}, {most}{')]'[self.with_high]}"
+        words = []
+        if self.low > -math.inf:
+            words.append(f"{'at least' if self.with_low else 'above'} {least}")
+        elif self.high < math.inf:
+            words.append(f"{'at most' if self.with_high else 'below'} {most}")
+        if not (-math.inf < value < math.inf or self.holds(math.inf) or self.holds(-math.inf)):
+            words.append("finite")
+        return f"be {' and '.join(words)}"
+
+
+@lru_cache
+def _interval(bound: str) -> _Interval:
+    low, high = bound[1:-1].split(", ")
+    return _Interval(_number(low), _number(high), bound[0] == "[", bound[-1] == "]")
+
+
+def _is_long(value: float) -> bool:
+    return isinstance(value, int) and value.bit_length() > 10_000  # Python prints 4,300 digits
+
+
+def _number(text: str) -> float:
+    return int(text) if text.lstrip("-").isdecimal() else float(text)
+
+
+def _shown(end: float) -> str:
+    return f"{end:g}" if isinstance(end, float) and float(f"{end:g}") == end else str(end)

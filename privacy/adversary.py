@@ -81,7 +81,6 @@ def parse_adversary(text: str, agents: int, *, deviating: bool = False) -> Adver
     """The adversary that a string asks for, in a network of `agents` agents.
 
     Args:
-        text: its name.
         agents: how many there are.
         deviating: whether it may be one that deviates from the protocol, "active-neighbour:1".
 

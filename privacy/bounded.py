@@ -59,7 +59,6 @@ def read_bounded(path: Path, most: int) -> bytes:
     """The bytes of a file.
 
     Args:
-        path: the file.
         most: how many bytes it may have.
 
     Raises:
@@ -98,7 +97,6 @@ def decoding(path: Path, what: str) -> Iterator[None]:
     What the system refuses of a named file passes as it is, and so does memory that runs out.
 
     Args:
-        path: the file.
         what: it should be, such as "npz file".
 
     Raises:
@@ -127,7 +125,6 @@ def check_expansion(path: Path, becomes: int, *, width: int = 1) -> None:
     """Refuse a packed file that says it becomes much more than packed data do.
 
     Args:
-        path: the packed file.
         becomes: bytes that it says it holds, or that were unpacked of it so far.
         width: bytes of one of its numbers, of which a data set has at most 2^30.
 
@@ -166,9 +163,6 @@ def check_memory(what: str, needed: int, remedy: str) -> None:
         what: takes it, with its size.
         needed: bytes.
         remedy: what would lower it.
-
-    Raises:
-        ValueError: more than the machine has.
 
     >>> check_memory("a table of 1000 numbers", 4000, "give fewer")
     """

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 from pathlib import Path
 
 PART = ".part"
@@ -54,6 +55,30 @@ def make_file(path: Path) -> None:
     os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
+def lock(file: int, *, wait: bool = False) -> bool:
+    """Lock an open file for this process until it is closed; Windows locks none.
+
+    Args:
+        file: its descriptor, of a folder too.
+        wait: until no other process holds it.
+
+    Returns:
+        Whether no other process holds it.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def part_of(path: Path) -> Path:
     """Where this process writes what will be at `path`."""
     return path.with_name(f"{path.name}.{os.getpid()}{PART}")
@@ -85,7 +110,6 @@ def publish(part: Path, path: Path, *, new: bool = False) -> None:
     """Give a written and synced file its name.
 
     Args:
-        part: the file.
         path: its name from here on.
         new: refuse to take the place of another file.
 
@@ -121,12 +145,11 @@ def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int | Non
         FileExistsError: with `new`, the file exists.
         OSError: the system refuses; the error names the file.
 
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_durably(Path(folder) / "figure", b"8.0")
-        ...     print((Path(folder) / "figure").read_text())
-        8.0
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_durably(Path(folder) / "figure", b"8.0")
+    ...     print((Path(folder) / "figure").read_text())
+    8.0
     """
     part = part_of(path)
     asked = _PRIVATE_FILE if mode is None else mode

@@ -6,15 +6,10 @@ A command tells an `InputError` in one sentence and ends with exit code 2; so it
 
 from __future__ import annotations
 
-from .plain_text import plain_sentence
+import difflib
+from collections.abc import Callable, Iterable
 
-__all__ = [
-    "InexpressibleView",
-    "InputError",
-    "InputTypeError",
-    "NotFiniteError",
-    "UnsupportedView",
-]
+from .plain_text import plain_sentence
 
 
 class InputError(ValueError):
@@ -48,3 +43,15 @@ class UnsupportedView(InputError):
 
 class InexpressibleView(UnsupportedView):
     """A view that may have a finite bound in truth, but none that this accounting can express."""
+
+
+def did_you_mean(word: object, known: Iterable[str], *, form: Callable[[str], str] = str) -> str:
+    """A remedy to put behind a sentence, or nothing where no known word is close.
+
+    >>> did_you_mean("epsillon", ["epsilon", "delta"])
+    '; did you mean epsilon?'
+    >>> did_you_mean("rows", ["row", "column"], form=repr)
+    "; did you mean 'row'?"
+    """
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean {form(close[0])}?" if close else ""

@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, SupportsIndex
 
-from ._validate import check_real
-from .errors import InputError, InputTypeError
+from ._validate import check_real, whole, within
+from .errors import InputError
 
 __all__ = [
     "MOST_RECORDS",
@@ -118,9 +118,7 @@ class Moves(NamedTuple):
             )
         for name, values in (("multiple", self.multiples), ("probability", self.probabilities)):
             for value in values:
-                check_real(name, value)
-                if not 0.0 <= value < math.inf:
-                    raise InputError(f"{name}={value} must be finite and at least 0")
+                within(name, value, "[0, inf)")
         if any(a >= b for a, b in zip(self.multiples, self.multiples[1:], strict=False)):
             raise InputError(f"multiples={self.multiples} must rise; name each of them once")
         if abs(math.fsum(self.probabilities) - 1.0) > _SUMS_TO:
@@ -235,9 +233,7 @@ def poisson(rate: float) -> Moves:
     >>> poisson(0.25)
     Moves(multiples=(0.0, 1.0), probabilities=(0.75, 0.25))
     """
-    check_real("sampling_rate", rate)
-    if not 0.0 <= rate <= 1.0:
-        raise InputError(f"sampling_rate={rate} must lie in [0, 1]; did you mean batch_size?")
+    within("sampling_rate", rate, "[0, 1]", "did you mean batch_size?")
     if rate == 1.0:
         return always()
     return Moves((0.0, 1.0), (1.0 - rate, float(rate))) if rate > 0.0 else Moves((0.0,), (1.0,))
@@ -298,15 +294,8 @@ def _binomial(count: int, rate: float, *, root: bool, drawn: float) -> Moves:
 
 
 def _count(name: str, value: SupportsIndex) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InputTypeError(f"{name}={value!r} must be an integer of at least 1")
-    count = operator.index(value)
-    if not 1 <= count <= MOST_RECORDS:
-        raise InputError(
-            f"{name}={count} must lie in [1, {MOST_RECORDS}]; a person with more is better "
-            "protected by a unit that is clipped as a whole"
-        )
-    return count
+    remedy = "a person with more is better protected by a unit that is clipped as a whole"
+    return whole(name, value, f"[1, {MOST_RECORDS}]", remedy)
 
 
 def as_events(rounds: Rounds) -> dict[Event, int]:

@@ -88,7 +88,6 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> st
 
     Args:
         heads: as they are written; text of somebody else's takes `markdown_text` before.
-        rows: of cells.
 
     >>> print(markdown_table(["`graph`", "run"], [["ring", "a|b"]]), end="")
     | `graph` | run |
@@ -97,6 +96,13 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> st
     """
     lines = [heads, ["---"] * len(heads), *([markdown_text(one) for one in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells in columns, each as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return ["  ".join(cells).rstrip() for cells in padded]
 
 
 def _line(text: str) -> str:

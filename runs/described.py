@@ -186,6 +186,15 @@ class Described(BaseModel):
         """
         return cls.parse(read_bounded(path, LARGEST_OBJECT), refusal=refusal)
 
+    @classmethod
+    def read_if_there(cls, path: Path, *, remedy: str) -> Self | None:
+        """The same, None where there is no file; the sentence of a refusal ends in the remedy."""
+        if not path.exists():
+            return None
+        return cls.read(
+            path, refusal=lambda at, what: f"{path} cannot be read at {at}: {what}; {remedy}"
+        )
+
     def dump(self) -> dict[str, JsonValue]:
         """The object of JSON: what was set, under the names of the file."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -194,7 +203,6 @@ class Described(BaseModel):
         """Write the object as a JSON file, all at once.
 
         Args:
-            path: the file.
             mode: as for `write_durably`.
 
         Raises:

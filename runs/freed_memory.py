@@ -22,9 +22,8 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether it could be set: the C library has to be glibc.
 
-    Examples:
-        >>> print(int(keep_freed_memory() or sys.platform != "linux"))  # glibc on Linux
-        1
+    >>> print(int(keep_freed_memory() or sys.platform != "linux"))  # glibc on Linux
+    1
     """
     if sys.platform != "linux":
         return False

@@ -35,7 +35,6 @@ class Interrupted(BaseException):
 
     Args:
         words: the sentence that says what is kept, and how to go on.
-        signal: which signal asked.
 
     >>> Interrupted("stopped after round 3", signal=15).code
     143
@@ -70,7 +69,6 @@ def naming(command: str, *, run_file: Path) -> Iterator[None]:
     """Where training is a part of another command, name the command by which it goes on.
 
     Args:
-        command: that one.
         run_file: which is there once there is something to go on with.
     """
     try:

@@ -58,7 +58,6 @@ class Replay:
         """(D,) the model at the start of a round; None where it is not known.
 
         Args:
-            round: its number.
             released: (round, gradient (D,)) of every kept round before it, in order.
 
         Raises:

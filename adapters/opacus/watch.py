@@ -102,7 +102,6 @@ class OpacusSystem:
 
     Args:
         optimizer: checked.
-        batches: of the loader.
         model: for the oracle of conformance, or None.
         loss: of one example.
     """

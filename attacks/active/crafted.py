@@ -58,7 +58,6 @@ def why_not_crafted(model: nn.Module, input_shape: Sequence[int], *, records: in
     """Why no crafted model is known for a network, in words; empty where one is.
 
     Args:
-        model: the network.
         input_shape: shape of one record.
         records: how many are expected in a batch.
 
@@ -106,7 +105,6 @@ def craft(
     Args:
         model: the network; its parameters are not read.
         input_shape: shape of one record.
-        classes: number of classes.
         bounds: (low, high) of the normalised inputs.
         records: how many records are expected in a batch.
         generator: of the directions.
@@ -116,15 +114,14 @@ def craft(
     Raises:
         ValueError: no crafted model is known for the network, or it takes more rounds.
 
-    Examples:
-        >>> made = torch.Generator().manual_seed(0)
-        >>> [sent] = craft(
-        ...     nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)),
-        ...     input_shape=(4,), classes=2, bounds=(torch.tensor(0.0), torch.tensor(1.0)),
-        ...     records=2, generator=made,
-        ... )
-        >>> sent.follows
-        (1, -1, 3, -1, 5, -1)
+    >>> made = torch.Generator().manual_seed(0)
+    >>> [sent] = craft(
+    ...     nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)),
+    ...     input_shape=(4,), classes=2, bounds=(torch.tensor(0.0), torch.tensor(1.0)),
+    ...     records=2, generator=made,
+    ... )
+    >>> sent.follows
+    (1, -1, 3, -1, 5, -1)
     """
     box = build_box(bounds, input_shape, dtype=torch.float64)
     # A pixel at its least value is above 0 behind the trunk, where ReLUs have a slope.

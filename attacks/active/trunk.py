@@ -48,7 +48,6 @@ def trunk_of(chain: Chain, shape: tuple[int, ...], *, low: Tensor) -> Trunk | st
 
     Args:
         chain: layers with their names.
-        shape: of one record.
         low: least value of an input, broadcastable to a record.
 
     >>> found = trunk_of([("0", nn.Flatten())], (1, 2, 2), low=torch.tensor(0.0))

@@ -45,6 +45,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .guesses import Guesses, best_threshold
 from .mechanism import Claim, total_variation
@@ -193,8 +194,7 @@ def decisive(evidence: Evidence, *, tested: int) -> bool:
     >>> decisive(Evidence(looks=[20000.0]), tested=3), decisive(Evidence(), tested=1)
     (True, False)
     """
-    if tested < 1:
-        raise InputError(f"tested={tested} must be at least 1")
+    within("tested", tested, "[1, inf)")
     return evidence.log_odds >= math.log(tested / _OF_CLAIMS) - _ROUNDING
 
 
@@ -206,8 +206,7 @@ def _after(
     threshold: float,
     rest: NDArray[np.intp] | slice,
 ) -> Evidence:
-    if not math.isfinite(threshold):
-        raise InputError(f"threshold={threshold} must be finite, such as 0")
+    within("threshold", threshold, "(-inf, inf)", ", such as 0")
     least, scores, included = least_error(claim), guesses.scores, guesses.included
     return replace(
         evidence,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...privacy._validate import check_real
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from .guesses import Guesses
 from .lower_bounds import LowerBound, total_error
 from .mechanism import Claim
@@ -62,11 +60,7 @@ def loss_canaries(
     >>> round(found.epsilon, 2), found.errors
     (2.79, 700)
     """
-    check_real("threshold", threshold)
-    if not math.isfinite(threshold):
-        raise InputError(
-            f"threshold={threshold} must be finite; the median loss of held-out records is usual"
-        )
+    within("threshold", threshold, "(-inf, inf)", "the median loss of held-out records is usual")
     scores = threshold - np.asarray(losses, dtype=np.float64)
     guesses = Guesses(scores=scores, included=np.asarray(included))
     found = total_error(guesses, claim=claim, delta=delta, confidence=confidence)

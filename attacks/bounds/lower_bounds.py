@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...privacy._validate import check_real
+from ...privacy._validate import within
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
 from ...privacy.errors import InputError
@@ -104,10 +104,8 @@ class LowerBound:
         """Refuse what no audit can have found."""
         check_delta(self.delta)
         check_confidence(self.confidence)
-        if not 0.0 <= self.epsilon < math.inf:
-            raise InputError(f"epsilon={self.epsilon} must be at least 0 and finite, in nats")
-        if not 1 <= self.guesses <= self.canaries:
-            raise InputError(f"guesses={self.guesses} must lie in [1, {self.canaries}], canaries")
+        within("epsilon", self.epsilon, "[0, inf)", ", in nats")
+        within("guesses", self.guesses, f"[1, {self.canaries}]", ", canaries")
         if min(self.false_alarms, self.misses) < 0 or self.errors > self.guesses:
             raise InputError(
                 f"false_alarms={self.false_alarms} and misses={self.misses} must be at least 0 and "
@@ -268,8 +266,7 @@ def ideal(claim: Claim, *, canaries: int, delta: float, confidence: float) -> fl
     >>> round(ideal(claim, canaries=5000, delta=1e-5, confidence=0.95), 2)
     2.72
     """
-    if canaries < 1:
-        raise InputError(f"canaries={canaries} must be at least 1")
+    within("canaries", canaries, "[1, inf)")
     errors = 0.5 * canaries * (1.0 - total_variation(attained_in_place(claim)))
     leaked = 1.0 - 2.0 * upper_limit(errors, canaries, confidence)
     return least_epsilon(claim, leaked, delta)
@@ -292,9 +289,7 @@ def upper_limit(errors: float, trials: int, confidence: float) -> float:
 
 def check_confidence(value: float) -> None:
     """Strictly between 0 and 1."""
-    check_real("confidence", value)
-    if not 0.0 < value < 1.0:
-        raise InputError(f"confidence={value} must lie strictly between 0 and 1; 0.95 is usual")
+    within("confidence", value, "(0, 1)", "0.95 is usual")
 
 
 def _mu_between(alarms: float, missed: float) -> float:

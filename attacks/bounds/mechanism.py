@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from ...privacy._validate import check_real
+from ...privacy._validate import within
 from ...privacy.accounting.accountant import composed_delta, composed_epsilon
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import (
@@ -36,7 +36,6 @@ from ...privacy.accounting.request import (
     orders_of,
 )
 from ...privacy.accounting.search import smallest_safe
-from ...privacy.errors import InputError
 from ...privacy.participation import Event, Reach, Rounds, always, as_events
 
 __all__ = [
@@ -130,9 +129,7 @@ def at_scale(claim: Claim, scale: float) -> Claim:
     >>> [one.noise_multiplier for one in at_scale(Claim(rounds={(1.0, 0.1): 300}), 2.0).events]
     [2.0]
     """
-    check_real("scale", scale)
-    if not 0.0 < scale < math.inf:
-        raise InputError(f"scale={scale} must be above 0 and finite; 1 is the declared noise")
+    within("scale", scale, "(0, inf)", "1 is the declared noise")
     rounds: dict[Event, int] = {}
     for event, count in claim.events.items():
         key = event.scaled(scale)
@@ -236,7 +233,6 @@ def noise_scale(claim: Claim, leaked: float) -> float:
     Below 1, the declared noise is rejected: the claim is contradicted.
 
     Args:
-        claim: the declared mechanism.
         leaked: lower bound on the total variation, below 1.
 
     Returns:
@@ -249,8 +245,7 @@ def noise_scale(claim: Claim, leaked: float) -> float:
     >>> round(noise_scale(Claim(rounds={(1.0, 1.0): 1}), 0.1974), 2)  # TV of mu = .5
     2.0
     """
-    if not leaked < 1.0:
-        raise InputError(f"leaked={leaked} must be below 1; no finite audit shows more")
+    within("leaked", leaked, "(-inf, 1)", "no finite audit shows more")
     kind, mu = family(claim), _least_mu(leaked)
     if mu == 0.0:
         return math.inf

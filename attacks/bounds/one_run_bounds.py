@@ -38,11 +38,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy._validate import within
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.accounting.trade_off import trade_off
-from ...privacy.errors import InputError
 from .guesses import Guesses, errors_at_zero, surest
 from .lower_bounds import LowerBound, check_confidence
 from .mechanism import (
@@ -322,8 +322,7 @@ def _counted(
     check_confidence(confidence)
     canaries = guesses.scores.size
     count = guesses_made(canaries) if made is None else made
-    if not 1 <= count <= canaries:
-        raise InputError(f"made={count} must lie in [1, {canaries}], the canaries")
+    within("made", count, f"[1, {canaries}]", ", the canaries")
     chosen = surest(guesses, count)
     errors = errors_at_zero(guesses, among=chosen)
     bound = LowerBound(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from .lower_bounds import upper_limit
 from .mechanism import Claim, attained_in_place, least_epsilon, total_variation
 
@@ -34,8 +34,7 @@ def canaries_for(claim: Claim, *, epsilon: float, delta: float, confidence: floa
     >>> canaries_for(claim, epsilon=0.3, delta=1e-5, confidence=0.95)
     53
     """
-    if not epsilon > 0.0:
-        raise InputError(f"epsilon={epsilon} must be above 0, such as a tenth of the proven one")
+    within("epsilon", epsilon, "(0, inf]", ", such as a tenth of the proven one")
     true = total_variation(attained_in_place(claim))
     low, high = 0.0, true
     for _ in range(_STEPS):  # what leaks of the weakest mechanism that shows epsilon

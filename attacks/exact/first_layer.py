@@ -44,20 +44,19 @@ def first_linear_input(problem: Problem) -> Tensor | None:
         records, the first layer is of another kind or has no bias, or its gradient does not stand
         out of the noise.
 
-    Examples:
-        >>> from overhear.attacks.problem.observation import observe
-        >>> from overhear.attacks.problem.prior import Box
-        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
-        >>> seen = observe(
-        ...     model, flat, inputs=x, targets=torch.tensor([0]), clip_norm=0.1, noise_std=0.0,
-        ...     generator=torch.Generator(),
-        ... )
-        >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-        >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
-        >>> found = first_linear_input(posed)
-        >>> round((found - x).abs().max().item(), 4)
-        0.0
+    >>> from overhear.attacks.problem.observation import observe
+    >>> from overhear.attacks.problem.prior import Box
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
+    >>> seen = observe(
+    ...     model, flat, inputs=x, targets=torch.tensor([0]), clip_norm=0.1, noise_std=0.0,
+    ...     generator=torch.Generator(),
+    ... )
+    >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
+    >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
+    >>> found = first_linear_input(posed)
+    >>> round((found - x).abs().max().item(), 4)
+    0.0
     """
     observation, box = problem.observation, problem.box
     if observation.records != 1 or (name := _layer(problem)) is None:
@@ -112,15 +111,14 @@ def residual(
     Returns:
         A number near 0 for the true batch where there is no noise, whatever the truth looks like.
 
-    Examples:
-        >>> from overhear.attacks.problem.observation import observe
-        >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
-        >>> seen = observe(
-        ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,
-        ...     generator=torch.Generator(),
-        ... )
-        >>> residual(seen, model, inputs=x, targets=y)
-        0.0
+    >>> from overhear.attacks.problem.observation import observe
+    >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
+    >>> seen = observe(
+    ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,
+    ...     generator=torch.Generator(),
+    ... )
+    >>> residual(seen, model, inputs=x, targets=y)
+    0.0
     """
     candidate = sent_gradients(observation, model, inputs=inputs, targets=targets).detach()
     size = torch.linalg.vector_norm(observation.gradient).clamp_min(1e-300)
@@ -168,12 +166,11 @@ def denoise(image: Tensor, noise_std: float) -> Denoised:
     Returns:
         The picture in the image's type, with its risk in squared units, at least 0.
 
-    Examples:
-        >>> flat = torch.full((1, 16, 16), 0.5)
-        >>> noisy = flat + 0.1 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))
-        >>> found = denoise(noisy, 0.1)
-        >>> found.weight, round(float((found.image - flat).square().mean().sqrt()), 3)
-        (6.0, 0.005)
+    >>> flat = torch.full((1, 16, 16), 0.5)
+    >>> noisy = flat + 0.1 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))
+    >>> found = denoise(noisy, 0.1)
+    >>> found.weight, round(float((found.image - flat).square().mean().sqrt()), 3)
+    (6.0, 0.005)
     """
     from skimage.restoration import denoise_tv_chambolle
 

@@ -45,32 +45,31 @@ def repeated_input(problem: Problem) -> Tensor | None:
         single step or several intercepts, the first layer is of another kind, its change is not of
         rank 1, or that of several records would be, or the input may be signs alone.
 
-    Examples:
-        >>> from dataclasses import replace
-        >>> from torch import nn
-        >>> from overhear.attacks.problem.observation import Observation
-        >>> from overhear.attacks.problem.prior import Box
-        >>> from overhear.training.models.parameters import flatten
-        >>> _ = torch.manual_seed(0)
-        >>> layers = nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)
-        >>> model, x = nn.Sequential(*layers).double(), torch.rand(1, 3).double()
-        >>> before, decayed = flatten(model), torch.optim.SGD(
-        ...     model.parameters(), 0.1, momentum=0.9, weight_decay=0.01
-        ... )
-        >>> for _ in range(4):
-        ...     decayed.zero_grad()
-        ...     nn.functional.cross_entropy(model(x), torch.tensor([1])).backward()
-        ...     decayed.step()
-        >>> seen = Observation.single(
-        ...     gradient=(before - flatten(model)) / 0.4, model=before, noise_std=0.0,
-        ...     clip_norm=None, records=1,
-        ... )
-        >>> seen = replace(seen, local_steps=4, local_rate=0.1)
-        >>> box = Box(low=torch.zeros(()).double(), span=torch.ones(()).double())
-        >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
-        >>> found = repeated_input(posed)
-        >>> round((found - x).abs().max().item(), 4)
-        0.0
+    >>> from dataclasses import replace
+    >>> from torch import nn
+    >>> from overhear.attacks.problem.observation import Observation
+    >>> from overhear.attacks.problem.prior import Box
+    >>> from overhear.training.models.parameters import flatten
+    >>> _ = torch.manual_seed(0)
+    >>> layers = nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)
+    >>> model, x = nn.Sequential(*layers).double(), torch.rand(1, 3).double()
+    >>> before, decayed = flatten(model), torch.optim.SGD(
+    ...     model.parameters(), 0.1, momentum=0.9, weight_decay=0.01
+    ... )
+    >>> for _ in range(4):
+    ...     decayed.zero_grad()
+    ...     nn.functional.cross_entropy(model(x), torch.tensor([1])).backward()
+    ...     decayed.step()
+    >>> seen = Observation.single(
+    ...     gradient=(before - flatten(model)) / 0.4, model=before, noise_std=0.0,
+    ...     clip_norm=None, records=1,
+    ... )
+    >>> seen = replace(seen, local_steps=4, local_rate=0.1)
+    >>> box = Box(low=torch.zeros(()).double(), span=torch.ones(()).double())
+    >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
+    >>> found = repeated_input(posed)
+    >>> round((found - x).abs().max().item(), 4)
+    0.0
     """
     observation, model, box = problem.observation, problem.model, problem.box
     steps, rate = observation.local_steps, observation.local_rate

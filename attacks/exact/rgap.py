@@ -69,19 +69,18 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
         convolutional layers with sigmoids, tanhs, (leaky) ReLUs and pools, the equations do not
         determine the record, or what was found does not explain the gradient.
 
-    Examples:
-        >>> from overhear.attacks.problem.observation import observe
-        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
-        >>> seen = observe(
-        ...     model, flat, inputs=x, targets=torch.tensor([1]), clip_norm=0.1, noise_std=0.0,
-        ...     generator=torch.Generator(),
-        ... )
-        >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-        >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
-        >>> found = peel(posed)
-        >>> found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)
-        ([1], 0.0)
+    >>> from overhear.attacks.problem.observation import observe
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
+    >>> seen = observe(
+    ...     model, flat, inputs=x, targets=torch.tensor([1]), clip_norm=0.1, noise_std=0.0,
+    ...     generator=torch.Generator(),
+    ... )
+    >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
+    >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
+    >>> found = peel(posed)
+    >>> found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)
+    ([1], 0.0)
     """
     observation, model, box = problem.observation, problem.model, problem.box
     if observation.records != 1 or observation.is_noisy or not observation.is_plain:

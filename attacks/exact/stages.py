@@ -126,9 +126,8 @@ def part_name(certified: int, searched: int) -> str:
 def proof_of(stage: str) -> Proof:
     """What the name of a stage proves; any other name than those of `STAGES` nothing.
 
-    Examples:
-        >>> [proof_of(name).value for name in ("exact", "2 certified, 1 by optimisation", "prior")]
-        ['record', 'part', 'nothing']
+    >>> [proof_of(name).value for name in ("exact", "2 certified, 1 by optimisation", "prior")]
+    ['record', 'part', 'nothing']
     """
     if _PART.fullmatch(stage):
         return Proof.PART
@@ -138,9 +137,8 @@ def proof_of(stage: str) -> Proof:
 def count_proven(stages: Sequence[str]) -> int:
     """How many records were in the batch for certain, of the stage of each.
 
-    Examples:
-        >>> count_proven(["2 certified, 1 by optimisation"] * 3), count_proven(["exact", "prior"])
-        (2, 1)
+    >>> count_proven(["2 certified, 1 by optimisation"] * 3), count_proven(["exact", "prior"])
+    (2, 1)
     """
     count = 0
     for stage, alike in itertools.groupby(stages):

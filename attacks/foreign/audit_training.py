@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
 from ..audit.audited import AGAIN, Verdict, after_second_look
 from .claimed import DELTA, Claimed
@@ -146,10 +147,8 @@ def audit_training(
             claim different things.
         TypeError: train gives something that cannot be scored.
     """
-    if isinstance(canaries, bool) or not LEAST <= canaries <= _MOST_CANARIES:
-        raise InputError(f"canaries={canaries} must lie in [{LEAST}, {_MOST_CANARIES}]")
-    if per_run < 1:
-        raise InputError(f"per_run={per_run} must be at least 1, canaries of one training")
+    within("canaries", canaries, f"[{LEAST}, {_MOST_CANARIES}]")
+    within("per_run", per_run, "[1, inf)", ", canaries of one training")
     runs = math.ceil(canaries / per_run)
     game = _Game(
         training=OwnTraining(train, data),

@@ -9,16 +9,15 @@ theorem about (epsilon, delta) is left, which shows far less of the same canarie
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...privacy._validate import check_real
+from ...privacy._validate import within
 from ...privacy.accounting.request import Adjacency, check_delta
 from ...privacy.adversary import EAVESDROPPER
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, did_you_mean
 from ...privacy.guarantee import Statement
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Views
@@ -56,11 +55,7 @@ class Claimed:
     def __post_init__(self) -> None:
         """Refuse what contradicts itself before anything is measured."""
         check_delta(self.delta)
-        check_real("epsilon", self.epsilon)
-        if not self.epsilon >= 0.0:
-            raise InputError(
-                f"epsilon={self.epsilon} must be at least 0, in nats; 1 to 10 is usual"
-            )
+        within("epsilon", self.epsilon, "[0, inf]", ", in nats; 1 to 10 is usual")
         if self.mechanism is None:
             return
         cost = epsilon_of(self.mechanism, self.delta)
@@ -186,11 +181,9 @@ def parsed_numbers(texts: Sequence[str]) -> dict[str, float]:
         for part in text.split(","):
             key, equals, value = (piece.strip() for piece in part.partition("="))
             if not equals or key not in _KEYS:
-                near = difflib.get_close_matches(key, _KEYS, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
                 raise InputError(
                     f"{part!r:.60} in the claim must be KEY=VALUE with one of {', '.join(_KEYS)}"
-                    f"{hint}"
+                    + did_you_mean(key, _KEYS)
                 )
             if key in values:
                 raise InputError(f"{key} is claimed twice; give each number once")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Subset
 
+from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ...privacy.missing import needs
 from ..membership.against_proof import ProvenLimit, allowed_by_pair
@@ -39,7 +39,6 @@ RATES = (0.01, 0.001)  # of false positives
 _NAMES = {"lira": "LiRA", "rmia": "RMIA"}
 _MODES = ("online", "offline")
 _LOSS = "loss"
-Progress = Callable[[int, int], None]
 
 
 class _Text(str):

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from ...privacy._validate import whole, within
 from ...privacy.errors import InputError
 from .coins import SealedCoins
 from .losses import Loss, losses_of
@@ -133,8 +134,7 @@ class Planted(Dataset[Any]):
             shuffle: whether numbers are shuffled, in each epoch anew.
             generator: of the shuffles; torch's own by default.
         """
-        if batch_size < 1:
-            raise InputError(f"batch_size={batch_size} must be at least 1")
+        within("batch_size", batch_size, "[1, inf)")
         return _Batches(self, batch_size, shuffle=shuffle, generator=generator)
 
     def loader(
@@ -280,8 +280,7 @@ def canaries(
     >>> int(planted.reveal().sum())
     6
     """
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST:
-        raise InputError(f"count={count!r} must be an integer in [1, {_MOST}], canaries")
+    whole("count", count, f"[1, {_MOST}]", ", canaries")
     check_dataset(dataset, name="dataset")
     coins = SealedCoins(count, seed=seed, path=None if path is None else Path(path))
     # Canaries are drawn apart from the coins, by a stream of their own.

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...privacy._validate import check_real
+from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
 from ..audit.audited import Verdict
 from ..bounds.guesses import Guesses
@@ -199,9 +199,7 @@ def audit_scores(
         raise InputTypeError(
             f"claim={claim!r:.60} must be a Claimed, such as claimed(epsilon=3, delta=1e-5)"
         )
-    check_real("confidence", confidence)
-    if not 0.5 < confidence < 1.0:
-        raise InputError(f"confidence={confidence} must lie in (0.5, 1), such as 0.95")
+    within("confidence", confidence, "(0.5, 1)", ", such as 0.95")
     guesses = _guesses(scores, included)
     setting = _split(split, guesses)
     count = guesses.scores.size

@@ -67,10 +67,9 @@ def best_weights(unknown: Array, noise: Array, *, targets: Sequence[int] | Array
     Raises:
         ValueError: shapes that disagree, or a target that is no column.
 
-    Examples:
-        >>> found = best_weights(np.ones((2, 1)), np.diag([1.0, 2.0]), targets=[0])
-        >>> found.rows.round(3).tolist(), found.covariance.round(3).tolist()
-        ([[0.8, 0.2]], [[0.8]])
+    >>> found = best_weights(np.ones((2, 1)), np.diag([1.0, 2.0]), targets=[0])
+    >>> found.rows.round(3).tolist(), found.covariance.round(3).tolist()
+    ([[0.8, 0.2]], [[0.8]])
     """
     if unknown.ndim != 2 or noise.ndim != 2 or len(unknown) != len(noise):
         raise InputError(
@@ -127,7 +126,6 @@ def seen_combination(unknown: Array, *, columns: Sequence[int]) -> Array | None:
 
     Args:
         unknown: (R, U) coefficients of the unknowns.
-        columns: which of them.
 
     Returns:
         (len(columns),) coefficients, the first of which is 1; None where nothing, or several
@@ -136,10 +134,9 @@ def seen_combination(unknown: Array, *, columns: Sequence[int]) -> Array | None:
     Raises:
         ValueError: there are no columns.
 
-    Examples:
-        >>> hidden = np.array([[1.0, -0.9, 2.0], [0.0, 0.0, 1.0]])
-        >>> seen_combination(hidden, columns=[0, 1]).round(3).tolist()
-        [1.0, -0.9]
+    >>> hidden = np.array([[1.0, -0.9, 2.0], [0.0, 0.0, 1.0]])
+    >>> seen_combination(hidden, columns=[0, 1]).round(3).tolist()
+    [1.0, -0.9]
     """
     if not columns:
         raise InputError("columns is empty; name an unknown")
@@ -165,9 +162,8 @@ def determined(rows: Array, equations: Array) -> NDArray[np.bool_]:
     Returns:
         (N,) truth values.
 
-    Examples:
-        >>> determined(np.array([[2.0, 2.0], [1.0, 0.0]]), np.array([[1.0, 1.0]])).tolist()
-        [True, False]
+    >>> determined(np.array([[2.0, 2.0], [1.0, 0.0]]), np.array([[1.0, 1.0]])).tolist()
+    [True, False]
     """
     size = np.linalg.norm(rows, axis=1)
     if not len(equations) or not len(rows):

@@ -25,7 +25,6 @@ class DeviatingEngine(Engine):
     """An engine of one process in which an agent deviates.
 
     Args:
-        agent: who deviates.
         crafted: by round what it sends for its model, (D,); in other rounds it follows.
         how: as of `Engine`.
     """

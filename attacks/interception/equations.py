@@ -79,7 +79,6 @@ class Equations:
         """Weights of the equations that estimate targets.
 
         Args:
-            targets: what to estimate.
             spread: the size of a coordinate of other agents' contributions, in units of their
                 bounds, to take those that are bounded for noise; None leaves them unknown.
         """

@@ -38,10 +38,8 @@ def intercept_momentum(
     Args:
         transcript: what crossed the links in this round and, from round 2 on, in the one before.
         algorithm: what ran, which says how its momenta are undone.
-        graph: the topology.
         settings: hyper-parameters of the run.
         form: published or repaired.
-        round: the round.
         victim: the agent whose batch is attacked.
         records: how many records the attacker takes the batch to hold.
         batch_size: the public normaliser.

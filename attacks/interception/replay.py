@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...privacy._validate import within
 from ...privacy.adversary import Adversary, parse_adversary
 from ...privacy.errors import InputError
 from ...training.algorithms import Form, bind
@@ -82,10 +83,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         """Check that the round can be reached and that the link exists."""
-        if not 0 <= self.snapshot_round < self.round:
-            raise InputError(
-                f"snapshot_round={self.snapshot_round} must lie in 0..{self.round - 1}"
-            )
+        within("snapshot_round", self.snapshot_round, f"[0, {self.round - 1}]")
         if self.together < 1 or self.round + self.together - 1 > self.rounds:
             raise InputError(
                 f"round={self.round} and together={self.together} must lie within the "
@@ -181,7 +179,6 @@ def replay(
     """Run the trial's rounds with the planted batch, and the round after them if there is one.
 
     Args:
-        trial: where to attack.
         planted: the victim's batch in the attacked rounds.
         traces: as `trace_of` makes them, where several replays share them.
         crafted: by round what an adversary that deviates sends for its model, (D,).

@@ -30,7 +30,6 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
 
     Args:
         replay: the re-enacted rounds.
-        scenario: what is intercepted.
 
     Returns:
         The estimate; without an observation where the victim's gradient cannot be singled out.
@@ -89,13 +88,12 @@ def join(observations: Sequence[Observation]) -> Observation:
     Raises:
         ValueError: there is none, or they differ in more than models, gradients and noise.
 
-    Examples:
-        >>> one = Observation.single(
-        ...     gradient=torch.ones(3), model=torch.zeros(3), noise_std=1.0, clip_norm=None,
-        ...     records=1,
-        ... )
-        >>> round(join([one] * 4).noise_std, 3)
-        0.5
+    >>> one = Observation.single(
+    ...     gradient=torch.ones(3), model=torch.zeros(3), noise_std=1.0, clip_norm=None,
+    ...     records=1,
+    ... )
+    >>> round(join([one] * 4).noise_std, 3)
+    0.5
     """
     if not observations:
         raise InputError("join needs at least one observation")

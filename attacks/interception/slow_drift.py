@@ -56,7 +56,6 @@ def slow_weights(
 
     Args:
         system: of an adversary that has gradients of its own.
-        victim: the series.
         records: how many records were planted.
         batch_size: how many other batches hold, as expected.
 
@@ -104,7 +103,6 @@ def drift_of(system: Equations, victim: Series, weights: Weights, *, scale: floa
 
     Args:
         system: of an adversary that has gradients of its own.
-        victim: the series.
         weights: of `slow_weights`.
         scale: units of the estimate over those of the equations.
     """

@@ -29,6 +29,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Part, Unsolved, part_name, solve_exactly
@@ -39,7 +40,7 @@ from ..problem.imprint import Imprint
 from ..problem.labels import recover_labels
 from ..problem.observation import HOST, Observation
 from ..problem.presets import Preset, preset_of
-from ..problem.problem import Found, Problem, Progress, home_of
+from ..problem.problem import Found, Problem, home_of
 from ..tokens.lookup import token_table
 from .anchor import anchored, steadied
 from .checkpoint import Checkpoint
@@ -125,20 +126,19 @@ def reconstruct(
             takes tokens, a shape disagrees with the observation, or the checkpoint belongs to
             another problem.
 
-    Examples:
-        >>> from overhear.attacks.problem.observation import observe
-        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
-        >>> seen = observe(
-        ...     model, flat, inputs=x, targets=torch.tensor([1]), clip_norm=1.0, noise_std=0.0,
-        ...     generator=torch.Generator(),
-        ... )
-        >>> found = reconstruct(
-        ...     seen, model, preset="matched", input_shape=(3,), classes=2,
-        ...     bounds=(torch.tensor(0.0), torch.tensor(1.0)), generator=torch.Generator(),
-        ... )
-        >>> found.stage, found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)
-        ('exact', [1], 0.0)
+    >>> from overhear.attacks.problem.observation import observe
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
+    >>> seen = observe(
+    ...     model, flat, inputs=x, targets=torch.tensor([1]), clip_norm=1.0, noise_std=0.0,
+    ...     generator=torch.Generator(),
+    ... )
+    >>> found = reconstruct(
+    ...     seen, model, preset="matched", input_shape=(3,), classes=2,
+    ...     bounds=(torch.tensor(0.0), torch.tensor(1.0)), generator=torch.Generator(),
+    ... )
+    >>> found.stage, found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)
+    ('exact', [1], 0.0)
     """
     if isinstance(preset, str):
         preset = preset_of(preset)

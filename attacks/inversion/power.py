@@ -49,17 +49,16 @@ def acceptance_power(
     Returns:
         A probability; 1 without noise, where the truth is always kept.
 
-    Examples:
-        >>> model = nn.Linear(2, 2)
-        >>> seen = Observation.single(
-        ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=100.0, clip_norm=1.0,
-        ...     records=1,
-        ... )
-        >>> acceptance_power(
-        ...     seen, model, inputs=torch.tensor([1.0, 0.0]), label=0,
-        ...     prior_image=torch.tensor([0.5, 0.5]), classes=2, generator=torch.Generator(),
-        ... ) < 0.1
-        True
+    >>> model = nn.Linear(2, 2)
+    >>> seen = Observation.single(
+    ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=100.0, clip_norm=1.0,
+    ...     records=1,
+    ... )
+    >>> acceptance_power(
+    ...     seen, model, inputs=torch.tensor([1.0, 0.0]), label=0,
+    ...     prior_image=torch.tensor([0.5, 0.5]), classes=2, generator=torch.Generator(),
+    ... ) < 0.1
+    True
     """
     if not observation.is_noisy:
         return 1.0
@@ -78,7 +77,6 @@ def is_hopeless(
 
     Args:
         problem: of one record; without noise or a prior image it is never hopeless.
-        candidates: public records.
         generator: source of the draws, and of which records are tried.
     """
     observation, model, prior = problem.observation, problem.model, problem.prior_image

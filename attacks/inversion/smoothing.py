@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 
 _TINY = 1e-30
 
@@ -37,15 +37,13 @@ class Smoothed(TorchFunctionMode):
         width: of the transition in units of the root mean square of the layer's inputs; 0 leaves
             every function as it is. May be set between calls.
 
-    Examples:
-        >>> with Smoothed(1.0):
-        ...     [round(value, 4) for value in torch.relu(torch.tensor([-1.0, 1.0])).tolist()]
-        [0.2071, 1.2071]
+    >>> with Smoothed(1.0):
+    ...     [round(value, 4) for value in torch.relu(torch.tensor([-1.0, 1.0])).tolist()]
+    [0.2071, 1.2071]
     """
 
     def __init__(self, width: float) -> None:
-        if width < 0:
-            raise InputError(f"width={width} must be at least 0; 0 leaves ReLU as it is")
+        within("width", width, "[0, inf]", "0 leaves ReLU as it is")
         super().__init__()
         self.width = width
 

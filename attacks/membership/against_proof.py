@@ -84,7 +84,6 @@ def exceeds(rate: Rate, limit: ProvenLimit, *, tests: int) -> bool:
 
     Args:
         rate: that was found.
-        limit: what is allowed.
         tests: how many rates are looked at; all together err with probability `FALSE_ALARM`.
     """
     confidence = 1.0 - FALSE_ALARM / tests
@@ -129,7 +128,6 @@ def measure(
     Args:
         scores: (C,) of every guesser, over all games.
         included: (C,) the coins.
-        limit: what is proven.
         confidence: of the bound that is reported.
 
     Raises:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...privacy._validate import StatedProgress, within
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
@@ -61,7 +61,6 @@ LEAST_RUNS = 20
 SURE = 0.999  # confidence of the second look
 MODELS = ("victim", "average")
 Array = NDArray[np.float64]
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -135,12 +134,11 @@ def play(
     runs: int,
     generator: np.random.Generator,
     most_seconds: float = math.inf,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
 ) -> Played:
     """Train R times.
 
     Args:
-        game: what is trained.
         runs: R, at least `LEAST_RUNS`.
         generator: of the coins; all other randomness comes from the system's entropy.
         most_seconds: that all runs together may take, told from the first.
@@ -149,8 +147,7 @@ def play(
     Raises:
         ValueError: too few runs, or a price above `most_seconds`.
     """
-    if runs < LEAST_RUNS:
-        raise InputError(f"runs={runs} must be at least {LEAST_RUNS}; 400 is usual")
+    within("runs", runs, f"[{LEAST_RUNS}, inf)", "400 is usual")
     included = generator.random(runs) < 0.5
     scores, price = np.zeros((runs, len(MODELS))), 0.0
     for number in range(runs):
@@ -228,12 +225,11 @@ def measure_last_model(
     seed: int,
     confidence: float = 0.95,
     most_seconds: float = math.inf,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
 ) -> LastModelMeasured:
     """Play, bound, and look again with fresh runs where the bound lies above the proof.
 
     Args:
-        game: what is trained.
         limit: what is proven of holders of the final models.
         runs: R of each look.
         seed: of the coins.

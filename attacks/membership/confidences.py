@@ -58,7 +58,6 @@ def confidences_by_model(model: nn.Module, models: Tensor, pool: Pool) -> dict[s
     Args:
         model: the network.
         models: (A, D) that a run ends with.
-        pool: the records.
 
     Returns:
         (C,) each: of the `average` model; of each record's `owner`; and of every agent, where they

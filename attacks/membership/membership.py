@@ -13,13 +13,14 @@ proof speaks of. In the games nothing but the coins tells members from others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.engine.engine import Engine, Setting
@@ -33,7 +34,6 @@ __all__ = ["ATTACKED", "Attacked", "Inference", "Played", "infer_membership"]
 
 Array = NDArray[np.float64]
 Coins = NDArray[np.bool_]
-Progress = Callable[[int, int, str], None]
 ATTACKED = (OWNER, "LiRA online")  # the guesser that is named first, whatever the others find
 
 
@@ -119,7 +119,7 @@ def infer_membership(
     generator: np.random.Generator,
     scripts: Scripts | None = None,
     most_seconds: float = float("inf"),
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
 ) -> Inference:
     """Attack a run's final models, and games, with references that are trained as the run was.
 
@@ -131,7 +131,6 @@ def infer_membership(
         rounds: that it trained.
         references: K, at least 2.
         games: G, may be 0.
-        generator: of coins.
         scripts: what every round has to follow, those of the run's plan.
         most_seconds: that all trainings together may take, told from the first.
         progress: called with (trainings done, trainings in all, what comes next and its price).

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 
 __all__ = ["Rate", "Roc", "interval", "roc"]
@@ -114,10 +115,9 @@ class Roc:
         >>> found.hits, found.alarms
         (2, 1)
         """
-        if not 0.0 < rate <= 1.0:
-            raise InputError(f"rate={rate} must lie in (0, 1]; it is one of false positives")
-        within = np.flatnonzero(self.alarms <= math.floor(rate * self.others + 1e-9))
-        last = int(within[-1]) if within.size else -1
+        within("rate", rate, "(0, 1]", "it is one of false positives")
+        kept = np.flatnonzero(self.alarms <= math.floor(rate * self.others + 1e-9))
+        last = int(kept[-1]) if kept.size else -1
         return Rate(
             asked=rate,
             hits=0 if last < 0 else int(self.hits[last]),

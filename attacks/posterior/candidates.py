@@ -103,7 +103,6 @@ def distances(observation: Observation, model: nn.Module, candidates: Candidates
     Args:
         observation: of one record.
         model: network with logits (B, C) as output; its parameters are taken from `observation`.
-        candidates: what is weighed.
 
     Returns:
         r' S^-1 r summed over coordinates, r being the (K, D) difference and S the covariance of the
@@ -113,15 +112,14 @@ def distances(observation: Observation, model: nn.Module, candidates: Candidates
     Raises:
         ValueError: the observation is of several records.
 
-    Examples:
-        >>> model, x = nn.Linear(2, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-        >>> seen = Observation.single(
-        ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=0.5, clip_norm=1.0,
-        ...     records=1,
-        ... )
-        >>> public = Candidates(inputs=x, labels=torch.tensor([0, 1]))
-        >>> [round(value, 3) for value in distances(seen, model, public).tolist()]
-        [4.0, 4.0]
+    >>> model, x = nn.Linear(2, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> seen = Observation.single(
+    ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=0.5, clip_norm=1.0,
+    ...     records=1,
+    ... )
+    >>> public = Candidates(inputs=x, labels=torch.tensor([0, 1]))
+    >>> [round(value, 3) for value in distances(seen, model, public).tolist()]
+    [4.0, 4.0]
     """
     check_single(observation)
     return torch.cat(

@@ -39,7 +39,6 @@ def ranks(
     """Rank of the victim's record in a lineup of each size, 1 for the first.
 
     Args:
-        observation: of one record.
         model: network with logits (B, C) as output; its parameters are taken from `observation`.
         pool: records drawn at random from public ones.
         victim: index of the victim's record in the pool; itself a random one.

@@ -69,7 +69,6 @@ def weigh(
     """The posterior over candidates, whose records are all equally likely beforehand.
 
     Args:
-        observation: of one record.
         model: network with logits (B, C) as output; its parameters are taken from `observation`.
         candidates: public records; at most 2,000 are weighed.
         classes: number of classes C.
@@ -82,18 +81,17 @@ def weigh(
     Raises:
         ValueError: the observation is of several records.
 
-    Examples:
-        >>> model, x = nn.Linear(2, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-        >>> seen = Observation.single(
-        ...     gradient=torch.tensor([-0.4, 0.0, 0.4, 0.0, -0.4, 0.4]), model=torch.zeros(6),
-        ...     noise_std=0.5, clip_norm=1.0, records=1,
-        ... )
-        >>> found = weigh(
-        ...     seen, model, Candidates(inputs=x, labels=torch.tensor([0, 1])), classes=2,
-        ...     generator=torch.Generator(),
-        ... )
-        >>> round(found.labels[0].item(), 3)
-        0.992
+    >>> model, x = nn.Linear(2, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> seen = Observation.single(
+    ...     gradient=torch.tensor([-0.4, 0.0, 0.4, 0.0, -0.4, 0.4]), model=torch.zeros(6),
+    ...     noise_std=0.5, clip_norm=1.0, records=1,
+    ... )
+    >>> found = weigh(
+    ...     seen, model, Candidates(inputs=x, labels=torch.tensor([0, 1])), classes=2,
+    ...     generator=torch.Generator(),
+    ... )
+    >>> round(found.labels[0].item(), 3)
+    0.992
     """
     check_single(observation)
     candidates = candidates.affordable(observation)

@@ -24,16 +24,15 @@ from torch.overrides import TorchFunctionMode
 def twice_differentiable() -> Iterator[None]:
     """Compute attention and layer norm by plain operations while it is entered.
 
-    Examples:
-        >>> from torch.func import grad, vmap
-        >>> def slope(x):  # of sum(LayerNorm(x)^3)
-        ...     return grad(lambda z: functional.layer_norm(z, (3,)).pow(3).sum())(x)
-        >>> x = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64, requires_grad=True)
-        >>> with twice_differentiable():
-        ...     found = vmap(slope)(x).square().sum()
-        >>> torch.autograd.grad(found, x)[0].round(decimals=4).tolist() == torch.autograd.grad(
-        ...     slope(x[0]).square().sum(), x)[0].round(decimals=4).tolist()
-        True
+    >>> from torch.func import grad, vmap
+    >>> def slope(x):  # of sum(LayerNorm(x)^3)
+    ...     return grad(lambda z: functional.layer_norm(z, (3,)).pow(3).sum())(x)
+    >>> x = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    >>> with twice_differentiable():
+    ...     found = vmap(slope)(x).square().sum()
+    >>> torch.autograd.grad(found, x)[0].round(decimals=4).tolist() == torch.autograd.grad(
+    ...     slope(x[0]).square().sum(), x)[0].round(decimals=4).tolist()
+    True
     """
     before = mha.get_fastpath_enabled()
     mha.set_fastpath_enabled(False)

@@ -89,15 +89,14 @@ def recover_labels(
     Raises:
         ValueError: `probabilities` is not a distribution over the classes.
 
-    Examples:
-        >>> from overhear.attacks.problem.observation import observe
-        >>> model = nn.Linear(4, 3)
-        >>> seen = observe(
-        ...     model, torch.zeros(15), inputs=torch.rand(4, 4), targets=torch.tensor([2, 0, 2, 2]),
-        ...     clip_norm=None, noise_std=0.0, generator=torch.Generator(),
-        ... )
-        >>> recover_labels(seen, model, classes=3).tolist()
-        [0, 2, 2, 2]
+    >>> from overhear.attacks.problem.observation import observe
+    >>> model = nn.Linear(4, 3)
+    >>> seen = observe(
+    ...     model, torch.zeros(15), inputs=torch.rand(4, 4), targets=torch.tensor([2, 0, 2, 2]),
+    ...     clip_norm=None, noise_std=0.0, generator=torch.Generator(),
+    ... )
+    >>> recover_labels(seen, model, classes=3).tolist()
+    [0, 2, 2, 2]
     """
     observation = observation.to(device=HOST)  # where a look at each of its numbers costs nothing
     layer = last_layer(observation, model, classes=classes)
@@ -125,7 +124,6 @@ def likeliest_label(
     """The label under which a public image explains a record's gradient best.
 
     Args:
-        observation: of one record.
         model: network with logits (B, C) as output.
         image: (*shape) in normalised units, such as the mean public one.
         classes: number of classes C.
@@ -133,15 +131,14 @@ def likeliest_label(
     Returns:
         (1,) class index.
 
-    Examples:
-        >>> from overhear.attacks.problem.observation import observe
-        >>> model, x = nn.Linear(4, 3), torch.tensor([[0.9, 0.1, 0.8, 0.2]])
-        >>> seen = observe(
-        ...     model, torch.zeros(15), inputs=x, targets=torch.tensor([2]), clip_norm=1.0,
-        ...     noise_std=0.1, generator=torch.Generator(),
-        ... )
-        >>> likeliest_label(seen, model, image=torch.full((4,), 0.5), classes=3).tolist()
-        [2]
+    >>> from overhear.attacks.problem.observation import observe
+    >>> model, x = nn.Linear(4, 3), torch.tensor([[0.9, 0.1, 0.8, 0.2]])
+    >>> seen = observe(
+    ...     model, torch.zeros(15), inputs=x, targets=torch.tensor([2]), clip_norm=1.0,
+    ...     noise_std=0.1, generator=torch.Generator(),
+    ... )
+    >>> likeliest_label(seen, model, image=torch.full((4,), 0.5), classes=3).tolist()
+    [2]
     """
     sent = [
         sent_gradients(
@@ -157,7 +154,6 @@ def stands_out(observation: Observation, model: nn.Module, *, classes: int) -> b
     """Whether the last layer's gradient tells one record's label by itself: twice the noise's edge.
 
     Args:
-        observation: of one record.
         model: network with logits (B, C) as output.
         classes: number of classes C.
     """

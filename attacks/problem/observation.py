@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from ...training.models.tasks import Task
@@ -62,13 +63,12 @@ class Observation:
     Raises:
         ValueError: a shape or a number is out of range.
 
-    Examples:
-        >>> seen = Observation.single(
-        ...     gradient=torch.ones(3), model=torch.zeros(3), noise_std=0.5, clip_norm=None,
-        ...     records=1,
-        ... )
-        >>> seen.gradient.square().sum().item(), seen.noise_std
-        (3.0, 0.5)
+    >>> seen = Observation.single(
+    ...     gradient=torch.ones(3), model=torch.zeros(3), noise_std=0.5, clip_norm=None,
+    ...     records=1,
+    ... )
+    >>> seen.gradient.square().sum().item(), seen.noise_std
+    (3.0, 0.5)
     """
 
     gradient: Tensor
@@ -109,8 +109,7 @@ class Observation:
                 f"gradient of shape {tuple(gradient.shape)} and model of shape "
                 f"{tuple(model.shape)} must both be (D,); flatten in named_parameters order"
             )
-        if not (math.isfinite(noise_std) and noise_std >= 0):
-            raise InputError(f"noise_std={noise_std} must be finite and at least 0")
+        within("noise_std", noise_std, "[0, inf)")
         return cls(
             gradient=gradient[None],
             points=model[None, None],
@@ -139,14 +138,9 @@ class Observation:
                 "covariance must be positive definite, or zero; keep the noise-free intercepts "
                 "alone where some are"
             )
-        if self.clip_norm is not None and not (
-            math.isfinite(self.clip_norm) and self.clip_norm > 0
-        ):
-            raise InputError(
-                f"clip_norm={self.clip_norm} must be positive; None says that nothing is clipped"
-            )
-        if self.records < 1:
-            raise InputError(f"records={self.records} must be at least 1")
+        if self.clip_norm is not None:
+            within("clip_norm", self.clip_norm, "(0, inf)", "None says that nothing is clipped")
+        within("records", self.records, "[1, inf)")
         if self.clip_parts and self.mean_of is not None:
             raise InputError(f"mean_of={self.mean_of} must be None where clip_parts is True")
         if self.local_steps < 1 or (self.local_steps > 1 and self.clip_norm is not None):
@@ -245,11 +239,10 @@ def sent_gradient(
     Returns:
         (D,) gradient.
 
-    Examples:
-        >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
-        >>> sent = sent_gradient(model, torch.zeros(6), inputs=x, targets=y, clip_norm=None)
-        >>> [round(value, 2) for value in sent.tolist()]
-        [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
+    >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
+    >>> sent = sent_gradient(model, torch.zeros(6), inputs=x, targets=y, clip_norm=None)
+    >>> [round(value, 2) for value in sent.tolist()]
+    [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
     """
     every = points if points.ndim == 2 else points[None]
 
@@ -309,14 +302,13 @@ def sent_gradients(
     Returns:
         (K, D) gradients.
 
-    Examples:
-        >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
-        >>> seen = Observation.single(
-        ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=0.0, clip_norm=1.0,
-        ...     records=1,
-        ... )
-        >>> sent_gradients(seen, model, inputs=x, targets=y).norm(dim=1).round(decimals=4).tolist()
-        [1.0]
+    >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
+    >>> seen = Observation.single(
+    ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=0.0, clip_norm=1.0,
+    ...     records=1,
+    ... )
+    >>> sent_gradients(seen, model, inputs=x, targets=y).norm(dim=1).round(decimals=4).tolist()
+    [1.0]
     """
     rows = [
         sent_gradient(
@@ -362,14 +354,13 @@ def observe(
     Returns:
         The observation, detached.
 
-    Examples:
-        >>> model, x, y = nn.Linear(2, 2), 50 * torch.ones(1, 2), torch.tensor([0])
-        >>> seen = observe(
-        ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,
-        ...     generator=torch.Generator(),
-        ... )
-        >>> round(seen.gradient.norm().item(), 4)
-        1.0
+    >>> model, x, y = nn.Linear(2, 2), 50 * torch.ones(1, 2), torch.tensor([0])
+    >>> seen = observe(
+    ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,
+    ...     generator=torch.Generator(),
+    ... )
+    >>> round(seen.gradient.norm().item(), 4)
+    1.0
     """
     models = parameters.detach().reshape(-1, parameters.shape[-1])
     rows = [

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .objective import Objective, cosine_distance, squared_distance
 
@@ -52,9 +53,8 @@ class Preset:
         posterior: weigh public records, where they are given, under noise; without steps of a
             search, always.
 
-    Examples:
-        >>> PRESETS["inverting-gradients"].step_size
-        0.1
+    >>> PRESETS["inverting-gradients"].step_size
+    0.1
     """
 
     objective: Objective
@@ -79,14 +79,9 @@ class Preset:
                 f"adam_steps={self.adam_steps} and newton_steps={self.newton_steps} must not be "
                 "negative, nor both 0"
             )
-        if self.starts < 1:
-            raise InputError(f"starts={self.starts} must be at least 1")
-        if self.starts > _MOST_STARTS:
-            raise InputError(
-                f"starts={self.starts} must be at most {_MOST_STARTS}; lower the number of restarts"
-            )
-        if self.softness < 0:
-            raise InputError(f"softness={self.softness} must be at least 0; 0 smooths nothing")
+        within("starts", self.starts, "[1, inf)")
+        within("starts", self.starts, f"(-inf, {_MOST_STARTS}]", "lower the number of restarts")
+        within("softness", self.softness, "[0, inf]", "0 smooths nothing")
         if self.tv_weight < 0 or self.step_size <= 0:
             raise InputError(
                 f"tv_weight={self.tv_weight} must be at least 0 and step_size={self.step_size} "
@@ -148,8 +143,7 @@ def satisfies(tried: str, asked: str, *, weighed: bool = False) -> bool:
         weighed: whether the attack that was tried weighed public records, which `matched` does
             where they are given and one record is observed.
 
-    Examples:
-        >>> satisfies("matched", "inverting-gradients"), satisfies("posterior", "matched")
-        (True, False)
+    >>> satisfies("matched", "inverting-gradients"), satisfies("posterior", "matched")
+    (True, False)
     """
     return asked == tried or (tried == "matched" and (asked != "posterior" or weighed))

@@ -26,10 +26,9 @@ class Box:
         low: least value, broadcastable to one record.
         span: greatest less least value, broadcastable to one record.
 
-    Examples:
-        >>> box = Box(low=torch.tensor(-1.0), span=torch.tensor(4.0))
-        >>> box.inputs(torch.tensor([0.0, 0.5, 1.0])).tolist()
-        [-1.0, 1.0, 3.0]
+    >>> box = Box(low=torch.tensor(-1.0), span=torch.tensor(4.0))
+    >>> box.inputs(torch.tensor([0.0, 0.5, 1.0])).tolist()
+    [-1.0, 1.0, 3.0]
     """
 
     low: Tensor
@@ -60,7 +59,6 @@ def build_box(
     Args:
         bounds: (low, high), each a scalar, one value per channel, or one per coordinate.
         input_shape: shape of one record, channels first.
-        dtype: of the box.
 
     Returns:
         A box that broadcasts over (..., *input_shape).
@@ -68,10 +66,9 @@ def build_box(
     Raises:
         ValueError: a bound has none of these shapes, or low is not below high.
 
-    Examples:
-        >>> low, high = torch.tensor([-1.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 2.0])
-        >>> tuple(build_box((low, high), (3, 8, 8), dtype=torch.float64).span.shape)
-        (3, 1, 1)
+    >>> low, high = torch.tensor([-1.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 2.0])
+    >>> tuple(build_box((low, high), (3, 8, 8), dtype=torch.float64).span.shape)
+    (3, 1, 1)
     """
     shape = tuple(input_shape)
     low, high = (_spread(torch.as_tensor(bound, dtype=dtype), shape) for bound in bounds)
@@ -104,10 +101,9 @@ def total_variation(pixels: Tensor, *, isotropic: bool = False) -> Tensor:
     Raises:
         ValueError: `pixels` has fewer than 3 dimensions.
 
-    Examples:
-        >>> step = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
-        >>> total_variation(step).item()
-        2.0
+    >>> step = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+    >>> total_variation(step).item()
+    2.0
     """
     if pixels.ndim < 3:
         raise InputError(
@@ -144,10 +140,9 @@ def colour_variation(pixels: Tensor) -> Tensor:
     Raises:
         ValueError: `pixels` has fewer than 3 dimensions.
 
-    Examples:
-        >>> step = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
-        >>> round(colour_variation(step).item(), 2)
-        2.0
+    >>> step = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+    >>> round(colour_variation(step).item(), 2)
+    2.0
     """
     if pixels.ndim < 3:
         raise InputError(

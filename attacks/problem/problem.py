@@ -24,9 +24,6 @@ from .observation import HOST, Observation, sent_gradients
 from .presets import PRESETS, Preset
 from .prior import Box, colour_variation, total_variation
 
-Progress = Callable[[int, int], None]
-"""f(step, total), called after each optimiser step."""
-
 _PRIOR_FACTOR, _PRIOR_POWER, _PRIOR_RANGE = 0.66, 0.7, (1.0, 14.0)
 """Weight of the variation over what noise and signal alone give; see `asked_weight`."""
 

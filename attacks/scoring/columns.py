@@ -70,7 +70,6 @@ class ColumnScores:
     """How well one column was rebuilt over some records.
 
     Args:
-        name: of the column.
         kind: number, category or binary.
         accuracy: share of records whose value is right; None of a number.
         auc: probability that a record with a value gets more of it than one without, the mean over
@@ -194,7 +193,6 @@ class ColumnGain:
     """In how many records a column was read better than by its usual value.
 
     Args:
-        name: of the column.
         nearer: records in which what was rebuilt is nearer to the truth.
         farther: those in which the usual value is.
     """
@@ -224,7 +222,6 @@ def column_gains(
     """How each column was read, beside its usual value; records that were planted one by one.
 
     Args:
-        columns: of the records.
         truth: (N, D) records on the unit box.
         guess: (N, D) what was rebuilt of each, not decoded.
         usual: (N, D) the usual record, N times.

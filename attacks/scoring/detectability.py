@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
 
@@ -48,10 +48,9 @@ class LayerSpectrum:
         edge: what pure noise stays below; 0 without noise.
         above: singular values above the edge, or above rounding without noise, in falling order.
 
-    Examples:
-        >>> seen = LayerSpectrum(layer="fc", shape=(10, 65), largest=3.0, edge=1.5, above=(3.0,))
-        >>> seen.is_detectable, seen.strength
-        (True, 2.0)
+    >>> seen = LayerSpectrum(layer="fc", shape=(10, 65), largest=3.0, edge=1.5, above=(3.0,))
+    >>> seen.is_detectable, seen.strength
+    (True, 2.0)
     """
 
     layer: str
@@ -91,20 +90,16 @@ def detectability(
     Raises:
         ValueError: the gradient is not of the model's parameters, or the rate is not in (0, 1).
 
-    Examples:
-        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> seen = Observation.single(
-        ...     gradient=torch.ones(26), model=torch.zeros(26), noise_std=0.1, clip_norm=1.0,
-        ...     records=1,
-        ... )
-        >>> [(found.layer, found.shape, round(found.strength, 2))
-        ...  for found in detectability(seen, model)]
-        [('0', (4, 4), 5.06), ('2', (2, 5), 4.19)]
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> seen = Observation.single(
+    ...     gradient=torch.ones(26), model=torch.zeros(26), noise_std=0.1, clip_norm=1.0,
+    ...     records=1,
+    ... )
+    >>> [(found.layer, found.shape, round(found.strength, 2))
+    ...  for found in detectability(seen, model)]
+    [('0', (4, 4), 5.06), ('2', (2, 5), 4.19)]
     """
-    if not 0 < false_positive_rate < 1:
-        raise InputError(
-            f"false_positive_rate={false_positive_rate} must lie in (0, 1); .001 is usual"
-        )
+    within("false_positive_rate", false_positive_rate, "(0, 1)", ".001 is usual")
     matrices = _matrices(observation, model)
     if not matrices:
         return ()
@@ -138,10 +133,9 @@ def spectral_sentence(
         spectra: of `detectability`.
         false_positive_rate: the one they were made with.
 
-    Examples:
-        >>> quiet = LayerSpectrum(layer="fc", shape=(10, 65), largest=1.0, edge=1.5, above=())
-        >>> print(spectral_sentence([quiet]))
-        Not detectable spectrally: in none of 1 layers does the gradient stand out of the noise \
+    >>> quiet = LayerSpectrum(layer="fc", shape=(10, 65), largest=1.0, edge=1.5, above=())
+    >>> print(spectral_sentence([quiet]))
+    Not detectable spectrally: in none of 1 layers does the gradient stand out of the noise \
 (strongest: 'fc', at 0.67 of the edge; FPR at most 0.001). An attack may still succeed.
     """
     if not spectra:

@@ -99,7 +99,6 @@ def attack_images(
     """The four rows for a set of images, planted together in groups, each in rounds of its own.
 
     Args:
-        trial: where to attack.
         data: supplies bounds and pixels.
         scenario: what is intercepted.
         preset: settings of the reconstruction.

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .reconstruction_bound import CONFIDENCE, ReconstructionBound, reconstruction_bound
 
@@ -66,13 +67,11 @@ def lineup_bound(
 
     Source: Hayes et al. 2023, Theorem 2, with a prior of 1 / size.
 
-    Examples:
-        >>> found = lineup_bound(mu=0.67, size=100, ranks=[3, 1, 57, 20])
-        >>> round(found.limit.bound, 3), found.limit.exceeded
-        (0.049, False)
+    >>> found = lineup_bound(mu=0.67, size=100, ranks=[3, 1, 57, 20])
+    >>> round(found.limit.bound, 3), found.limit.exceeded
+    (0.049, False)
     """
-    if size < 2:
-        raise InputError(f"size={size} must be at least 2: a lineup of one has no others")
+    within("size", size, "[2, inf)", ": a lineup of one has no others")
     if not all(1 <= rank <= size for rank in ranks):
         raise InputError(f"ranks={list(ranks)} must lie between 1 and size={size}")
     limit = reconstruction_bound(

@@ -37,11 +37,10 @@ class Convention:
         data_range: L of PSNR = 10 log10(L^2 / MSE), and of SSIM's constants (.01 L)^2, (.03 L)^2;
             None for the range of each true image (of the scale, where an image has none).
 
-    Examples:
-        >>> import torch
-        >>> black, dark = torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.1)
-        >>> round(mse(black, dark, convention=DPDL), 4)  # 4 x .01
-        0.04
+    >>> import torch
+    >>> black, dark = torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.1)
+    >>> round(mse(black, dark, convention=DPDL), 4)  # 4 x .01
+    0.04
     """
 
     low: float | tuple[float, ...] = 0.0
@@ -105,9 +104,8 @@ class Scores:
         missing: the true images, by index, that were scored against a fallback for want of a
             reconstruction.
 
-    Examples:
-        >>> Scores(mse=(0.01, 0.03), psnr=(20.0, 15.2), ssim=(0.9, 0.5), order=(0, 1)).mean_mse
-        0.02
+    >>> Scores(mse=(0.01, 0.03), psnr=(20.0, 15.2), ssim=(0.9, 0.5), order=(0, 1)).mean_mse
+    0.02
     """
 
     mse: tuple[float, ...]
@@ -155,10 +153,9 @@ def mse(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> f
     Raises:
         ValueError: the shapes differ or a value lies outside [0, 1].
 
-    Examples:
-        >>> import torch
-        >>> mse(torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.5))
-        0.25
+    >>> import torch
+    >>> mse(torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.5))
+    0.25
     """
     first, second = _pair(truth, guess, convention)
     return float(np.mean((first - second) ** 2))
@@ -178,10 +175,9 @@ def psnr(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> 
     Raises:
         ValueError: the shapes differ or a value lies outside [0, 1].
 
-    Examples:
-        >>> import torch
-        >>> round(psnr(torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.1)), 3)
-        20.0
+    >>> import torch
+    >>> round(psnr(torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.1)), 3)
+    20.0
     """
     from skimage.metrics import peak_signal_noise_ratio
 
@@ -207,10 +203,9 @@ def ssim(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> 
         ValueError: the shapes differ, a value lies outside [0, 1], or the image is not
             (channels, height, width) with at least 3x3 pixels.
 
-    Examples:
-        >>> import torch
-        >>> ssim(torch.eye(8)[None], torch.eye(8)[None])
-        1.0
+    >>> import torch
+    >>> ssim(torch.eye(8)[None], torch.eye(8)[None])
+    1.0
     """
     from skimage.metrics import structural_similarity
 
@@ -254,14 +249,13 @@ def match(
         ValueError: the shapes differ, the batch is empty, a value lies outside [0, 1], there are
             more reconstructions than images, or fewer and no fallback.
 
-    Examples:
-        >>> import torch
-        >>> batch = torch.stack([torch.zeros(1, 8, 8), torch.ones(1, 8, 8)])
-        >>> match(batch, batch.flip(0)).order
-        (1, 0)
-        >>> one = match(batch, batch[1:], fallback=torch.full((1, 8, 8), 0.5))
-        >>> one.mse, one.missing
-        ((0.25, 0.0), (0,))
+    >>> import torch
+    >>> batch = torch.stack([torch.zeros(1, 8, 8), torch.ones(1, 8, 8)])
+    >>> match(batch, batch.flip(0)).order
+    (1, 0)
+    >>> one = match(batch, batch[1:], fallback=torch.full((1, 8, 8), 0.5))
+    >>> one.mse, one.missing
+    ((0.25, 0.0), (0,))
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -302,10 +296,9 @@ def blind_guess(public_images: Tensor) -> Tensor:
     Raises:
         ValueError: there is no image.
 
-    Examples:
-        >>> import torch
-        >>> blind_guess(torch.stack([torch.zeros(1, 2, 2), torch.ones(1, 2, 2)])).mean().item()
-        0.5
+    >>> import torch
+    >>> blind_guess(torch.stack([torch.zeros(1, 2, 2), torch.ones(1, 2, 2)])).mean().item()
+    0.5
     """
     if len(public_images) == 0:
         raise InputError("blind_guess needs at least one public image")
@@ -363,10 +356,9 @@ def bootstrap_interval(
     Raises:
         ValueError: there is no value, one is nan or -inf, or a setting is out of range.
 
-    Examples:
-        >>> low, high = bootstrap_interval([18.0, 21.0, 19.5, 24.0, 20.0, 22.5, 17.0, 23.0])
-        >>> round(low, 1), round(high, 1)
-        (18.6, 22.7)
+    >>> low, high = bootstrap_interval([18.0, 21.0, 19.5, 24.0, 20.0, 22.5, 17.0, 23.0])
+    >>> round(low, 1), round(high, 1)
+    (18.6, 22.7)
     """
     from scipy.stats import bootstrap, norm, t
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .reconstruction_bound import CONFIDENCE
 
@@ -28,14 +29,12 @@ def rebuilt_threshold(public_images: Tensor, blind: Tensor, *, share: float = SH
     Raises:
         ValueError: there is no image, or a shape or the share is out of range.
 
-    Examples:
-        >>> images = torch.stack([torch.zeros(1, 4, 4), torch.ones(1, 4, 4)])
-        >>> rebuilt_threshold(images, images.mean(dim=0))
-        0.0625
+    >>> images = torch.stack([torch.zeros(1, 4, 4), torch.ones(1, 4, 4)])
+    >>> rebuilt_threshold(images, images.mean(dim=0))
+    0.0625
     """
     _check(public_images, blind)
-    if not 0 < share < 1:
-        raise InputError(f"share={share} must lie in (0, 1); at 1 the blind guess itself counts")
+    within("share", share, "(0, 1)", "at 1 the blind guess itself counts")
     return share * float((public_images - blind).double().square().mean())
 
 
@@ -50,10 +49,9 @@ def near_threshold(public_images: Tensor, *, share: float = NEAR) -> float:
         The quantile, over at most 2,000 images, of the MSE to the nearest other one; 0 where there
         are fewer than 20 images.
 
-    Examples:
-        >>> images = torch.arange(41.0).reshape(41, 1, 1, 1) / 40  # 1/40 apart
-        >>> round(near_threshold(images) * 1600, 3)
-        1.0
+    >>> images = torch.arange(41.0).reshape(41, 1, 1, 1) / 40  # 1/40 apart
+    >>> round(near_threshold(images) * 1600, 3)
+    1.0
     """
     rows = public_images.reshape(len(public_images), -1).double()
     if len(rows) * share < 1:
@@ -92,10 +90,9 @@ def prior_hit_rate(
     Raises:
         ValueError: there are fewer than 4 images, or a number is out of range.
 
-    Examples:
-        >>> images = torch.rand(1000, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-        >>> round(prior_hit_rate(images, images.mean(dim=0), threshold=0.01), 4)  # never right
-        0.0176
+    >>> images = torch.rand(1000, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    >>> round(prior_hit_rate(images, images.mean(dim=0), threshold=0.01), 4)  # never right
+    0.0176
     """
     from scipy.stats import beta
 

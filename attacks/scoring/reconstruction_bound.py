@@ -40,6 +40,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...privacy._validate import within
 from ...privacy.accounting.risk import risk_of_mu
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
@@ -88,19 +89,15 @@ class ReconstructionBound:
     error: str = "MSE"
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0.0:
-            raise InputError(f"mu={self.mu} must be at least 0; it counts standard deviations")
-        if not 0.0 <= self.threshold < math.inf:
-            raise InputError(f"threshold={self.threshold} must be at least 0 and finite")
+        within("mu", self.mu, "[0, inf]", "it counts standard deviations")
+        within("threshold", self.threshold, "[0, inf)")
         if not 0 <= self.hits <= self.images or self.images < 1:
             raise InputError(
                 f"hits={self.hits} must lie between 0 and images={self.images}, at least one image"
             )
-        if not 0.0 < self.confidence < 1.0:
-            raise InputError(f"confidence={self.confidence} must lie in (0, 1); .999 is usual")
+        within("confidence", self.confidence, "(0, 1)", ".999 is usual")
         for name in ("prior_hit_rate", "bound", "lower_limit"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise InputError(f"{name}={getattr(self, name)} must lie in [0, 1]")
+            within(name, getattr(self, name), "[0, 1]")
 
     @property
     def exceeded(self) -> bool:
@@ -179,18 +176,15 @@ def reconstruction_bound(
 
     Source: Hayes et al. 2023, Theorem 2, for the trade-off curve of a Gaussian mechanism.
 
-    Examples:
-        >>> found = reconstruction_bound(
-        ...     mu=1.0, threshold=0.015, hits=2, images=8, prior_hit_rate=0.02
-        ... )
-        >>> round(found.bound, 4), found.exceeded, found.can_be_exceeded
-        (0.146, False, True)
+    >>> found = reconstruction_bound(
+    ...     mu=1.0, threshold=0.015, hits=2, images=8, prior_hit_rate=0.02
+    ... )
+    >>> round(found.bound, 4), found.exceeded, found.can_be_exceeded
+    (0.146, False, True)
     """
     for name, value in (("guesses", guesses), ("tests", tests)):
-        if value < 1:
-            raise InputError(f"{name}={value} must be at least 1")
-    if not 0.0 <= prior_hit_rate <= 1.0:
-        raise InputError(f"prior_hit_rate={prior_hit_rate} must lie in [0, 1]")
+        within(name, value, "[1, inf)")
+    within("prior_hit_rate", prior_hit_rate, "[0, 1]")
     guessed = min(1.0, guesses * prior_hit_rate)
     level = 1 - (1 - confidence) / tests
     return ReconstructionBound(
@@ -218,13 +212,12 @@ def declared_mu(observation: Observation) -> float:
         are independent. Where the mean is clipped, 2 C in place of C / B, as one record may turn
         it round. Infinite where nothing is clipped or there is no noise.
 
-    Examples:
-        >>> seen = Observation.single(
-        ...     gradient=torch.zeros(3), model=torch.zeros(3), noise_std=0.5, clip_norm=1.0,
-        ...     records=1,
-        ... )
-        >>> declared_mu(seen)
-        2.0
+    >>> seen = Observation.single(
+    ...     gradient=torch.zeros(3), model=torch.zeros(3), noise_std=0.5, clip_norm=1.0,
+    ...     records=1,
+    ... )
+    >>> declared_mu(seen)
+    2.0
     """
     if observation.clip_norm is None or not observation.is_noisy:
         return math.inf
@@ -244,11 +237,10 @@ def count_rebuilt(errors: Sequence[float], *, threshold: float, batch: int = 1) 
         threshold: largest MSE of a rebuilt image.
         batch: how many images were planted at once; the last batch may hold fewer.
 
-    Examples:
-        >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015)
-        2
-        >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015, batch=2)
-        1
+    >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015)
+    2
+    >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015, batch=2)
+    1
     """
     return sum(error <= threshold for error in errors[::batch])
 

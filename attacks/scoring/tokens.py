@@ -49,11 +49,10 @@ def score_tokens(
         found: tokens that are known to be in the batch, beside those.
         ordered: whether the rebuilt tokens stand at places; else none is right at its place.
 
-    Examples:
-        >>> truth = torch.tensor([[1, 2, 3], [1, 5, 6]])
-        >>> scores = score_tokens(truth, torch.tensor([[1, 6, 5], [1, 2, -1]]), found=[3, 9])
-        >>> scores.placed, scores.multiset, scores.whole, scores.present, scores.false
-        (0.5, 1.0, 0, 1.0, 1)
+    >>> truth = torch.tensor([[1, 2, 3], [1, 5, 6]])
+    >>> scores = score_tokens(truth, torch.tensor([[1, 6, 5], [1, 2, -1]]), found=[3, 9])
+    >>> scores.placed, scores.multiset, scores.whole, scores.present, scores.false
+    (0.5, 1.0, 0, 1.0, 1)
     """
     equal = (truth[:, None] == tokens[None]).sum(dim=2)  # (B, B)
     rows, columns = linear_sum_assignment(-equal.numpy())
@@ -80,9 +79,8 @@ def guess_placed(public: Tensor) -> Tensor:
 def guess_multiset(public: Tensor, records: int) -> Tensor:
     """(B, L) tokens in the proportions of public records (N, L), in no order.
 
-    Examples:
-        >>> guess_multiset(torch.tensor([[1, 1, 1, 4], [1, 1, 4, 7]]), 1).tolist()
-        [[1, 1, 1, 4]]
+    >>> guess_multiset(torch.tensor([[1, 1, 1, 4], [1, 1, 4, 7]]), 1).tolist()
+    [[1, 1, 1, 4]]
     """
     tokens, counts = public.unique(return_counts=True)
     size = records * public.shape[1]

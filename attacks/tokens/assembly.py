@@ -20,7 +20,7 @@ from scipy.optimize import linear_sum_assignment, nnls
 from torch import Tensor
 
 from .candidates import Candidates
-from .layers import Layer, Network, rows_of
+from .layers import Layer, Network, fed_alike, rows_of
 from .span import Space, spanned
 
 _TRIES = 1_200_000  # tokens of records that are tried at most, of one batch
@@ -67,16 +67,8 @@ def tests_of(
     draw = torch.Generator().manual_seed(0)
     at = torch.randint(len(allowed), (widest + _SPARE, network.length), generator=draw)
     probe = torch.tensor(allowed)[at]
-    groups: list[tuple[Tensor, list[Layer]]] = []
-    for layer, rows in zip(within, rows_of(network, within, probe), strict=True):
-        for fed, group in groups:
-            if fed.shape == rows.shape and torch.allclose(fed, rows, rtol=1e-9, atol=1e-12):
-                group.append(layer)
-                break
-        else:
-            groups.append((rows, [layer]))
     found = []
-    for rows, group in groups:
+    for rows, group in fed_alike(within, rows_of(network, within, probe)):
         held = [layer.gradient(gradients) for layer in group]
         space = spanned(held, most=records * group[0].rows, rounding=rounding)
         if space is None or space.tolerance > _SHARP:

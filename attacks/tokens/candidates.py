@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError
 from ..problem.derivatives import twice_differentiable
-from .layers import Layer, Network, local_rows
+from .layers import Layer, Network, fed_alike, local_rows
 from .span import Space, derivatives, outside_few, spanned
 from .sums import by_sums
 
@@ -153,17 +153,9 @@ def candidates_of(
 
 def _groups(network: Network, layers: Sequence[Layer]) -> list[list[Layer]]:
     """Local layers that are fed the same rows."""
-    groups: list[tuple[Tensor, list[Layer]]] = []
     probe = torch.arange(min(2, network.table.vocabulary))
-    for layer in layers:
-        [(_, rows)] = local_rows(network, layer, probe)
-        for fed, group in groups:
-            if fed.shape == rows.shape and torch.allclose(fed, rows, rtol=1e-9, atol=1e-12):
-                group.append(layer)
-                break
-        else:
-            groups.append((rows, [layer]))
-    return [group for _, group in groups]
+    rows = [rows for layer in layers for _, rows in local_rows(network, layer, probe)]
+    return [group for _, group in fed_alike(layers, rows)]
 
 
 def _moves(network: Network, layer: Layer) -> bool:

@@ -92,8 +92,6 @@ def certified(
     """Try the batches that differ least from one that explains a gradient.
 
     Args:
-        explainer: of the gradient.
-        batch: what explains it.
         held: tokens that are possible, by position.
         generator: chooses which are tried, where there are too many.
     """

@@ -16,7 +16,7 @@ Shape letters: N records of a probe, L positions, R rows of a layer for one reco
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,10 +180,6 @@ _ATTENTION = ("query", "key", "value", "embed_dim_to_check", "num_heads", "in_pr
 def linear_layers(network: Network, generator: torch.Generator) -> list[Layer]:
     """The linear layers of a model, told by probes of random tokens.
 
-    Args:
-        network: the model.
-        generator: of the probes.
-
     Returns:
         Those whose rows can be told apart by record, in the order of their calls.
     """
@@ -220,6 +216,19 @@ def linear_layers(network: Network, generator: torch.Generator) -> list[Layer]:
     return found
 
 
+def fed_alike(layers: Iterable[Layer], rows: Iterable[Tensor]) -> list[tuple[Tensor, list[Layer]]]:
+    """Groups of layers that are fed the same rows, with these."""
+    groups: list[tuple[Tensor, list[Layer]]] = []
+    for layer, mine in zip(layers, rows, strict=True):
+        for fed, group in groups:
+            if fed.shape == mine.shape and torch.allclose(fed, mine, rtol=1e-9, atol=1e-12):
+                group.append(layer)
+                break
+        else:
+            groups.append((mine, [layer]))
+    return groups
+
+
 def faithful(
     network: Network,
     layers: Sequence[Layer],
@@ -235,11 +244,9 @@ def faithful(
     mean are, its gradient spans less than its rows, and says nothing of a single one.
 
     Args:
-        network: the model.
         layers: of `linear_layers`.
         records: number B of records of the batch.
         classes: number of logits.
-        generator: of the batch.
         padded: whether its records end in padding, whose rows a mask may hide.
     """
     if not layers:
@@ -268,7 +275,6 @@ def rows_of(network: Network, layers: Sequence[Layer], tokens: Tensor) -> list[T
     """What layers are fed for whole records.
 
     Args:
-        network: the model.
         layers: of `linear_layers`.
         tokens: (N, L) records.
 
@@ -284,8 +290,6 @@ def local_rows(network: Network, layer: Layer, tokens: Tensor) -> Iterator[tuple
     """What a local layer is fed for every token at every position, some tokens at a time.
 
     Args:
-        network: the model.
-        layer: a local one.
         tokens: (N,) tokens.
 
     Yields:

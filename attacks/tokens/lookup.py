@@ -118,10 +118,9 @@ def token_table(model: nn.Module, input_shape: Sequence[int]) -> Table | None:
             in different tables, something that is computed of them, with `max_norm` or
             `scale_grad_by_freq`; or records have more than one dimension.
 
-    Examples:
-        >>> text = nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(32, 2))
-        >>> token_table(text, (4,)).vocabulary, token_table(nn.Linear(4, 2), (4,))
-        (50, None)
+    >>> text = nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(32, 2))
+    >>> token_table(text, (4,)).vocabulary, token_table(nn.Linear(4, 2), (4,))
+    (50, None)
     """
     shape = tuple(input_shape)
     zeros, ones = (_looked_up(model, torch.full((1, *shape), value)) for value in (0, 1))
@@ -170,9 +169,8 @@ def dense(model: nn.Module) -> nn.Module:
 def probe_tokens(model: nn.Module, input_shape: Sequence[int]) -> Tensor:
     """(2, *input_shape) inputs on which a network can be tried: tokens, or numbers in [0, 1].
 
-    Examples:
-        >>> probe_tokens(nn.Linear(4, 2), (4,)).dtype, probe_tokens(nn.Embedding(9, 2), (4,)).dtype
-        (torch.float32, torch.int64)
+    >>> probe_tokens(nn.Linear(4, 2), (4,)).dtype, probe_tokens(nn.Embedding(9, 2), (4,)).dtype
+    (torch.float32, torch.int64)
     """
     table = token_table(model, input_shape)
     if table is None:

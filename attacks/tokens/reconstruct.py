@@ -79,24 +79,23 @@ def reconstruct_tokens(
         ValueError: The model takes no tokens, its embedding's gradient is filled by other uses of
             the table, the gradient is of several points, steps or a task, or a shape disagrees.
 
-    Examples:
-        >>> from overhear.attacks.problem.observation import observe
-        >>> from overhear.training.models.parameters import flatten
-        >>> _ = torch.manual_seed(0)
-        >>> text = nn.Sequential(
-        ...     nn.Embedding(50, 32), nn.TransformerEncoderLayer(32, 2, 32, 0.0, batch_first=True),
-        ...     nn.Flatten(), nn.Linear(128, 3),
-        ... )
-        >>> x = torch.tensor([[7, 3, 41, 3], [3, 12, 0, 30]])
-        >>> seen = observe(
-        ...     text, flatten(text), inputs=x, targets=torch.tensor([2, 0]), clip_norm=None,
-        ...     noise_std=0.0, generator=torch.Generator(),
-        ... )
-        >>> found = reconstruct_tokens(
-        ...     seen, text, length=4, classes=3, generator=torch.Generator().manual_seed(0)
-        ... )
-        >>> found.decided, sorted(found.tokens.tolist()) == sorted(x.tolist()), found.found
-        ('sequences', True, (0, 3, 7, 12, 30, 41))
+    >>> from overhear.attacks.problem.observation import observe
+    >>> from overhear.training.models.parameters import flatten
+    >>> _ = torch.manual_seed(0)
+    >>> text = nn.Sequential(
+    ...     nn.Embedding(50, 32), nn.TransformerEncoderLayer(32, 2, 32, 0.0, batch_first=True),
+    ...     nn.Flatten(), nn.Linear(128, 3),
+    ... )
+    >>> x = torch.tensor([[7, 3, 41, 3], [3, 12, 0, 30]])
+    >>> seen = observe(
+    ...     text, flatten(text), inputs=x, targets=torch.tensor([2, 0]), clip_norm=None,
+    ...     noise_std=0.0, generator=torch.Generator(),
+    ... )
+    >>> found = reconstruct_tokens(
+    ...     seen, text, length=4, classes=3, generator=torch.Generator().manual_seed(0)
+    ... )
+    >>> found.decided, sorted(found.tokens.tolist()) == sorted(x.tolist()), found.found
+    ('sequences', True, (0, 3, 7, 12, 30, 41))
     """
     table = token_table(model, (length,))
     if table is None:

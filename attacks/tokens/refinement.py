@@ -32,7 +32,6 @@ def refined(
     """A batch that explains the gradient at least as well.
 
     Args:
-        explainer: of the gradient.
         candidates: which tokens may stand where.
         start: from where; random tokens where None.
         generator: of these, and of the order of tries.

@@ -61,12 +61,11 @@ def spanned(gradients: Sequence[Tensor], *, most: int, rounding: float) -> Space
     Returns:
         The space; None where the gradients are 0 or span every direction.
 
-    Examples:
-        >>> fed = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, 1.0]]).double()
-        >>> space = spanned([torch.randn(5, 2).double() @ fed], most=2, rounding=1e-16)
-        >>> other = torch.tensor([0.0, 0.0, 1.0]).double()
-        >>> [round(d.item(), 2) for d in space.distances(torch.stack([fed.sum(0), other]))]
-        [0.0, 0.41]
+    >>> fed = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, 1.0]]).double()
+    >>> space = spanned([torch.randn(5, 2).double() @ fed], most=2, rounding=1e-16)
+    >>> other = torch.tensor([0.0, 0.0, 1.0]).double()
+    >>> [round(d.item(), 2) for d in space.distances(torch.stack([fed.sum(0), other]))]
+    [0.0, 0.41]
     """
     parts = [g / g.norm() for g in gradients if bool(g.any())]
     if not parts:
@@ -109,14 +108,13 @@ def outside_few(
     Returns:
         (S,) indices, ascending; none where no such space is told from the rows outside.
 
-    Examples:
-        >>> rows = torch.randn(50, 2).double() @ torch.randn(2, 6).double()
-        >>> rows[[3, 7]] += torch.randn(2, 6).double()
-        >>> made = torch.Generator().manual_seed(0)
-        >>> outside_few(
-        ...     rows, directions=2, most=4, rounding=1e-7, generator=made
-        ... ).tolist()
-        [3, 7]
+    >>> rows = torch.randn(50, 2).double() @ torch.randn(2, 6).double()
+    >>> rows[[3, 7]] += torch.randn(2, 6).double()
+    >>> made = torch.Generator().manual_seed(0)
+    >>> outside_few(
+    ...     rows, directions=2, most=4, rounding=1e-7, generator=made
+    ... ).tolist()
+    [3, 7]
     """
     none, inside = torch.zeros(0, dtype=torch.int64), len(rows) - most
     if directions >= rows.shape[1] or inside <= 2 * directions:

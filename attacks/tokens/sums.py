@@ -38,11 +38,10 @@ def by_sums(
         At a position that is told, its B tokens alone; the others keep what no position took. None
         where no position is told.
 
-    Examples:
-        >>> rows = torch.eye(5, dtype=torch.float64)
-        >>> by_sums(rows, torch.stack([rows[0] + rows[3], rows[1] + rows[4]]), records=2,
-        ...         rounding=1e-16).int().T.tolist()
-        [[1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]
+    >>> rows = torch.eye(5, dtype=torch.float64)
+    >>> by_sums(rows, torch.stack([rows[0] + rows[3], rows[1] + rows[4]]), records=2,
+    ...         rounding=1e-16).int().T.tolist()
+    [[1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]
     """
     count, half = len(of_tokens), (records + 1) // 2
     if not 1 < records <= _MOST or count < records:

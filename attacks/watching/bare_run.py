@@ -51,7 +51,6 @@ def bare_engine(
     """The engine of a bare run, which has not begun.
 
     Args:
-        setting: of the run.
         bound: its algorithm.
         width: W, coordinates of each block.
         randomness: of the run; of the system's entropy when None.

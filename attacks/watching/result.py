@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...training.noise_tests.laws import least
 
@@ -79,8 +80,7 @@ class Check:
         """Check the ranges."""
         if self.p is not None and not 0 <= self.p <= 1:
             raise InputError(f"p={self.p} must lie in [0, 1], or be None where it is exact")
-        if self.tests < 0:
-            raise InputError(f"tests={self.tests} must be at least 0")
+        within("tests", self.tests, "[0, inf]")
         if not self.words:
             raise InputError("words must say what was compared")
 

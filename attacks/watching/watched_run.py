@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
@@ -36,7 +37,6 @@ class WatchedRun:
         engine: after the run.
         rounds: the start, and the rounds that were kept, in their order.
         bound: the algorithm that the engine runs.
-        randomness: that of the engine.
 
     Attributes:
         engine, rounds, bound, randomness: as given.
@@ -89,7 +89,6 @@ class WatchedRun:
 
         Args:
             engine: of the same algorithm, on as many agents.
-            watched: a round of this run.
             recorded: filled by the round.
         """
         if not watched.number:
@@ -250,8 +249,7 @@ def chosen_rounds(
     >>> found[0], found[1], found[-1], len(found)
     (1, 2, 1000, 4)
     """
-    if rounds < 1:
-        raise InputError(f"rounds={rounds} must be at least 1")
+    within("rounds", rounds, "[1, inf)")
     if rounds >= planned:
         return list(range(1, planned + 1))
     kept = [planned, 1, 2][:rounds]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...privacy.errors import InputError
 from ...privacy.missing import needs
-from ...privacy.plain_text import plain_lines
+from ...privacy.plain_text import aligned, plain_lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,11 +30,7 @@ def as_text(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] =
     """
     heads = list(dict.fromkeys(key for row in rows for key in row))
     cells = [heads, *([row.get(key, "") for key in heads] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (cells if rows else ())
-    ]
+    lines = aligned(cells) if rows else ()
     told = list(notes)
     text = "\n".join([head, "", *lines, *([""] if told else []), *told])
     return plain_lines(text.rstrip("\n"))

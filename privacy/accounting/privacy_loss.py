@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from .._validate import within
 from .dominating_pairs import DiscretisedPair
 from .fft import FARTHEST, LOG_OUTSIDE, convolve, convolve_mixtures, on_grid
 from .mixtures import Cell, mixed_log_moments, mixed_moments
@@ -181,8 +181,7 @@ def compose(
     >>> round(epsilon, 3)  # epsilon_from_mu(1.0, 1e-5) is 4.3772
     4.377
     """
-    if not tilt >= 0.0:
-        raise InputError(f"tilt={tilt} must be at least 0: the upper tail is what delta is made of")
+    within("tilt", tilt, "[0, inf]", ": the upper tail is what delta is made of")
     return _compose(pairs, tilt, cells, looseness=looseness)
 
 

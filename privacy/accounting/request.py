@@ -11,13 +11,12 @@ And which two hypotheses a round then has, by what its unit contributes to:
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import SupportsIndex
 
-from .._validate import check_real
-from ..errors import InputError, InputTypeError
+from .._validate import check_real, whole, within
+from ..errors import InputError
 from ..participation import Event, Reach, Rounds, always, as_events, poisson
 from .dominating_pairs import Pair, Round
 from .gaussian import LEAST_EPSILON
@@ -112,7 +111,7 @@ def check_setting(
     count = check_count(rounds)
     poisson(sampling_rate)
     unit, by, of = Adjacency(adjacency), Accountant(accountant), Reach(reach)
-    _integer("contributions", contributions, most=None)
+    whole("contributions", contributions, "[1, inf)")
     if not by.by_losses and (unit is Adjacency.REPLACE_ONE or of is Reach.BALL):
         what = f"adjacency='{unit}'" if of is Reach.SUM else "reach='ball'"
         raise InputError(
@@ -124,7 +123,7 @@ def check_setting(
 
 def check_count(rounds: SupportsIndex) -> int:
     """An integer number of rounds from 1 to 10 million."""
-    return _integer("rounds", rounds, most=MOST_ROUNDS)
+    return whole("rounds", rounds, f"[1, {MOST_ROUNDS}]", "did you mean examples?")
 
 
 def check_rounds(
@@ -157,9 +156,7 @@ def check_rounds(
 
 def _check_event(event: Event) -> None:
     check_multiplier(event.noise_multiplier)
-    check_real("coin", event.coin)
-    if not 0.0 <= event.coin <= 1.0:
-        raise InputError(f"coin={event.coin} must lie in [0, 1]; it is a probability")
+    within("coin", event.coin, "[0, 1]", "it is a probability")
     event.moves.checked()
     if Reach(event.reach) is not Reach.SUM and not event.moves.is_poisson:
         raise InputError(
@@ -262,18 +259,12 @@ def closed_form(round_: Round) -> bool:
 
 def check_multiplier(value: float) -> None:
     """At least 0; not a number is refused."""
-    check_real("noise_multiplier", value)
-    if not value >= 0.0:
-        raise InputError(
-            f"noise_multiplier={value} must be at least 0; it is noise_std on the sum / clip_norm"
-        )
+    within("noise_multiplier", value, "[0, inf]", "it is noise_std on the sum / clip_norm")
 
 
 def check_delta(value: float) -> None:
     """Strictly between 0 and 1."""
-    check_real("delta", value)
-    if not 0.0 < value < 1.0:
-        raise InputError(f"delta={value} must lie strictly between 0 and 1; 1e-5 is usual")
+    within("delta", value, "(0, 1)", "1e-5 is usual")
 
 
 def check_epsilon(value: float, *, most: float = 1e6, positive: bool = False) -> None:
@@ -283,21 +274,6 @@ def check_epsilon(value: float, *, most: float = 1e6, positive: bool = False) ->
     if not least <= value <= most:
         bound = f"at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
         raise InputError(f"epsilon={value} must be {bound}, in nats; 1 to 10 is usual")
-
-
-def _integer(name: str, value: SupportsIndex, *, most: int | None) -> int:
-    if isinstance(value, bool):
-        raise InputTypeError(f"{name}={value} must be an integer of at least 1")
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise InputTypeError(f"{name}={value!r} must be an integer of at least 1") from None
-    if most is None:
-        if count < 1:
-            raise InputError(f"{name}={count} must be at least 1")
-    elif not 1 <= count <= most:
-        raise InputError(f"{name}={count} must lie in [1, {most}]; did you mean examples?")
-    return count
 
 
 def _unknown(name: str, value: object, kind: type[StrEnum]) -> InputError:

@@ -37,7 +37,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from .._validate import check_real
+from .._validate import check_real, within
 from ..errors import InputError
 from ..participation import Event, Rounds
 from .accountant import composed_delta
@@ -106,10 +106,8 @@ class Risk:
         }
         figures |= {f"TPR at FPR {fpr}": tpr for fpr, tpr in self.true_positive_rates}
         for name, value in figures.items():
-            if not 0.0 <= value <= 1.0:
-                raise InputError(f"{name}={value} must lie in [0, 1]; it is a probability")
-        if not self.mu >= 0.0:
-            raise InputError(f"mu={self.mu} must be at least 0; it counts standard deviations")
+            within(name, value, "[0, 1]", "it is a probability")
+        within("mu", self.mu, "[0, inf]", "it counts standard deviations")
 
 
 def risk(
@@ -237,9 +235,7 @@ def true_positive_rate_of_pair(
     bounds = {"epsilon": math.inf, "delta": 1.0, "false_positive_rate": 1.0}
     given = (epsilon, delta, false_positive_rate)
     for (name, most), value in zip(bounds.items(), given, strict=True):
-        check_real(name, value)
-        if not 0.0 <= value <= most:
-            raise InputError(f"{name}={value} must lie in [0, {most:g}]")
+        within(name, value, f"[0, {most}]")
     if epsilon > 700.0:  # e^epsilon is no number
         return 1.0
     factor, alarms = math.exp(epsilon), false_positive_rate
@@ -288,9 +284,7 @@ def scale_for_risk(
     if true_positive_rate is not None:
         _check_target(*true_positive_rate)
     elif advantage is not None:
-        check_real("advantage", advantage)
-        if not 0.0 < advantage < 1.0:
-            raise InputError(f"advantage={advantage} must lie strictly between 0 and 1")
+        within("advantage", advantage, "(0, 1)")
 
     def scaled(x: float) -> dict[Event, int]:
         factor = math.exp(x)
@@ -337,8 +331,7 @@ def _risk_of(
     check_real("prior_hit_rate", prior_hit_rate)
     for rate in false_positive_rates:
         check_real("false-positive rate", rate)
-    if not 0.0 < prior < 1.0:
-        raise InputError(f"prior={prior} must lie strictly between 0 and 1; .5 is a coin")
+    within("prior", prior, "(0, 1)", ".5 is a coin")
     rates = tuple(float(rate) for rate in false_positive_rates)
     *found, reconstruction = 1.0 - curve.false_negative_rates([*rates, prior_hit_rate])
     advantage = curve.delta(0.0)

@@ -31,7 +31,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import check_real
+from .._validate import check_real, within
 from ..errors import InputError, InputTypeError
 from ..participation import Rounds
 from .dominating_pairs import Round, discretised_pair
@@ -107,9 +107,7 @@ class GaussianCurve:
 
     def __post_init__(self) -> None:
         """Refuse what is no distance."""
-        check_real("mu", self.mu)
-        if not self.mu >= 0.0:
-            raise InputError(f"mu={self.mu} must be at least 0; it counts standard deviations")
+        within("mu", self.mu, "[0, inf]", "it counts standard deviations")
 
     def false_negative_rates(self, false_positive_rates: ArrayLike) -> Array:
         """Phi(-Phi^-1(a) - mu); 0 everywhere if mu is infinite."""

@@ -48,7 +48,6 @@ def size_of_cohort(rate: float, agents: int, *, scheme: Scheme) -> int:
     Args:
         rate: share of the agents, in (0, 1].
         agents: A.
-        scheme: how cohorts are drawn.
 
     Raises:
         ValueError: it is no whole number of agents.

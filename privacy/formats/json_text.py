@@ -69,9 +69,6 @@ def check_counts(text: str | bytes, *, most: int = _MOST_LISTS) -> None:
     Args:
         text: of a file or a line; bytes in UTF-8.
         most: lists and objects.
-
-    Raises:
-        InputError: as of `parse_json`.
     """
     signs = text.decode("latin1") if isinstance(text, bytes) else text
     lists, quotes = signs.count("[") + signs.count("{"), signs.count('"')

@@ -96,7 +96,6 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
     """The arrays of a npz file by name; each is read when it is asked for.
 
     Args:
-        path: the file.
         copies: how many times what it becomes will be in memory.
 
     Raises:

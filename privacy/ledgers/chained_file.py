@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bounded import check_size
-from ..durable import BINARY, SHOWN, named, part_of, publish, write_all
+from ..durable import BINARY, SHOWN, lock, named, part_of, publish, write_all
 from ..errors import InputError
 from .ledger_lines import LONGEST_LINE, Chain
 
@@ -32,7 +32,6 @@ class ChainedFile:
     """A new file with its first line; `reopen` goes on with one that is there.
 
     Args:
-        path: the file.
         first: what its first line holds.
         most: bytes of the first line that a reader takes.
         exists: what to say where the file exists.
@@ -154,19 +153,15 @@ def _last_byte(file: int, size: int) -> bytes:
 
 
 def _lock(file: int, path: Path) -> None:
-    if sys.platform == "win32":
-        return
-    import fcntl
-
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise LedgerInUse(
-            f"another process writes to {path}, as training and adding a run do; wait until it "
-            "ends, or choose another place"
-        ) from None
+        held = lock(file)
     except OSError as error:
         raise OSError(
             f"{path} cannot be locked ({error.strerror}), so two processes could train into one "
             "folder; choose a folder on a file system that has locks"
         ) from error
+    if not held:
+        raise LedgerInUse(
+            f"another process writes to {path}, as training and adding a run do; wait until it "
+            "ends, or choose another place"
+        )

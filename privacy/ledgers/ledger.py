@@ -58,7 +58,6 @@ class Ledger:
     `reopen` goes on with one that does.
 
     Args:
-        path: the file.
         header: what every entry has in common: clip norm, noise multiplier, sampling rate.
 
     Raises:

@@ -138,7 +138,6 @@ class PersonLedger:
         """Append a run; the file begins with the first one.
 
         Args:
-            path: of the ledger.
             run: that released something.
 
         Raises:

@@ -55,7 +55,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._validate import check_real
+from .._validate import check_real, within
 from ..errors import InputError
 from .covariance import Matrix, cost_factor, factor, noise_floor, square_matrix, victim_information
 
@@ -132,10 +132,9 @@ def decor_covariance(weights: ArrayLike, *, local_variance: float, pair_variance
 
     Source: Allouah et al. 2024.
 
-    Examples:
-        >>> R = decor_covariance(np.ones((3, 3)), local_variance=1.0, pair_variance=2.0)
-        >>> R[0].tolist(), round(2 * float(victim_information(R)[0]) ** 0.5, 6)  # mu for 2C, C=1
-        ([5.0, -2.0, -2.0], 1.309307)
+    >>> R = decor_covariance(np.ones((3, 3)), local_variance=1.0, pair_variance=2.0)
+    >>> R[0].tolist(), round(2 * float(victim_information(R)[0]) ** 0.5, 6)  # mu for 2C, C=1
+    ([5.0, -2.0, -2.0], 1.309307)
     """
     _check_variances(local_variance, pair_variance)
     incidence = _incidence(weights)
@@ -159,9 +158,8 @@ def decor_factor(weights: ArrayLike, *, local_variance: float, pair_variance: fl
     Raises:
         ValueError: As `decor_covariance`.
 
-    Examples:
-        >>> decor_factor(np.ones((2, 2)), local_variance=1.0, pair_variance=4.0).tolist()
-        [[1.0, 0.0, 2.0], [0.0, 1.0, -2.0]]
+    >>> decor_factor(np.ones((2, 2)), local_variance=1.0, pair_variance=4.0).tolist()
+    [[1.0, 0.0, 2.0], [0.0, 1.0, -2.0]]
     """
     _check_variances(local_variance, pair_variance)
     incidence = _incidence(weights)
@@ -207,13 +205,12 @@ def whisper_covariance(
 
     Source: Rodio et al. 2025, with the inequality the right way round.
 
-    Examples:
-        >>> W = np.array([[0.7, 0.3, 0.0], [0.3, 0.4, 0.3], [0.0, 0.3, 0.7]])
-        >>> R = whisper_covariance(W, bound=1.0)
-        >>> round(noise_floor(W, R), 6), round(noise_floor(W, np.eye(3)), 2)
-        (1.182639, 1.5)
-        >>> np.linalg.inv(R).diagonal().round(9).tolist()
-        [1.0, 1.0, 1.0]
+    >>> W = np.array([[0.7, 0.3, 0.0], [0.3, 0.4, 0.3], [0.0, 0.3, 0.7]])
+    >>> R = whisper_covariance(W, bound=1.0)
+    >>> round(noise_floor(W, R), 6), round(noise_floor(W, np.eye(3)), 2)
+    (1.182639, 1.5)
+    >>> np.linalg.inv(R).diagonal().round(9).tolist()
+    [1.0, 1.0, 1.0]
     """
     return optimise_covariance(
         weights, bound=bound, ridge=ridge, rounds=rounds, step_sizes=step_sizes
@@ -230,10 +227,9 @@ def optimise_covariance(
 ) -> WhisperNoise:
     """`whisper_covariance` with its certificate; arguments and errors are the same.
 
-    Examples:
-        >>> found = optimise_covariance(np.full((4, 4), 0.25), bound=1.0)  # singular
-        >>> found.gap < 1e-11, found.ridge, round(found.objective, 3)  # no R does better than 1/4
-        (True, 1e-09, 0.25)
+    >>> found = optimise_covariance(np.full((4, 4), 0.25), bound=1.0)  # singular
+    >>> found.gap < 1e-11, found.ridge, round(found.objective, 3)  # no R does better than 1/4
+    (True, 1e-09, 0.25)
     """
     check_real("bound", bound)
     if not _BOUNDS[0] <= bound <= _BOUNDS[1]:
@@ -381,6 +377,4 @@ def check_pair_ratio(correlation: float, *, best: str) -> None:
 
 def _check_variances(local_variance: float, pair_variance: float) -> None:
     for name, value in (("local_variance", local_variance), ("pair_variance", pair_variance)):
-        check_real(name, value)
-        if not 0 <= value < math.inf:
-            raise InputError(f"{name}={value} must lie in [0, inf); it is a variance, in norm^2")
+        within(name, value, "[0, inf)", "it is a variance, in norm^2")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import check_real
+from .._validate import check_real, whole
 from ..errors import InputError, InputTypeError
 
 __all__ = ["cost_factor", "factor", "noise_floor", "square_matrix", "victim_information"]
@@ -43,9 +43,8 @@ def victim_information(covariance: ArrayLike) -> Matrix:
     Raises:
         ValueError: If covariance is not a covariance.
 
-    Examples:
-        >>> victim_information(np.diag([1.0, 4.0])).tolist()
-        [1.0, 0.25]
+    >>> victim_information(np.diag([1.0, 4.0])).tolist()
+    [1.0, 0.25]
     """
     R = _covariance(covariance)
     std = np.sqrt(R.diagonal())
@@ -79,9 +78,8 @@ def factor(covariance: ArrayLike) -> Matrix:
     Raises:
         ValueError: If covariance is not a covariance.
 
-    Examples:
-        >>> factor([[5.0, 4.0], [4.0, 5.0]]).round(9).tolist()
-        [[2.0, 1.0], [1.0, 2.0]]
+    >>> factor([[5.0, 4.0], [4.0, 5.0]]).round(9).tolist()
+    [[2.0, 1.0], [1.0, 2.0]]
     """
     R = _covariance(covariance)
     if np.count_nonzero(R) == np.count_nonzero(R.diagonal()):
@@ -119,10 +117,9 @@ def noise_floor(
         ValueError: If shapes disagree, a number is out of range or covariance is none.
         TypeError: If rounds is not an integer, or a value is no number.
 
-    Examples:
-        >>> W = np.array([[0.75, 0.25], [0.25, 0.75]])
-        >>> noise_floor(W, np.eye(2)), round(noise_floor(W, np.eye(2), rounds=100), 5)
-        (1.25, 1.00333)
+    >>> W = np.array([[0.75, 0.25], [0.25, 0.75]])
+    >>> noise_floor(W, np.eye(2)), round(noise_floor(W, np.eye(2), rounds=100), 5)
+    (1.25, 1.00333)
     """
     cost = cost_factor(weights, rounds=rounds, step_sizes=step_sizes)
     R = _covariance(covariance)
@@ -134,10 +131,7 @@ def noise_floor(
 def cost_factor(weights: ArrayLike, *, rounds: int, step_sizes: Sequence[float]) -> Matrix:
     """F with F^T F = M; never M itself, whose small eigenvalues would be lost in rounding."""
     W = square_matrix("weights", weights)
-    if isinstance(rounds, bool) or not isinstance(rounds, int):
-        raise InputTypeError(f"rounds={rounds!r} must be an integer of at least 1")
-    if rounds < 1:
-        raise InputError(f"rounds={rounds} must be at least 1")
+    whole("rounds", rounds, "[1, inf)")
     for step_size in step_sizes:
         check_real("step size", step_size)
     eta = np.asarray(step_sizes if len(step_sizes) else np.ones(rounds), dtype=np.float64)

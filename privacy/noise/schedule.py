@@ -48,6 +48,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .._validate import within
 from ..accounting.accountant import composed_epsilon
 from ..accounting.limits import scale_for
 from ..accounting.request import Accountant, Adjacency, check_pld, check_setting
@@ -101,8 +102,7 @@ class Schedule:
     def __post_init__(self) -> None:
         """Check the ranges, and fill in what is used."""
         check_setting(self.rounds, self.sampling_rate, Adjacency.ADD_OR_REMOVE_ONE, Accountant.PLD)
-        if not 0.0 < self.clip_norm < math.inf:
-            raise InputError(f"clip_norm={self.clip_norm} must lie in (0, inf)")
+        within("clip_norm", self.clip_norm, "(0, inf)")
         for name, by_list in (
             ("clip_decay", "clip_multiples"),
             ("budget_growth", "noise_multiples"),
@@ -145,24 +145,18 @@ def check_course(
     """Refuse a factor or a list that is out of range, and both together.
 
     Args:
-        name: of the factor.
         change: by how much the course changes over the run; None where nobody says.
-        by_list: name of the list.
         entries: the list, or None.
 
     Returns:
         The factor; 4 where nothing is said, None beside a list.
-
-    Raises:
-        ValueError: with name, value and bound.
 
     >>> check_course("clip_decay", None, "clip_norms", None)
     4.0
     """
     if entries is None:
         change = _USUAL if change is None else change
-        if not 0.0 < change < math.inf:
-            raise InputError(f"{name}={change} must lie in (0, inf); 1 keeps every round alike")
+        within(name, change, "(0, inf)", "1 keeps every round alike")
         return change
     if change is not None:
         raise InputError(f"{name}={change} has no effect beside {by_list}; leave one of them out")
@@ -202,7 +196,6 @@ def scheduled_epsilon(
     """Return the privacy loss of a schedule, by the privacy loss distribution of its rounds.
 
     Args:
-        schedule: the rounds.
         first_multiplier: 1 / mu_0, noise std on the first round's sum / its clip norm, >= 0.
         statement: what epsilon is said of; by the accountant "pld".
         joint_sensitivity: J of everything that is released of one batch, at noise multiplier 1
@@ -219,12 +212,9 @@ def scheduled_epsilon(
     0.64
     """
     check_pld(statement.accountant)
-    _check_sensitivity(joint_sensitivity)
-    if not 0.0 <= first_multiplier <= math.inf:
-        raise InputError(
-            f"first_multiplier={first_multiplier} must be at least 0; it is noise_std / clip_norm "
-            "of the first round"
-        )
+    within("joint_sensitivity", joint_sensitivity, "[0, inf]")
+    remedy = "it is noise_std / clip_norm of the first round"
+    within("first_multiplier", first_multiplier, "[0, inf]", remedy)
     if joint_sensitivity == 0.0 or schedule.sampling_rate == 0.0:
         return 0.0
     if math.isinf(joint_sensitivity):
@@ -267,7 +257,7 @@ def calibrated_schedule(
     86.172
     """
     check_pld(statement.accountant)
-    _check_sensitivity(joint_sensitivity)
+    within("joint_sensitivity", joint_sensitivity, "[0, inf]")
     if math.isinf(joint_sensitivity):
         raise InputError(
             "joint_sensitivity=inf: no noise multiplier hides what is released without noise"
@@ -292,8 +282,3 @@ def calibrated_schedule(
         if spent <= epsilon:
             return found
     raise ArithmeticError(f"first_multiplier={found} spends {spent}, above epsilon={epsilon}")
-
-
-def _check_sensitivity(value: float) -> None:
-    if not value >= 0.0:
-        raise InputError(f"joint_sensitivity={value} must be at least 0")

@@ -18,16 +18,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from .._validate import within
 from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
 from ..errors import InputError
-
-__all__ = [
-    "PublishedClaim",
-    "check_one_given",
-    "check_positive",
-    "check_run",
-    "epsilon_and_noise",
-]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,12 +72,6 @@ class PublishedClaim:
             raise InputError(f"{', '.join(missing) or 'caveats'} is empty; a claim says all of it")
 
 
-def check_positive(name: str, value: float) -> None:
-    """Above 0 and finite."""
-    if not 0.0 < value < math.inf:
-        raise InputError(f"{name}={value} must lie in (0, inf)")
-
-
 def check_one_given(noise: float | None, epsilon: float | None, *, name: str) -> None:
     """Either the noise, called `name`, or epsilon; the other one follows."""
     if (noise is None) == (epsilon is None):
@@ -102,8 +89,7 @@ def epsilon_and_noise(
         claimed = float(epsilon or 0.0)
         check_epsilon(claimed, positive=True)
         return claimed, spread / claimed
-    if not noise >= 0.0:
-        raise InputError(f"{name}={noise} must be at least 0")
+    within(name, noise, "[0, inf]")
     return (spread / noise if noise > 0.0 else math.inf), noise
 
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import math
 
+from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
-from ..errors import InputError
 from ..guarantee import Status
-from .claim import PublishedClaim, check_positive, check_run, epsilon_and_noise
+from .claim import PublishedClaim, check_run, epsilon_and_noise
 
 __all__ = ["dpdl_theorem_1"]
 
@@ -67,9 +67,8 @@ def dpdl_theorem_1(
     (1.48, 2.068)
     """
     check_run(rounds, sampling_rate, delta)
-    check_positive("c2", c2)
-    if not sensitivity_factor > 0.0:
-        raise InputError(f"sensitivity_factor={sensitivity_factor} must be above 0")
+    within("c2", c2, "(0, inf)")
+    within("sensitivity_factor", sensitivity_factor, "(0, inf]")
     spread = c2 * sampling_rate * sensitivity_factor * math.sqrt(rounds * math.log(1.0 / delta))
     claimed, multiplier = epsilon_and_noise(
         spread, noise_multiplier, epsilon, name="noise_multiplier"

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import math
 
+from .._validate import within
 from ..accounting.accountant import composed_epsilon
 from ..errors import InputError
-from .claim import PublishedClaim, check_positive, check_run, epsilon_and_noise
+from .claim import PublishedClaim, check_run, epsilon_and_noise
 
 __all__ = ["dpmixsgd_theorem_3"]
 
@@ -73,15 +74,15 @@ def dpmixsgd_theorem_3(
     >>> dpmixsgd_theorem_3(noise_std=0.1, start_batch_size=2000, **setting).proven_epsilon
     inf
     """
-    check_positive("batch_size", batch_size)
+    within("batch_size", batch_size, "(0, inf)")
     if not (batch_size <= examples and 0.0 <= start_batch_size <= examples):
         raise InputError(
             f"batch_size={batch_size} and start_batch_size={start_batch_size} must be at least 0 "
             f"and at most examples={examples}"
         )
     check_run(rounds, batch_size / examples, delta)
-    check_positive("gradient_bound", gradient_bound)
-    check_positive("c", c)
+    within("gradient_bound", gradient_bound, "(0, inf)")
+    within("c", c, "(0, inf)")
     spread = gradient_bound * math.sqrt(c * rounds * math.log(1.0 / delta)) / examples
     claimed, std = epsilon_and_noise(spread, noise_std, epsilon, name="noise_std")
     per_example = std / gradient_bound

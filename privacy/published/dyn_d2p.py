@@ -23,11 +23,12 @@ import math
 
 import numpy as np
 
+from .._validate import within
 from ..accounting.gaussian import epsilon_from_mu, mu_from
 from ..accounting.request import check_epsilon
 from ..guarantee import Statement
 from ..noise.schedule import Schedule, scheduled_epsilon
-from .claim import PublishedClaim, check_one_given, check_positive
+from .claim import PublishedClaim, check_one_given
 
 __all__ = ["dyn_d2p_clt"]
 
@@ -64,9 +65,9 @@ def dyn_d2p_clt(
     """
     delta = statement.delta
     check_one_given(noise_multiplier, epsilon, name="noise_multiplier")
-    check_positive("sampling_rate", schedule.sampling_rate)
+    within("sampling_rate", schedule.sampling_rate, "(0, inf)")
     if noise_multiplier is not None:
-        check_positive("noise_multiplier", noise_multiplier)
+        within("noise_multiplier", noise_multiplier, "(0, inf)")
         mu = math.exp(min(_log_clt_mu(schedule, noise_multiplier), 700.0))
         claimed, multiplier = epsilon_from_mu(mu, delta), noise_multiplier
     else:

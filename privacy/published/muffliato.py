@@ -33,11 +33,12 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._validate import within
 from ..accounting.gaussian import epsilon_from_mu
 from ..accounting.request import check_delta
 from ..errors import InputError
 from ..noise.covariance import square_matrix
-from .claim import PublishedClaim, check_positive
+from .claim import PublishedClaim
 
 __all__ = ["muffliato_bound", "muffliato_losses", "worst_pair"]
 
@@ -143,7 +144,7 @@ def muffliato_bound(
     (0.792, 1.993)
     """
     check_delta(delta)
-    check_positive("noise_multiplier", noise_multiplier)
+    within("noise_multiplier", noise_multiplier, "(0, inf)")
     W, neighbours = _heard(weights, observer, gossip_steps)
     if not 0 <= victim < len(W) or victim == observer:
         raise InputError(f"victim={victim} must lie in 0..{len(W) - 1} and not be the observer")
@@ -212,7 +213,6 @@ def _heard(
     if gossip_steps != int(gossip_steps) or gossip_steps < 1:
         raise InputError(f"gossip_steps={gossip_steps} must be a whole number of at least 1")
     W = square_matrix("weights", weights)
-    if not 0 <= observer < len(W):
-        raise InputError(f"observer={observer} must lie in 0..{len(W) - 1}")
+    within("observer", observer, f"[0, {len(W) - 1}]")
     heard = np.flatnonzero(W[observer])
     return W, heard[heard != observer]

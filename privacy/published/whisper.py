@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import math
 
+from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
-from .claim import PublishedClaim, check_one_given, check_positive
+from .claim import PublishedClaim, check_one_given
 
 __all__ = ["whisper_information", "whisper_theorem_2"]
 
@@ -60,7 +61,7 @@ def whisper_information(
     check_epsilon(epsilon, positive=True)
     check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, Accountant.PLD)
     check_delta(delta)
-    check_positive("clip_norm", clip_norm)
+    within("clip_norm", clip_norm, "(0, inf)")
     log = math.log(1.0 / delta)
     # sqrt(log + epsilon) - sqrt(log), free of cancellation where epsilon is small
     root = epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))
@@ -106,7 +107,7 @@ def whisper_theorem_2(
     if noise_multiplier is not None:
         check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, "pld")
         check_delta(delta)
-        check_positive("noise_multiplier", noise_multiplier)
+        within("noise_multiplier", noise_multiplier, "(0, inf)")
         rho = 2.0 * rounds / noise_multiplier / noise_multiplier
         claimed = rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
         multiplier = noise_multiplier

@@ -72,7 +72,6 @@ def losses_of(kind: Kind, *, reach: float) -> list[Losses]:
     """The losses of both directions of a kind; one where they are alike.
 
     Args:
-        kind: the round.
         reach: noise standard deviations on either side of a mean that the grid covers.
 
     >>> from overhear.privacy.participation import always

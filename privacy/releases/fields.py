@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .._validate import within
 from ..errors import InputError
 
 SERVER = "server"
@@ -62,8 +63,7 @@ def said_poisson(found: Mapping[str, Any]) -> bool | None:
 def probability(found: Any) -> float:
     """A sampling rate in [0, 1]."""
     value = number(found, "rate")
-    if not 0 <= value <= 1:
-        raise InputError(f"rate={value:g} must lie in [0, 1], the probability to be in a batch")
+    within("rate", value, "[0, 1]", ", the probability to be in a batch")
     return value
 
 

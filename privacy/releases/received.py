@@ -46,11 +46,7 @@ class _Message(NamedTuple):
 
 
 class Received:
-    """What the parties of a log have received so far.
-
-    Args:
-        header: of the log.
-    """
+    """What the parties of a log have received so far."""
 
     def __init__(self, header: Header) -> None:
         self._header = header
@@ -91,11 +87,7 @@ class Received:
                 self._due.setdefault(party, {}).setdefault(audience, []).append(message)
 
     def check(self, release: Release, at: Played) -> None:
-        """Refuse a release that does not say what it holds of what its sender received.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Refuse a release that does not say what it holds of what its sender received."""
         left_out = self.left_out(release, at)
         if left_out is None:
             return

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from .._validate import within
 from .elimination import factor
 from .view import View
 
@@ -74,8 +74,7 @@ def matched_filter(view: View, columns: Sequence[int]) -> MatchedFilter:
     A = csr_array(view.contributions, dtype=float)
     most = A.shape[1]
     for column in columns:
-        if not 0 <= column < most:
-            raise InputError(f"column {column} must lie in [0, {most}); columns count from 0")
+        within("column", column, f"[0, {most})", "columns count from 0")
     A, B = csr_array(A[:, list(columns)]), csr_array(view.noise, dtype=float)
     size = np.sqrt(_squares(A) + _squares(B))
     by = diags_array(1.0 / np.where(size > 0, size, 1.0)).tocsr()

@@ -36,6 +36,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._validate import within
 from ..errors import InputError
 
 __all__ = ["Plan", "heard_by", "late_age", "late_mu", "steered_mu", "steered_plan"]
@@ -266,16 +267,13 @@ def _absolute(weights: ArrayLike) -> NDArray[np.float64]:
 
 
 def _check(agents: int, *, victim: int, rounds: int, gamma: float, mixes: int) -> None:
-    if not 0 <= victim < agents:
-        raise InputError(f"victim={victim} must lie in 0..{agents - 1}")
+    within("victim", victim, f"[0, {agents - 1}]")
     if rounds < 1 or agents * rounds > _MOST:
         raise InputError(
             f"{agents} agents times {rounds} rounds must lie in 1..{_MOST}; take fewer rounds"
         )
-    if not (math.isfinite(gamma) and gamma >= 0):
-        raise InputError(f"gamma={gamma} must be finite and at least 0")
-    if mixes < 1:
-        raise InputError(f"mixes={mixes} must be at least 1")
+    within("gamma", gamma, "[0, inf)")
+    within("mixes", mixes, "[1, inf)")
 
 
 def _noise(noise: ArrayLike | None, rounds: int, agents: int) -> NDArray[np.float64]:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._validate import check_real
+from .._validate import check_real, whole
 from ..errors import InputError, InputTypeError, UnsupportedView
 from .elimination import Factors, factor
 from .joint_sensitivity import certificate, squared_joint_sensitivity
@@ -104,12 +104,7 @@ class View:
         """The columns, none of which is counted from the end or given as a truth value."""
         most = self.contributions.shape[1]
         for column in columns:
-            if isinstance(column, bool) or not hasattr(column, "__index__"):
-                raise InputTypeError(
-                    f"column {column!r} must be an integer, the number of a column"
-                )
-            if not 0 <= column < most:
-                raise InputError(f"column {column} must lie in [0, {most}); columns count from 0")
+            whole("column", column, f"[0, {most})", "columns count from 0")
         return [operator.index(column) for column in columns]
 
     def information(self, columns: Sequence[int]) -> np.ndarray:

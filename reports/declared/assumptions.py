@@ -66,7 +66,6 @@ def assumed(
     """The assumptions of a log.
 
     Args:
-        header: of the log.
         sampled: whether some release counts as made of a batch, as it may say for itself; what the
             header says when None.
         stated: which releases count as public because they say so, in sentences.

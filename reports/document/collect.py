@@ -111,7 +111,6 @@ def collect(
     """The report of a run that is finished or not, from the files of its folder alone.
 
     Args:
-        folder: of the run.
         others: folders of runs on the same records, with which the total is given.
         recipients: the agent of whose record final models and distant agents are told.
         read: the run, where it was read already.

@@ -51,13 +51,7 @@ class Officer:
 
 
 def officer(report: Report, facts: Facts, found: Verdict) -> Officer:
-    """What the first half page of a report says.
-
-    Args:
-        report: the report.
-        facts: of it.
-        found: its verdict.
-    """
+    """What the first half page of a report says."""
     return Officer(
         meaning=_meaning(report, facts, found),
         steps=tuple(_steps(report, facts, found)),

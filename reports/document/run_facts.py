@@ -48,9 +48,6 @@ def course(folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[MetricsL
     """How far the run of a folder came, by its ledger, its evaluations and its stopped.json.
 
     Args:
-        folder: the run folder.
-        plan: its plan.
-        spent: its ledger.
         metrics: the lines of metrics.jsonl.
 
     Raises:
@@ -100,9 +97,6 @@ def run_facts(
     worst one where there is no target.
 
     Args:
-        config: the run file.
-        built: its objects.
-        plan: its plan.
         came: how far.
         sent: between whom.
         device: where it was trained.

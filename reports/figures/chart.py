@@ -180,7 +180,6 @@ def drawing(box: str, title: str, about: str, content: Markup) -> Markup:
 
     Args:
         box: the viewBox.
-        title: what it is.
         about: what it shows, in sentences.
         content: its parts.
     """

@@ -30,8 +30,6 @@ def measured_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Ma
     """The drawing; None where nothing finite was measured or proven.
 
     Args:
-        report: whose audit.
-        cited: cites its figures.
         narrow: whether it is for a phone.
     """
     frame = _NARROW if narrow else _WIDE

@@ -17,13 +17,7 @@ _IN_100 = 1  # the entry of a row's hits whose odds are in 100
 
 
 def odds_figure(report: Report, cited: Cited, *, name: str) -> Markup:
-    """Two fields of 100 members: those that a blind guess names, and those that the adversary does.
-
-    Args:
-        report: whose odds.
-        cited: cites its figures.
-        name: of the adversary.
-    """
+    """Fields of 100 members: those that a blind guess names, and those that the adversary does."""
     risk = report.risk[name]
     hit = risk.hits[_IN_100]
     up = risk.relation == "at most"

@@ -31,8 +31,6 @@ def scale_figure(report: Report, cited: Cited, *, name: str, narrow: bool = Fals
     """The drawing.
 
     Args:
-        report: whose figure.
-        cited: cites its figures.
         name: of the adversary.
         narrow: whether it is for a phone.
     """

@@ -18,14 +18,14 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, did_you_mean
 from ...privacy.formats.toml_text import read_toml
 from ...privacy.goal import Goal
 from ...privacy.participation import MOST_RECORDS
 from ...privacy.plain_text import plain
 from ...privacy.releases.fields import SERVER
 from ...runs.own.tables import Call
-from ...runs.run_file.problems import did_you_mean, stated
+from ...runs.run_file.problems import stated
 from ...runs.run_file.tables import PresetName, Table
 
 __all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_of", "policy_schema"]

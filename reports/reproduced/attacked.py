@@ -34,7 +34,6 @@ def attacked_lines(out: Path, results: Sequence[PointResult]) -> list[AttackedLi
     """The lines of the runs of one setting.
 
     Args:
-        out: folder of the sweep.
         results: of its runs, which differ in their seed alone.
     """
     found: dict[str, dict[str, dict[int, list[float]]]] = {}

@@ -33,7 +33,6 @@ def check_data(name: str, scale: Scale) -> None:
     """Refuse an entry whose data are not at hand.
 
     Args:
-        name: of the entry.
         scale: what is to be run.
 
     Raises:

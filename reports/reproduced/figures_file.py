@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...privacy.bounded import read_text
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, did_you_mean
 from ...privacy.formats.csv_rows import CsvRows
-from ...runs.run_file.problems import did_you_mean
 from ..reproductions.entry import Figure
 
 __all__ = ["read_figures"]
@@ -29,7 +28,6 @@ def read_figures(path: Path, places: Sequence[Mapping[str, str]]) -> tuple[Figur
     """The figures of a file.
 
     Args:
-        path: of the file.
         places: settings of the lines of the entry, by swept key.
 
     Raises:

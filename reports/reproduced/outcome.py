@@ -67,9 +67,6 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
 
     Args:
         entry: what was run.
-        name: of the scale.
-        out: folder of the sweep.
-        figures: the paper's.
 
     Raises:
         ValueError: every run failed.

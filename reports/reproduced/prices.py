@@ -112,7 +112,6 @@ def price_of(
 
     Args:
         entry: with data that are at hand.
-        name: of the scale.
         timed: called with (done, total, what) after each setting.
         seconds_of: times a run file; by default `round_seconds`.
 

@@ -10,13 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ...privacy._validate import StatedProgress
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import read_json
 from ...privacy.inside import check_links
 from ...runs.described import LARGEST_OBJECT
 from ...runs.stop import Stop
-from ...runs.sweep.sweep import Progress, run_sweep
+from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP, SweepFile
 from ..reproductions.entry import Entry, Figure, ScaleName
 from .data_at_hand import check_data
@@ -38,14 +39,12 @@ def reproduce(
     figures: Path | None = None,
     jobs: int | None = None,
     retry: bool = False,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
     """Run what has not ended yet, and compare.
 
     Args:
-        entry: what is reproduced.
-        name: of the scale.
         out: the folder; goes on where it stopped.
         figures: CSV file with the paper's figures; these come before the entry's own.
         jobs: processes at once.

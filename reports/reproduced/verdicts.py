@@ -122,7 +122,6 @@ def claim_lines(entry: Entry, lines: Sequence[Seeds], *, more: bool) -> list[Cla
     """Every claim of an entry, wherever both of its lines stand.
 
     Args:
-        entry: with the claims.
         lines: its lines, in the order of the sweep.
         more: whether more is better.
     """

@@ -56,7 +56,6 @@ def over_images(out: Path, results: Sequence[PointResult]) -> dict[str, OverImag
     Records that are no images have no SSIM.
 
     Args:
-        out: folder of the sweep.
         results: the runs of a line.
     """
     every: dict[str, list[float]] = {score: [] for score in SCORES}

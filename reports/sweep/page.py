@@ -38,9 +38,6 @@ class _Shown:
 def sweep_html(out: Path) -> str:
     """The page of a sweep, with a table for each figure that its runs have.
 
-    Args:
-        out: folder of the sweep.
-
     Raises:
         FileNotFoundError: the folder holds no sweep.
         ValueError: no run has ended.

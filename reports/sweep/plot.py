@@ -67,7 +67,6 @@ def figure_of(
     """A figure of a sweep: means over seeds, with bands or bars of one standard error.
 
     Args:
-        folder: of the sweep.
         x: "round", "epsilon", or a swept key: numbers give lines, words bars.
         y: a name in `overhear.reports.sweep.table.VALUES`.
         line: swept key with a line for each value; by default the first that is left.

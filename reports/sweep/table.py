@@ -156,7 +156,6 @@ def sweep_table(
     """The table of a sweep, of the runs that ended.
 
     Args:
-        out: folder of the sweep.
         value: a name in `VALUES`.
         rows: swept keys that name a line; by default all that are no columns.
         columns: swept keys whose values are compared apart.

@@ -90,7 +90,6 @@ def table_text(table: SweepTable, *, format: str = "markdown") -> str:
     """A table as text.
 
     Args:
-        table: of a sweep.
         format: one of `FORMATS`.
 
     Raises:

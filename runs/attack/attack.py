@@ -25,6 +25,7 @@ from ...attacks.scoring.reconstruction_bound import (
     proven_mu,
     reconstruction_bound,
 )
+from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
 from ..cost import Cost, Expect
 from ..errors import ContradictedProof
@@ -43,7 +44,6 @@ from .planted import plant, with_prior
 from .points import check_attack, points_of, trial_of
 from .prior.denoiser import own_denoiser
 
-Progress = Callable[[int, int, str], None]
 _SURE_S = 1.0  # after so many seconds the time of a step is known well enough
 
 
@@ -54,7 +54,7 @@ def attack_run(
     name: str | None = None,
     device: str | None = None,
     convention: str | None = None,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> Attack:
@@ -101,7 +101,7 @@ def _attack_run(
     name: str | None,
     device: str | None,
     convention: str | None,
-    ticks: tuple[Progress | None, Expect | None],
+    ticks: tuple[StatedProgress | None, Expect | None],
     stop: Stop,
 ) -> Attack:
     """Attack a run that no other process attacks."""
@@ -185,7 +185,6 @@ def attack_as_asked(folder: Path, overrides: Sequence[str] = ()) -> Attack | Non
     """The finished attack on a run that was asked the same; None where there is none.
 
     Args:
-        folder: of the run.
         overrides: as of `attack_run`.
 
     Raises:
@@ -209,7 +208,7 @@ class _Ticks:
     """Counts what is done, over all points."""
 
     def __init__(
-        self, *, total: int, progress: Progress | None, expect: Expect | None = None
+        self, *, total: int, progress: StatedProgress | None, expect: Expect | None = None
     ) -> None:
         self._done, self._total, self._progress = 0, total, progress
         self._expect, self._first = expect, (0, 0.0)
@@ -278,9 +277,6 @@ def _attacked(
 
     Args:
         place: of the attack, which was begun there.
-        config: the run file.
-        aim: what is attacked.
-        planted: with what.
         tick: called with words after each search.
         tests: how many bounds are tested at once.
     """

@@ -46,15 +46,14 @@ def save_gallery(
         FileExistsError: the file exists.
         ValueError: there is nothing to show, a shape or a range is wrong, or captions do not fit.
 
-    Examples:
-        >>> import tempfile
-        >>> from PIL import Image
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "gallery.png"
-        ...     save_gallery(path, [("", torch.rand(5, 3, 32, 32))])
-        ...     with Image.open(path) as picture:
-        ...         picture.size
-        (528, 112)
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "gallery.png"
+    ...     save_gallery(path, [("", torch.rand(5, 3, 32, 32))])
+    ...     with Image.open(path) as picture:
+    ...         picture.size
+    (528, 112)
     """
     texts = _check(rows, captions)
     picture = _compose(rows, texts)

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...privacy.durable import make_folder, sync_folder
+from ...privacy.durable import lock, make_folder, sync_folder
 from ...privacy.errors import InputError
 from ...training.own.names import found_object
 from ..described import Described
@@ -101,16 +101,8 @@ class Place:
 
     def read(self, point: Point) -> Scenario | None:
         """What an earlier process found of a point; None where it is yet to be attacked."""
-        path = self.point(point)
-        if not path.exists():
-            return None
-        return Scenario.read(
-            path,
-            refusal=lambda at, what: (
-                f"{path} cannot be read at {at or 'its start'}: {what}; remove it, and the point "
-                "is attacked again"
-            ),
-        )
+        remedy = "remove it, and the point is attacked again"
+        return Scenario.read_if_there(self.point(point), remedy=remedy)
 
     def finish(self, result: Attack) -> None:
         """Write attack.json and the sums, and drop what was kept of single points."""
@@ -139,16 +131,9 @@ class Place:
 
     def asked(self) -> dict[str, object] | None:
         """What an attack here was asked to do; None where an older version did not write it."""
-        path = self.path / _ASKED
-        if not path.exists():
-            return None
-        return Asked.read(
-            path,
-            refusal=lambda at, what: (
-                f"{path} cannot be read at {at or 'its start'}: {what}; move {self.path} away and "
-                "attack again"
-            ),
-        ).attack
+        remedy = f"move {self.path} away and attack again"
+        found = Asked.read_if_there(self.path / _ASKED, remedy=remedy)
+        return None if found is None else found.attack
 
 
 @contextlib.contextmanager
@@ -166,38 +151,25 @@ def alone(folder: Path) -> Iterator[None]:
         if sys.platform != "win32" and folder.is_dir():
             file = os.open(folder, os.O_RDONLY)
             held.callback(os.close, file)
-            _lock(file, folder)
+            free = True
+            with contextlib.suppress(OSError):  # a file system without locks
+                free = lock(file)
+            if not free:
+                raise InputError(
+                    f"another process is attacking {folder}; wait until it ends, and then attack "
+                    "again"
+                )
         yield
 
 
-def _lock(file: int, folder: Path) -> None:
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InputError(
-            f"another process is attacking {folder}; wait until it ends, and then attack again"
-        ) from None
-    except OSError:  # a file system without locks
-        return
-
-
 def reopen(folder: Path) -> None:
-    """Make every attack that was killed in its last step one that goes on.
-
-    Args:
-        folder: of the run.
-    """
+    """Make every attack that was killed in its last step one that goes on."""
     for place in _places(folder):
         place.reopen()
 
 
 def check_unrepeated(folder: Path) -> None:
     """Refuse to repeat the first attack, without reading the run, if it was the run file's.
-
-    Args:
-        folder: of the run.
 
     Raises:
         FileExistsError: it is finished.
@@ -213,7 +185,6 @@ def find_place(
     """Where an attack lies: a new folder, or that of the same attack if it was interrupted.
 
     Args:
-        folder: of the run.
         asked: [attack] of the run file with what was given in place of its keys, as JSON holds it.
         of_run: [attack] of the run file.
         name: of the attack; by default the first lies in attacks/, and another is named after the
@@ -240,7 +211,6 @@ def finished_attack(
     """What the latest finished attack found that was asked the same; None where there is none.
 
     Args:
-        folder: of the run.
         asked: as of `find_place`.
         of_run: the same.
 
@@ -255,12 +225,7 @@ def finished_attack(
 
 
 def commands_of(folder: Path, config: RunFile) -> dict[str, str]:
-    """The command that makes each finished attack of a run: attack.json -> command.
-
-    Args:
-        folder: of the run.
-        config: its run file.
-    """
+    """The command that makes each finished attack of a run: attack.json -> command."""
     of_run, found = asked_of(config, digested=False), {}
     for place in _places(folder):
         asked = _asked_of(place, of_run)
@@ -289,7 +254,6 @@ def asked_of(config: RunFile, *, digested: bool = True) -> dict[str, object]:
     A key that came later and says nothing is left out, as attacks of before have it not.
 
     Args:
-        config: the run file.
         digested: whether the records are digested, which have to be there then, and the code, if
             it was imported.
     """

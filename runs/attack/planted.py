@@ -113,7 +113,6 @@ def with_prior(public: Public, data: Dataset, config: RunFile) -> Public:
     Args:
         public: as it was planted.
         data: with columns where its records are rows.
-        config: the run file.
 
     Raises:
         FileNotFoundError: there is no such file.

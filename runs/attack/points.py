@@ -210,8 +210,6 @@ def trial_of(
     """The attacked rounds, from the snapshot before them, or from the start.
 
     Args:
-        folder: of the run.
-        config: its run file.
         built: its objects.
         round: the first attacked round.
         victim: whose batch is attacked.

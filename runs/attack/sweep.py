@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
 from ..cost import Expect
 from ..described import Described
@@ -23,7 +24,7 @@ from ..plan.sweep import combinations_of
 from ..run_file.device import find_device
 from ..run_file.run_file import ForeignFolder, RunFile, load_run_file
 from ..stop import Stop, naming
-from .attack import Progress, attack_as_asked, attack_run
+from .attack import attack_as_asked, attack_run
 
 
 class AttackedCombination(Described):
@@ -48,14 +49,13 @@ def attack_sweep(
     sweeps: Sequence[str] = (),
     overrides: Sequence[str] = (),
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> list[AttackedCombination]:
     """Train and attack every combination; the last sweep varies fastest.
 
     Args:
-        run: path of the run file.
         out: folder that gets a run folder for each combination; may hold those of this sweep.
         sweeps: "table.key=a,b,c", one for each key.
         overrides: "table.key=value", the same in all combinations.
@@ -113,7 +113,7 @@ def _attacked(
     folder: Path,
     *,
     device: str | None,
-    progress: Progress | None,
+    progress: StatedProgress | None,
     expect: Expect | None,
     stop: Stop,
 ) -> Attack:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...attacks.audit.audit import audit
 from ...attacks.audit.audited import AGAIN, not_measured
 from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.checks.checks import engine_checks
+from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...training.tracing.linear_forms import Contributions
@@ -35,7 +36,6 @@ from .game import game_of
 from .trial import cost_of, pricing_checks
 from .written import audit_of
 
-Progress = Callable[[int, int, str], None]
 _SEED_BITS = 53  # so that every reader of JSON keeps the number
 
 
@@ -45,7 +45,7 @@ def audit_folder(
     overrides: Sequence[str] = (),
     device: str | None = None,
     again: bool = False,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> Audit:
@@ -154,7 +154,7 @@ def audit_config(
     device: str | None = None,
     before: Mapping[str, Evidence] | None = None,
     folder: Path | None = None,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     expect: Expect | None = None,
 ) -> Audit:
     """Audit what a run file describes.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -19,6 +18,7 @@ from ...attacks.membership.black_box import (
     measure_last_model,
 )
 from ...attacks.membership.worst_start import worst_start
+from ...privacy._validate import StatedProgress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
@@ -42,7 +42,6 @@ from .aside import AuditedFolder
 from .audit import check_auditable
 from .membership import proof_of
 
-Progress = Callable[[int, int, str], None]
 _CONFIDENCE = 0.95
 _SEED_BITS = 53  # so that every reader of JSON keeps the number
 
@@ -81,7 +80,7 @@ def audit_last_model_of_folder(
     wanted: LastModelWanted | None = None,
     *,
     again: bool = False,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     stop: Stop | None = None,
 ) -> LastModel:
     """Audit what a folder's run file trains, at the noise of its ledger; write last-model.json.
@@ -125,7 +124,7 @@ def audit_last_model(
     wanted: LastModelWanted | None = None,
     *,
     noise_multiplier: float | None = None,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
 ) -> LastModel:
     """Train a run file over and over, with a canary and without, and ask the last models.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ...attacks.audit.audit import claim_of
 from ...attacks.membership.against_proof import ProvenLimit
 from ...attacks.membership.membership import infer_membership
 from ...attacks.membership.pool import make_pool
+from ...privacy._validate import StatedProgress
 from ...privacy.adversary import FINAL_MODELS
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
@@ -30,9 +30,6 @@ from ..run_file.run_file import RunFile
 from ..stop import Stop
 from .aside import AuditedFolder
 from .membership_told import Proof, exposed, told
-
-Progress = Callable[[int, int, str], None]
-
 
 _MOST_TRAININGS = 10_000
 
@@ -82,7 +79,7 @@ def audit_membership(
     wanted: Wanted | None = None,
     *,
     generator: np.random.Generator | None = None,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     stop: Stop | None = None,
 ) -> Membership:
     """Attack the final models of a finished run, and write membership.json.

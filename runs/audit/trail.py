@@ -13,7 +13,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...privacy.bounded import read_bounded
-from ...privacy.durable import BINARY, SHOWN, write_all, write_durably
+from ...privacy.durable import BINARY, SHOWN, lock, write_all, write_durably
 from ...privacy.errors import InputError
 from ..described import Count, Described, NotNegative, finite
 from ..evidence.schema import Audit, AuditSettings, AuditVerdict, Trail
@@ -89,7 +88,7 @@ def leave_trace(run_file: Path, config: RunFile, found: Audit) -> Trail:
     try:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | BINARY, SHOWN)
         try:
-            _lock(file)
+            lock(file, wait=True)  # until no other audit appends
             held = read_bounded(path, _LARGEST)
             torn = held != b"" and not held.endswith(b"\n")
             *_, last = [b"", *held.split(b"\n")[: None if torn else -1]]
@@ -199,12 +198,3 @@ def _read(held: bytes, lines: dict[bytes, AuditLine | None]) -> list[str]:
         lines[line] = found
         before = hashlib.sha256(line).hexdigest()
     return damaged
-
-
-def _lock(file: int) -> None:
-    """Wait until no other audit appends; it is let go when the file is closed."""
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    fcntl.flock(file, fcntl.LOCK_EX)

@@ -21,6 +21,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from ...privacy._validate import within
 from ...privacy.accounting.accountant import epsilon as epsilon_of
 from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
 from ...privacy.accounting.request import Adjacency
@@ -377,10 +378,7 @@ def _own_sampling(config: RunFile, groups: int | None, rate: float) -> _Sampling
         )
     if groups is None:
         groups = 1 if pattern.is_every else pattern.number
-    if not 1 <= groups <= config.training.rounds:
-        raise InputError(
-            f"groups={groups} must lie in 1..{config.training.rounds}, the rounds of [training]"
-        )
+    within("groups", groups, f"[1, {config.training.rounds}]", ", the rounds of [training]")
     if groups * rate > 1 + 1e-9:
         raise InputError(
             f"groups={groups} at sampling_rate={rate:g} would draw each group {groups * rate:g} "

@@ -62,7 +62,6 @@ def trained(
     """The algorithm that makes the noise of a design on a graph.
 
     Args:
-        made: the design.
         graph: of the run.
         groups: of records that take turns.
         amplified: whether turns are counted one by one, with their coins.

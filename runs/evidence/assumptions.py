@@ -221,7 +221,6 @@ def assumptions(facts: Facts, audit: Audit | None) -> list[Assumption]:
 
     Args:
         facts: what the run's files say.
-        audit: of the run.
     """
     checks = {check.name: check for check in audit.checks} if audit else {}
     declared = [

@@ -70,22 +70,13 @@ def read_evidence(path: Path, kind: type[_Evidence], command: str) -> _Evidence 
     """What a command found, None where it was not run.
 
     Args:
-        path: of the file.
         kind: what it holds.
         command: that writes it, for the words of a refusal.
 
     Raises:
         ValueError: it is none that can be read; evidence that is there is never left out.
     """
-    if not path.exists():
-        return None
-    return kind.read(
-        path,
-        refusal=lambda at, what: (
-            f"{path} cannot be read at {at or 'its start'}: {what}; move it away and run "
-            f"`{command}` again"
-        ),
-    )
+    return kind.read_if_there(path, remedy=f"move it away and run `{command}` again")
 
 
 def measured(audit: Audit | None) -> dict[str, Measured]:

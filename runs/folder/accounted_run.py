@@ -92,8 +92,6 @@ def check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
     """Refuse a ledger of another run: what was released is what it says, at what its header says.
 
     Args:
-        folder: of the run.
-        spent: its ledger.
         plan: of its run file, with the graph and the data as they are today.
 
     Raises:
@@ -121,9 +119,7 @@ def released_sensitivity(plan: Plan, spent: Spent, name: str) -> JointSensitivit
     """The joint sensitivity to an adversary of every planned round, or of more that were released.
 
     Args:
-        plan: of the run.
         spent: its ledger.
-        name: of the adversary.
 
     Raises:
         UnsupportedView: a round was released again where none may repeat.
@@ -138,10 +134,6 @@ def released_sensitivities(plan: Plan, spent: Spent) -> dict[str, JointSensitivi
 
 def epsilon_of_ledger(plan: Plan, spent: Spent) -> dict[str, float]:
     """What may be signed, by adversary: epsilon of every planned round, or of more.
-
-    Args:
-        plan: of the run.
-        spent: its ledger.
 
     Raises:
         UnsupportedView: a round was released again where none may repeat.

@@ -202,8 +202,6 @@ def note_device(folder: Path, device: str, *, after: int, seeded: bool) -> str:
     """Tell the environment of a run where, and by which version, it goes on; words if it moved.
 
     Args:
-        folder: of the run.
-        device: where it goes on.
         after: the round that its state is of; below 0 where it begins anew.
         seeded: whether its noise comes from a seed for evaluations.
     """

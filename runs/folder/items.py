@@ -24,7 +24,6 @@ def items_of(
     """Leave records out of what a data function gives, and look for items of several records.
 
     Args:
-        config: the run file.
         data: its data set.
         statement: whose records the figures are about.
         notice: told what speaks for items of several records.

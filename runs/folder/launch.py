@@ -81,8 +81,6 @@ def launch(
     """Run a command of ours as so many ranks.
 
     Args:
-        arguments: of the command.
-        out: the folder of the run.
         ranks: how many, R.
         timeout: seconds in which ranks miss each other by themselves; what is left somewhat later
             is killed.

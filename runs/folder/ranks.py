@@ -155,7 +155,6 @@ class Group:
     """This process among the ranks of one run; made by `joined`.
 
     Args:
-        place: which rank it is.
         store: which all ranks share.
         timeout: seconds that a rank may keep the others waiting once rounds are released.
         secret: of all ranks.
@@ -195,9 +194,7 @@ class Group:
         """Wait until all ranks have planned the run, and compare what they are about to compute.
 
         Args:
-            config: the run file.
             built: its objects on this rank.
-            plan: its plan.
 
         Raises:
             InputError: this rank would compute something else than rank 0, or there are more ranks

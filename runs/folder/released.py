@@ -79,8 +79,6 @@ def epsilon_so_far(config: RunFile, plan: Plan, released: Sequence[int]) -> floa
     """Epsilon of the target adversary after the rounds that a ledger names; None without one.
 
     Args:
-        config: the run file.
-        plan: its plan.
         released: the number of each release.
     """
     numbers = [number for number in released if number > 0]
@@ -99,7 +97,6 @@ def price_of_loss(plan: Plan, *, kept: int, announced: int) -> str:
     """What it costs to end before the next checkpoint, in words.
 
     Args:
-        plan: of the run.
         kept: the round of the newest checkpoint; -1 is none.
         announced: the last round in the ledger.
     """
@@ -122,8 +119,6 @@ def where_it_goes_on(out: Path, plan: Plan, *, after: int, repeated: Sequence[in
     """Where a run goes on, and what it releases a second time, in words.
 
     Args:
-        out: its folder.
-        plan: its plan.
         after: the round of the checkpoint; -1 is before the start.
         repeated: the rounds that were released before, and will be again.
     """

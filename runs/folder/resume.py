@@ -273,7 +273,6 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
     """Refuse a plan whose rounds cost something else than those that the ledger announces.
 
     Args:
-        header: of the ledger of a run.
         plan: of the same run file, with the graph and the data as they are today.
 
     Raises:

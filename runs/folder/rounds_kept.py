@@ -50,7 +50,6 @@ def forget_states(checkpoints: Path, *, kept: Callable[[int], bool], newest: int
     """Remove all states but the newest, and those that are kept in any case.
 
     Args:
-        checkpoints: the folder of the states.
         kept: whether that after a round is.
         newest: how many of the others stay.
     """

@@ -96,7 +96,6 @@ def train_run(
     """Plan, train, and leave everything that attack and report need in a new folder.
 
     Args:
-        config: the run file.
         out: the folder; it must be empty or not exist.
         progress: called with (round, rounds, epsilon of the target adversary, metrics).
         group: the ranks of which this process is rank 0; the others call `join_run`.
@@ -129,7 +128,6 @@ def join_run(config: RunFile, out: Path, *, group: Group, stop: Stop | None = No
     """Train as another rank than 0, which has the folder: the same rounds, and nothing is written.
 
     Args:
-        config: the run file.
         out: the folder of rank 0, for what is said.
         group: this process among the ranks.
         stop: as for `train_run`; all ranks end after the same round, whichever is asked.

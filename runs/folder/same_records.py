@@ -44,7 +44,6 @@ def write_records(path: Path, shards: Sequence[Held]) -> None:
     """Write records.json.
 
     Args:
-        path: the file.
         shards: the records of each agent.
     """
     salt = secrets.token_hex(16)
@@ -54,10 +53,6 @@ def write_records(path: Path, shards: Sequence[Held]) -> None:
 
 def check_records_file(folder: Path, header: LedgerHeader) -> None:
     """Refuse a records.json that is not the one of the ledger; a missing one says nothing false.
-
-    Args:
-        folder: of the run.
-        header: of its ledger.
 
     Raises:
         ValueError: it is another run's, was changed, or is no regular file.
@@ -76,8 +71,6 @@ def held_records(folder: Path, header: LedgerHeader, shards: Sequence[Held]) -> 
     """The records of a run, found to be those that it was trained on.
 
     Args:
-        folder: of the run.
-        header: of its ledger.
         shards: the records of each agent, as its run file gives them today.
 
     Raises:
@@ -101,8 +94,6 @@ def check_turns(folder: Path, header: LedgerHeader, setting: Setting) -> None:
     """Refuse other records where turns follow from them: they would be in rounds of two patterns.
 
     Args:
-        folder: of the run.
-        header: of its ledger.
         setting: of the run that is to go on.
 
     Raises:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...privacy.bounded import check_size, read_bounded
-from ...privacy.durable import PART, write_durably
+from ...privacy.durable import PART, lock, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.safetensors_header import read_header
 from ...privacy.ledgers.ledger import read_ledger
@@ -76,12 +76,10 @@ def _in_turn(folder: Path) -> Iterator[None]:
     """Wait until no other process writes the sums; where the system locks no files, do not."""
     with contextlib.ExitStack() as held:
         if sys.platform != "win32":
-            import fcntl
-
             with contextlib.suppress(OSError):
                 file = os.open(folder / RUN, os.O_RDONLY | os.O_NONBLOCK)
                 held.callback(os.close, file)
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock(file, wait=True)
         yield
 
 
@@ -116,7 +114,6 @@ def forget_sums(folder: Path, start: str = "", *, within: str | None = None) -> 
     """Drop the sums of files that will be written anew.
 
     Args:
-        folder: of the run.
         start: what the paths of those in the run begin with.
         within: the folder that they lie in, not below it; by default any.
     """
@@ -236,7 +233,6 @@ def listed(folder: Path, data: bytes) -> dict[str, str]:
     """Digest by path, of every line of a SHA256SUMS.
 
     Args:
-        folder: that it is of.
         data: what it holds.
 
     Raises:

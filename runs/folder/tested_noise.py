@@ -41,7 +41,6 @@ class TestedNoise:
 
     Args:
         built: the objects of the run.
-        plan: of the run.
         ranks: how many processes share the agents.
 
     Raises:

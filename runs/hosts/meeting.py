@@ -150,7 +150,6 @@ def connect(
     """Become one process group with the other ranks, by gloo.
 
     Args:
-        place: which rank this process is.
         store: of `store_of`.
         guests: of `introduce`.
         secret: of all ranks.

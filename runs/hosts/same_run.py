@@ -40,7 +40,6 @@ def check_same_facts(mine: Mapping[str, str], first: Mapping[str, str], *, name:
     """Refuse a rank that would compute something else than rank 0.
 
     Args:
-        mine: what this rank would compute.
         first: what rank 0 would.
         name: this rank in words.
 

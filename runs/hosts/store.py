@@ -40,7 +40,6 @@ class RankStore:
 
     Args:
         store: where it is kept.
-        secret: of the ranks.
         prefix: of the keys, of this start of the run.
 
     Attributes:

@@ -127,7 +127,6 @@ def check_unchanged(folder: Path, held: Sources) -> None:
     """Refuse files of the working directory that are not those of a run; nothing is imported.
 
     Args:
-        folder: of the run.
         held: what its sources.json says.
 
     Raises:
@@ -152,7 +151,6 @@ def check_sources(folder: Path, held: Sources, names: Mapping[str, str]) -> None
     """Refuse imported code that is not the code of a run.
 
     Args:
-        folder: of the run.
         held: what its sources.json says.
         names: by key of its run file, and found.
 

@@ -131,7 +131,6 @@ def check_path(folder: Path, path: NamedPath) -> None:
     """Refuse a path of a folder's run.toml that leads to where nobody asked to read.
 
     Args:
-        folder: of the run.
         path: the key, and what stands there.
 
     Raises:
@@ -157,10 +156,6 @@ def check_path(folder: Path, path: NamedPath) -> None:
 
 def check_of_attack(folder: Path, call: Call) -> None:
     """Refuse code that the run file of a folder would be attacked with, if nobody vouches for it.
-
-    Args:
-        folder: of the run.
-        call: that its run file names.
 
     Raises:
         InputError: nobody does.
@@ -206,14 +201,10 @@ def check_before(folder: Path, calls: Collection[Call]) -> Sources | None:
     """Refuse a folder whose code nobody vouches for, or was changed; nothing is imported.
 
     Args:
-        folder: of a run.
         calls: in its run file.
 
     Returns:
         What its sources.json says; None where it names no code.
-
-    Raises:
-        InputError: it is refused.
     """
     for call in calls:
         if call.is_code:

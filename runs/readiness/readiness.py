@@ -59,7 +59,6 @@ def check_ready(
     the command would refuse it. One that does not is told.
 
     Args:
-        config: the run file.
         out: the folder that the run would be written to.
         notice: told beforehand what the plan takes, where that is more than some seconds.
 

@@ -32,8 +32,6 @@ def labelled(
     Args:
         entry: the line as the caller gives it; `of` may be missing.
         header: of the log.
-        sender: whose release it is.
-        round: the number of its round.
         drawn: the batches of the round so far.
         said: by earlier lines.
         positions: of each vector, where they are given.

@@ -117,7 +117,6 @@ class Recorder:
         """Gaussian noise of the engine's secret randomness, under a root of its own.
 
         Args:
-            shape: of the noise.
             std: deviation of each value.
             id: the source's name, where several releases hold it: asked for again it is the same.
             like: a tensor or an array whose kind, precision and device it shall have.
@@ -295,7 +294,6 @@ class Recorder:
 
         Args:
             gradients: the oracle; by default that of the adapter which was given to `record`.
-            rounds: which of the kept rounds.
             how: more of `conformance`.
         """
         from .conformance.conformance import conformance

@@ -310,7 +310,6 @@ def check_poisson(built: Built, what: str) -> None:
     """Refuse what adds records to a run, or takes some away, where batches are not Poisson.
 
     Args:
-        built: the objects of the run.
         what: would be done, as a sentence begins.
 
     Raises:
@@ -347,7 +346,6 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
     """Load the data, make the partition, the graph and the model.
 
     Args:
-        config: the run file.
         device: where rounds compute, in place of what [training] device says.
     """
     device = device or find_device(config.training.device, rounds=True)

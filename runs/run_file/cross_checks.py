@@ -29,7 +29,6 @@ def resolved_privacy(
 
     Args:
         privacy: as read.
-        algorithm: its name.
         agents: how many there are.
         links: clear or encrypted.
     """
@@ -91,7 +90,6 @@ def resolved_model(
 
     Args:
         model: as read.
-        algorithm: its name.
         data: what is learned from.
     """
     from ...training.algorithms import ALGORITHMS
@@ -160,7 +158,6 @@ def resolved_intercept(
 
     Args:
         intercept: as read.
-        rounds: of the run.
         agents: how many there are.
         victim: of [privacy].
     """
@@ -183,9 +180,7 @@ def resolved_attack(
     Args:
         attack: as read.
         intercept: with its rounds and victims.
-        algorithm: its name.
         agents: how many there are.
-        rounds: of the run.
     """
     tried = attack.rounds
     if "rounds" not in attack.model_fields_set:

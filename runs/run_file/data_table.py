@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, did_you_mean
 from ...training.own.names import is_own
 from ..own.trust import is_foreign
-from .problems import did_you_mean
 from .tables import Count, Index, NotNegative, Positive, Table
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ def gpu_number(name: str) -> int | None:
     Raises:
         ValueError: no device has such a name.
 
-    Examples:
-        >>> gpu_number("cuda:1"), gpu_number("cuda")
-        (1, None)
+    >>> gpu_number("cuda:1"), gpu_number("cuda")
+    (1, None)
     """
     known = _KNOWN.fullmatch(name)
     if known is None:
@@ -76,9 +75,8 @@ def is_same_device(one: str, other: str) -> bool:
         one: "cpu", "mps", "cuda" or "cuda:N".
         other: likewise.
 
-    Examples:
-        >>> is_same_device("cuda", "cuda:0"), is_same_device("cuda:0", "cuda:1")
-        (True, False)
+    >>> is_same_device("cuda", "cuda:0"), is_same_device("cuda:0", "cuda:1")
+    (True, False)
     """
     first = {"cuda": "cuda:0"}
     return first.get(one, one) == first.get(other, other)
@@ -95,13 +93,12 @@ def find_device(name: str, *, rounds: bool = False) -> torch.device:
     Raises:
         ValueError: there is no such device, or it has no float64 and needs it.
 
-    Examples:
-        >>> find_device("cpu")
-        device(type='cpu')
-        >>> find_device("gpu")
-        Traceback (most recent call last):
-            ...
-        overhear.privacy.errors.InputError: device='gpu' is unknown; choose auto, cpu, cuda, \
+    >>> find_device("cpu")
+    device(type='cpu')
+    >>> find_device("gpu")
+    Traceback (most recent call last):
+        ...
+    overhear.privacy.errors.InputError: device='gpu' is unknown; choose auto, cpu, cuda, \
 cuda:N for one of several GPUs, counted from 0, or mps
     """
     import torch

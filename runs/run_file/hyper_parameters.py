@@ -11,9 +11,9 @@ from pydantic import PlainValidator, TypeAdapter, ValidationError, WithJsonSchem
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 from pydantic.json_schema import JsonSchemaValue
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, did_you_mean
 from ...training.algorithms.learning_rates import Course, RateSchedule, read_rates
-from .problems import did_you_mean, stated
+from .problems import stated
 
 __all__ = ["LearningRate", "read_settings", "settings_entries", "settings_schema"]
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 from pydantic import ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import ErrorDetails
 
+from ...privacy.errors import did_you_mean
 from ...privacy.plain_text import plain
 
-__all__ = ["did_you_mean", "sentences", "stated"]
+__all__ = ["sentences", "stated"]
 
 _KINDS = {
     "int_type": "an integer",
@@ -31,16 +29,6 @@ _BATCH_SIZE = ("training", "sampling_rate")
 
 
 _MOST_TOLD = 20
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A remedy to put behind a sentence, or nothing where no known word is close.
-
-    >>> did_you_mean("epsillon", ["epsilon", "delta"])
-    '; did you mean epsilon?'
-    """
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def stated(details: ErrorDetails) -> str:
@@ -102,9 +90,8 @@ def _unknown(loc: list[str], schema: JsonSchemaValue) -> str:
     if len(loc) == 1:
         if homes:
             return f"{key} stands outside every table; put it under [{homes[0]}]"
-        close = difflib.get_close_matches(key, list(tables), n=1)
-        remedy = f"did you mean [{close[0]}]?" if close else f"the tables are {', '.join(tables)}"
-        return f"[{key}] is unknown; {remedy}"
+        remedy = did_you_mean(key, tables, form="[{}]".format)
+        return f"[{key}] is unknown{remedy or '; the tables are ' + ', '.join(tables)}"
     table = loc[0]
     remedy = f"; it belongs under [{homes[0]}]" if homes else did_you_mean(key, tables[table])
     return f"[{table}] {key} is unknown{remedy or '; known keys: ' + ', '.join(tables[table])}"

@@ -177,7 +177,6 @@ def load_run_file(
     run.toml of a folder, which one beside a ledger is, as `ForeignFolder` says.
 
     Args:
-        path: the TOML file.
         overrides: "table.key=value", the value as in TOML (a bare word is a string). One that
             gives epsilon, noise_multiplier, advantage or tpr, sampling_rate or batch_size replaces
             the others.

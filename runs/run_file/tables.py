@@ -19,11 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, did_you_mean
 from ...training.algorithms.learning_rates import rates_of, read_rates
 from .device import DeviceName
 from .hyper_parameters import LearningRate
-from .problems import did_you_mean
 from .refusals import (
     TRAINING,
     Unprovable,

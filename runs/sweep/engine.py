@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...privacy.missing import needs
 from .one_run import Task, run_point, started
@@ -50,8 +51,7 @@ class Engine:
     """
 
     def __init__(self, *, jobs: int, backend: Backend, address: str | None) -> None:
-        if jobs < 1:
-            raise InputError(f"jobs={jobs} must be at least 1")
+        within("jobs", jobs, "[1, inf)")
         if backend == "loky" and address is not None:
             raise InputError(
                 f"address={address!r} has no effect with backend='loky', which runs on this "

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...privacy.durable import PART
+from ...privacy.durable import PART, lock
 from ..attack.attack import attack_run
 from ..audit.audit import audit_folder, raise_contradiction
 from ..errors import STATED, ContradictedProof, as_stated, sentence
@@ -225,22 +225,8 @@ def _lock_of(out: Path, name: str) -> Path:
 def _locked(path: Path) -> Iterator[None]:
     """Hold a lock that ends with this process, waiting for another that holds it."""
     with path.open("a") as file:
-        while not try_lock(file.fileno()):
-            time.sleep(_LOOK)
+        lock(file.fileno(), wait=True)
         yield
-
-
-def try_lock(file: int) -> bool:
-    """Lock an open file for this process; False where another process holds it."""
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextlib.contextmanager
@@ -253,7 +239,7 @@ def _device(task: Task) -> Iterator[str | None]:
         for number, device in enumerate(task.devices):
             file = (task.out / LOCKS / f".device-{number}").open("a")
             with file:
-                if try_lock(file.fileno()):
+                if lock(file.fileno()):
                     yield device
                     return
         time.sleep(_LOOK)

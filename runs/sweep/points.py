@@ -60,7 +60,6 @@ def points_of(
     """The runs that are reported.
 
     Args:
-        sweep: the file.
         tuned: what was chosen for each row, by the texts of its settings.
     """
     found = []

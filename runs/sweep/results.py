@@ -85,16 +85,8 @@ def read_result(out: Path, name: str) -> PointResult | None:
     Raises:
         ValueError: the file cannot be read.
     """
-    path = out / RESULTS / f"{name}.json"
-    if not path.exists():
-        return None
-    return PointResult.read(
-        path,
-        refusal=lambda at, what: (
-            f"{path} cannot be read at {at or 'its start'}: {what}; remove it, and the run is "
-            "finished again from its folder"
-        ),
-    )
+    remedy = "remove it, and the run is finished again from its folder"
+    return PointResult.read_if_there(out / RESULTS / f"{name}.json", remedy=remedy)
 
 
 def read_results(out: Path) -> list[PointResult]:

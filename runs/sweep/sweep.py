@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...privacy.durable import make_folder, write_durably
+from ...privacy._validate import StatedProgress
+from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ...privacy.inside import check_links
 from ..stop import Stop
 from .engine import Backend, Engine, default_jobs
-from .one_run import Task, digest_of, try_lock
+from .one_run import Task, digest_of
 from .points import Point, Tried, check_points, config_of, points_of, shown, tried_of
 from .results import (
     LOCKS,
@@ -34,7 +35,6 @@ from .swept_values import Choice
 
 __all__ = ["Swept", "goal_of", "run_sweep"]
 
-Progress = Callable[[int, int, str], None]
 _Row = tuple[str, ...]
 
 
@@ -70,7 +70,7 @@ class _Work:
     devices: Sequence[str]
     threads: int
     retry: bool
-    progress: Progress | None
+    progress: StatedProgress | None
     total: int
     stop: Stop
     done: int = 0
@@ -88,13 +88,12 @@ def run_sweep(
     address: str | None = None,
     devices: Sequence[str] = (),
     retry: bool = False,
-    progress: Progress | None = None,
+    progress: StatedProgress | None = None,
     stop: Stop | None = None,
 ) -> Swept:
     """Run what has not ended; a run that was cut off goes on from its newest checkpoint.
 
     Args:
-        sweep: the sweep file.
         base: the tables of its run file, as `read_sweep_file` returns them.
         out: its folder; may hold a part of the same sweep, or of one with fewer seeds or values.
         jobs: processes at once; by default one for each device, or each core.
@@ -266,7 +265,6 @@ def _check_same(out: Path, base: Mapping[str, object], points: Sequence[Point]) 
     """Refuse a folder with runs of another sweep; one may grow by seeds and values.
 
     Args:
-        out: the folder.
         base: tables of the run file.
         points: of the sweep, all of them, with what was chosen for them before.
     """
@@ -292,7 +290,7 @@ def _refuse_other(out: Path, what: str) -> None:
 def _sole(out: Path) -> Iterator[None]:
     """Keep a second command away from the folder."""
     with (out / LOCKS / ".sweep").open("a") as file:
-        if not try_lock(file.fileno()):
+        if not lock(file.fileno()):
             raise InputError(f"another process runs the sweep in {out}; wait until it ends")
         yield
 

@@ -20,10 +20,9 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, did_you_mean
 from ...privacy.formats.toml_text import read_toml
 from ...privacy.plain_text import plain
-from ..run_file.problems import did_you_mean
 from ..run_file.toml import write_toml
 from .swept_values import (
     Choice,
@@ -299,7 +298,6 @@ def file_text(sweep: SweepFile, base: Mapping[str, object]) -> str:
     """A sweep file with the tables of its run file in it, as TOML.
 
     Args:
-        sweep: the file.
         base: tables of the run file.
     """
     whole = sweep.model_dump(exclude_none=True)

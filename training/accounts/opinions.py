@@ -24,7 +24,6 @@ def opinion_on(
     """What dp-accounting says of the releases whose `epsilon` `run_epsilon` has found.
 
     Args:
-        epsilon: of these releases.
         sensitivity: as for `run_epsilon`.
         statement: as for `run_epsilon`.
         noise_multiplier: as for `run_epsilon`.

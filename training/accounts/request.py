@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import math
@@ -11,11 +10,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...privacy._validate import check_real
+from ...privacy._validate import check_real, within
 from ...privacy.accounting.request import Accountant, check_count
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.batches.drawing import Drawing, Scheme, drawings
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, did_you_mean
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Statement
 from ..algorithms.algorithm import Algorithm, choices
@@ -250,7 +249,7 @@ def _check_known(settings: Mapping[str, object], own: Iterable[str], *, whose: s
             )
         others = (*known, *_GIVEN, *_OWN_NAMES, "accountant", "adjacency", "adversary", "victim")
         has = f"its hyper-parameters are {', '.join(known)}" if known else "it has none"
-        raise InputError(f"{name} is unknown to {whose}{_nearest(name, others) or '; ' + has}")
+        raise InputError(f"{name} is unknown to {whose}{did_you_mean(name, others) or '; ' + has}")
 
 
 def _check_parameters(
@@ -283,11 +282,6 @@ def _check_parameters(
                 f"{'noise_multiplier' if name == 'noise_std' else name} to account"
             )
     return {p.name: p for p in parameters[first:]}
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def held_by(holders: Mapping[int, int] | Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -369,8 +363,7 @@ def drawn_of(
             f"records={records} must be the public number of records of each agent, an integer, "
             f"with {'largest_batch' if sampling == Scheme.POISSON else f'sampling={sampling!r}'}"
         )
-    if not 0 < rate <= 1:
-        raise InputError(f"sampling_rate={rate} must lie in (0, 1]; did you mean batch_size?")
+    within("sampling_rate", rate, "(0, 1]", "did you mean batch_size?")
     found = drawings(
         sampling,
         [int(records)] * agents,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from ...privacy._validate import check_real
+from ...privacy._validate import check_real, within
 from ...privacy.accounting.request import Adjacency, check_count
 from ...privacy.batches.drawing import Drawing
 from ...privacy.batches.patterns import EVERY, Pattern
@@ -80,12 +80,7 @@ class Subject:
         """Check every number, so that no trace is made of one that double precision loses."""
         object.__setattr__(self, "missing", check_missing(self.missing, self.graph))
         object.__setattr__(self, "rounds", check_count(self.rounds))
-        check_real("sampling_rate", self.sampling_rate)
-        if not 0 < self.sampling_rate <= 1:
-            raise InputError(
-                f"sampling_rate={self.sampling_rate!r:.40} must lie in (0, 1]; did you mean "
-                "batch_size?"
-            )
+        within("sampling_rate", self.sampling_rate, "(0, 1]", "did you mean batch_size?")
         object.__setattr__(self, "sampling_rate", float(self.sampling_rate))
         for name in ("clip_norm", "batch_size", "records"):
             if (value := getattr(self, name)) is not None:
@@ -239,11 +234,7 @@ class Subject:
 
 
 def _check_size(name: str, value: Any) -> None:
-    if not _LEAST <= value <= _MOST:
-        raise InputError(
-            f"{name}={value!r:.40} must be a number from {_LEAST:g} to {_MOST:g}: rounding would "
-            "decide what a message shows"
-        )
+    within(name, value, f"[{_LEAST}, {_MOST}]", ": rounding would decide what a message shows")
 
 
 def takes_batch_size(algorithm: Algorithm) -> bool:

@@ -78,7 +78,6 @@ def multiplier_for(sensitivity: JointSensitivity, *, statement: Statement, goal:
     Args:
         sensitivity: at noise multiplier 1.
         statement: what every figure is said of.
-        goal: what is allowed.
 
     Returns:
         Noise std on a sum of clipped gradients / clip norm, rounded up and evaluated once more.

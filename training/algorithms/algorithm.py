@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Status
 from ...privacy.published.claim import PublishedClaim
@@ -224,11 +225,7 @@ def check_weights(graph: Topology, needed: Sums) -> None:
 
 
 def check_blocks(bound: Bound, blocks: int) -> None:
-    """Refuse points of another number of blocks than the algorithm's.
-
-    Raises:
-        ValueError: they have.
-    """
+    """Refuse points of another number of blocks than the algorithm's."""
     if bound.blocks not in (None, blocks):
         raise InputError(
             f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
@@ -253,7 +250,6 @@ def bind(
     """Give a start and a step their numbers.
 
     Args:
-        algorithm: one of the registry.
         settings: an instance of `algorithm.settings`.
         form: published or repaired.
         learning_rate: step size of all rounds, or one of each.
@@ -272,10 +268,8 @@ def bind(
     if form not in tuple(Form):
         raise InputError(f"form={form!r} must be 'repaired' or 'published'")
     form = Form(form)  # a step asks which member it is
-    if not batch_size > 0:
-        raise InputError(f"batch_size={batch_size} must be positive")
-    if not noise_std >= 0:
-        raise InputError(f"noise_std={noise_std} must be at least 0")
+    within("batch_size", batch_size, "(0, inf]")
+    within("noise_std", noise_std, "[0, inf]")
     own = hyper_parameters(algorithm, settings)
     init, name = algorithm.init, algorithm.name
     rated = at_rates(init, algorithm.step, learning_rate, name=name, rounds=rounds, own=own)
@@ -335,7 +329,6 @@ def hyper_parameters(algorithm: Algorithm, settings: Any) -> dict[str, Any]:
     """An algorithm's own hyper-parameters by name.
 
     Args:
-        algorithm: whose they are.
         settings: an instance of `algorithm.settings`.
 
     Raises:

@@ -42,7 +42,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from .algorithm import Algorithm, Clip
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the range."""
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"momentum={self.momentum} must lie in [0, 1)")
+        within("momentum", self.momentum, "[0, 1)")
 
 
 class State(NamedTuple):

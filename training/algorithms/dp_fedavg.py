@@ -34,11 +34,10 @@ epochs in an order; every agent has the same weight; and cohorts need not be Poi
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from ..step.refusals import MOST_STEPS
 from .algorithm import Algorithm
 
@@ -87,12 +86,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if not 0 < self.cohort_rate <= 1:
-            raise InputError(f"cohort_rate={self.cohort_rate} must lie in (0, 1]")
-        if not 1 <= self.local_steps <= MOST_STEPS:
-            raise InputError(f"local_steps={self.local_steps} must lie in [1, {MOST_STEPS}]")
-        if not 0 < self.server_rate < math.inf:
-            raise InputError(f"server_rate={self.server_rate} must be a finite number above 0")
+        within("cohort_rate", self.cohort_rate, "(0, 1]")
+        within("local_steps", self.local_steps, f"[1, {MOST_STEPS}]")
+        within("server_rate", self.server_rate, "(0, inf)")
 
 
 class State(NamedTuple):

@@ -41,7 +41,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from .algorithm import Algorithm
 
 if TYPE_CHECKING:
@@ -65,10 +65,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the range."""
-        if self.local_steps < 1:
-            raise InputError(
-                f"local_steps={self.local_steps} must be at least 1; 1 is plain gradient tracking"
-            )
+        within("local_steps", self.local_steps, "[1, inf)", "1 is plain gradient tracking")
 
 
 class State(NamedTuple):

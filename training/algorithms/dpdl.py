@@ -38,7 +38,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpdl import dpdl_theorem_1
 from .algorithm import Algorithm, Form, OwnGradient, PlannedRun
@@ -82,10 +82,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if not 0 <= self.alpha < math.inf:
-            raise InputError(f"alpha={self.alpha} must be a number >= 0")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"momentum={self.momentum} must lie in [0, 1)")
+        within("alpha", self.alpha, "[0, inf)")
+        within("momentum", self.momentum, "[0, 1)")
 
 
 class State(NamedTuple):

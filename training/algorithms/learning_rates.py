@@ -21,7 +21,6 @@ trace, which is made with its own rate.
 
 from __future__ import annotations
 
-import difflib
 import enum
 import functools
 import inspect
@@ -31,7 +30,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from ...privacy._validate import check_real
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, did_you_mean
 
 __all__ = [
     "Course",
@@ -271,7 +270,6 @@ def at_rates(
     Args:
         init: of the algorithm.
         step: of the algorithm.
-        given: its learning rates.
         name: of the algorithm.
         rounds: of the run; None where nobody says.
         own: its hyper-parameters.
@@ -322,8 +320,7 @@ def _read_table(value: Mapping[object, object]) -> RateSchedule:
     known = [field.name for field in fields(RateSchedule)]
     for name in value:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
+            meant = did_you_mean(name, known, form=repr)
             raise InputError(
                 f"{_NAME} has {str(name)!r:.40}, and a schedule has {', '.join(known)}{meant}"
             )
@@ -341,8 +338,7 @@ def _course(value: object) -> Course:
     if isinstance(value, str) and value in tuple(Course):
         return Course(value)
     names = [str(one) for one in Course]
-    near = difflib.get_close_matches(str(value), names, n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
+    meant = did_you_mean(value, names, form=repr)
     raise InputError(
         f"schedule={value!r:.40} of {_NAME} must be one of {', '.join(map(repr, names))}{meant}"
     )

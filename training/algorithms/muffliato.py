@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.muffliato import muffliato_bound, worst_pair
@@ -97,10 +98,7 @@ def acceleration(spectral_gap: float) -> float:
     >>> round(acceleration(1.0), 4), round(acceleration(0.01), 4)
     (1.0718, 1.8184)
     """
-    if not 0 < spectral_gap <= 2:
-        raise InputError(
-            f"spectral_gap={spectral_gap} must lie in (0, 2]; 0 means that the graph falls apart"
-        )
+    within("spectral_gap", spectral_gap, "(0, 2]", "0 means that the graph falls apart")
     return 2.0 / (1.0 + math.sqrt(spectral_gap * (1.0 - spectral_gap / 4.0)))
 
 

@@ -29,7 +29,6 @@ def taking_part(
     """(A,) whether each agent is in a cohort that is not Poisson.
 
     Args:
-        cohort: of the round.
         agents: A, of the run.
         round: its number, from 1 where cohorts are of epochs.
         order_seed: of the orders of shuffled epochs, in [0, 2^64); public.

@@ -67,10 +67,7 @@ class Sampler:
         """Positions of one batch in the agent's records.
 
         Args:
-            agent: whose batch.
-            round: its number.
             call: of `draw` in the round.
-            rate: of Poisson batches.
             generator: secret, of this round, call and agent alone.
 
         Returns:
@@ -188,7 +185,6 @@ def drawn_positions(
         sampler: of the run.
         records: of the agent.
         sampling_rate: of the run.
-        at: which batch.
         generator: secret, of this batch alone.
         users: (n,) whose each record is, where all records of a user are drawn together.
         turns: of the run; None where every round may be anybody's.

@@ -88,8 +88,6 @@ class Turns:
         """(B,) ascending positions of a batch: of the records whose turn it is, by coins.
 
         Args:
-            agent: whose batch.
-            round: its number.
             generator: secret, of this batch alone.
         """
         turn = self.allowed(agent, round)
@@ -131,11 +129,7 @@ class Turns:
 
         Args:
             held: by agent how many records it holds.
-            sampling_rate: of the run.
             alone: whether each record is drawn on its own.
-
-        Raises:
-            ValueError: they are.
         """
         if not alone or list(held) != [len(keys) for keys in self.keys]:
             raise InputError(
@@ -150,11 +144,7 @@ class Turns:
             )
 
     def check_draw(self, *, round: int, rate: float | None) -> None:
-        """Refuse a batch that has no turn: one of the start, or at a rate of its own.
-
-        Raises:
-            ValueError: it is one of these.
-        """
+        """Refuse a batch that has no turn: one of the start, or at a rate of its own."""
         if round < 1 or rate is not None:
             what = "a batch of the start" if round < 1 else f"a batch at rate={rate}"
             raise InputError(
@@ -169,7 +159,6 @@ def turns_of(
     """The turns of the records that agents hold; None where every round may be anybody's.
 
     Args:
-        pattern: of every record.
         shards: of each agent.
         rounds: T.
         sampling_rate: of plain Poisson batches of the same mean size.
@@ -210,7 +199,6 @@ class Kept:
     """The batches of a run so far, and whether each record kept to its pattern.
 
     Args:
-        pattern: of every record.
         records: by agent how many it holds.
     """
 

@@ -28,7 +28,6 @@ def read_npz(path: Path, *, classes: int | None = None, outputs: int = 0) -> Dat
     """The arrays X and y of a file, and X_test and y_test if it has them.
 
     Args:
-        path: the file.
         classes: public number of classes; None where the labels tell it.
         outputs: numbers to predict of a record, 0 of labels.
 

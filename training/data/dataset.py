@@ -26,7 +26,6 @@ class TableColumn:
     """A column of a table, and the numbers of a record that hold it.
 
     Args:
-        name: Of the column.
         kind: A number, one number that is either of two values, or one number a level.
         start: The first of its numbers in a record.
         width: How many they are.

@@ -63,10 +63,9 @@ def load_dataset(
         ValueError: If the name is unknown, an option is missing or belongs to another set, or a
             file cannot be read.
 
-    Examples:
-        >>> digits = load_dataset("digits")
-        >>> tuple(digits.inputs.shape), tuple(digits.test_inputs.shape), digits.classes
-        ((1438, 1, 8, 8), (359, 1, 8, 8), 10)
+    >>> digits = load_dataset("digits")
+    >>> tuple(digits.inputs.shape), tuple(digits.test_inputs.shape), digits.classes
+    ((1438, 1, 8, 8), (359, 1, 8, 8), 10)
     """
     if name not in DATASET_NAMES:
         raise InputError(f"data name={name!r} is unknown; choose one of {', '.join(DATASET_NAMES)}")

@@ -143,13 +143,12 @@ def dataset_of(
     Raises:
         ValueError: what is no such value, or what no model can be trained on.
 
-    Examples:
-        >>> X, y = np.eye(10), np.arange(10) % 2
-        >>> data = dataset_of((X, y), name="mine")
-        >>> tuple(data.inputs.shape), data.classes
-        ((8, 10), 2)
-        >>> data.notes
-        ("the number of classes of 'mine', 2, is taken from its labels and counted as public",)
+    >>> X, y = np.eye(10), np.arange(10) % 2
+    >>> data = dataset_of((X, y), name="mine")
+    >>> tuple(data.inputs.shape), data.classes
+    ((8, 10), 2)
+    >>> data.notes
+    ("the number of classes of 'mine', 2, is taken from its labels and counted as public",)
     """
     if outputs and classes:
         raise InputError(f"classes={classes} and outputs={outputs}: give one of them")

@@ -11,7 +11,6 @@ are called enters nothing: records carry a digest of the name, which is compared
 from __future__ import annotations
 
 import hashlib
-import math
 import unicodedata
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -21,6 +20,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 
 __all__ = [
@@ -71,11 +71,10 @@ def partition(
         ValueError: If there are fewer records than agents (or shards), or an argument is out of
             range.
 
-    Examples:
-        >>> shares = partition([0] * 50 + [1] * 50, 4, scheme="dirichlet", concentration=0.1,
-        ...                    generator=np.random.default_rng(0))
-        >>> [share.size for share in shares]
-        [51, 31, 1, 17]
+    >>> shares = partition([0] * 50 + [1] * 50, 4, scheme="dirichlet", concentration=0.1,
+    ...                    generator=np.random.default_rng(0))
+    >>> [share.size for share in shares]
+    [51, 31, 1, 17]
     """
     labels = np.asarray(targets)
     _check_counts(labels, agents)
@@ -94,8 +93,7 @@ def partition(
 def _check_counts(labels: NDArray[np.generic], agents: int) -> None:
     if labels.ndim != 1:
         raise InputError(f"targets has shape {labels.shape}, must be (N,): one label a record")
-    if agents < 1:
-        raise InputError(f"agents={agents} must be at least 1")
+    within("agents", agents, "[1, inf)")
     if agents > labels.size:
         raise InputError(
             f"agents={agents} is more than the {labels.size} records; every agent needs at least "
@@ -110,8 +108,7 @@ def _dirichlet(
     *,
     generator: np.random.Generator,
 ) -> list[NDArray[np.int64]]:
-    if not 0 < concentration < math.inf:
-        raise InputError(f"concentration={concentration} must be positive and finite")
+    within("concentration", concentration, "(0, inf)")
     # Each class for itself: its records in a random order, cut in the proportions that are drawn.
     owner = np.empty(labels.size, dtype=np.int64)
     for label in np.unique(labels):
@@ -133,8 +130,7 @@ def _dirichlet(
 def _shards(
     labels: NDArray[np.generic], agents: int, shards: int, *, generator: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    if shards < 1:
-        raise InputError(f"shards={shards} must be at least 1")
+    within("shards", shards, "[1, inf)")
     if agents * shards > labels.size:
         raise InputError(
             f"agents={agents} times shards={shards} is more than the {labels.size} records; use "
@@ -165,9 +161,8 @@ def poisson_batch(records: int, sampling_rate: float, *, generator: np.random.Ge
     Raises:
         ValueError: If sampling_rate is outside [0, 1] or records is negative.
 
-    Examples:
-        >>> poisson_batch(20, 0.25, generator=np.random.default_rng(0)).tolist()
-        [2, 3, 11, 13, 15]
+    >>> poisson_batch(20, 0.25, generator=np.random.default_rng(0)).tolist()
+    [2, 3, 11, 13, 15]
     """
     if not 0 <= sampling_rate <= 1:
         raise InputError(
@@ -304,7 +299,6 @@ def hold_out_users(
 
     Args:
         users: (N,) number of each record's user.
-        count: of records.
         generator: decides who.
 
     Raises:

@@ -49,7 +49,6 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     """One idx file of bytes, plain or, by its suffix, gzipped.
 
     Args:
-        path: The file.
         dimensions: 3 for images (N, height, width), 1 for labels (N,).
 
     Raises:
@@ -271,7 +270,6 @@ def read_libsvm(
     a label of its own, would number the others anew. Indices count from 1.
 
     Args:
-        path: The training file.
         test: The test file; by default PATH.t if there is one.
         features: Number of features. Never read off the data: a file need not use them all, and
             the number must agree between files and be public.

@@ -171,7 +171,6 @@ class Shard:
     """The rows of a store that one agent holds.
 
     Args:
-        store: where the records are.
         rows: (n,) int64 positions in it.
 
     >>> shard = Shard(TensorStore(torch.eye(3), torch.tensor([0, 1, 1])), torch.tensor([1, 2]))
@@ -225,7 +224,6 @@ class Followed:
     """What an agent holds, and some records in memory behind it.
 
     Args:
-        first: what it holds.
         more: what follows; of the same shape.
     """
 

@@ -299,7 +299,6 @@ def _is_between(others: _D, one: _D, away: _Places, along: _D, reach: float) -> 
 
     Args:
         others: among which they are.
-        one: the item.
         away: (M,) places of those that are not copies of it.
         along: (M,) steps to these, each of length 1, projected on one direction.
         reach: how far two opposite steps may be from each other there.

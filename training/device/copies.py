@@ -18,9 +18,8 @@ def on_device(held: Tensor, device: torch.device, dtype: torch.dtype | None = No
         device: Where it goes.
         dtype: Its type there; as it is for None.
 
-    Examples:
-        >>> on_device(torch.ones(2), torch.device("cpu"), torch.float64).dtype
-        torch.float64
+    >>> on_device(torch.ones(2), torch.device("cpu"), torch.float64).dtype
+    torch.float64
     """
     if device.type == "cuda" and held.device.type == "cpu":
         converted = held.to(dtype or held.dtype)
@@ -35,9 +34,8 @@ def together_on_device(parts: Mapping[int, Tensor], device: torch.device) -> dic
         parts: (B,) each, on the host.
         device: Where they go.
 
-    Examples:
-        >>> together_on_device({3: torch.ones(1)}, torch.device("cpu"))
-        {3: tensor([1.])}
+    >>> together_on_device({3: torch.ones(1)}, torch.device("cpu"))
+    {3: tensor([1.])}
     """
     if device.type == "cpu" or not parts:
         return dict(parts)

@@ -30,9 +30,8 @@ def elements_at_once(device: torch.device, *, on_cpu: int = _ON_CPU) -> int:
         device: Where the pass computes.
         on_cpu: The bound on the CPU, and on any device whose memory torch does not tell.
 
-    Examples:
-        >>> elements_at_once(torch.device("cpu"))
-        33554432
+    >>> elements_at_once(torch.device("cpu"))
+    33554432
     """
     if device.type != "cuda":
         return on_cpu

@@ -28,8 +28,7 @@ def check_numbers(state: Mapping[str, Tensor], *, first: int, round: int) -> Non
     Raises:
         FloatingPointError: A value is not a number.
 
-    Examples:
-        >>> check_numbers({"x": torch.zeros(2, 3)}, first=0, round=1)
+    >>> check_numbers({"x": torch.zeros(2, 3)}, first=0, round=1)
     """
     here = {name: rows for name, rows in state.items() if rows.device.type == "cpu"}
     for name, rows in here.items():

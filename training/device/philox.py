@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 
 _MASK = 2**32 - 1
@@ -134,10 +135,8 @@ def normal_rows(
 
 def _check_places(rows: Sequence[int], *, width: int, draws: int) -> None:
     """Refuse numbers that do not fit their place in the counter."""
-    if not 0 <= width <= 2 * _PAIRS:
-        raise InputError(f"width={width} must lie in [0, 2**31]; split the vector into blocks")
-    if not 1 <= draws <= 4:
-        raise InputError(f"draws={draws} must lie in 1..4; 4 is the hardened noise")
+    within("width", width, f"[0, {2 * _PAIRS}]", "split the vector into blocks")
+    within("draws", draws, "[1, 4]", "4 is the hardened noise")
     if len(rows) and not 0 <= min(rows) <= max(rows) <= _MASK:
         raise InputError(f"rows={min(rows)}..{max(rows)} must lie in [0, 2**32); number from 0")
 

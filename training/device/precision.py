@@ -49,10 +49,9 @@ def full_precision() -> Iterator[None]:
     Raises:
         ValueError: A setting does not take, and products would not be full ones.
 
-    Examples:
-        >>> with full_precision():
-        ...     torch.backends.cuda.matmul.fp32_precision
-        'ieee'
+    >>> with full_precision():
+    ...     torch.backends.cuda.matmul.fp32_precision
+    'ieee'
     """
     with ExitStack() as given_back:
         for kind in ("cpu", "cuda"):
@@ -80,10 +79,9 @@ def readable_precision() -> Iterator[None]:
     `full_precision`. Settings are left as found; the switch is never written, since none could
     tell what it was.
 
-    Examples:
-        >>> with full_precision(), readable_precision():
-        ...     torch.backends.cudnn.allow_tf32
-        True
+    >>> with full_precision(), readable_precision():
+    ...     torch.backends.cudnn.allow_tf32
+    True
     """
     if _NAME == "allow_tf32":
         yield

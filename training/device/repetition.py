@@ -54,10 +54,9 @@ def repeatable(device: torch.device) -> Iterator[None]:
     Raises:
         ValueError: An operation inside has no algorithm that repeats itself on the device.
 
-    Examples:
-        >>> with repeatable(torch.device("cpu")):
-        ...     torch.are_deterministic_algorithms_enabled()
-        False
+    >>> with repeatable(torch.device("cpu")):
+    ...     torch.are_deterministic_algorithms_enabled()
+    False
     """
     if device.type != "cuda":
         yield

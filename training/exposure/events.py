@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from ...privacy._validate import within
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import Sees
 from ...privacy.batches.at_least import least_epsilon_of_shuffled
@@ -187,8 +188,7 @@ def spent_releases(releases: Sequence[Release]) -> tuple[Release, ...]:
                 "view's entries overflow or are not numbers"
             )
         for name in ("sampling_rate", "cohort"):
-            if not 0 <= getattr(release, name) <= 1:
-                raise InputError(f"{name}={getattr(release, name)} must lie in [0, 1]")
+            within(name, getattr(release, name), "[0, 1]")
     return tuple(r for r in releases if r.joint_sensitivity > 0 and r.rate > 0)
 
 
@@ -324,7 +324,6 @@ def check_draws(trace: RoundTrace, scheme: Scheme, *, first: int) -> None:
     """Refuse a round that draws a batch at a rate of its own, or that no epoch has room for.
 
     Args:
-        trace: of the round.
         scheme: how batches are drawn; any but Poisson.
         first: the number of the round, 0 for the start.
 

@@ -47,7 +47,6 @@ def run_epsilon(
     Args:
         sensitivity: of the run, which was traced at this noise multiplier or holds at any.
         statement: what epsilon is said of: delta, adjacency and accountant.
-        noise_multiplier: of the run.
         rounds: how many rounds were released, or the number of each; replayed ones count again.
         records: of one person at the victim, drawn each on its own, that are there or not together.
 
@@ -158,7 +157,6 @@ def group_of(
 
     Args:
         sensitivity: as for `run_epsilon`.
-        epsilon: of one of them.
         statement: as for `run_epsilon`.
         noise_multiplier: as for `run_epsilon`.
         rounds: as for `run_epsilon`.

@@ -46,9 +46,6 @@ _Batch = tuple[list[int], list[float], Draws]
 class LocalViews:
     """The view of any adversary of one traced round, from which rows are taken victim by victim.
 
-    Args:
-        trace: of the round.
-
     >>> from overhear.privacy import EAVESDROPPER
     >>> from overhear.training import ALGORITHMS, bind, build_graph
     >>> from overhear.training.tracing.trace import trace
@@ -164,8 +161,6 @@ class AdversaryView:
     """What one adversary sees of one round.
 
     Args:
-        views: of the round.
-        who: the adversary.
         shared: what it shares with others of its kind; where two share one, all victims that
             neither touches have the same figures.
         rows: rows of hidden messages that it sees besides.

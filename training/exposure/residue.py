@@ -96,7 +96,6 @@ class Residues:
     """The residues of one traced round.
 
     Args:
-        trace: of the round.
         whole_run: whether all rounds are accounted for together, so that histories, and fields of
             the state that hold data without noise, are carried on and not seen.
     """

@@ -91,8 +91,6 @@ class Release(NamedTuple):
         """The same in the cohort that a contribution is in; as it is where coins decide.
 
         Args:
-            draws: of the contribution.
-            trace: of its round.
             who: sees it, and knows which of its own agents take part.
         """
         agents, known = trace.record.agents, len(who.agents)
@@ -184,7 +182,6 @@ def of_records(sensitivity: JointSensitivity, records: int) -> JointSensitivity:
     move it together, which then is what the joint sensitivity is of.
 
     Args:
-        sensitivity: of one record.
         records: how many, from 1.
 
     >>> from overhear.privacy import EAVESDROPPER

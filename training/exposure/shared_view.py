@@ -32,7 +32,6 @@ class SharedView:
     """What every adversary of a kind sees, closed under what it determines.
 
     Args:
-        trace: of the round.
         relations: between its messages.
         seen: a mask over all columns of the messages that are seen.
         without: a mask over all columns; rows that refer to one of them are left out, so that less
@@ -155,7 +154,6 @@ class Pairs:
     """Which agents go with which columns, for questions about few agents and about nearly all.
 
     Args:
-        columns: the columns of the pairs.
         agents: the agent of each pair; negative ones, such as the server, are no agents.
         shape: numbers of columns and of agents.
     """

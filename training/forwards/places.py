@@ -55,11 +55,10 @@ def place_of(labels: Tensor, examples: int) -> Place | None:
         labels: Of B examples from 0 on.
         examples: B.
 
-    Examples:
-        >>> place_of(torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1]]), 2)
-        Place(dim=1, outer=1, inner=2)
-        >>> place_of(torch.tensor([1, 0]), 2) is None  # in another order
-        True
+    >>> place_of(torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1]]), 2)
+    Place(dim=1, outer=1, inner=2)
+    >>> place_of(torch.tensor([1, 0]), 2) is None  # in another order
+    True
     """
     for dim in range(labels.ndim):
         along = labels.movedim(dim, 0).reshape(labels.shape[dim], -1)[:, 0]

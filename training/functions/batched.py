@@ -32,7 +32,6 @@ def runs_batched(fn: PureFunction, like: Sequence[Tensor]) -> bool:
     """Whether a function gives for many agents at once what it gives for each.
 
     Args:
-        fn: the function.
         like: its arguments for many agents, (G, *shape) each; shapes, types and device count.
 
     >>> from .purity import purified

@@ -89,7 +89,6 @@ def with_layers(model: nn.Module, example: Tensor) -> nn.Module | str:
     (`overhear.training.forwards.separate`).
 
     Args:
-        model: The network.
         example: (1, *shape), of which the shape, the type and the device matter.
     """
     unsupported = unsupported_layer(model)
@@ -112,8 +111,6 @@ def disagreement(
     """Whether two examples, beside probes, settle that a layout serves a model, and why not.
 
     Args:
-        build: The layout.
-        model: The network.
         layered: What `with_layers` made of it.
         point: (D,) where to compare.
         examples: At least one.
@@ -188,11 +185,10 @@ def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
         model: What `with_layers` returned.
         example: (1, *shape), of which the shape and the type matter.
 
-    Examples:
-        >>> network_size(nn.Linear(3, 2), torch.zeros(1, 3))
-        NetworkSize(layers=1, parameters=8, per_example=5)
-        >>> network_size(nn.Conv2d(1, 2, 3), torch.zeros(1, 1, 4, 4))  # 4 patches of 9 give 4 of 2
-        NetworkSize(layers=1, parameters=20, per_example=88)
+    >>> network_size(nn.Linear(3, 2), torch.zeros(1, 3))
+    NetworkSize(layers=1, parameters=8, per_example=5)
+    >>> network_size(nn.Conv2d(1, 2, 3), torch.zeros(1, 1, 4, 4))  # 4 patches of 9 give 4 of 2
+    NetworkSize(layers=1, parameters=20, per_example=88)
     """
     counts: list[int] = []
 
@@ -223,21 +219,19 @@ def choose(
     """The layouts by layer in the order in which a run tries them; see the rule above.
 
     Args:
-        size: Of the network.
         owners: Model owners of the whole run.
         pairs: Pairs of a model owner and a data owner in a round of the whole run.
         examples: Expected examples that meet one model in a round.
         device: Where the run computes, such as "cpu".
 
-    Examples:
-        >>> digits = NetworkSize(layers=2, parameters=2_410, per_example=138)
-        >>> choose(digits, owners=1_000, pairs=3_000, examples=24.0, device="cpu")
-        ('grouped', 'book-keeping')
-        >>> choose(digits, owners=1, pairs=1, examples=4_096.0, device="cpu")
-        ('book-keeping', 'grouped')
-        >>> lenet = NetworkSize(layers=5, parameters=61_706, per_example=82_626)
-        >>> choose(lenet, owners=10, pairs=30, examples=96.0, device="cpu")
-        ('book-keeping', 'grouped')
+    >>> digits = NetworkSize(layers=2, parameters=2_410, per_example=138)
+    >>> choose(digits, owners=1_000, pairs=3_000, examples=24.0, device="cpu")
+    ('grouped', 'book-keeping')
+    >>> choose(digits, owners=1, pairs=1, examples=4_096.0, device="cpu")
+    ('book-keeping', 'grouped')
+    >>> lenet = NetworkSize(layers=5, parameters=61_706, per_example=82_626)
+    >>> choose(lenet, owners=10, pairs=30, examples=96.0, device="cpu")
+    ('book-keeping', 'grouped')
     """
     calls = (owners - _PASSES + (pairs - owners) / _PAIRS) * size.layers - _CALLS
     entries = size.parameters * owners + (size.parameters * pairs) / 2

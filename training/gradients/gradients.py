@@ -96,12 +96,11 @@ class PairGradients:
         ValueError: If `validate_model` refuses the model, the layout is unknown, or a layout by
             layer is asked for and has no rule for a layer.
 
-    Examples:
-        >>> engine = PairGradients(nn.Linear(2, 2), dtype=torch.float64)
-        >>> batch = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
-        >>> sums = engine.clipped_sums(torch.zeros(1, 6), ([0], [0]), [batch], clip_norm=1.0)
-        >>> round(float(sums.norm()), 6)
-        1.0
+    >>> engine = PairGradients(nn.Linear(2, 2), dtype=torch.float64)
+    >>> batch = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
+    >>> sums = engine.clipped_sums(torch.zeros(1, 6), ([0], [0]), [batch], clip_norm=1.0)
+    >>> round(float(sums.norm()), 6)
+    1.0
     """
 
     def __init__(

@@ -246,13 +246,12 @@ def cut_blocks(
         Blocks from the longest passes to the shortest; a block's longest pass has at most one and
         a half times the examples of its shortest.
 
-    Examples:
-        >>> from overhear.training.gradients.clipping import Span
-        >>> spans = [(Span(row=m, start=0, stop=n),) for m, n in enumerate((2, 9, 3, 8))]
-        >>> passes = [Pass(owner=m, spans=of) for m, of in enumerate(spans)]
-        >>> blocks = cut_blocks(passes, per_example=1, per_row=1, limit=100, owners=10)
-        >>> [[work.owner for work in block] for block in blocks]
-        [[1, 3], [2, 0]]
+    >>> from overhear.training.gradients.clipping import Span
+    >>> spans = [(Span(row=m, start=0, stop=n),) for m, n in enumerate((2, 9, 3, 8))]
+    >>> passes = [Pass(owner=m, spans=of) for m, of in enumerate(spans)]
+    >>> blocks = cut_blocks(passes, per_example=1, per_row=1, limit=100, owners=10)
+    >>> [[work.owner for work in block] for block in blocks]
+    [[1, 3], [2, 0]]
     """
     blocks: list[list[Pass]] = []
     longest, rows, members = 0, 0, set[int]()

@@ -27,9 +27,8 @@ _KINDS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
 def unsupported_layer(model: nn.Module) -> str | None:
     """Why a model has parameters without a rule here; None where all have one.
 
-    Examples:
-        >>> unsupported_layer(nn.Sequential(nn.Linear(4, 4), nn.PReLU()))
-        "layer '1' (PReLU) is neither Linear, Conv2d, GroupNorm, LayerNorm nor Embedding"
+    >>> unsupported_layer(nn.Sequential(nn.Linear(4, 4), nn.PReLU()))
+    "layer '1' (PReLU) is neither Linear, Conv2d, GroupNorm, LayerNorm nor Embedding"
     """
     seen = set[int]()
     for name, module in model.named_modules():
@@ -56,9 +55,8 @@ def unsupported_layer(model: nn.Module) -> str | None:
 def find_layers(model: nn.Module) -> list[Layer]:
     """The layers with parameters of a model that `unsupported_layer` lets pass.
 
-    Examples:
-        >>> [(layer.weight, layer.bias) for layer in find_layers(nn.Linear(3, 2))]
-        [(0, 6)]
+    >>> [(layer.weight, layer.bias) for layer in find_layers(nn.Linear(3, 2))]
+    [(0, 6)]
     """
     starts, at = dict[str, int](), 0
     for name, parameter in model.named_parameters():
@@ -79,7 +77,6 @@ def factor(
     """What a layer's per-example gradients follow from.
 
     Args:
-        layer: The layer.
         inputs: Its input, with the examples first.
         signals: Gradient of the loss by its output, of the output's shape.
         measured: Whether norms follow, so that gradients are formed where a rule needs them.
@@ -88,11 +85,10 @@ def factor(
     Raises:
         TypeError: If no rule is for the layer.
 
-    Examples:
-        >>> layer, = find_layers(nn.Linear(2, 1))
-        >>> found = factor(layer, Tensor([[1, 1]]), signals=Tensor([[3]]), measured=True)
-        >>> float(found.squared_norms())  # 9 for each weight and 9 for the bias
-        27.0
+    >>> layer, = find_layers(nn.Linear(2, 1))
+    >>> found = factor(layer, Tensor([[1, 1]]), signals=Tensor([[3]]), measured=True)
+    >>> float(found.squared_norms())  # 9 for each weight and 9 for the bias
+    27.0
     """
     match layer.module:
         case nn.Linear():

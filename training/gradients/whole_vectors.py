@@ -45,7 +45,6 @@ def local_change(
 
     Args:
         start: (A, D) the models at which the agents begin.
-        asked: the steps.
         records: the agents' records of a batch.
         gradients: the gradient layout.
         pairs_of_run: how many agents there are on all ranks.

@@ -23,6 +23,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .graph import Graph, GraphSequence, Topology
 from .mixing import WeightScheme, check_agents, name_pieces, pieces, push_weights
@@ -53,18 +54,15 @@ def random_digraph(
         ValueError: a number out of range, all graphs together fall into pieces, or it takes more
             than `window` rounds to join everybody. No other seed is tried in its place.
 
-    Examples:
-        >>> graph = random_digraph(10, 0.1, graphs=8, seed=1)
-        >>> len(graph.graphs), graph.sums.value, strong_window(graph)
-        (8, 'columns', 5)
+    >>> graph = random_digraph(10, 0.1, graphs=8, seed=1)
+    >>> len(graph.graphs), graph.sums.value, strong_window(graph)
+    (8, 'columns', 5)
     """
     name = "random-digraph"
     if agents < 2:
         raise InputError(f"agents={agents} is too few for {name!r}; it needs at least 2")
-    if not 0 <= edge_probability <= 1:
-        raise InputError(f"edge_probability={edge_probability} must lie in [0, 1]")
-    if graphs < 1:
-        raise InputError(f"graphs={graphs} must be at least 1: how many take turns")
+    within("edge_probability", edge_probability, "[0, 1]")
+    within("graphs", graphs, "[1, inf)", ": how many take turns")
     if weights != "metropolis":
         raise InputError(
             f"weights={weights!r} cannot apply to {name!r}, whose senders split what they have "

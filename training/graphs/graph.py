@@ -26,6 +26,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError, UndeclaredOperation
 from .mixing import Sums, check_mixing, name_pieces, pieces
 
@@ -59,10 +60,9 @@ class Graph:
             sum to 1 (to 1e-9), if an agent gives itself no weight, or if the graph falls into
             pieces.
 
-    Examples:
-        >>> graph = Graph(name="pair", weights=np.array([[0.5, 0.25], [0.5, 0.75]]))
-        >>> graph.neighbours(0), graph.senders.size, str(graph.sums)
-        ((0, 1), 4, 'columns')
+    >>> graph = Graph(name="pair", weights=np.array([[0.5, 0.25], [0.5, 0.75]]))
+    >>> graph.neighbours(0), graph.senders.size, str(graph.sums)
+    ((0, 1), 4, 'columns')
     """
 
     name: str
@@ -226,12 +226,11 @@ class GraphSequence:
         ValueError: If there is no graph, if the graphs differ in their agents, if neither rows nor
             columns sum to 1 in all of them, or if all of them together fall into pieces.
 
-    Examples:
-        >>> there = Graph(name="there", weights=np.array([[0.5, 0.0], [0.5, 1.0]]), connected=False)
-        >>> back = Graph(name="back", weights=np.array([[1.0, 0.5], [0.0, 0.5]]), connected=False)
-        >>> both = GraphSequence(name="to and fro", graphs=(there, back))
-        >>> [both.at(number).name for number in (1, 2, 3)], both.neighbours(0)
-        (['there', 'back', 'there'], (0, 1))
+    >>> there = Graph(name="there", weights=np.array([[0.5, 0.0], [0.5, 1.0]]), connected=False)
+    >>> back = Graph(name="back", weights=np.array([[1.0, 0.5], [0.0, 0.5]]), connected=False)
+    >>> both = GraphSequence(name="to and fro", graphs=(there, back))
+    >>> [both.at(number).name for number in (1, 2, 3)], both.neighbours(0)
+    (['there', 'back', 'there'], (0, 1))
     """
 
     name: str
@@ -284,8 +283,7 @@ class GraphSequence:
 
     def at(self, round: int) -> Graph:
         """The graph of a round; rounds count from 1, and 0 is the start."""
-        if round < 0:
-            raise InputError(f"round={round} must be at least 0; rounds count from 1")
+        within("round", round, "[0, inf]", "rounds count from 1")
         return self.graphs[max(round - 1, 0) % len(self.graphs)]
 
     def neighbours(self, agent: int) -> tuple[int, ...]:
@@ -315,12 +313,11 @@ class ScheduledGraph:
         ValueError: If there is no round, if a round has other agents than the base, or if neither
             rows nor columns sum to 1 in all of them.
 
-    Examples:
-        >>> pair = Graph(name="pair", weights=np.array([[0.5, 0.5], [0.5, 0.5]]))
-        >>> apart = Graph(name="pair", weights=np.eye(2), connected=False, absent=frozenset({1}))
-        >>> run = ScheduledGraph(base=pair, graphs=(pair, apart, pair), told="public list")
-        >>> [run.at(number).active.tolist() for number in (0, 1, 2)]
-        [[True, True], [True, True], [True, False]]
+    >>> pair = Graph(name="pair", weights=np.array([[0.5, 0.5], [0.5, 0.5]]))
+    >>> apart = Graph(name="pair", weights=np.eye(2), connected=False, absent=frozenset({1}))
+    >>> run = ScheduledGraph(base=pair, graphs=(pair, apart, pair), told="public list")
+    >>> [run.at(number).active.tolist() for number in (0, 1, 2)]
+    [[True, True], [True, True], [True, False]]
     """
 
     base: Graph | GraphSequence
@@ -380,8 +377,7 @@ class ScheduledGraph:
 
     def at(self, round: int) -> Graph:
         """The graph of a round; rounds count from 1, and in the start, 0, everybody takes part."""
-        if round < 0:
-            raise InputError(f"round={round} must be at least 0; rounds count from 1")
+        within("round", round, "[0, inf]", "rounds count from 1")
         if round > len(self.graphs):
             raise InputError(
                 f"round {round} is beyond the list of who takes part, which has "

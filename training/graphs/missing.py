@@ -30,7 +30,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy._validate import whole
+from ...privacy.errors import InputError
 from .graph import Graph, GraphSequence, ScheduledGraph, Topology
 from .participation import without
 
@@ -98,20 +99,14 @@ def check_missing(missing: object, graph: Topology) -> int:
     >>> check_missing(2, build_graph("ring", 5))
     2
     """
-    if isinstance(missing, bool) or not isinstance(missing, int | np.integer):
-        raise InputTypeError(f"missing={missing!r:.40} must be an integer, a number of agents")
-    most = graph.agents - 1
-    if not 0 <= missing <= most:
-        raise InputError(
-            f"missing={missing!s:.40} must lie in [0, {most}]: of {graph.agents} agents one is the "
-            "victim, which loses nothing in a round from which it is missing"
-        )
-    if missing and isinstance(graph, ScheduledGraph):
+    why = ", the agents beside the victim, which loses nothing in a round from which it is missing"
+    number = whole("missing", missing, f"[0, {graph.agents - 1}]", why)
+    if number and isinstance(graph, ScheduledGraph):
         raise InputError(
             f"missing={missing} and a public list of who takes part: nothing is proven of both "
             "together; give one of them"
         )
-    return int(missing)
+    return number
 
 
 def missing_words(missing: int, agents: int) -> str:
@@ -190,7 +185,6 @@ def reduced(
 
     Args:
         graph: of everybody.
-        away: those that are missing.
         links: whether the step uses any; else they stay as they are, in one topology.
 
     >>> from overhear.training import build_graph

@@ -81,10 +81,9 @@ def mixing_weights(
     Raises:
         ValueError: If the scheme is unknown or uniform weights would not be doubly stochastic.
 
-    Examples:
-        >>> path = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=bool)
-        >>> mixing_weights("path", path, scheme="metropolis").round(3).tolist()
-        [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
+    >>> path = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=bool)
+    >>> mixing_weights("path", path, scheme="metropolis").round(3).tolist()
+    [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
     """
     check_scheme(scheme)
     links = adjacency | adjacency.T
@@ -117,11 +116,10 @@ def check_agents(name: str, agents: int, *, graphs: int = 1) -> None:
     Raises:
         ValueError: If they are more than 10,000, or fewer where there are several matrices.
 
-    Examples:
-        >>> check_agents("ring", 10_001)
-        Traceback (most recent call last):
-        ...
-        overhear...InputError: agents=10001 is too many for 'ring'; at most 10000 can be \
+    >>> check_agents("ring", 10_001)
+    Traceback (most recent call last):
+    ...
+    overhear...InputError: agents=10001 is too many for 'ring'; at most 10000 can be \
 accounted for: lower agents
     """
     most = math.isqrt(MOST_AGENTS**2 // graphs)
@@ -158,9 +156,8 @@ def push_weights(arcs: NDArray[np.bool_]) -> NDArray[np.float64]:
         arcs: (A, A); arcs[i, j] says that j sends to i. The diagonal is ignored: every agent keeps
             a share.
 
-    Examples:
-        >>> push_weights(np.array([[0, 0, 1], [1, 0, 0], [1, 1, 0]], dtype=bool)).round(3).tolist()
-        [[0.333, 0.0, 0.5], [0.333, 0.5, 0.0], [0.333, 0.5, 0.5]]
+    >>> push_weights(np.array([[0, 0, 1], [1, 0, 0], [1, 1, 0]], dtype=bool)).round(3).tolist()
+    [[0.333, 0.0, 0.5], [0.333, 0.5, 0.0], [0.333, 0.5, 0.5]]
     """
     links = arcs | np.eye(len(arcs), dtype=bool)
     weights: NDArray[np.float64] = links / links.sum(axis=0)  # (A, A)

@@ -28,9 +28,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy._validate import check_real
+from ...privacy._validate import whole, within
 from ...privacy.bounded import read_bounded
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError
 from ...privacy.formats.json_text import parse_json
 from .graph import Graph, ScheduledGraph, Topology
 from .mixing import Sums
@@ -83,16 +83,9 @@ def drawn_list(
     _check_entries(rounds, agents)
     generator = np.random.Generator(np.random.Philox(seed))
     if probability is not None:
-        check_real("probability", probability)
-        if not 0 < probability <= 1:
-            raise InputError(
-                f"probability={probability} of taking part must lie in (0, 1]; at 0 nobody trains"
-            )
+        within("probability", probability, "(0, 1]", ", of taking part; at 0 nobody trains")
         return np.asarray(generator.random((rounds, agents)) < probability)
-    if isinstance(agents_per_round, bool) or not isinstance(agents_per_round, int):
-        raise InputTypeError(f"agents_per_round={agents_per_round!r} must be an integer")
-    if not 1 <= agents_per_round <= agents:
-        raise InputError(f"agents_per_round={agents_per_round} must lie in [1, {agents}]")
+    whole("agents_per_round", agents_per_round, f"[1, {agents}]")
     order = generator.random((rounds, agents)).argsort(axis=1, kind="stable")
     active = np.zeros((rounds, agents), dtype=bool)
     np.put_along_axis(active, order[:, :agents_per_round], values=True, axis=1)

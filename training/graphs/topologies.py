@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .digraphs import random_digraph
 from .graph import Graph, GraphSequence, Topology
@@ -62,9 +63,8 @@ __all__ = [
 def ring(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     """Each agent joined to the one before and the one after; 2 agents are a pair, 1 is alone.
 
-    Examples:
-        >>> ring(4).weights[0].round(3).tolist()
-        [0.333, 0.333, 0.0, 0.333]
+    >>> ring(4).weights[0].round(3).tolist()
+    [0.333, 0.333, 0.0, 0.333]
     """
     _check_agents("ring", agents, least=1)
     one = np.arange(agents)
@@ -76,9 +76,8 @@ def ring(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
 def full(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     """Every agent joined to every other: one mixing step is the mean.
 
-    Examples:
-        >>> full(4).weights[0].tolist()
-        [0.25, 0.25, 0.25, 0.25]
+    >>> full(4).weights[0].tolist()
+    [0.25, 0.25, 0.25, 0.25]
     """
     _check_agents("full", agents, least=1)
     return _weighted("full", np.ones((agents, agents), dtype=bool), scheme=weights)
@@ -90,9 +89,8 @@ def bipartite(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     The DPDL paper does not define its "bipartite" graph; this is the one of the cross-gradient
     aggregation line (Esfandiari et al., ICML 2021). The last two are not joined to each other.
 
-    Examples:
-        >>> bipartite(5).neighbours(0), bipartite(5).neighbours(4)
-        ((0, 3, 4), (0, 1, 2, 4))
+    >>> bipartite(5).neighbours(0), bipartite(5).neighbours(4)
+    ((0, 3, 4), (0, 1, 2, 4))
     """
     _check_agents("bipartite", agents, least=3)
     adjacency = np.zeros((agents, agents), dtype=bool)
@@ -103,9 +101,8 @@ def bipartite(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
 def star(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     """Agent 0 joined to every other agent, the others only to it.
 
-    Examples:
-        >>> star(4).degree(0), star(4).degree(3)
-        (4, 2)
+    >>> star(4).degree(0), star(4).degree(3)
+    (4, 2)
     """
     _check_agents("star", agents, least=2)
     adjacency = np.zeros((agents, agents), dtype=bool)
@@ -118,10 +115,9 @@ def server(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
 
     An algorithm that sends along links is refused on it.
 
-    Examples:
-        >>> graph = server(10_000)
-        >>> graph.links, graph.has_links
-        ((), False)
+    >>> graph = server(10_000)
+    >>> graph.links, graph.has_links
+    ((), False)
     """
     check_scheme(weights)
     _check_agents("server", agents, least=1)
@@ -134,14 +130,12 @@ def grid(agents: int, columns: int | None = None, *, weights: WeightScheme = "me
     Args:
         agents: A.
         columns: Agents in a row; by default the most nearly square layout.
-        weights: Weight scheme.
 
     Raises:
         ValueError: If columns does not divide agents, or if only a line would be left.
 
-    Examples:
-        >>> grid(6).neighbours(4)  # two rows of three
-        (1, 3, 4, 5)
+    >>> grid(6).neighbours(4)  # two rows of three
+    (1, 3, 4, 5)
     """
     _check_agents("grid", agents, least=1)
     if columns is None:
@@ -171,14 +165,12 @@ def erdos_renyi(
     Raises:
         ValueError: If edge_probability is outside [0, 1] or the drawn graph is not connected.
 
-    Examples:
-        >>> graph = erdos_renyi(20, 0.3, seed=1)
-        >>> int(graph.degrees.sum() - 20) // 2  # links; 57 are expected
-        58
+    >>> graph = erdos_renyi(20, 0.3, seed=1)
+    >>> int(graph.degrees.sum() - 20) // 2  # links; 57 are expected
+    58
     """
     _check_agents("erdos-renyi", agents, least=1)
-    if not 0 <= edge_probability <= 1:
-        raise InputError(f"edge_probability={edge_probability} must lie in [0, 1]")
+    within("edge_probability", edge_probability, "[0, 1]")
     # The graph of networkx.gnp_random_graph, whose own object would take gigabytes.
     draw = random.Random(seed).random  # noqa: S311 - a public graph
     adjacency = np.zeros((agents, agents), dtype=bool)
@@ -199,9 +191,8 @@ def erdos_renyi(
 def directed_ring(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     """Each agent sends to the one after it alone; it keeps half of its value and passes on half.
 
-    Examples:
-        >>> directed_ring(4).weights[0].tolist(), directed_ring(4).symmetric
-        ([0.5, 0.0, 0.0, 0.5], False)
+    >>> directed_ring(4).weights[0].tolist(), directed_ring(4).symmetric
+    ([0.5, 0.0, 0.0, 0.5], False)
     """
     _check_agents("directed-ring", agents, least=2)
     return _shifted("directed-ring", agents, shift=1, scheme=weights)
@@ -216,10 +207,9 @@ def directed_exponential(agents: int, *, weights: WeightScheme = "metropolis") -
         agents: A; the period is floor(log2(A - 1)) + 1.
         weights: "metropolis" or "uniform": with one receiver both give 1/2.
 
-    Examples:
-        >>> graph = directed_exponential(6)
-        >>> [graph.at(k).neighbours(0) for k in (1, 2, 3, 4)]
-        [(0, 5), (0, 4), (0, 2), (0, 5)]
+    >>> graph = directed_exponential(6)
+    >>> [graph.at(k).neighbours(0) for k in (1, 2, 3, 4)]
+    [(0, 5), (0, 4), (0, 2), (0, 5)]
     """
     period = (agents - 1).bit_length()
     _check_agents("directed-exponential", agents, least=2, graphs=max(period, 1))
@@ -322,9 +312,8 @@ def build_graph(
         ValueError: If the name is unknown, an option is missing or belongs to another topology, or
             the topology cannot be built on so many agents.
 
-    Examples:
-        >>> build_graph("bipartite", 10).at(1).degrees.tolist()
-        [3, 3, 3, 3, 3, 3, 3, 3, 9, 9]
+    >>> build_graph("bipartite", 10).at(1).degrees.tolist()
+    [3, 3, 3, 3, 3, 3, 3, 3, 9, 9]
     """
     if name not in _TOPOLOGIES:
         raise InputError(f"graph name={name!r} is unknown; choose one of {', '.join(GRAPH_NAMES)}")

@@ -49,12 +49,8 @@ def unknown_forward(model: nn.Module) -> str | None:
     Known are the networks of `overhear.training.models.networks` and layers of torch by their exact
     class, without hooks and with no method that is the layer's own.
 
-    Args:
-        model: The network.
-
-    Examples:
-        >>> unknown_forward(nn.Sequential(nn.Flatten(start_dim=0), nn.Linear(4, 2)))
-        "layer '0' (Flatten) has start_dim=0, which may be that of the examples"
+    >>> unknown_forward(nn.Sequential(nn.Flatten(start_dim=0), nn.Linear(4, 2)))
+    "layer '0' (Flatten) has start_dim=0, which may be that of the examples"
     """
     if torch.nn.modules.module._has_any_global_hook():
         return "all layers have hooks"
@@ -142,16 +138,15 @@ class ForwardCalls:
     Args:
         model: From inputs (B, *shape) to logits (B, classes).
 
-    Examples:
-        >>> class Counts(nn.Linear):
-        ...     calls = 0
-        ...     def forward(self, x):
-        ...         self.calls += 1
-        ...         return self.calls * super().forward(x)
-        >>> calls, zero = ForwardCalls(Counts(1, 1)), torch.zeros(1, 1)
-        >>> parameters = {"weight": zero, "bias": torch.ones(1)}
-        >>> [float(calls(parameters, zero)) for _ in range(3)]
-        [1.0, 1.0, 1.0]
+    >>> class Counts(nn.Linear):
+    ...     calls = 0
+    ...     def forward(self, x):
+    ...         self.calls += 1
+    ...         return self.calls * super().forward(x)
+    >>> calls, zero = ForwardCalls(Counts(1, 1)), torch.zeros(1, 1)
+    >>> parameters = {"weight": zero, "bias": torch.ones(1)}
+    >>> [float(calls(parameters, zero)) for _ in range(3)]
+    [1.0, 1.0, 1.0]
     """
 
     def __init__(self, model: nn.Module) -> None:

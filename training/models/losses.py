@@ -201,19 +201,17 @@ class NetworkLoss:
 
     Args:
         model: network from inputs (B, *shape) to outputs (B, K); copied.
-        per_example: the loss.
         regression: whether targets are numbers, and one output is (B,).
 
     Raises:
         ValueError: `validate_model` refuses the model.
 
-    Examples:
-        >>> task = NetworkLoss(
-        ...     nn.Linear(2, 1), loss_named("squared", classes=0, outputs=1), regression=True
-        ... )
-        >>> point = torch.tensor([1.0, 1.0, 0.5])
-        >>> float(task.loss(point, torch.tensor([1.0, 2.0]), torch.tensor(3.0)))
-        0.25
+    >>> task = NetworkLoss(
+    ...     nn.Linear(2, 1), loss_named("squared", classes=0, outputs=1), regression=True
+    ... )
+    >>> point = torch.tensor([1.0, 1.0, 0.5])
+    >>> float(task.loss(point, torch.tensor([1.0, 2.0]), torch.tensor(3.0)))
+    0.25
     """
 
     def __init__(self, model: nn.Module, per_example: Loss, *, regression: bool) -> None:

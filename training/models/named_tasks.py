@@ -31,7 +31,6 @@ def with_task(
     """A network as it is trained, and what it is trained for.
 
     Args:
-        model: the network that the run file names.
         task: what is learned.
         loss: of classification and regression, by name; by default the cross-entropy.
         classes: number of logits; 0 of a regression.

@@ -68,11 +68,10 @@ def build_model(
             or gives no logits.
         TypeError: If "module:function" is no function or does not return a network.
 
-    Examples:
-        >>> lenet = build_model("lenet", input_shape=(1, 28, 28), classes=10,
-        ...                     generator=torch.Generator().manual_seed(0))
-        >>> flatten(lenet).numel()
-        61706
+    >>> lenet = build_model("lenet", input_shape=(1, 28, 28), classes=10,
+    ...                     generator=torch.Generator().manual_seed(0))
+    >>> flatten(lenet).numel()
+    61706
     """
     input_shape = tuple(int(side) for side in input_shape)
     if not input_shape or min(input_shape) < 1:
@@ -115,7 +114,6 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
     BatchNorm and its like are found by opacus' ModuleValidator.
 
     Args:
-        model: The network.
         evaluated: Whether it is taken in evaluation mode alone, in which dropout passes everything,
             and BatchNorm is an affine map by its running statistics.
 
@@ -123,11 +121,10 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
         ValueError: If a layer mixes the examples of a batch or keeps running statistics, if there
             is dropout, or if parameters are missing or frozen.
 
-    Examples:
-        >>> validate_model(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        overhear...InputError: layer '1' (BatchNorm1d) mixes the examples of a batch ...
+    >>> validate_model(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    overhear...InputError: layer '1' (BatchNorm1d) mixes the examples of a batch ...
     """
     from opacus.validators import ModuleValidator
 
@@ -222,10 +219,9 @@ def unflatten(model: nn.Module, flat: Tensor) -> dict[str, Tensor]:
     Raises:
         ValueError: If the last dimension is not D.
 
-    Examples:
-        >>> views = unflatten(nn.Linear(3, 2), torch.arange(8.0))
-        >>> views["bias"].tolist()
-        [6.0, 7.0]
+    >>> views = unflatten(nn.Linear(3, 2), torch.arange(8.0))
+    >>> views["bias"].tolist()
+    [6.0, 7.0]
     """
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     sizes = [shape.numel() for shape in shapes.values()]

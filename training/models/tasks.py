@@ -40,7 +40,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from .forward_calls import ForwardCalls
 from .parameters import copied, flatten, unflatten, validate_model
 
@@ -86,13 +86,12 @@ class ClassWeights:
     Raises:
         ValueError: if `validate_model` refuses the model, or a number is out of range.
 
-    Examples:
-        >>> task = ClassWeights(nn.Linear(2, 4), classes=4)
-        >>> task.dimensions
-        (12, 4)
-        >>> point = torch.cat([torch.zeros(12), torch.tensor([0.4, 0.2, 0.2, 0.2])])
-        >>> round(float(task.loss(point, torch.ones(2), torch.tensor(0))), 4)  # 1.6 ln 4 - 0.03
-        2.1881
+    >>> task = ClassWeights(nn.Linear(2, 4), classes=4)
+    >>> task.dimensions
+    (12, 4)
+    >>> point = torch.cat([torch.zeros(12), torch.tensor([0.4, 0.2, 0.2, 0.2])])
+    >>> round(float(task.loss(point, torch.ones(2), torch.tensor(0))), 4)  # 1.6 ln 4 - 0.03
+    2.1881
     """
 
     def __init__(
@@ -105,16 +104,14 @@ class ClassWeights:
         penalty_steepness: float = 10.0,
     ) -> None:
         validate_model(model)
-        if classes < 2:
-            raise InputError(f"classes={classes} must be at least 2")
+        within("classes", classes, "[2, inf)")
         numbers = {
             "strength": strength,
             "penalty": penalty,
             "penalty_steepness": penalty_steepness,
         }
         for name, value in numbers.items():
-            if not 0 <= value < float("inf"):
-                raise InputError(f"{name}={value} must be a finite number >= 0")
+            within(name, value, "[0, inf)")
         self._model = copied(model)
         self._calls = ForwardCalls(self._model)
         self._classes, self._strength = classes, strength
@@ -161,9 +158,8 @@ def project_to_simplex(value: Tensor) -> Tensor:
     Args:
         value: (C,).
 
-    Examples:
-        >>> project_to_simplex(torch.tensor([0.9, 0.5, -1.0]).double()).round(decimals=4).tolist()
-        [0.7, 0.3, 0.0]
+    >>> project_to_simplex(torch.tensor([0.9, 0.5, -1.0]).double()).round(decimals=4).tolist()
+    [0.7, 0.3, 0.0]
     """
     falling = value.sort(descending=True).values
     count = torch.arange(1, len(value) + 1, device=value.device, dtype=value.dtype)

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.errors import InputError
+from ...privacy._validate import within
 from ..step.values import Value
 from . import laws
 from .measured import THRESHOLDS, Closer, Coordinates, Measured, Reading, measure
@@ -116,8 +116,7 @@ class NoiseTests:
     """
 
     def __init__(self, *, parts: Mapping[int, Sequence[int]] | None = None, rate: float = RATE):
-        if not 0 < rate < 1:
-            raise InputError(f"rate={rate} must lie strictly between 0 and 1")
+        within("rate", rate, "(0, 1)")
         self._parts = dict(parts or {})
         self._rate, self._decisions = rate, 0
         self._turns: dict[tuple[int, str, int, int], int] = {}
@@ -138,7 +137,6 @@ class NoiseTests:
         """Who looks at the noise of one round.
 
         Args:
-            number: of the round.
             places: by kind of value where the rows that are here are among those of all agents.
             active: by kind of value which of the rows of all agents have noise at all, being of
                 agents that take part; None where every agent does.

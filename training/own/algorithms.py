@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import MISSING, fields, is_dataclass
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, did_you_mean
 from ..algorithms import ALGORITHMS, Algorithm
 from .names import found_object, is_own, own_object
 
@@ -31,11 +30,9 @@ def algorithm_named(name: str) -> Algorithm:
     """
     if not is_own(name):
         if name not in ALGORITHMS:
-            close = difflib.get_close_matches(name, list(ALGORITHMS), n=1)
-            remedy = f"; did you mean {close[0]}?" if close else ""
             raise InputError(
                 f"name={name!r} must be one of {', '.join(ALGORITHMS)}, or name your own as "
-                f'"module:NAME"{remedy}'
+                f'"module:NAME"{did_you_mean(name, ALGORITHMS)}'
             )
         return ALGORITHMS[name]
     found = own_object(name, key=_KEY)

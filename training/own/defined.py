@@ -23,7 +23,6 @@ def defined(module: ModuleType, source: bytes, words: list[str]) -> object:
 
     Args:
         module: loaded.
-        source: of its file.
         words: of the name; all but the last are classes that the file defines.
 
     Raises:

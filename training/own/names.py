@@ -10,7 +10,6 @@ leads out of it is read, so a run can be moved and its folder names nothing of a
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import sys
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, did_you_mean
 from ...privacy.raised import line_of, told
 from .defined import defined
 from .imports import NotPinned, import_file, import_module, own_path_of, pinned, pins, source_of
@@ -143,9 +142,8 @@ def own_object(name: str, *, key: str) -> object:
             found = getattr(held, word)
         except AttributeError:
             known = [one for one in dir(held) if not one.startswith("_")]
-            close = difflib.get_close_matches(word, known, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else "name one that it has"
-            raise InputError(f"{said}: {_place(at, word)} has no {word!r}; {remedy}") from None
+            remedy = did_you_mean(word, known, form=repr) or "; name one that it has"
+            raise InputError(f"{said}: {_place(at, word)} has no {word!r}{remedy}") from None
         except (Exception, SystemExit) as error:
             raise _failed(said, f"looking up {word!r}", error) from error
     _FOUND[name] = found

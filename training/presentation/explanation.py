@@ -94,7 +94,6 @@ def explain(
 
     Args:
         traces: of the run, at its own noise.
-        stated: the guarantee.
         sensitivity: from which it follows.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
         counted: that the number of all records is public, where it has to be.

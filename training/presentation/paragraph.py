@@ -55,7 +55,6 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
     """The paragraph; figures are rounded up, and what is not proven says so.
 
     Args:
-        summary: of the account.
         sensitivities: by adversary, those behind its figures.
     """
     given = {name: value for name, value in summary.settings.items() if value is not None}

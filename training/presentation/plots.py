@@ -36,7 +36,6 @@ def plot(
     """A line for each adversary that really exists, solid where it is proven.
 
     Args:
-        summary: of the account.
         sensitivities: by adversary.
         kind: "rounds", or "trade-off".
         epsilon: of an adversary after so many rounds.

@@ -79,7 +79,6 @@ def target_of(
     Args:
         goal: what is met; None where the noise was given.
         delta: of every epsilon.
-        adversary: whose it is.
         reached: what it comes to, in the goal's own figure.
     """
     found: dict[str, Any] = {

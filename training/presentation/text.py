@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...privacy.guarantee import Guarantee, Status
+from ...privacy.plain_text import aligned
 from .summary import Summary, rounded_up
 
 if TYPE_CHECKING:
@@ -27,12 +28,7 @@ def lines_of(
 ) -> str:
     """The same of what is no account of an algorithm: its own head, rows and warnings."""
     rows = [heads_of(guarantees), *(cells_of(g) for g in guarantees)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return "\n".join([*head, "", *lines, *([""] if warnings else []), *warnings])
+    return "\n".join([*head, "", *aligned(rows), *([""] if warnings else []), *warnings])
 
 
 def as_rich(summary: Summary) -> Table:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ..data.dataset import Dataset
 
@@ -34,8 +34,7 @@ def with_feature_norm(data: Dataset, norm: float) -> Dataset:
     >>> 0.999 < float(found.inputs.flatten(1).norm(dim=1).max()) <= 1.0
     True
     """
-    if not (math.isfinite(norm) and norm > 0):
-        raise InputError(f"feature_norm={norm} must be finite and above 0")
+    within("feature_norm", norm, "(0, inf)")
     if data.store is not None:
         raise InputError(
             f"feature_norm={norm:g} of {data.name!r}, whose records are not in memory: shorten "

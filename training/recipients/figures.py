@@ -66,7 +66,6 @@ def steered(
         subject: the run.
         statement: what epsilon is said of.
         noise_multiplier: of the run.
-        victim: the agent that holds the record.
         agent: that hears its neighbours; None for final models alone.
         final_models: whether these are seen.
     """

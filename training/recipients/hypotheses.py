@@ -90,7 +90,6 @@ def refusal(
     """Why no steered figure is proven of a run, in a clause; None where every hypothesis holds.
 
     Args:
-        subject: the run.
         model: its model, loss and data.
         statement: what epsilon is said of.
         traces: of the subject, at any noise.

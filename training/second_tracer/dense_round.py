@@ -44,7 +44,6 @@ class DenseRound(Operations):
     """One round, on dense linear forms.
 
     Args:
-        graph: of the round.
         number: of the round, from 1; 0 is the start.
         sources: gets the columns that the round adds.
 

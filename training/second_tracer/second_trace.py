@@ -84,7 +84,6 @@ class SecondTrace:
     Args:
         init: the start, with every number bound.
         step: the step, likewise.
-        graph: of the run.
         rounds: T.
         sampling_rate: at which a record is drawn where the step names no rate.
         unit: whose data are hidden.

@@ -8,11 +8,10 @@ holds noise that is taken back later, which its agent alone knows.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, did_you_mean
 from ...privacy.view.leak import final_row
 
 __all__ = ["NOTHING", "FinalRelease", "released_fields"]
@@ -123,6 +122,5 @@ def _instead(
         return f"a public tensor, which is known in any case; {fields}"
     if any(name in (one, one.rpartition("_")[0]) for one in histories):
         return f"a history, whose noise its agent alone knows; {fields}"
-    near = difflib.get_close_matches(name, whole, n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
+    meant = did_you_mean(name, whole, form=repr)
     return f"which is no field of the state: {fields}{meant}"

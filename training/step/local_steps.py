@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, SupportsIndex
+from typing import Any
 
 from torch import Tensor
 
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy._validate import whole, within
+from ...privacy.errors import InputError
 from .refusals import MOST_STEPS
 from .values import ALL, Batch, UndeclaredOperation, check_drawn
 
@@ -81,7 +79,7 @@ class LocalSteps:
             TypeError: what is no number.
             UndeclaredOperation: something else than batches of this round, or one of them twice.
         """
-        count = _steps(steps)
+        count = whole("steps", steps, f"[1, {MOST_STEPS}]")
         if isinstance(batch, tuple | list):
             given = tuple(batch)
             if len(given) != count:
@@ -103,11 +101,11 @@ class LocalSteps:
                 _check_batch(batch, drawn)
         return LocalSteps(
             steps=count,
-            learning_rate=_number("learning_rate", learning_rate, positive=True),
+            learning_rate=_number("learning_rate", learning_rate, "(0, inf)"),
             batch=taken,
-            clip_norm=None if clip_norm is None else _number("clip_norm", clip_norm, positive=True),
-            momentum=_number("momentum", momentum, most=1.0),
-            proximal=_number("proximal", proximal),
+            clip_norm=None if clip_norm is None else _number("clip_norm", clip_norm, "(0, inf)"),
+            momentum=_number("momentum", momentum, "[0, 1)"),
+            proximal=_number("proximal", proximal, "[0, inf)"),
         )
 
 
@@ -117,16 +115,7 @@ def checked_rate(rate: object) -> float:
     >>> checked_rate(0.01)
     0.01
     """
-    return _number("rate", rate, positive=True, most=1.0, reached=True)
-
-
-def _steps(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InputTypeError(f"steps={value!r:.40} must be an integer of at least 1")
-    count = operator.index(value)
-    if not 1 <= count <= MOST_STEPS:
-        raise InputError(f"steps={count} must lie in [1, {MOST_STEPS}]")
-    return count
+    return _number("rate", rate, "(0, 1]")
 
 
 def _check_batch(one: object, drawn: Sequence[Batch]) -> None:
@@ -138,23 +127,8 @@ def _check_batch(one: object, drawn: Sequence[Batch]) -> None:
     check_drawn(one, drawn)
 
 
-def _number(
-    name: str,
-    value: object,
-    *,
-    positive: bool = False,
-    most: float = math.inf,
-    reached: bool = False,
-) -> float:
+def _number(name: str, value: Any, bound: str) -> float:
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputTypeError(f"{name}={value!r:.40} must be a number")
-    number = float(value)
-    low = number > 0.0 if positive else number >= 0.0
-    high = number <= most if reached else number < most
-    if not (low and high and math.isfinite(number)):
-        least = "above 0" if positive else "at least 0"
-        bound = "" if math.isinf(most) else f" and {'at most' if reached else 'below'} {most:g}"
-        raise InputError(f"{name}={number!r} must be a finite number {least}{bound}")
-    return number
+    within(name, value, bound)
+    return float(value)

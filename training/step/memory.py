@@ -35,7 +35,6 @@ def check_memory(fresh: object, past: object, kind: type, row: tuple[float, ...]
     """Refuse what is no round's noise, no history, or no row of a strategy over it.
 
     Args:
-        fresh: noise of the round.
         past: noise of the rounds before.
         kind: what both hold.
         row: as `numbers_of` gives it.

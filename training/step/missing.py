@@ -111,7 +111,6 @@ def check_unaware(
     Args:
         whole: the scripts of a start and of rounds, with everybody there.
         part: the same without those who are missing.
-        away: these.
 
     Raises:
         UnsupportedView: the scripts differ.

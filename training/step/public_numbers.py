@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy._validate import whole
 from ...privacy.errors import InputError, InputTypeError
 
 __all__ = ["PublicKind", "PublicNumbers"]
@@ -64,16 +65,13 @@ class PublicNumbers(NamedTuple):
             TypeError: a seed that is no integer, or `same` that is neither true nor false.
             ValueError: a seed out of range, or a kind that is not known.
         """
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise InputTypeError(f"seed={seed!r:.40} of round.public must be an integer")
-        if not 0 <= seed < 2**64:
-            raise InputError(f"seed={seed!r:.40} of round.public must lie in [0, 2**64)")
+        number = whole("round.public seed", seed, f"[0, {2**64})")
         if not isinstance(same, bool):
             raise InputTypeError(f"same={same!r:.40} of round.public must be True or False")
         if kind not in tuple(PublicKind):
             known = " or ".join(repr(str(one)) for one in PublicKind)
             raise InputError(f"kind={kind!r:.40} of round.public must be {known}")
-        return cls(seed, PublicKind(str(kind)), same, round, call)
+        return cls(number, PublicKind(str(kind)), same, round, call)
 
     def rows(self, agents: Iterable[int], *, width: int) -> Tensor:
         """(agents, width) float64, the rows of these agents."""

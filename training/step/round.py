@@ -257,7 +257,6 @@ class Round:
         Args:
             point: x_0, of a task without dual variables.
             steps: K, from 1 to 10,000.
-            learning_rate: of these steps.
             batch: one for all steps, a tuple of K that nothing else in the round takes, or
                 `overhear.training.ALL`, the agent's whole data.
             clip_norm: bound on the change; None does not clip.

@@ -281,11 +281,7 @@ def check_drawn(batch: Batch, drawn: Sequence[Batch], *, clipped: Per = Per.RECO
 
 
 def check_parameters(block: int) -> None:
-    """Refuse the block of numbers where an operation is about parameters.
-
-    Raises:
-        ValueError: it is that block.
-    """
+    """Refuse the block of numbers where an operation is about parameters."""
     if block == NUMBERS:
         raise InputError(
             f"block={block} of round.initial is that of one number an agent, which no model has; "

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
+from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
 from ..step.values import SERVER, UndeclaredOperation
 from .linear_forms import Contributions, Group, Known, NoiseSources
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-def checked_number(name: str, value: object, *, least: float, most: float, remedy: str) -> float:
+def checked_number(name: str, value: Any, *, least: float, most: float, remedy: str) -> float:
     """A finite real number in [least, most].
 
     Raises:
@@ -45,13 +45,8 @@ def checked_number(name: str, value: object, *, least: float, most: float, remed
     """
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputTypeError(f"{name}={value!r} must be a number; {remedy}")
-    number = float(value)
-    if not (math.isfinite(number) and least <= number <= most):
-        bound = f"of at least {least:g}" if math.isinf(most) else f"in [{least:g}, {most:g}]"
-        raise InputError(f"{name}={value!r} must be a finite number {bound}; {remedy}")
-    return number
+    within(name, value, f"[{least}, {most}{')' if math.isinf(most) else ']'}", remedy)
+    return float(value)
 
 
 def checked_clip_norm(value: object) -> float | None:
@@ -65,8 +60,7 @@ def checked_clip_norm(value: object) -> float | None:
         return None
     remedy = "clip_norm is positive, or None where nothing is clipped"
     number = checked_number("clip_norm", value, least=0.0, most=math.inf, remedy=remedy)
-    if number == 0.0:
-        raise InputError(f"clip_norm={value!r} must be above 0; {remedy}")
+    within("clip_norm", number, "(0, inf)", remedy)
     return number
 
 
@@ -140,7 +134,6 @@ def check_history(field: str, rows: csr_array, groups: Sequence[Group]) -> None:
     """Refuse a value of a history that holds anything but noise.
 
     Args:
-        field: its name.
         rows: what it is made of.
         groups: the columns of the round.
 

@@ -161,7 +161,6 @@ class _Scales:
     """By what rows and columns of another round are those of the base.
 
     Args:
-        width: the number of columns.
         noise: s.
     """
 

@@ -204,7 +204,6 @@ class Recorder:
                 hold no column, and its columns no record.
             bound: of a vector; None of one without a bound.
             reach: of a record whose own vector is clipped.
-            per: what is clipped as one.
             scaled: whether it is divided by what is seen before, or clipped in parts.
         """
         of_user = per is Per.USER

@@ -197,8 +197,6 @@ class RoundTrace:
         """As `sensitivities`, in a view that was already formed; what leaks is named with `round`.
 
         Args:
-            view: of the adversary.
-            adversary: who sees.
             victim: the agent that holds the record.
             round: the number of the round, 0 for the start; None names none.
         """

@@ -129,7 +129,6 @@ def meet(
 
     Args:
         mine: (rows, columns) that value.
-        rounded: its roundings.
         theirs: (rows, columns) the other.
         kinds: of the columns.
 
@@ -162,8 +161,6 @@ def meet_in_sums(
 
     Args:
         weights: (sums, rows) public.
-        rows: of the value.
-        rounded: its roundings.
         kinds: of the columns.
     """
     from scipy.sparse import csr_array

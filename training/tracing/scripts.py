@@ -120,10 +120,8 @@ class PlannedScripts:
     """The scripts of a trace.
 
     Args:
-        start: of the start.
         rounds: of the rounds, in turn.
         last: the last round that was planned.
-        graph: of the run.
         floors: what the start and each of `rounds` need of their public values.
         basis: how a record comes into batches, where there are figures of the run.
     """
@@ -194,9 +192,6 @@ class PlannedScripts:
 
         Of records it sees what costs nothing: that two agents are given the same ones as a whole.
         Single records at two agents, or twice at one, are for who deals them to say.
-
-        Raises:
-            ValueError: the setting is not the planned one.
         """
         graph = setting.graph
         if isinstance(self._graph, ReducedGraph) or not _same_links(graph, self._graph):
@@ -238,7 +233,6 @@ class ScriptsOnDemand:
     Args:
         init: the start, with every number bound.
         step: the step likewise.
-        graph: of the run.
     """
 
     def __init__(self, init: Step, step: Step, *, graph: Topology) -> None:
@@ -364,8 +358,6 @@ def floors_of(
     Args:
         step: on copies of what it was given.
         calls: of rounds.
-        graph: of the run.
-        rounds: of the run.
         secrets: such fields of the start.
     """
     found, held = list(calls), secrets.union(*(call.secrets for call in calls))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...privacy._validate import check_real
+from ...privacy._validate import check_real, within
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, GraphSequence, Topology
@@ -102,8 +102,6 @@ def trace(
     Args:
         init: with every number given.
         step: likewise.
-        graph: of the run.
-        rounds: of the run.
         noise_multiplier: at which noise the two add theirs, noise_std / clip_norm; None where
             only what is sent matters, and no figure is asked for.
         release: which fields of the state leave after the last round; all where None.
@@ -115,8 +113,7 @@ def trace(
             their state does, or a round differs when it is traced again.
         UndeclaredOperation: the step does what no operation declares.
     """
-    if rounds < 1:
-        raise InputError(f"rounds={rounds} must be at least 1")
+    within("rounds", rounds, "[1, inf)")
     check_noise(noise_multiplier, init, step)
     # The start, which may send messages of its own.
     own = with_copies(step)
@@ -190,7 +187,6 @@ def with_missing(
         found: with everybody there.
         init: as it was traced.
         step: likewise.
-        graph: of the run.
         missing: the most agents that are missing from a round.
         victim: in no set of them; None where nobody is named.
         same: agents that neither an adversary's name nor how they draw batches tells apart.

@@ -48,12 +48,7 @@ __all__ = ["RoundRecord", "TracedRound"]
 
 
 class TracedRound(Operations):
-    """A round that computes what its values are made of, and no value.
-
-    Args:
-        graph: of the round.
-        index: the number of the round.
-    """
+    """A round that computes what its values are made of, and no value."""
 
     def __init__(self, graph: Graph, *, index: int = 1) -> None:
         self._graph, self._index = graph, index

@@ -80,20 +80,19 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
         The certified records, none of them perhaps, equal ones as often; None where nothing can be
         said.
 
-    Examples:
-        >>> from overhear.attacks.problem.observation import observe
-        >>> model = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3)).double()
-        >>> g = torch.Generator().manual_seed(0)
-        >>> x = (torch.rand(6, 40, generator=g) < 0.3).double()
-        >>> flat = torch.randn(1323, generator=g, dtype=torch.float64) / 3
-        >>> seen = observe(
-        ...     model, flat, inputs=x, targets=torch.tensor([0, 1, 2, 0, 1, 2]), clip_norm=None,
-        ...     noise_std=0.0, generator=g,
-        ... )
-        >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-        >>> posed = Problem(observation=seen, model=model, box=box, shape=(40,), classes=3)
-        >>> sorted(records_at_corners(posed, g).labels.tolist())
-        [0, 0, 1, 1, 2, 2]
+    >>> from overhear.attacks.problem.observation import observe
+    >>> model = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3)).double()
+    >>> g = torch.Generator().manual_seed(0)
+    >>> x = (torch.rand(6, 40, generator=g) < 0.3).double()
+    >>> flat = torch.randn(1323, generator=g, dtype=torch.float64) / 3
+    >>> seen = observe(
+    ...     model, flat, inputs=x, targets=torch.tensor([0, 1, 2, 0, 1, 2]), clip_norm=None,
+    ...     noise_std=0.0, generator=g,
+    ... )
+    >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
+    >>> posed = Problem(observation=seen, model=model, box=box, shape=(40,), classes=3)
+    >>> sorted(records_at_corners(posed, g).labels.tolist())
+    [0, 0, 1, 1, 2, 2]
     """
     observation, model, box, shape = (
         problem.observation, problem.model, problem.box, problem.shape

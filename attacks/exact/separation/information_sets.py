@@ -62,16 +62,15 @@ def sparse_mixtures(
         (F, D) candidates of norm 1 of `TOGETHER` sets, F may be 0; nothing where there are too
         few coordinates to tell a sparse vector by.
 
-    Examples:
-        >>> g = torch.Generator().manual_seed(0)
-        >>> sparse = torch.randn(60, 5, generator=g, dtype=torch.float64).clamp_min(0)
-        >>> basis = torch.linalg.qr(sparse)[0]
-        >>> found = next(sparse_mixtures(
-        ...     basis, doubt=torch.full((5,), 1e-15), chances=torch.ones(60), tries=256, generator=g
-        ... ))
-        >>> kept = (basis @ found.T).abs().gt(1e-9).sum(dim=0).tolist()
-        >>> set(sparse.gt(0).sum(dim=0).tolist()) <= set(kept)
-        True
+    >>> g = torch.Generator().manual_seed(0)
+    >>> sparse = torch.randn(60, 5, generator=g, dtype=torch.float64).clamp_min(0)
+    >>> basis = torch.linalg.qr(sparse)[0]
+    >>> found = next(sparse_mixtures(
+    ...     basis, doubt=torch.full((5,), 1e-15), chances=torch.ones(60), tries=256, generator=g
+    ... ))
+    >>> kept = (basis @ found.T).abs().gt(1e-9).sum(dim=0).tolist()
+    >>> set(sparse.gt(0).sum(dim=0).tolist()) <= set(kept)
+    True
     """
     if min(rows.shape) == 0:
         return

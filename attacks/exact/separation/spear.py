@@ -70,12 +70,11 @@ class Separated:
         records: number of records B of the batch.
         certificates: (F,) largest relative residual of each image's conditions.
 
-    Examples:
-        >>> part = Separated(
-        ...     inputs=torch.zeros(1, 4), labels=torch.tensor([2]), records=3, certificates=(1e-12,)
-        ... )
-        >>> part.missing, part.complete
-        (2, False)
+    >>> part = Separated(
+    ...     inputs=torch.zeros(1, 4), labels=torch.tensor([2]), records=3, certificates=(1e-12,)
+    ... )
+    >>> part.missing, part.complete
+    (2, False)
     """
 
     inputs: Tensor
@@ -108,20 +107,19 @@ def separate(problem: Problem, generator: torch.Generator) -> Separated | None:
         architecture, or a gradient whose rank is not the number of records (equal records, records
         without loss, or rounding without a gap).
 
-    Examples:
-        >>> from overhear.attacks.problem.observation import observe
-        >>> model = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 4)).double()
-        >>> g = torch.Generator().manual_seed(0)
-        >>> flat = torch.randn(444, generator=g, dtype=torch.float64) / 3
-        >>> x, y = torch.rand(3, 6, generator=g, dtype=torch.float64), torch.tensor([2, 0, 2])
-        >>> seen = observe(
-        ...     model, flat, inputs=x, targets=y, clip_norm=0.5, noise_std=0.0, generator=g
-        ... )
-        >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-        >>> posed = Problem(observation=seen, model=model, box=box, shape=(6,), classes=4)
-        >>> found = separate(posed, g)
-        >>> found.missing, sorted(found.labels.tolist())
-        (0, [0, 2, 2])
+    >>> from overhear.attacks.problem.observation import observe
+    >>> model = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 4)).double()
+    >>> g = torch.Generator().manual_seed(0)
+    >>> flat = torch.randn(444, generator=g, dtype=torch.float64) / 3
+    >>> x, y = torch.rand(3, 6, generator=g, dtype=torch.float64), torch.tensor([2, 0, 2])
+    >>> seen = observe(
+    ...     model, flat, inputs=x, targets=y, clip_norm=0.5, noise_std=0.0, generator=g
+    ... )
+    >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
+    >>> posed = Problem(observation=seen, model=model, box=box, shape=(6,), classes=4)
+    >>> found = separate(posed, g)
+    >>> found.missing, sorted(found.labels.tolist())
+    (0, [0, 2, 2])
     """
     observation, model = problem.observation, problem.model
     # The clip of a mean is one factor of all records, like those of (1).

@@ -63,7 +63,6 @@ def design(
     """The best noise of a kind.
 
     Args:
-        kind: of the noise.
         weights: W, (A, A), symmetric mixing weights.
         rounds: T; dense strategies up to 200, filters beyond.
         period: b; T, one use of a record, when None.

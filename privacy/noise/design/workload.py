@@ -22,7 +22,6 @@ use, period 1 is every round.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
@@ -30,8 +29,8 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..._validate import check_real
-from ...errors import InputError, InputTypeError
+from ..._validate import check_real, whole
+from ...errors import InputError
 from ..covariance import Matrix, square_matrix
 
 __all__ = ["Modes", "checked_steps", "count", "grams", "modes_of", "patterns"]
@@ -176,15 +175,5 @@ def checked_steps(rounds: int, step_sizes: Sequence[float]) -> Matrix:
 
 
 def count(name: str, value: SupportsIndex, most: int) -> int:
-    """A whole number from 1 to `most`.
-
-    Raises:
-        ValueError: outside of it.
-        TypeError: no whole number.
-    """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InputTypeError(f"{name}={value!r} must be a whole number from 1 to {most}")
-    found = operator.index(value)
-    if not 1 <= found <= most:
-        raise InputError(f"{name}={found} must lie in 1..{most}; choose another number of rounds")
-    return found
+    """A whole number of rounds from 1 to `most`, or it is refused."""
+    return whole(name, value, f"[1, {most}]", "choose another number of rounds")

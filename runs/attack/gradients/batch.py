@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....privacy._validate import within
 from ....privacy.bounded import check_memory
 from ....privacy.errors import InputError, InputTypeError
 from .options import OPTIONS
@@ -58,22 +59,18 @@ class BatchFacts:
     def __post_init__(self) -> None:
         if not self.input_shape or min(self.input_shape) < 1:
             raise InputError(f"input_shape={self.input_shape} must hold positive sides: 3,32,32")
-        if self.records < 1:
-            raise InputError(f"records={self.records} must be at least 1: the size of the batch")
+        within("records", self.records, "[1, inf)", ": the size of the batch")
         check_memory(
             f"a search for records={self.records} of input_shape={self.input_shape}",
             _LEAST_COPIES * 4 * self.records * math.prod(self.input_shape),
             "lower records, or input_shape",
         )
-        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
-            raise InputError(
-                f"clip_norm={self.clip_norm} must be positive; leave it out if nothing is clipped"
-            )
+        if self.clip_norm is not None:
+            within("clip_norm", self.clip_norm, "(0, inf)", "leave it out if nothing is clipped")
         if self.clip_batch and self.clip_norm is None:
             raise InputError("clip_batch says what is clipped; give clip_norm too")
         self._check_steps()
-        if not 0 <= self.noise_std < math.inf:
-            raise InputError(f"noise_std={self.noise_std} must be finite and at least 0")
+        within("noise_std", self.noise_std, "[0, inf)")
         if self.labels is not None and len(self.labels) != self.records:
             raise InputError(
                 f"{len(self.labels)} labels for records={self.records}; give one for each record"
@@ -142,10 +139,9 @@ def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, t
         ValueError: A value cannot be read, is out of range, or is missing.
         TypeError: There is no such option.
 
-    Examples:
-        >>> facts, unread = facts_of({"records": "2", "format": "pt"}, {"input_shape": (3, 8, 8)})
-        >>> facts.records, facts.low, facts.high, unread
-        (2, (0.0,), (1.0,), ())
+    >>> facts, unread = facts_of({"records": "2", "format": "pt"}, {"input_shape": (3, 8, 8)})
+    >>> facts.records, facts.low, facts.high, unread
+    (2, (0.0,), (1.0,), ())
     """
     said = {name.lower().replace("-", "_"): text for name, text in metadata.items()}
     held = {name: of.read(said[name], name) for name, of in OPTIONS.items() if name in said}

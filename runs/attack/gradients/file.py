@@ -42,11 +42,10 @@ def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | N
         ValueError: The names or shapes are not those of the model, or every gradient is 0.
         TypeError: A gradient holds integers.
 
-    Examples:
-        >>> tensors = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
-        >>> file = TensorFile(path=Path("g.safetensors"), tensors=tensors, metadata={})
-        >>> gradients_of(file, nn.Linear(3, 2))[0].sum().item()
-        6.0
+    >>> tensors = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
+    >>> file = TensorFile(path=Path("g.safetensors"), tensors=tensors, metadata={})
+    >>> gradients_of(file, nn.Linear(3, 2))[0].sum().item()
+    6.0
     """
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     gradients: dict[int | None, dict[str, Tensor]] = {}
@@ -121,7 +120,6 @@ def check_tensors(
 
     Args:
         held: by name.
-        shapes: what the model has.
         where: file, at the head of a sentence.
         kind: what the tensors are, in the singular.
 

@@ -18,9 +18,10 @@ from torch import Tensor
 from ....attacks.inversion.inversion import Reconstruction, reconstruct
 from ....attacks.problem.observation import HOST, sent_gradients
 from ....attacks.problem.presets import Preset, preset_of
-from ....attacks.problem.problem import Progress, home_of
+from ....attacks.problem.problem import home_of
 from ....attacks.scoring.metrics import match
 from ....attacks.tokens.certificate import TokenReconstruction
+from ....privacy._validate import Progress
 from ....privacy.durable import PART, write_durably
 from ....privacy.errors import InputError
 from ...folder import folder as run_folder

@@ -63,10 +63,8 @@ def known_of(
     Args:
         prior: file of public records.
         denoiser: "module:NAME".
-        facts: of the batch.
         settings: of the attack.
         truth: (records, *input_shape) pixels to score against, none of which may be in the file.
-        classes: number of classes.
         seed: decides which of many records are weighed.
         table: the columns of a record, if it is a row of a table.
 

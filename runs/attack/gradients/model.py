@@ -24,6 +24,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ....attacks.problem.observation import Observation, sent_gradients
 from ....attacks.tokens.lookup import Table, probe_tokens, token_table
+from ....privacy._validate import within
 from ....privacy.errors import InputError
 from ....training.engine.tensor_file import TensorFile
 from ....training.models.parameters import build_model, flatten
@@ -59,7 +60,6 @@ def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | Non
     """The attack that a file of gradients asks for.
 
     Args:
-        file: of gradients.
         facts: what is known of the batch.
         model: name of a ready network, or "module:function".
         weights: safetensors state dict, where the file has no parameters.
@@ -227,10 +227,8 @@ def _check_trained(network: nn.Module, name: str, facts: BatchFacts, *, classes:
 def _check_norms(gradients: Tensor, facts: BatchFacts, *, path: Path) -> None:
     """Refuse a norm that the declared clip and noise do not allow."""
     for name, value in (("clip_norm", facts.clip_norm), ("noise_std", facts.noise_std)):
-        if value is not None and value > _MOST:
-            raise InputError(
-                f"{name}={value:g} must be at most {_MOST:g}; leave it out where there is none"
-            )
+        if value is not None:
+            within(name, value, f"(-inf, {_MOST}]", "leave it out where there is none")
     size, energy = gradients.shape[1], gradients.double().square().sum(dim=1)  # (K,)
     noise = facts.noise_std**2 * size
     spread = 5 * facts.noise_std**2 * math.sqrt(2 * size)  # 5 standard deviations of a chi-square

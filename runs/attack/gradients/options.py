@@ -18,14 +18,12 @@ class BatchOption(NamedTuple):
 
         Args:
             text: as it stands in the metadata, or after the option.
-            name: of what is said.
 
         Raises:
             ValueError: something is no number, or neither true nor false.
 
-        Examples:
-            >>> OPTIONS["mean"].read("0.5, -1", "mean")
-            (0.5, -1.0)
+        >>> OPTIONS["mean"].read("0.5, -1", "mean")
+        (0.5, -1.0)
         """
         from ....privacy.errors import InputError  # the command line starts without numpy
 

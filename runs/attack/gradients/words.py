@@ -146,7 +146,6 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
 
     Args:
         found: what `attack_gradients` returned.
-        out: its folder.
     """
     of: dict[int, str] = {}
     if (scores := found.scores) is not None:

@@ -27,7 +27,6 @@ def candidates_of(
     """Records as candidates: at most 2,000 of them, a random part where there are more.
 
     Args:
-        known: the records.
         to_inputs: (N, *shape) numbers on the unit box as inputs of the network.
         classes: number of classes; each is tried of records whose label is not known.
         seed: decides which part.
@@ -50,8 +49,6 @@ def check_unplanted(path: Path, known: Records, planted: Tensor) -> None:
     """Refuse records among which the planted ones are: whoever holds them has nothing to rebuild.
 
     Args:
-        path: of the file.
-        known: its records.
         planted: (P, *shape) on the unit box.
 
     Raises:

@@ -76,10 +76,6 @@ class RecordForm:
 def read_records(path: Path, form: RecordForm) -> Records:
     """The records of a file.
 
-    Args:
-        path: of the file or folder.
-        form: what they have to be.
-
     Raises:
         FileNotFoundError: nothing is there.
         ValueError: it cannot be read, holds nothing or another shape or type, a value is not finite

@@ -15,9 +15,6 @@ from ....training.engine.tensor_file import TensorFile
 def read_tensors(path: Path) -> TensorFile:
     """Read a safetensors file.
 
-    Args:
-        path: of the file.
-
     Returns:
         Its tensors, floating-point ones in at least single precision, and its metadata.
 
@@ -25,15 +22,14 @@ def read_tensors(path: Path) -> TensorFile:
         FileNotFoundError: There is no such file.
         ValueError: It is no safetensors file, holds nothing, or a value is not finite.
 
-    Examples:
-        >>> import tempfile
-        >>> from safetensors.torch import save_file
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "g.safetensors")
-        ...     save_file({"gradient.weight": torch.ones(2, 3)}, path, {"records": "4"})
-        ...     file = read_tensors(path)
-        >>> file.tensors["gradient.weight"].sum().item(), file.metadata["records"]
-        (6.0, '4')
+    >>> import tempfile
+    >>> from safetensors.torch import save_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "g.safetensors")
+    ...     save_file({"gradient.weight": torch.ones(2, 3)}, path, {"records": "4"})
+    ...     file = read_tensors(path)
+    >>> file.tensors["gradient.weight"].sum().item(), file.metadata["records"]
+    (6.0, '4')
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; give the path of a safetensors file")

@@ -75,9 +75,6 @@ def keep(log: Path, kept: Kept, *, round: int, place: int) -> str:
 
     Args:
         log: the log's file.
-        kept: the transcript.
-        round: the number of the round.
-        place: of the release in it.
 
     Returns:
         The SHA-256 of the file.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ....privacy._validate import within
 from ....privacy.errors import InputError
 from ....privacy.ledgers.ledger_lines import round_number
 from ....privacy.releases.fields import shown
@@ -122,8 +123,7 @@ def _chosen(kept: list[int], rounds: Any, seed: int | None) -> list[int]:
     if rounds is None:
         return kept
     if isinstance(rounds, int) and not isinstance(rounds, bool):
-        if not 1 <= rounds <= len(kept):
-            raise InputError(f"rounds={rounds} must lie in 1..{len(kept)}, as many as were kept")
+        within("rounds", rounds, f"[1, {len(kept)}]", ", as many as were kept")
         chance = np.random.default_rng(seed)
         return sorted(chance.choice(kept, size=rounds, replace=False).tolist())
     if isinstance(rounds, str) or not isinstance(rounds, Sequence | set | range) or not rounds:

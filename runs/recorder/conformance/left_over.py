@@ -111,7 +111,6 @@ class LeftOver:
 
     Args:
         rounds: what was kept.
-        oracle: of gradients.
 
     Attributes:
         rows: the releases that could be taken apart.

@@ -143,7 +143,7 @@ def test_what_is_no_audit_is_refused_in_a_sentence(scores, coins, words):
     ("options", "words"),
     [
         ({"claim": 3.0}, "must be a Claimed"),
-        ({"claim": PAIR, "confidence": 0.2}, "must lie in"),
+        ({"claim": PAIR, "confidence": 0.2}, "must lie strictly"),
         ({"claim": PAIR, "split": COINS[:50]}, "a truth value for each"),
         ({"claim": PAIR, "split": np.arange(100) < 95}, "lets 95 of 100"),
     ],

@@ -43,7 +43,7 @@ def test_a_fault_ends_in_exit_code_4(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((*GIVEN, "--draw", "9"), "rounds=9 must lie in 1..2"),
+        ((*GIVEN, "--draw", "9"), "rounds=9 must lie in [1, 2]"),
         ((*GIVEN, "--again"), "--again does not belong to --oracle"),
         (("--draw", "2"), "--draw belongs to --oracle"),
         ((*GIVEN, "--holds", "0"), "--holds '0' must be AGENT:N"),

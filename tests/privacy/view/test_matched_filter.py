@@ -72,5 +72,5 @@ def test_scores_are_as_far_apart_as_the_information_says() -> None:
 
 
 def test_a_column_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"column 3 must lie in \[0, 3\)"):
+    with pytest.raises(ValueError, match=r"column=3 must lie in \[0, 3\)"):
         matched_filter(_random(4, 3, 4), [3])

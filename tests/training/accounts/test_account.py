@@ -373,7 +373,7 @@ def test_multipliers_in_range_give_the_same_joint_sensitivity(multiplier):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"clip_norm": 1e200}, "clip_norm=1e[+]200 must be a number from"),
+        ({"clip_norm": 1e200}, "clip_norm=1e[+]200 must lie in"),
         ({"clip_norm": 0.0}, "clip_norm=0.0 must"),
         ({"clip_norm": math.nan}, "clip_norm=nan must"),
         ({"clip_norm": None}, "does not clip"),

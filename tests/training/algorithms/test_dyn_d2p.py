@@ -264,7 +264,7 @@ def test_a_round_beyond_the_schedule_is_refused():
 @pytest.mark.parametrize("name", ["clip_decay", "budget_growth"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_settings_out_of_range_are_refused(name, value):
-    with pytest.raises(ValueError, match=rf"{name}=.* must lie in \(0, inf\)"):
+    with pytest.raises(ValueError, match=rf"{name}=.* must be above 0"):
         dyn_d2p.Settings(**{name: value})
 
 

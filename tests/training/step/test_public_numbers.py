@@ -128,9 +128,9 @@ def test_a_run_in_single_precision_quantises_by_the_same_numbers():
 @pytest.mark.parametrize(
     ("how", "error", "said"),
     [
-        ({"seed": 1.5}, TypeError, "seed=1.5 of round.public must be an integer"),
+        ({"seed": 1.5}, TypeError, "round.public seed=1.5 must be an integer"),
         ({"seed": True}, TypeError, "must be an integer"),
-        ({"seed": -1}, InputError, r"seed=-1 of round.public must lie in \[0, 2\*\*64\)"),
+        ({"seed": -1}, InputError, "round.public seed=-1 must lie in"),
         ({"seed": 1, "kind": "poisson"}, InputError, "must be 'uniform' or 'normal'"),
         ({"seed": 1, "same": 1}, TypeError, "must be True or False"),
         ({"seed": 1, "block": 4}, InputError, "block=4"),

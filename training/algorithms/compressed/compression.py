@@ -29,6 +29,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ....privacy._validate import within
 from ....privacy.errors import InputError
 from ...graphs.graph import Topology
 
@@ -82,14 +83,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the ranges, and that no number stays without effect; fill in what is used."""
-        if self.kept is not None and not 0 < self.kept <= 1:
-            raise InputError(
-                f"kept={self.kept} must lie in (0, 1], the share of entries that is sent"
-            )
-        if self.bits is not None and not 2 <= self.bits <= _MOST_BITS:
-            raise InputError(
-                f"bits={self.bits} must lie in 2 to {_MOST_BITS}; "
-                'compressor = "none" sends whole numbers'
+        if self.kept is not None:
+            within("kept", self.kept, "(0, 1]", ", the share of entries that is sent")
+        if self.bits is not None:
+            within(
+                "bits", self.bits, f"[2, {_MOST_BITS}]", 'compressor = "none" sends whole numbers'
             )
         if self.mask_seed is not None and not 0 <= self.mask_seed <= _WORD:
             raise InputError(f"mask_seed={self.mask_seed} must lie in 0 to {_WORD}")
@@ -174,8 +172,6 @@ def send_difference(
 
     Args:
         value: (A, D); unless nothing is compressed its distance from the copy counts as seen.
-        copies: of it.
-        round: of the step.
         kind: of the message.
         compression: Q.
         turn: (A, D) how many rounds there were, as `next_turn` counts; random-k alone uses it.

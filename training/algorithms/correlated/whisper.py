@@ -45,6 +45,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....privacy._validate import within
 from ....privacy.errors import InputError
 from ....privacy.noise.correlated import factor as covariance_factor
 from ....privacy.noise.correlated import whisper_covariance
@@ -75,10 +76,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if not 0 <= self.correlation <= 1:
-            raise InputError(
-                f"correlation={self.correlation} must lie in [0, 1]; 1 is the optimum, 0 is LDP"
-            )
+        within("correlation", self.correlation, "[0, 1]", "1 is the optimum, 0 is LDP")
         if self.horizon < 0:
             raise InputError(
                 f"horizon={self.horizon} must be at least 1, or 0 for all rounds of the run"

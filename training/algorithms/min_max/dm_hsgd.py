@@ -33,8 +33,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ....privacy._validate import within
 from ..algorithm import Algorithm
-from .shared_step import FirstBatch, check_initial_batch, check_rate, check_weight, mixed, stepped
+from .shared_step import FirstBatch, mixed, stepped
 
 if TYPE_CHECKING:
     from ...step.handles import Agents
@@ -54,10 +55,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_rate("learning_rate_y", self.learning_rate_y)
-        check_weight("beta_x", self.beta_x)
-        check_weight("beta_y", self.beta_y)
-        check_initial_batch(self.initial_batch)
+        within("learning_rate_y", self.learning_rate_y, "(0, inf)")
+        within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
+        within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
+        within("initial_batch", self.initial_batch, "(0, inf)")
 
 
 class State(NamedTuple):

@@ -32,9 +32,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ....privacy._validate import within
 from ..algorithm import Algorithm
 from .sgda import State, init
-from .shared_step import check_rate
 
 if TYPE_CHECKING:
     from ...step.round import Round
@@ -50,7 +50,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the range."""
-        check_rate("learning_rate_y", self.learning_rate_y)
+        within("learning_rate_y", self.learning_rate_y, "(0, inf)")
 
 
 def step(

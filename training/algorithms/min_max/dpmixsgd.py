@@ -48,18 +48,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ....privacy.errors import InputError
+from ....privacy._validate import within
 from ....privacy.published.claim import PublishedClaim
 from ....privacy.published.dpmixsgd import dpmixsgd_theorem_3
 from ..algorithm import Algorithm, Form, PlannedRun
-from .shared_step import (
-    FirstBatch,
-    check_initial_batch,
-    check_rate,
-    check_weight,
-    mixed,
-    stepped,
-)
+from .shared_step import FirstBatch, mixed, stepped
 
 if TYPE_CHECKING:
     from ...step.handles import Agents
@@ -81,15 +74,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_rate("learning_rate_y", self.learning_rate_y)
-        check_weight("beta_x", self.beta_x)
-        check_weight("beta_y", self.beta_y)
-        check_initial_batch(self.initial_batch)
-        if not 0 < self.initial_noise < float("inf"):
-            raise InputError(
-                f"initial_noise={self.initial_noise} must be a finite number > 0; 1 is the noise "
-                "multiplier of the rounds"
-            )
+        within("learning_rate_y", self.learning_rate_y, "(0, inf)")
+        within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
+        within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
+        within("initial_batch", self.initial_batch, "(0, inf)")
+        remedy = "1 is the noise multiplier of the rounds"
+        within("initial_noise", self.initial_noise, "(0, inf)", remedy)
 
 
 class State(NamedTuple):

@@ -26,8 +26,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ....privacy._validate import within
 from ..algorithm import Algorithm
-from .shared_step import check_rate, stepped
+from .shared_step import stepped
 
 if TYPE_CHECKING:
     from ...step.handles import Agents
@@ -44,7 +45,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the range."""
-        check_rate("learning_rate_y", self.learning_rate_y)
+        within("learning_rate_y", self.learning_rate_y, "(0, inf)")
 
 
 class State(NamedTuple):

@@ -7,26 +7,16 @@ start from one large batch, whose rate and public normaliser are a `FirstBatch`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ....privacy.errors import InputError
+from ....privacy._validate import within
 
 if TYPE_CHECKING:
     from ...step.handles import Agents
     from ...step.round import Round
 
     Pair = tuple[Agents, Agents]  # (x, y), (A, D_x) and (A, D_y)
-
-__all__ = [
-    "FirstBatch",
-    "check_initial_batch",
-    "check_rate",
-    "check_weight",
-    "mixed",
-    "stepped",
-]
 
 
 def stepped(
@@ -35,7 +25,6 @@ def stepped(
     """Step along estimates of the gradient, down in x and up in y, then mix; y stays feasible.
 
     Args:
-        round: the round.
         z: the points to step from.
         along: estimates gx and gy of the gradient there.
         learning_rate: eta_x.
@@ -52,30 +41,6 @@ def stepped(
 def mixed(round: Round, u: Pair) -> Pair:
     """Mix the trackers, block by block."""
     return round.mix(u[0], kind="tracker"), round.mix(u[1], kind="dual-tracker")
-
-
-def check_rate(name: str, value: float) -> None:
-    """Refuse a step size that is not a positive number.
-
-    Raises:
-        ValueError: with name, value and bound.
-
-    >>> check_rate("learning_rate_y", 0.1)
-    """
-    if not 0 < value < math.inf:
-        raise InputError(f"{name}={value} must be a finite number > 0")
-
-
-def check_weight(name: str, value: float) -> None:
-    """Refuse a recursion's weight outside of (0, 1].
-
-    Raises:
-        ValueError: with name, value, bound and remedy.
-
-    >>> check_weight("beta_x", 1.0)
-    """
-    if not 0 < value <= 1:
-        raise InputError(f"{name}={value} must lie in (0, 1]; 1 is the plain gradient")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,20 +71,7 @@ class FirstBatch:
         >>> FirstBatch.of(2000, records=140)
         FirstBatch(size=140.0, sampling_rate=1.0)
         """
-        check_initial_batch(initial_batch)
-        if not 0 < records < math.inf:
-            raise InputError(f"records={records} must be a finite number > 0")
+        within("initial_batch", initial_batch, "(0, inf)")
+        within("records", records, "(0, inf)")
         size = float(min(initial_batch, records))
         return cls(size=size, sampling_rate=size / records)
-
-
-def check_initial_batch(initial_batch: float) -> None:
-    """Refuse a size that is not a positive number.
-
-    Raises:
-        ValueError: with name, value and bound.
-
-    >>> check_initial_batch(2000.0)
-    """
-    if not 0 < initial_batch < math.inf:
-        raise InputError(f"initial_batch={initial_batch} must be a finite number of records > 0")

@@ -31,6 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ....privacy._validate import within
 from ....privacy.bounded import MOST_VALUES
 from ....privacy.errors import InputError
 from ..dataset import Dataset
@@ -103,17 +104,14 @@ def quadratic(
 
 
 def _check(agents: int, *, dimension: int, records: int, condition: float, spread: float) -> None:
-    if dimension < 2:
-        raise InputError(f"dimension={dimension} must be at least 2: a rotation takes two")
+    within("dimension", dimension, "[2, inf)", ": a rotation takes two")
     if records < dimension + 2:
         raise InputError(
             f"records={records} must be at least {dimension + 2}, dimension + 2: fewer cannot have "
             "these second moments"
         )
-    if not 1 <= condition < math.inf:
-        raise InputError(f"condition={condition} must be a finite number >= 1")
-    if not 0 <= spread < math.inf:
-        raise InputError(f"spread={spread} must be a finite number >= 0")
+    within("condition", condition, "[1, inf)")
+    within("spread", spread, "[0, inf)")
     numbers = 2 * agents * (records * (dimension + 1) + dimension**2)
     if agents < 1 or numbers > MOST_VALUES:
         raise InputError(

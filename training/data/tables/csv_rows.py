@@ -6,13 +6,12 @@ with its line unless a quoted cell holds the end of it. Spaces around a cell are
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ....privacy.errors import InputError
+from ....privacy.errors import InputError, did_you_mean
 from ....privacy.formats.csv_rows import LONGEST_ROW, CsvRows, check_names
 
 __all__ = ["Block", "check_header", "csv_blocks", "csv_header"]
@@ -49,8 +48,6 @@ def csv_blocks(path: Path, names: Sequence[str], *, separator: str) -> Iterator[
     """The cells of some columns.
 
     Args:
-        path: the file.
-        names: of the columns.
         separator: between cells, one character.
 
     Raises:
@@ -78,12 +75,10 @@ def check_header(path: Path, header: Sequence[str], names: Sequence[str]) -> Non
     """
     for name in names:
         if name not in header:
-            close = difflib.get_close_matches(name, header, n=1)
             has = ", ".join(map(repr, header[:20])) + (" and more" if len(header) > 20 else "")
             raise InputError(
-                f"{path} has no column {name!r}"
-                + (f"; did you mean {close[0]!r}?" if close else "")
-                + f"; its first line names {has}; if these are no names, put a line of names first"
+                f"{path} has no column {name!r}{did_you_mean(name, header, form=repr)}; its first "
+                f"line names {has}; if these are no names, put a line of names first"
             )
 
 

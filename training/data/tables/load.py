@@ -28,8 +28,6 @@ def table_dataset(
     """The records of a table, and those of another one to test with.
 
     Args:
-        path: the file.
-        declaration: of its columns.
         form: "csv" or "parquet".
         separator: of a csv file.
         test: another file of the same columns; by default a fifth of the records is held out.

@@ -33,10 +33,6 @@ def parquet_header(path: Path) -> list[str]:
 def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[Block]:
     """The cells of some columns; a null is a missing cell.
 
-    Args:
-        path: the file.
-        names: of the columns.
-
     Raises:
         FileNotFoundError: there is no file.
         ValueError: it is no parquet file or is damaged, lacks a column, or a column holds neither

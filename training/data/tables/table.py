@@ -56,8 +56,6 @@ def read_table(
     """The records of a table.
 
     Args:
-        path: the file.
-        declaration: of its columns.
         form: "csv" or "parquet".
         separator: of a csv file.
         cache: folder of the converted file; by default one beside the table, for large ones.
@@ -110,8 +108,6 @@ def read_users(path: Path, column: str, *, form: str, separator: str = ",") -> N
     """(N,) a number for the user of each row of a table; see `user_numbers`.
 
     Args:
-        path: the file.
-        column: that names the user.
         form: "csv" or "parquet".
         separator: of a csv file.
 
@@ -183,8 +179,6 @@ def read_inputs(
     """(N, width) inputs of a table that may lack the target.
 
     Args:
-        path: the file.
-        declaration: of its columns.
         form: "csv" or "parquet".
         separator: of a csv file.
 

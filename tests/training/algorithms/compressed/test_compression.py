@@ -128,7 +128,7 @@ def test_every_compressor_is_pure_and_may_be_called_for_many_agents_at_once():
         ({"kept": -0.1}, r"kept=-0.1 must lie in \(0, 1\]"),
         ({"kept": 0.0}, "kept=0.0 must lie"),
         ({"kept": math.nan}, "kept=nan must lie"),
-        ({"compressor": Compressor.QUANTISED, "bits": 1}, "bits=1 must lie in 2 to 16"),
+        ({"compressor": Compressor.QUANTISED, "bits": 1}, "bits=1 must lie in"),
         ({"compressor": Compressor.QUANTISED, "bits": 17}, "bits=17"),
         ({"compressor": Compressor.RANDOM_K, "mask_seed": -1}, "mask_seed=-1"),
         ({"consensus_step": 0.0}, "consensus_step=0.0"),
