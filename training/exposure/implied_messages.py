@@ -31,7 +31,7 @@ from ..tracing.sparse_rows import widened
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from ..tracing.traced_round import RoundRecord
+    from ..tracing.record import RoundRecord
 
 _MARGIN = 1e-9  # singular values below this share of the largest leave their direction open
 _SURE = 1e-8  # the same for eigenvalues of R^T R, where a factorisation proves the rank

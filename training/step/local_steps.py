@@ -15,8 +15,6 @@ from ...privacy.errors import InputError, InputTypeError
 from .refusals import MOST_STEPS
 from .values import ALL, Batch, UndeclaredOperation, check_drawn
 
-__all__ = ["LocalSteps", "checked_rate"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalSteps:
@@ -109,6 +107,27 @@ class LocalSteps:
             momentum=_number("momentum", momentum, most=1.0),
             proximal=_number("proximal", proximal),
         )
+
+
+def checked_number(name: str, value: object, *, least: float, most: float, remedy: str) -> float:
+    """A finite real number in [least, most].
+
+    Raises:
+        TypeError: no number.
+        ValueError: not finite, or out of range.
+
+    >>> checked_number("std", 2, least=0.0, most=math.inf, remedy="")
+    2.0
+    """
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputTypeError(f"{name}={value!r} must be a number; {remedy}")
+    number = float(value)
+    if not (math.isfinite(number) and least <= number <= most):
+        bound = f"of at least {least:g}" if math.isinf(most) else f"in [{least:g}, {most:g}]"
+        raise InputError(f"{name}={value!r} must be a finite number {bound}; {remedy}")
+    return number
 
 
 def checked_rate(rate: object) -> float:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
+from ..step.local_steps import checked_number
 from ..step.values import SERVER, UndeclaredOperation
 from .linear_forms import Contributions, Group, Known, NoiseSources
 
@@ -28,30 +28,8 @@ __all__ = [
     "checked_clip_norm",
     "checked_factor",
     "checked_knowers",
-    "checked_number",
     "makers_of",
 ]
-
-
-def checked_number(name: str, value: object, *, least: float, most: float, remedy: str) -> float:
-    """A finite real number in [least, most].
-
-    Raises:
-        TypeError: no number.
-        ValueError: not finite, or out of range.
-
-    >>> checked_number("std", 2, least=0.0, most=math.inf, remedy="")
-    2.0
-    """
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputTypeError(f"{name}={value!r} must be a number; {remedy}")
-    number = float(value)
-    if not (math.isfinite(number) and least <= number <= most):
-        bound = f"of at least {least:g}" if math.isinf(most) else f"in [{least:g}, {most:g}]"
-        raise InputError(f"{name}={value!r} must be a finite number {bound}; {remedy}")
-    return number
 
 
 def checked_clip_norm(value: object) -> float | None:
