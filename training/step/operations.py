@@ -13,7 +13,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -85,6 +85,22 @@ class Operation(NamedTuple):
     check: Callable[[Door, Values, How], tuple[Values, How]] | None = None
     calls: bool = False
     hides: bool = False
+
+
+class NoiseWatch(Protocol):
+    """Is shown every noise as the step gets it, and stops a round whose noise is wrong."""
+
+    def note(self, value: Value, *, std: float, factor: Tensor | None) -> None:
+        """Take note of what an operation `noise` gave, and of what was asked for."""
+        ...
+
+    def settle(self, *, at_end: bool) -> None:
+        """Decide on what was noted: before something is sent, and at the end of the round.
+
+        Raises:
+            Exception: the noise is not what was asked for.
+        """
+        ...
 
 
 class Operations(ABC):

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from .handles import Agents, Edges, Handle, Server, argument, handle, raw, shown
 from .memory import check_memory, numbers_of
-from .noise_watch import NoiseWatch
-from .operations import OPERATIONS, Coef, Door, Operations, Readers
+from .operations import OPERATIONS, Coef, Door, NoiseWatch, Operations, Readers
 from .refusals import foreign_weights
 from .script import Script
 from .values import Batch, Cohort, UndeclaredOperation, Value, unusual
