@@ -18,7 +18,7 @@ from overhear.training.graphs.topologies import build_graph, full, ring, star
 from overhear.training.models.evaluation import evaluate
 from overhear.training.models.parameters import flatten
 from overhear.training.step.operations import Door
-from overhear.training.step.values import Batch, UndeclaredOperation
+from overhear.training.step.values import Agents, Batch, UndeclaredOperation
 from tests.training.contract import (
     bare_round,
     bound_to,
@@ -191,8 +191,6 @@ def test_a_batch_of_another_round_is_refused_in_a_run_too():
 
 
 def test_nothing_is_broadcast_over_coordinates():
-    from overhear.training.step.values import Agents, UndeclaredOperation
-
     one = bare_round()
     narrow = Agents(torch.zeros(5, 1, dtype=torch.float64))
     with pytest.raises(UndeclaredOperation, match="same width"):
