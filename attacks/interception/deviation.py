@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ...training.engine.engine import Engine
-from ...training.step.delegated import Delegated
-from ...training.step.operations import Operations
+from ...training.step.operations import CarryOut, How, Operations, Values
 from ...training.step.values import Agents, Edges
 
 MODEL = "model"  # the kind of message on which a neighbour takes its gradient
@@ -35,32 +34,29 @@ class DeviatingEngine(Engine):
 
     def _make_round(self, index: int, **how: Any) -> Operations:
         made = super()._make_round(index, **how)
-        if index not in self._crafted:
-            return made
-        return _Deviating(made, agent=self._agent, model=self._crafted[index])
+        if index in self._crafted:
+            made.wrap(_Deviating(agent=self._agent, model=self._crafted[index]))
+        return made
 
 
-class _Deviating(Delegated):
-    """A round in which an agent sends another model than its own."""
+class _Deviating:
+    """Wrapped around a round, it lets an agent send another model than its own."""
 
-    def __init__(self, inner: Operations, *, agent: int, model: Tensor) -> None:
-        super().__init__(inner)
+    def __init__(self, *, agent: int, model: Tensor) -> None:
         self._agent, self._model = agent, model
 
-    def broadcast(self, value: Agents, *, kind: str) -> Edges:
-        """See `Round.broadcast`."""
-        if kind != MODEL:
-            return super().broadcast(value, kind=kind)
+    def __call__(self, carry_out: CarryOut, name: str, values: Values, how: How) -> Any:
+        """See `Operations.wrap`."""
+        if name != "broadcast" or how["kind"] != MODEL:
+            return carry_out(name, values, how)
+        (value,) = values
         own = value.rows[self._agent]
         rows = value.rows.clone()
         rows[self._agent] = self._model.to(own)
-        sent = super().broadcast(Agents(rows), kind=kind)
+        sent = carry_out(name, (Agents(rows),), how)
         # What the agent sends to itself is its own model, one row more.
-        pick = torch.arange(len(sent.base)) if sent.pick is None else sent.pick.clone()
-        pick[self._loop(sent)] = len(sent.base)
-        return Edges(torch.cat([sent.base, own[None]]), pick)
-
-    def _loop(self, sent: Edges) -> int:
-        """The edge from the agent to itself: the row that `own` gives it."""
         numbers = Edges(torch.arange(len(sent.rows), device=sent.base.device)[:, None].double())
-        return int(self.own(numbers).rows[self._agent, 0])
+        loop = int(carry_out("own", (numbers,), {}).rows[self._agent, 0])
+        pick = torch.arange(len(sent.base)) if sent.pick is None else sent.pick.clone()
+        pick[loop] = len(sent.base)
+        return Edges(torch.cat([sent.base, own[None]]), pick)

@@ -49,8 +49,8 @@ from .elimination import (
     small_entries,
     without_rounding,
 )
-from .joint_sensitivity import squared_joint_sensitivity
 from .leak import in_round
+from .view import squared_joint_sensitivity
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

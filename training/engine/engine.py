@@ -231,9 +231,9 @@ class Engine:
             public=public,
             counts=self._counts,
         )
-        if recorded is None:
-            return made
-        return Recording(made, recorded=recorded, links=links, sizes=sizes)
+        if recorded is not None:
+            made.wrap(Recording(recorded, links=links, sizes=sizes))
+        return made
 
     def _noise_of_round(self, index: int) -> RoundNoise | None:
         """Who tests the noise of a round, where it is tested."""

@@ -8,38 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..device.copies import on_device
-from ..functions.purity import PureFunction
-from ..step.delegated import Delegated
 from ..step.local_steps import LocalSteps
-from ..step.operations import Coef, Operations, P, V
+from ..step.operations import OPERATIONS, CarryOut, Coef, How, Values, read_by_others
 from ..step.parts import ClipNorm
-from ..step.public_numbers import PublicNumbers
-from ..step.values import SERVER, Agents, Batch, Cohort, Edges, Per, Server, Value
+from ..step.values import SERVER, Agents, Batch, Edges, Per, Server, Value
 from ..tracing.linear_forms import Group, Known
 from .function_calls import Calls
 from .links import Links, by_coordinate, stacked
 from .randomness import NoiseMaker
 
-__all__ = [
-    "AddedNoise",
-    "CountCall",
-    "GradientCall",
-    "KeptNoise",
-    "LocalCall",
-    "MeanOf",
-    "Recorded",
-    "Recording",
-    "WholeCall",
-    "makers",
-]
-
-_Of = TypeVar("_Of", bound=Value)
+_KNOWN = {"initial", "public", "postprocess", "project"}  # whose results count as known
 
 
 class GradientCall(NamedTuple):
@@ -89,6 +73,9 @@ class CountCall(NamedTuple):
     """
 
     batch: int
+
+
+Call = GradientCall | WholeCall | CountCall | None  # None where `bounded` made the rows
 
 
 class LocalCall(NamedTuple):
@@ -157,7 +144,7 @@ class Recorded:
     """
 
     contributions: list[Tensor] = field(default_factory=list)
-    calls: list[GradientCall | WholeCall | CountCall | None] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     asked: list[LocalSteps | MeanOf] = field(default_factory=list)
     local: dict[int, LocalCall] = field(default_factory=dict)
     noise: list[Tensor] = field(default_factory=list)
@@ -214,128 +201,94 @@ class KeptNoise:
         return z
 
 
-class Recording(Delegated):
-    """Does what another round does, and keeps what comes out.
+class Recording:
+    """Wrapped around a round, it keeps what is done and what comes out.
 
-    Every operation is the other round's; nothing is computed again. Batches are kept by whoever
-    draws them, and noise by `KeptNoise`, which the other round draws it from.
+    Nothing is computed again. Batches are kept by whoever draws them, and noise by `KeptNoise`,
+    which the round draws it from.
 
     Args:
-        inner: the round that does the work, on all agents.
         recorded: filled by it.
         links: those of the round, without ranks: what is kept is what all agents drew.
         sizes: coordinates of each block.
     """
 
-    def __init__(
-        self, inner: Operations, *, recorded: Recorded, links: Links, sizes: Sequence[int]
-    ) -> None:
-        super().__init__(inner)
+    def __init__(self, recorded: Recorded, *, links: Links, sizes: Sequence[int]) -> None:
         self._recorded, self._links, self._sizes = recorded, links, tuple(sizes)
 
-    def _seen(self, value: _Of) -> _Of:
-        self._recorded.given.append(value)
-        return value
+    def __call__(self, carry_out: CarryOut, name: str, values: Values, how: How) -> Any:
+        """See `Operations.wrap`."""
+        # What it was asked for, from before it is done.
+        recorded, first = self._recorded, len(self._recorded.given)
+        recorded.given += read_by_others(name, values, how)
+        if OPERATIONS[name].calls:
+            recorded.arguments.append(range(first, len(recorded.given)))
+        if name == "clipped_mean":
+            recorded.asked.append(MeanOf(how["batch_size"], how["clip_norm"]))
+        elif name == "local_update":
+            recorded.asked.append(values[1])
+        elif name == "noise":
+            recorded.makers.append(makers(self._holders(values[0]), how["factor"]))
 
-    def _hidden(self, secret: Agents) -> Agents:
-        return self._seen(secret)
-
-    def initial(self, *, block: int = 0) -> Agents:
-        """See `Round.initial`."""
-        return self._known(super().initial(block=block))
-
-    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
-        return self._known(super()._public(asked, block=block))
-
-    def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
-        """See `Round.postprocess`."""
-        self._takes(len(values))
-        return self._known(super().postprocess(fn, *values, block=block))
-
-    def project(self, value: Agents, *, block: int = 1) -> Agents:
-        """See `Round.project`."""
-        self._takes(1)
-        return self._known(super().project(value, block=block))
-
-    def _takes(self, count: int) -> None:
-        """A function is given the next so many values."""
-        first = len(self._recorded.given)
-        self._recorded.arguments.append(range(first, first + count))
-
-    def _known(self, value: Agents) -> Agents:
-        self._recorded.known.append(value.rows.clone())
-        return value
-
-    def _clipped_sums(
-        self,
-        points: Sequence[tuple[P, ...]],
-        *,
-        batch: Batch,
-        coefs: Sequence[Coef],
-        clip_norm: ClipNorm,
-        per: Per,
-        scale: Agents | None = None,
-    ) -> tuple[P, ...]:
-        how: dict[str, Any] = {"batch": batch, "coefs": coefs, "clip_norm": clip_norm}
-        parts = super()._clipped_sums(points, **how, per=per, scale=scale)
-        call = self._call(points, **how)._replace(per=per)
-        if scale is not None:
-            by = scale.rows.to(call.models.dtype)[:, 0]
-            call = call._replace(scales=by[call.holders].clone())
-        self._recorded.contributions += [part.rows.clone() for part in parts]
-        self._recorded.calls += [call] * len(parts)
-        return parts
-
-    def _count(self, fn: PureFunction, point: Agents, *, batch: Batch, **how: Any) -> Agents:
-        made = super()._count(fn, point, batch=batch, **how)
-        self._recorded.contributions.append(made.rows.clone())
-        self._recorded.calls.append(CountCall(batch.call))
+        made = carry_out(name, values, how)
+        if name in _KNOWN:
+            recorded.known.append(made.rows.clone())
+        elif name == "noise":
+            self._add_noise(made, *values, std=how["std"], factor=how["factor"])
+        elif name == "clipped_sums":
+            call = self._sums_call(values, **how)
+            recorded.contributions += [part.rows.clone() for part in made]
+            recorded.calls += [call] * len(made)
+        elif name == "clipped_mean":
+            asked = {"batch": how["batch"], "clip_norm": how["clip_norm"]}
+            call = self._sums_call((values,), coefs=(1.0,), **asked)
+            self._contribute(made.rows, call._replace(mean_of=how["batch_size"]))
+        elif name == "count":
+            self._contribute(made.rows, CountCall(how["batch"].call))
+        elif name == "local_update":
+            point, asked = values
+            recorded.local[len(recorded.contributions)] = LocalCall(point.rows.clone(), asked)
+            batches = tuple(batch.call for batch in asked.batches)
+            self._contribute(made.rows, WholeCall(name, batches))
+        elif name == "average" and how.get("cohort") is not None:
+            rows: Tensor = values[0].rows
+            taking = on_device(recorded.cohorts[how["cohort"].call], rows.device, rows.dtype)
+            self._contribute(rows * taking, WholeCall(name))
+        elif name == "bounded":
+            self._contribute(made.rows, None)
         return made
 
-    def _clipped_mean(
-        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
-    ) -> P:
-        self._recorded.asked.append(MeanOf(batch_size, clip_norm))
-        mean = super()._clipped_mean(point, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
-        call = self._call(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm)
-        self._recorded.contributions.append(mean.rows.clone())
-        self._recorded.calls.append(call._replace(mean_of=batch_size))
-        return mean
+    def _contribute(self, rows: Tensor, call: Call) -> None:
+        self._recorded.contributions.append(rows.clone())
+        self._recorded.calls.append(call)
 
-    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
-        self._recorded.asked.append(asked)
-        change = super()._local_update(point, asked)
-        batches = tuple(batch.call for batch in asked.batches)
-        self._recorded.local[len(self._recorded.contributions)] = LocalCall(
-            point.rows.clone(), asked
-        )
-        self._recorded.contributions.append(change.rows.clone())
-        self._recorded.calls.append(WholeCall("local_update", batches))
-        return change
+    def _add_noise(self, made: Value, like: Value, *, std: float, factor: Tensor | None) -> None:
+        active = None
+        if not self._links.everybody and not isinstance(like, Server):
+            active = self._links.active[self._holders(like)]
+        self._recorded.added.append(AddedNoise(made.rows.clone(), std, factor, active))
 
-    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
-        rows: Tensor = value.rows
-        taking = on_device(self._recorded.cohorts[cohort.call], rows.device, rows.dtype)
-        self._recorded.contributions.append(rows * taking)
-        self._recorded.calls.append(WholeCall("average"))
-        return super()._average_of(value, cohort)
-
-    def _call(
+    def _sums_call(
         self,
-        points: Sequence[tuple[P, ...]],
+        points: Sequence[tuple[Any, ...]],
         *,
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: ClipNorm,
+        per: Per = Per.RECORD,
+        scale: Agents | None = None,
     ) -> GradientCall:
         models, owners = stacked(points, sizes=self._sizes, links=self._links)
+        holders = self._holders(points[0][0])
         return GradientCall(
             models=models.clone(),
             owners=torch.tensor(owners, device=models.device),
-            holders=self._holders(points[0][0]),
+            holders=holders,
             coefs=tuple(by_coordinate(coef, sizes=self._sizes, like=models) for coef in coefs),
             batch=batch.call,
             clip_norm=clip_norm,
+            per=per,
+            scales=None if scale is None else scale.rows.to(models.dtype)[:, 0][holders].clone(),
         )
 
     def _holders(self, value: Value) -> Tensor:
@@ -345,33 +298,7 @@ class Recording(Delegated):
         device = self._links.receivers.device
         if isinstance(value, Server):
             return torch.tensor([SERVER], device=device)
-        return torch.arange(self.agents, device=device)
-
-    def bounded(
-        self,
-        fn: PureFunction,
-        secret: Agents,
-        *,
-        released: Sequence[Edges] = (),
-        private: Sequence[Agents] = (),
-        **how: Any,
-    ) -> Agents:
-        """See `Round.bounded`."""
-        self._takes(1 + len(released) + len(private))
-        result = super().bounded(fn, secret, released=released, private=private, **how)
-        self._recorded.contributions.append(result.rows.clone())
-        self._recorded.calls.append(None)
-        return result
-
-    def noise(self, like: V, *, std: float, factor: Tensor | None = None, **how: Any) -> V:
-        """See `Round.noise`; its rows are kept where they are made."""
-        self._recorded.makers.append(makers(self._holders(like), factor))
-        made = super().noise(like, std=std, factor=factor, **how)
-        active = None
-        if not self._links.everybody and not isinstance(like, Server):
-            active = self._links.active[self._holders(like)]
-        self._recorded.added.append(AddedNoise(made.rows.clone(), std, factor, active))
-        return made
+        return torch.arange(self._links.agents, device=device)
 
 
 def makers(holders: Tensor, factor: Tensor | None) -> list[frozenset[int]]:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..device.copies import on_device
@@ -42,7 +41,6 @@ from ..step.values import (
     Server,
     UndeclaredOperation,
     Value,
-    check_holder,
     check_parameters,
     check_table,
 )
@@ -53,9 +51,6 @@ from .messages import Gathered, Outbox
 from .public_values import PublicValues
 from .randomness import NoiseMaker
 from .transcript import Tap
-
-__all__ = ["DrawBatch", "TensorRound"]
-
 
 # (call, sampling rate, what has a coin) -> a batch for each agent that is here
 DrawBatch = Callable[[int, float | None, Per], Sequence[Examples]]
@@ -117,9 +112,7 @@ class TensorRound(Operations):
         self._noise_calls = 0
         self._public_values = public or PublicValues(NO_FLOOR, round=index)
         self._take_all, self._draw_cohort, self._users_of = take_all, draw_cohort, users_of
-        self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
-        self._cohorts: list[Cohort] = []
         self._taking_part: list[Tensor] = []
         self.agents = links.agents
         self.weights = Edges(links.weights.double())  # public numbers keep float64
@@ -149,7 +142,8 @@ class TensorRound(Operations):
         check_table(table, rows=self.agents, of="agent")
         return Agents(self._of_table(table, self._links.mine))
 
-    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
+    def public(self, asked: PublicNumbers, *, block: int) -> Agents:
+        """See `Round.public`."""
         rows = asked.rows(self._links.mine, width=self._checked_width(block))
         like = self._initial[0]
         held = on_device(rows, like.device, like.dtype)
@@ -207,23 +201,21 @@ class TensorRound(Operations):
         rows: Tensor = value.rows
         return type(value)(torch.where(held[:, None], rows, torch.zeros_like(rows)))
 
-    def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
+    def draw(self, batch: Batch) -> Batch:
         """See `Round.draw`."""
-        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate, per=Per(per))
-        self._drawn.append(batch)
-        self._records.append(self._draw(batch.call, sampling_rate, batch.per))
+        self._records.append(self._draw(batch.call, batch.sampling_rate, batch.per))
         return batch
 
-    def _clipped_sums(
+    def clipped_sums(
         self,
-        points: Sequence[tuple[P, ...]],
-        *,
+        *points: tuple[P, ...],
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: ClipNorm,
         per: Per,
         scale: Agents | None = None,
     ) -> tuple[P, ...]:
+        """See `Round.clipped_sums`; the parts of each block."""
         kind = type(points[0][0])
         how: dict[str, Any] = {"batch": batch, "clip_norm": clip_norm, "per": per}
         sums = self._sums(points, coefs=coefs, scale=scale, **how)
@@ -283,7 +275,7 @@ class TensorRound(Operations):
             out[row] = made(models, ([owner], [holder]), coefficients=divided)[0]
         return out
 
-    def _count(
+    def count(
         self,
         fn: PureFunction,
         point: Agents,
@@ -292,6 +284,7 @@ class TensorRound(Operations):
         of: Of,
         released: tuple[Agents, ...],
     ) -> Agents:
+        """See `Round.count`."""
         rows = point.rows
         if rows.shape[1] != self._sizes[0] or len(self._sizes) > 1:
             raise UndeclaredOperation("round.count of a task with dual variables, or at no model")
@@ -300,13 +293,15 @@ class TensorRound(Operations):
         found = of_batches(fn, rows, self._records[batch.call], of=of, released=given)
         return self._of_active(Agents(found))
 
-    def _clipped_mean(
+    def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
+        """See `Round.clipped_mean`."""
         sums = self._sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm, as_one=True)
         return self._of_active(type(point)(clipped(self._gradients, sums / batch_size, clip_norm)))
 
-    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+    def local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        """See `Round.local_update`."""
         if len(self._sizes) > 1:
             raise UndeclaredOperation(
                 "round.local_update for a task with dual variables: it takes the parameters of a "
@@ -321,11 +316,10 @@ class TensorRound(Operations):
         )
         return self._of_active(Agents(changed))
 
-    def cohort(self, rate: float, *, scheme: str = Scheme.POISSON) -> Cohort:
+    def cohort(self, cohort: Cohort) -> Cohort:
         """See `Round.cohort`."""
-        made = super().cohort(rate, scheme=scheme)
-        self._taking_part.append(self._draw_cohort(made))
-        return made
+        self._taking_part.append(self._draw_cohort(cohort))
+        return cohort
 
     def noise(
         self,
@@ -365,13 +359,11 @@ class TensorRound(Operations):
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
-        check_holder("broadcast", value, Agents)
         rows = self._outbox.tell("broadcast", value, kind=kind)
         return Edges(self._brought_here(rows, self._links.broadcasts), self._links.broadcast_rows)
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
-        check_holder("reply", value, Edges)
         if self._links.reply_rows is None:
             reply_order(self._links.graph)
         rows = self._outbox.tell("reply", value, kind=kind)
@@ -379,19 +371,17 @@ class TensorRound(Operations):
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
-        check_holder("upload", value, Agents)
         return self._mean(self._outbox.tell("upload", value, kind=kind))
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
-        check_holder("download", value, Server)
         return Agents(self._outbox.tell("download", value, kind=kind), self._links.server_rows)
 
-    def _average(self, value: Agents) -> Server:
-        return self._mean(value.rows)
-
-    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+    def average(self, value: Agents, *, cohort: Cohort | None = None) -> Server:
+        """See `Round.average`."""
         rows: Tensor = value.rows
+        if cohort is None:
+            return self._mean(rows)
         taking = on_device(self._taking_part[cohort.call], rows.device, rows.dtype)
         return self._mean(rows * taking) * (1.0 / cohort.rate)
 
@@ -406,19 +396,16 @@ class TensorRound(Operations):
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""
-        check_holder("sum_in", value, Edges)
         by = torch.ones_like(self._links.weights) if weights is None else weights.rows
         return Agents(self._links.weighted_sums(value.base, by.to(value.base.dtype), value.pick))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
-        check_holder("own", value, Edges)
         loops = self._links.self_loops
         return Agents(value.base[loops if value.pick is None else value.pick[loops]])
 
     def spread(self, value: Agents) -> Edges:
         """See `Round.spread`."""
-        check_holder("spread", value, Agents)
         return Edges(value.rows, self._links.receivers_here)
 
     def bounded(
@@ -433,11 +420,6 @@ class TensorRound(Operations):
     ) -> Agents:
         """See `Round.bounded`; bound and blame matter to the trace alone."""
         del lipschitz, blame
-        check_holder("bounded", secret, Agents)
-        for value in released:
-            check_holder("bounded", value, Edges)
-        for held in private:
-            check_holder("bounded", held, Agents)
         # For each agent its own row and what each of its neighbours released to it.
         given = [
             Argument(secret),
@@ -467,8 +449,6 @@ class TensorRound(Operations):
         return type(value)(value.base.to(self._initial[0].dtype), value.pick)
 
     def _postprocessed(self, pure: PureFunction, *values: Agents | Edges, block: int) -> Agents:
-        for value in values:
-            check_holder("postprocess", value, Agents, Edges)
         made = called(
             self._called,
             pure,

@@ -6,8 +6,8 @@ adversary, at noise multiplier 1: one figure for each batch that is drawn. What 
     adversary, victim     -> candidates                the pairs that a name asks about
     the worst of them     -> joint_sensitivities
     rows that matter      -> local_views               of the view of one adversary in one round
-    J of these rows       -> privacy.view.view         mu of a Gaussian view
-    J of a matrix M       -> privacy.view.joint_sensitivity
+    batches of a round    -> tracing.batches           which of them are charged as one
+    J of these rows       -> privacy.view.view         mu of a Gaussian view, and of its matrix M
     epsilon of all J      -> guarantees
 
 Victims whom an agent does not touch have the same figures against all such agents, so one pair of

@@ -11,8 +11,8 @@ Two exact facts keep the work in proportion to what differs:
 2. Adversary k differs from one who sees the closure alone by messages and by known noise. Only
    victims in rows that these touch can fare otherwise; all others take the figure of the closure.
 
-Messages that the closure determines count as seen (`implied_messages`): their rows are local, where
-the end states that they replace tie all agents together. Where linked rows span the graph, as with
+Messages that the closure determines count as seen (`Relations`): their rows are local, where the
+end states that they replace tie all agents together. Where linked rows span the graph, as with
 noise that every agent shares with its neighbours, the local view is the whole one.
 
 Equal local views, with columns named by first appearance, are factorised once. The key is the
@@ -33,8 +33,7 @@ from ...privacy.view.view import UnsupportedView, View
 from ..tracing.batches import Charge, Key, Sensitivity, charges, joined, kinds
 from ..tracing.linear_forms import Messages, NoiseSources
 from ..tracing.round_trace import RoundTrace
-from .implied_messages import Relations
-from .shared_view import Pairs, SharedView, entries
+from .shared_view import Pairs, Relations, SharedView, entries
 
 _FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of them
 _MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others like it

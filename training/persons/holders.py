@@ -3,7 +3,7 @@
 All of the person's records are there, or none is, or all are replaced. The columns v of the view
 are those of all holders together, and a certificate diag(lam) >= M = A_v^T (B B^T)^+ A_v turns the
 view into a post-processing of releases with independent noise, one for each column
-(`privacy.view.joint_sensitivity.certificate`). Each holder draws its batches on its own, so each
+(`privacy.view.view.certificate`). Each holder draws its batches on its own, so each
 of its batches is an event with
 
     mu_a^2 = sum over the columns c of holder a of lam_c b_c^2

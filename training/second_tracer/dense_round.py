@@ -24,8 +24,6 @@ from ..step.public_numbers import PublicNumbers
 from ..step.values import NUMBERS, Agents, Batch, Cohort, Edges, Per, Server, Value
 from .dense_rows import Contribution, Kind, NotAnswered, Rows, Sources, bound_of, zeros
 
-__all__ = ["DenseRound", "Message"]
-
 
 class Message(NamedTuple):
     """Rows that somebody sees, or that count as seen by everybody.
@@ -57,8 +55,6 @@ class DenseRound(Operations):
         self.weights, self.active = Edges(self.weight_table), Agents(self.active_table)
         self.seen: list[Message] = []
         self.asked_number = False
-        self._drawn: list[Batch] = []
-        self._cohorts: list[Cohort] = []
 
     @property
     def index(self) -> int:
@@ -103,19 +99,14 @@ class DenseRound(Operations):
         """See `Round.of_agents`."""
         return Agents(table)
 
-    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
+    def public(self, asked: PublicNumbers, *, block: int) -> Agents:
+        """See `Round.public`."""
         del asked  # everybody knows them
         return Agents(zeros(self.agents, block))
 
     def of_edges(self, table: Tensor) -> Edges:
         """See `Round.of_edges`."""
         return Edges(table)
-
-    def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
-        """See `Round.draw`."""
-        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate, per=Per(per))
-        self._drawn.append(batch)
-        return batch
 
     def _owners(self, like: Value) -> list[int]:
         """Who holds each row; -1 is the server."""
@@ -173,16 +164,16 @@ class DenseRound(Operations):
             Rows.at([of[at] for of in columns], block=block) for at, block in enumerate(of_blocks)
         ]
 
-    def _clipped_sums(
+    def clipped_sums(
         self,
-        points: Sequence[tuple[Any, ...]],
-        *,
+        *points: tuple[Any, ...],
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: ClipNorm,
         per: Per,
         scale: Agents | None = None,
     ) -> tuple[Any, ...]:
+        """See `Round.clipped_sums`; the parts of each block."""
         del coefs  # the combination is clipped as one vector, whatever they are
         self._counts_as_seen(*([] if scale is None else [scale]))
         for point in points:
@@ -192,15 +183,16 @@ class DenseRound(Operations):
         made = self._contribute(first, [batch], kind=kind, clip_norm=clip_norm)
         return tuple(type(part)(rows) for part, rows in zip(first, made, strict=True))
 
-    def _clipped_mean(
+    def clipped_mean(
         self, point: Any, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> Any:
+        """See `Round.clipped_mean`."""
         del batch_size
         self._counts_as_seen(point)
         (made,) = self._contribute([point], [batch], kind=Kind.BALL, clip_norm=clip_norm)
         return type(point)(made)
 
-    def _count(
+    def count(
         self,
         fn: PureFunction,
         point: Agents,
@@ -209,13 +201,15 @@ class DenseRound(Operations):
         of: Of,
         released: tuple[Agents, ...],
     ) -> Agents:
+        """See `Round.count`."""
         del fn, of  # of each record a number in [0, 1], whatever they are
         self._counts_as_seen(point, *released)
         how: dict[str, Any] = {"kind": Kind.SUM, "clip_norm": 1.0, "blocks": [NUMBERS]}
         (made,) = self._contribute([point], [batch], **how)
         return Agents(made)
 
-    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+    def local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        """See `Round.local_update`."""
         self._counts_as_seen(point)
         batches = asked.batches
         (made,) = self._contribute([point], batches, kind=Kind.BALL, clip_norm=asked.clip_norm)
@@ -268,7 +262,7 @@ class DenseRound(Operations):
         del kind  # a name
         there = self._graph.active
         self._send(value, [frozenset({j} if there[j] else ()) for j in range(self.agents)])
-        return self._average(value)
+        return self.average(value)
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
@@ -276,11 +270,11 @@ class DenseRound(Operations):
         self._send(value, [frozenset(range(self.agents))])
         return Agents(_rows(value)[[0] * self.agents])
 
-    def _average(self, value: Agents) -> Server:
+    def average(self, value: Agents, *, cohort: Cohort | None = None) -> Server:
+        """See `Round.average`."""
         there = self._there()
-        return Server(_rows(value).through(there[None] / max(there.sum(), 1.0)))
-
-    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+        if cohort is None:
+            return Server(_rows(value).through(there[None] / max(there.sum(), 1.0)))
         # A contribution that counts or not, by a coin of its agent, is another one than itself.
         rate = cohort.rate if cohort.scheme is Scheme.POISSON else None
         rows, columns = _rows(value), self._sources.columns
@@ -294,7 +288,7 @@ class DenseRound(Operations):
             masked = np.pad(masked, ((0, 0), (0, at + 1 - masked.shape[1])))
             masked[:, at] = rows.of[:, column]
         made = Rows(masked, np.abs(masked), rows.block)
-        return Server(made.through(self._there()[None] / (cohort.rate * self.agents)))
+        return Server(made.through(there[None] / (cohort.rate * self.agents)))
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""

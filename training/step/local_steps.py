@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,6 @@ from ...privacy._validate import whole, within
 from ...privacy.errors import InputError
 from .refusals import MOST_STEPS
 from .values import ALL, Batch, UndeclaredOperation, check_drawn
-
-__all__ = ["LocalSteps", "checked_rate"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +106,22 @@ class LocalSteps:
             momentum=_number("momentum", momentum, "[0, 1)"),
             proximal=_number("proximal", proximal, "[0, inf)"),
         )
+
+
+def checked_number(name: str, value: Any, *, least: float, most: float, remedy: str) -> float:
+    """A finite real number in [least, most].
+
+    Raises:
+        TypeError: no number.
+        ValueError: not finite, or out of range.
+
+    >>> checked_number("std", 2, least=0.0, most=math.inf, remedy="")
+    2.0
+    """
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    within(name, value, f"[{least}, {most}{')' if math.isinf(most) else ']'}", remedy)
+    return float(value)
 
 
 def checked_rate(rate: object) -> float:

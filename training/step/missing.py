@@ -11,16 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...privacy.view.view import UnsupportedView
+from .operations import OPERATIONS, Apart
 from .script import Entry
 
-__all__ = ["alike_agents", "check_unaware", "check_weights", "interchangeable", "uses_links"]
-
-# Operations that treat agents alike. Cohorts are none: who takes part is secret there.
-_OF_ANYBODY = {
-    *("state", "initial", "draw", "clipped_sums", "clipped_mean", "local_update", "noise"),
-    *("average", "upload", "download", "+", "-", "*", "/", "return"),
-}
-_WITHOUT_LINKS = _OF_ANYBODY | {"of_agents", "public"}
+_PLAIN = {"state", "+", "-", "*", "/", "return"}  # what a script has beside operations
+_OF_ANYBODY = _PLAIN | {name for name, of in OPERATIONS.items() if of.apart is Apart.NOTHING}
+_WITHOUT_LINKS = _PLAIN | {name for name, of in OPERATIONS.items() if of.apart < Apart.LINKS}
 _HANDLES = ("Agents", "Edges", "Server")
 _REMEDY = (
     "use round.weights, or a table of round.of_edges, as weights of what is received alone "

@@ -1,15 +1,19 @@
-"""What carries out the operations of a round: on tensors, on symbols, or watched.
+"""The operations of a round: a row for each, the checks of what it is given, and one door.
 
-`Round` documents every operation; here stand their signatures, and the checks that all who carry
-them out share.
+`Round` documents every operation for whoever writes a step. A new one is a method of `Round`, a row
+of `OPERATIONS`, and a method of its name in each kind of round: on tensors (`TensorRound`), on
+symbols (`TracedRound`) and on dense numbers (`DenseRound`). What each of them is given was checked
+here, once.
 """
 
 from __future__ import annotations
 
+import enum
+import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,10 +25,10 @@ from ...privacy.errors import InputError
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
 from .counts import Of
-from .local_steps import LocalSteps, checked_rate
+from .local_steps import LocalSteps, checked_number, checked_rate
 from .memory import remembered
-from .parts import ClipNorm, clip_norm_of
-from .public_numbers import PublicKind, PublicNumbers
+from .parts import clip_norm_of
+from .public_numbers import PublicNumbers
 from .values import (
     Agents,
     Batch,
@@ -33,61 +37,104 @@ from .values import (
     Per,
     Server,
     UndeclaredOperation,
+    Value,
     check_drawn,
     check_holder,
 )
 
-__all__ = ["Coef", "Operations", "P", "V", "reply_order"]
-
 V = TypeVar("V", Agents, Edges, Server)
 P = TypeVar("P", Agents, Edges)
 Coef = float | tuple[float, ...]  # of a point, or of each of its blocks
+Values = tuple[Any, ...]  # what is given by position
+How = dict[str, Any]  # what is given by name
+CarryOut = Callable[[str, Values, How], Any]
+Wrapper = Callable[[CarryOut, str, Values, How], Any]
+
+
+class Readers(enum.Enum):
+    """Who may read the values that an operation is given."""
+
+    HOLDER = "nobody else"
+    RECEIVERS = "those to whom they are sent, and who listens on the link"
+    ADVERSARIES = "every adversary that may see the result"
+
+
+class Apart(enum.IntEnum):
+    """What an operation tells apart: its result changes where two of them change places."""
+
+    NOTHING = 0
+    AGENTS = 1
+    LINKS = 2
+
+
+class Operation(NamedTuple):
+    """What is known of an operation, whoever carries it out.
+
+    Attributes:
+        takes: who may hold the values that are given by position; not looked at where empty.
+        readers: who may read what it is given.
+        apart: what it can tell apart.
+        check: of what is given makes what a round is given; refuses what none may be.
+        calls: whether it calls a function on rows of what it is given.
+        hides: whether the value after its function is a secret, which nobody reads after all.
+    """
+
+    takes: tuple[type[Value], ...] = ()
+    readers: Readers = Readers.HOLDER
+    apart: Apart = Apart.LINKS
+    check: Callable[[Door, Values, How], tuple[Values, How]] | None = None
+    calls: bool = False
+    hides: bool = False
+
+
+class NoiseWatch(Protocol):
+    """Is shown every noise as the step gets it, and stops a round whose noise is wrong."""
+
+    def note(self, value: Value, *, std: float, factor: Tensor | None) -> None:
+        """Take note of what an operation `noise` gave, and of what was asked for."""
+        ...
+
+    def settle(self, *, at_end: bool) -> None:
+        """Decide on what was noted: before something is sent, and at the end of the round.
+
+        Raises:
+            Exception: the noise is not what was asked for.
+        """
+        ...
 
 
 class Operations(ABC):
-    """The operations of one round."""
+    """What carries out the operations of one round, each by the method of its name."""
 
     agents: int
     weights: Edges  # (E, 1) mixing weights, public
     active: Agents  # (A, 1) 1 for each agent that takes part, 0 for an absent one; public
-    _drawn: list[Batch]
-    _cohorts: list[Cohort]
     _index: int
-    _public_calls: int = 0
+    _wrappers: tuple[Wrapper, ...] = ()
+
+    def do(self, name: str, values: Values, how: How) -> Any:
+        """Carry out an operation on what was checked, through all that is wrapped around it."""
+        carry_out: CarryOut = self._carry_out
+        for wrapper in self._wrappers:
+            carry_out = functools.partial(wrapper, carry_out)
+        return carry_out(name, values, how)
+
+    def wrap(self, wrapper: Wrapper) -> None:
+        """Let whatever is done pass through a wrapper, which is around those from before.
+
+        Args:
+            wrapper: gets what carries out an operation, its name, and what it is given by position
+                and by name; returns the result.
+        """
+        self._wrappers = (*self._wrappers, wrapper)
+
+    def _carry_out(self, name: str, values: Values, how: How) -> Any:
+        return getattr(self, name)(*values, **how)
 
     @property
     @abstractmethod
     def index(self) -> int:
         """See `Round.index`."""
-
-    @abstractmethod
-    def initial(self, *, block: int = 0) -> Agents:
-        """See `Round.initial`."""
-
-    @abstractmethod
-    def of_agents(self, table: Tensor) -> Agents:
-        """See `Round.of_agents`."""
-
-    @abstractmethod
-    def of_edges(self, table: Tensor) -> Edges:
-        """See `Round.of_edges`."""
-
-    def public(
-        self,
-        seed: int,
-        *,
-        kind: str = PublicKind.UNIFORM,
-        same: bool = False,
-        block: int = 0,
-    ) -> Agents:
-        """See `Round.public`."""
-        call, self._public_calls = self._public_calls, self._public_calls + 1
-        asked = PublicNumbers.of(seed, kind=kind, same=same, round=self._index, call=call)
-        return self._public(asked, block=block)
-
-    @abstractmethod
-    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
-        """`public` after the checks that all kinds of round share."""
 
     @property
     @abstractmethod
@@ -116,230 +163,80 @@ class Operations(ABC):
     def kept(self, old: Agents, new: Agents) -> Agents:
         """What agents hold after the round: an absent one what it held before."""
 
-    @abstractmethod
-    def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
+    # Where kinds of round do not differ.
+
+    def draw(self, batch: Batch) -> Batch:
         """See `Round.draw`."""
+        return batch
 
-    def clipped_sums(
-        self,
-        *points: Any,
-        batch: Batch,
-        coefs: Sequence[Coef] = (1.0,),
-        clip_norm: float | tuple[float, ...] | ClipNorm,
-        per: str = Per.RECORD,
-        scale: Agents | None = None,
-        parts: Sequence[int] | None = None,
-    ) -> Any:
-        """See `Round.clipped_sums`."""
-        of, within = Per(per), clip_norm_of(clip_norm, parts)
-        check_drawn(batch, self._drawn, clipped=of)
-        blocks = _split_points(points, coefs)
-        how: dict[str, Any] = {} if scale is None else {"scale": scale}
-        if scale is not None:
-            check_holder("clipped_sums with scale", scale, Agents)
-        sums = self._clipped_sums(blocks, batch=batch, coefs=coefs, clip_norm=within, per=of, **how)
-        return sums if isinstance(points[0], tuple) else sums[0]
-
-    @abstractmethod
-    def _clipped_sums(
-        self,
-        points: Sequence[tuple[P, ...]],
-        *,
-        batch: Batch,
-        coefs: Sequence[Coef],
-        clip_norm: ClipNorm,
-        per: Per,
-        scale: Agents | None = None,
-    ) -> tuple[P, ...]:
-        """`clipped_sums` after the checks that both kinds of round share."""
-
-    def count(
-        self,
-        fn: PureFunction,
-        point: Agents,
-        *,
-        batch: Batch,
-        of: str = Of.LOSS,
-        released: Sequence[Agents] = (),
-    ) -> Agents:
-        """See `Round.count`."""
-        what = Of(of)
-        check_drawn(batch, self._drawn)
-        for value in (point, *released):
-            check_holder("count", value, Agents)
-        return self._count(fn, point, batch=batch, of=what, released=tuple(released))
-
-    @abstractmethod
-    def _count(
-        self,
-        fn: PureFunction,
-        point: Agents,
-        *,
-        batch: Batch,
-        of: Of,
-        released: tuple[Agents, ...],
-    ) -> Agents:
-        """`count` after the checks that all kinds of round share."""
-
-    def clipped_mean(
-        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
-    ) -> P:
-        """See `Round.clipped_mean`."""
-        check_drawn(batch, self._drawn)
-        if not 0 < batch_size < math.inf:
-            raise InputError(f"batch_size={batch_size} must be a positive number")
-        ((only,),) = _split_points((point,), (1.0,))
-        return self._clipped_mean(only, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
-
-    @abstractmethod
-    def _clipped_mean(
-        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
-    ) -> P:
-        """`clipped_mean` after the checks that both kinds of round share."""
-
-    def local_update(
-        self,
-        point: Agents,
-        *,
-        steps: int,
-        learning_rate: float,
-        batch: Batch | tuple[Batch, ...],
-        clip_norm: float | None,
-        momentum: float = 0.0,
-        proximal: float = 0.0,
-    ) -> Agents:
-        """See `Round.local_update`."""
-        check_holder("local_update", point, Agents)
-        asked = LocalSteps.of(
-            steps=steps,
-            learning_rate=learning_rate,
-            batch=batch,
-            clip_norm=clip_norm,
-            momentum=momentum,
-            proximal=proximal,
-            drawn=self._drawn,
-        )
-        return self._local_update(point, asked)
-
-    @abstractmethod
-    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
-        """`local_update` after the checks that all kinds of round share."""
-
-    def cohort(self, rate: float, *, scheme: str = Scheme.POISSON) -> Cohort:
+    def cohort(self, cohort: Cohort) -> Cohort:
         """See `Round.cohort`."""
-        share, drawn = checked_rate(rate), scheme_of_cohort(scheme)
-        if share == 1.0:
-            drawn = Scheme.POISSON  # everybody, however cohorts are drawn
-        if drawn is not Scheme.POISSON:
-            size_of_cohort(share, self.agents, scheme=drawn)
-        if drawn.in_epochs and (self._index == 0 or self._cohorts):
-            when = "the start draws" if self._index == 0 else "the step draws"
-            several = " after another one" if self._cohorts else ""
-            raise UndeclaredOperation(
-                f"{when} a cohort of scheme={str(drawn)!r}{several}, and an epoch of these has one "
-                "for each round from 1 on; draw it once and first, or use 'poisson' or 'fixed'"
-            )
-        if any(before.scheme.in_epochs for before in self._cohorts):
-            raise UndeclaredOperation(
-                "the step draws another cohort beside one of an epoch, which has one for each "
-                "round; draw one alone, or use 'poisson' or 'fixed'"
-            )
-        cohort = Cohort(call=len(self._cohorts), rate=share, scheme=drawn)
-        self._cohorts.append(cohort)
         return cohort
-
-    @abstractmethod
-    def noise(
-        self,
-        like: V,
-        *,
-        std: float,
-        factor: Tensor | None = None,
-        known_to: Sequence[frozenset[int]] | None = None,
-    ) -> V:
-        """See `Round.noise`."""
 
     def remembered(self, fresh: Agents, *past: Agents, row: Sequence[float]) -> Agents:
         """See `Round.remembered`; the noise alone, of as much of the past as the row speaks of."""
         return remembered(fresh, past, row=row)
 
-    @abstractmethod
-    def broadcast(self, value: Agents, *, kind: str) -> Edges:
-        """See `Round.broadcast`."""
-
-    @abstractmethod
-    def reply(self, value: Edges, *, kind: str) -> Edges:
-        """See `Round.reply`."""
-
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """See `Round.mix`."""
-        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
+        sent = self._carry_out("broadcast", (value,), {"kind": kind})
+        mixed: Agents = self._carry_out("sum_in", (sent,), {"weights": self.weights})
+        return mixed
 
-    @abstractmethod
-    def upload(self, value: Agents, *, kind: str) -> Server:
-        """See `Round.upload`."""
 
-    @abstractmethod
-    def download(self, value: Server, *, kind: str) -> Agents:
-        """See `Round.download`."""
+class Door:
+    """Where a step asks for operations: checks what each is given, for every kind of round.
 
-    def average(self, value: Agents, *, cohort: Cohort | None = None) -> Server:
-        """See `Round.average`."""
-        check_holder("average", value, Agents)
-        if cohort is None:
-            return self._average(value)
-        if not isinstance(cohort, Cohort):
-            raise UndeclaredOperation(
-                f"round.average with a cohort of {type(cohort).__name__}: give what "
-                "round.cohort(rate) returned"
-            )
-        if not any(cohort is mine for mine in self._cohorts):
-            raise UndeclaredOperation(
-                "a cohort of another round: its coins would be used again, but accounted as fresh; "
-                "call round.cohort(rate) in every round"
-            )
-        return self._average_of(value, cohort)
+    Args:
+        operations: carries them out.
+    """
 
-    @abstractmethod
-    def _average(self, value: Agents) -> Server:
-        """The mean of all agents' rows."""
+    __slots__ = ("batches", "cohorts", "operations", "public_calls")
 
-    @abstractmethod
-    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
-        """The sum of the rows of a cohort over its expected size."""
+    def __init__(self, operations: Operations) -> None:
+        self.operations = operations
+        self.batches: list[Batch] = []
+        self.cohorts: list[Cohort] = []
+        self.public_calls = 0
 
-    @abstractmethod
-    def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
-        """See `Round.sum_in`."""
+    def do(self, name: str, values: Values, how: How) -> Any:
+        """Carry out an operation, once it may be.
 
-    @abstractmethod
-    def own(self, value: Edges) -> Agents:
-        """See `Round.own`."""
+        Raises:
+            UndeclaredOperation: values of another holder, or batches and cohorts of another round.
+            InputError: a number out of range.
+        """
+        row, alone = OPERATIONS[name], not any(isinstance(one, tuple) for one in values)
+        for value in values if row.takes else ():
+            if not isinstance(value, PureFunction):
+                check_holder(name, value, *row.takes)
+        if row.check is not None:
+            values, how = row.check(self, values, how)
+        made = self.operations.do(name, values, how)
+        return made[0] if isinstance(made, tuple) and alone else made
 
-    @abstractmethod
-    def spread(self, value: Agents) -> Edges:
-        """See `Round.spread`."""
 
-    @abstractmethod
-    def bounded(
-        self,
-        fn: PureFunction,
-        secret: Agents,
-        *,
-        released: Sequence[Edges] = (),
-        private: Sequence[Agents] = (),
-        lipschitz: float,
-        blame: str,
-    ) -> Agents:
-        """See `Round.bounded`."""
+def values_in(given: object) -> Iterator[Value]:
+    """The values among what an operation is given, in their order."""
+    if isinstance(given, Value):
+        yield given
+    elif isinstance(given, tuple | list):
+        for one in given:
+            yield from values_in(one)
 
-    @abstractmethod
-    def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
-        """See `Round.postprocess`."""
 
-    @abstractmethod
-    def project(self, value: Agents, *, block: int = 1) -> Agents:
-        """See `Round.project`."""
+def read_by_others(name: str, values: Values, how: How) -> list[Value]:
+    """What an operation is given that others than its holder may read, or that it hides from them.
+
+    >>> x = Agents(torch.zeros(3, 2))
+    >>> read_by_others("broadcast", (x,), {"kind": "model"}) == [x]
+    True
+    >>> read_by_others("own", (x,), {})
+    []
+    """
+    if OPERATIONS[name].readers is Readers.HOLDER:
+        return []
+    return [*values_in(values), *values_in(tuple(how.values()))]
 
 
 def reply_order(graph: Graph) -> Tensor:
@@ -351,6 +248,105 @@ def reply_order(graph: Graph) -> Tensor:
     if not graph.symmetric:
         raise InputError(f"graph {graph.name!r} is directed: round.reply needs links both ways")
     return torch.from_numpy(np.lexsort((graph.receivers, graph.senders)))
+
+
+def _public(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    call, door.public_calls = door.public_calls, door.public_calls + 1
+    of = {"kind": how["kind"], "same": how["same"]}
+    asked = PublicNumbers.of(*values, **of, round=door.operations._index, call=call)
+    return (asked,), {"block": how["block"]}
+
+
+def _draw(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    del values
+    rate = how["sampling_rate"]
+    if rate is not None:
+        remedy = "a probability; leave it out for the run's own rate"
+        rate = checked_number("sampling_rate", rate, least=0.0, most=1.0, remedy=remedy)
+    per = Per(how.get("per", Per.RECORD))
+    door.batches.append(Batch(call=len(door.batches), sampling_rate=rate, per=per))
+    return (door.batches[-1],), {}
+
+
+def _clipped_sums(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    parts, per = how.get("parts"), Per(how.get("per", Per.RECORD))
+    within = clip_norm_of(how["clip_norm"], parts)
+    check_drawn(how["batch"], door.batches, clipped=per)
+    points = _split_points(values, how["coefs"])
+    if "scale" in how:
+        check_holder("clipped_sums with scale", how["scale"], Agents)
+    rest = {name: one for name, one in how.items() if name != "parts"}
+    return tuple(points), {**rest, "clip_norm": within, "per": per}
+
+
+def _count(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    of = Of(how["of"])
+    check_drawn(how["batch"], door.batches)
+    for value in (released := tuple(how["released"])):
+        check_holder("count", value, Agents)
+    return values, {**how, "of": of, "released": released}
+
+
+def _clipped_mean(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    remedy = "the public expected size of a batch"
+    size = checked_number("batch_size", how["batch_size"], least=0.0, most=math.inf, remedy=remedy)
+    check_drawn(how["batch"], door.batches)
+    if not size > 0:
+        raise InputError(f"batch_size={size} must be a positive number")
+    ((only,),) = _split_points(values, (1.0,))
+    return (only,), {**how, "batch_size": size}
+
+
+def _local_update(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    return (*values, LocalSteps.of(**how, drawn=door.batches)), {}
+
+
+def _cohort(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    del values
+    share, drawn = checked_rate(how["rate"]), scheme_of_cohort(how["scheme"])
+    if share == 1.0:
+        drawn = Scheme.POISSON  # everybody, however cohorts are drawn
+    if drawn is not Scheme.POISSON:
+        size_of_cohort(share, door.operations.agents, scheme=drawn)
+    start = door.operations._index == 0
+    if drawn.in_epochs and (start or door.cohorts):
+        when = "the start draws" if start else "the step draws"
+        several = " after another one" if door.cohorts else ""
+        raise UndeclaredOperation(
+            f"{when} a cohort of scheme={str(drawn)!r}{several}, and an epoch of these has one "
+            "for each round from 1 on; draw it once and first, or use 'poisson' or 'fixed'"
+        )
+    if any(before.scheme.in_epochs for before in door.cohorts):
+        raise UndeclaredOperation(
+            "the step draws another cohort beside one of an epoch, which has one for each "
+            "round; draw one alone, or use 'poisson' or 'fixed'"
+        )
+    door.cohorts.append(Cohort(call=len(door.cohorts), rate=share, scheme=drawn))
+    return (door.cohorts[-1],), {}
+
+
+def _average(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    cohort = how.get("cohort")
+    if cohort is not None and not isinstance(cohort, Cohort):
+        raise UndeclaredOperation(
+            f"round.average with a cohort of {type(cohort).__name__}: give what "
+            "round.cohort(rate) returned"
+        )
+    if cohort is not None and not any(cohort is mine for mine in door.cohorts):
+        raise UndeclaredOperation(
+            "a cohort of another round: its coins would be used again, but accounted as fresh; "
+            "call round.cohort(rate) in every round"
+        )
+    return values, how
+
+
+def _bounded(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    del door
+    for value in how["released"]:
+        check_holder("bounded", value, Edges)
+    for held in how["private"]:
+        check_holder("bounded", held, Agents)
+    return values, how
 
 
 def _split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -391,3 +387,34 @@ def _split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[
             f"coefs={tuple(coefs)} for {len(points)} points: give one number for each point"
         )
     return split
+
+
+_HOLDER, _RECEIVERS, _ADVERSARIES = Readers.HOLDER, Readers.RECEIVERS, Readers.ADVERSARIES
+_NOTHING, _AGENTS, _LINKS = Apart.NOTHING, Apart.AGENTS, Apart.LINKS
+
+OPERATIONS: dict[str, Operation] = {
+    "initial": Operation((), _HOLDER, _NOTHING),
+    "of_agents": Operation((), _HOLDER, _AGENTS),
+    "of_edges": Operation((), _HOLDER, _LINKS),
+    "public": Operation((), _HOLDER, _AGENTS, _public),
+    "draw": Operation((), _HOLDER, _NOTHING, _draw),
+    "clipped_sums": Operation((), _ADVERSARIES, _NOTHING, _clipped_sums),
+    "count": Operation((Agents,), _ADVERSARIES, _LINKS, _count),
+    "clipped_mean": Operation((), _ADVERSARIES, _NOTHING, _clipped_mean),
+    "local_update": Operation((Agents,), _ADVERSARIES, _NOTHING, _local_update),
+    "cohort": Operation((), _HOLDER, _LINKS, _cohort),  # who takes part is secret
+    "noise": Operation((), _HOLDER, _NOTHING),
+    "remembered": Operation((Agents,), _HOLDER, _LINKS),
+    "broadcast": Operation((Agents,), _RECEIVERS, _LINKS),
+    "reply": Operation((Edges,), _RECEIVERS, _LINKS),
+    "mix": Operation((Agents,), _RECEIVERS, _LINKS),
+    "upload": Operation((Agents,), _RECEIVERS, _NOTHING),
+    "download": Operation((Server,), _RECEIVERS, _NOTHING),
+    "average": Operation((Agents,), _HOLDER, _NOTHING, _average),
+    "sum_in": Operation((Edges,), _HOLDER, _LINKS),
+    "own": Operation((Edges,), _HOLDER, _LINKS),
+    "spread": Operation((Agents,), _HOLDER, _LINKS),
+    "bounded": Operation((Agents,), _ADVERSARIES, _LINKS, _bounded, calls=True, hides=True),
+    "postprocess": Operation((Agents, Edges), _ADVERSARIES, _LINKS, calls=True),
+    "project": Operation((Agents, Edges), _ADVERSARIES, _LINKS, calls=True),
+}

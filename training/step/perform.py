@@ -22,8 +22,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...privacy.raised import line_of, told
 from . import values
 from .handles import Agents, Handle, handle, number_of, script_of, value_of
-from .noise_watch import NoiseWatch
-from .operations import Operations
+from .operations import NoiseWatch, Operations
 from .round import Round
 from .script import MOST_OPERATIONS, Entry, Script, digest
 from .values import UndeclaredOperation

@@ -17,13 +17,10 @@ from torch import Tensor
 
 from .handles import Agents, Edges, Handle, Server, argument, handle, raw, shown
 from .memory import check_memory, numbers_of
-from .noise_watch import NoiseWatch
-from .operations import Coef, Operations
+from .operations import OPERATIONS, Coef, Door, NoiseWatch, Operations, Readers
 from .refusals import foreign_weights
 from .script import Script
 from .values import Batch, Cohort, UndeclaredOperation, Value, unusual
-
-__all__ = ["Coef", "P", "Round", "V"]
 
 V = TypeVar("V", Agents, Edges, Server)
 P = TypeVar("P", Agents, Edges)
@@ -32,12 +29,12 @@ P = TypeVar("P", Agents, Edges)
 class Round:
     """One round, as a step sees it. Everything but the values is public."""
 
-    __slots__ = ("_active", "_operations", "_script", "_watch", "_weights")
+    __slots__ = ("_active", "_door", "_script", "_watch", "_weights")
 
     def __init__(
         self, operations: Operations, script: Script, watch: NoiseWatch | None = None
     ) -> None:
-        _OPERATIONS.__set__(self, operations)
+        _DOOR.__set__(self, Door(operations))
         _WATCH.__set__(self, watch)
         _SCRIPT.__set__(self, script)
         table = operations.weight_table
@@ -48,7 +45,7 @@ class Round:
     @property
     def agents(self) -> int:
         """The number of agents, A."""
-        return _OPERATIONS.__get__(self).agents
+        return _DOOR.__get__(self).operations.agents
 
     @property
     def weights(self) -> Edges:
@@ -67,7 +64,7 @@ class Round:
     @property
     def index(self) -> int:
         """The number of the round; a step that reads it is traced round by round."""
-        return _OPERATIONS.__get__(self).index
+        return _DOOR.__get__(self).operations.index
 
     def initial(self, *, block: int = 0) -> Agents:
         """(A, D) the public initial model, equal on all agents; a block of it where it has some."""
@@ -410,14 +407,13 @@ class Round:
 
 # The slots are taken off the class, so that no attribute of a round leads to what it works with.
 _ACTIVE = Round.__dict__["_active"]
-_OPERATIONS = Round.__dict__["_operations"]
+_DOOR = Round.__dict__["_door"]
 _SCRIPT = Round.__dict__["_script"]
 _WATCH = Round.__dict__["_watch"]
 _WEIGHTS = Round.__dict__["_weights"]
 for _name in Round.__slots__:
     delattr(Round, _name)
 _PUBLIC = [name for name in vars(Round) if not name.startswith("_")]
-_SENDING = frozenset({"broadcast", "reply", "mix", "upload", "download"})
 
 
 def _refuse(held: Round, sentence: str) -> NoReturn:
@@ -430,7 +426,7 @@ def _refuse(held: Round, sentence: str) -> NoReturn:
 def _do(held: Round, operation: str, *values: object, **public: object) -> Any:
     """Note an operation in the script, carry it out, and give the handles of what it made."""
     script: Script = _SCRIPT.__get__(held)
-    operations: Operations = _OPERATIONS.__get__(held)
+    door: Door = _DOOR.__get__(held)
     watch: NoiseWatch | None = _WATCH.__get__(held)
     try:
         given = {
@@ -438,10 +434,10 @@ def _do(held: Round, operation: str, *values: object, **public: object) -> Any:
             for name, one in (*((f"value {i}", v) for i, v in enumerate(values)), *public.items())
         }
         number = script.note(operation, given)
-        if watch is not None and operation in _SENDING:
+        if watch is not None and OPERATIONS[operation].readers is Readers.RECEIVERS:
             watch.settle(at_end=False)
         taken = {name: raw(one) for name, one in public.items()}
-        made = getattr(operations, operation)(*map(raw, values), **taken)
+        made = door.do(operation, tuple(map(raw, values)), taken)
         if watch is not None and operation == "noise":
             watch.note(made, std=taken["std"], factor=taken["factor"])
     except Exception as error:

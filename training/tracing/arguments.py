@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
+from ..step.local_steps import checked_number
 from ..step.values import SERVER, UndeclaredOperation
 from .linear_forms import Contributions, Group, Known, NoiseSources
 
@@ -28,25 +29,8 @@ __all__ = [
     "checked_clip_norm",
     "checked_factor",
     "checked_knowers",
-    "checked_number",
     "makers_of",
 ]
-
-
-def checked_number(name: str, value: Any, *, least: float, most: float, remedy: str) -> float:
-    """A finite real number in [least, most].
-
-    Raises:
-        TypeError: no number.
-        ValueError: not finite, or out of range.
-
-    >>> checked_number("std", 2, least=0.0, most=math.inf, remedy="")
-    2.0
-    """
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    within(name, value, f"[{least}, {most}{')' if math.isinf(most) else ']'}", remedy)
-    return float(value)
 
 
 def checked_clip_norm(value: object) -> float | None:

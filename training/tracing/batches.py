@@ -4,7 +4,7 @@ Batches whose releases share noise are not each by itself. Where they enter all 
 sum, such as that of k sums accumulated under one noise, a record moves it once for each batch that
 it is in, and each of them has a coin of its own: as k records of one person move one batch. Other
 batches that share noise are charged what the certificate of all their columns together says
-(`privacy.view.joint_sensitivity.certificate`), as those of several holders are.
+(`privacy.view.view.certificate`), as those of several holders are.
 """
 
 from __future__ import annotations

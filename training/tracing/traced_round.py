@@ -15,8 +15,17 @@ from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
 from ..step.counts import Of
 from ..step.floor import INITIAL, RANDOM, RESULT
-from ..step.local_steps import LocalSteps
-from ..step.operations import Coef, Operations, P, V, reply_order
+from ..step.local_steps import LocalSteps, checked_number
+from ..step.operations import (
+    Coef,
+    How,
+    Operations,
+    P,
+    V,
+    Values,
+    read_by_others,
+    reply_order,
+)
 from ..step.parts import ClipNorm, Parts
 from ..step.public_numbers import PublicNumbers
 from ..step.values import (
@@ -30,7 +39,6 @@ from ..step.values import (
     Server,
     UndeclaredOperation,
     Value,
-    check_holder,
     check_parameters,
     check_table,
 )
@@ -38,13 +46,10 @@ from .arguments import (
     checked_clip_norm,
     checked_factor,
     checked_knowers,
-    checked_number,
     makers_of,
 )
 from .linear_forms import Known, LinearForms, NoiseSources, chosen, combined, only_of, weighted
 from .record import GRADIENTS_AT, Recorder, RoundRecord
-
-__all__ = ["RoundRecord", "TracedRound"]
 
 
 class TracedRound(Operations):
@@ -56,8 +61,11 @@ class TracedRound(Operations):
         self.agents = graph.agents
         self.weights, self.active = Edges(self.weight_table), Agents(self.active_table)
         self._record = Recorder()
-        self._drawn: list[Batch] = []
-        self._cohorts: list[Cohort] = []
+
+    def do(self, name: str, values: Values, how: How) -> Any:
+        """See `Operations.do`; what others may read is noted."""
+        self._record.note_given(*read_by_others(name, values, how))
+        return super().do(name, values, how)
 
     @property
     def index(self) -> int:
@@ -109,7 +117,8 @@ class TracedRound(Operations):
         check_table(table, rows=len(self._receivers), of="edge")
         return Edges(table.detach().double())
 
-    def _public(self, asked: PublicNumbers, *, block: int) -> Agents:
+    def public(self, asked: PublicNumbers, *, block: int) -> Agents:
+        """See `Round.public`."""
         return self.known(RANDOM, block=block, public=asked)
 
     @property
@@ -137,21 +146,9 @@ class TracedRound(Operations):
         active = self._graph.active
         return Agents(chosen(active, self._record.rows(new, "state"), old.rows))
 
-    def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
-        """See `Round.draw`."""
-        if sampling_rate is not None:
-            remedy = "a probability; leave it out for the run's own rate"
-            sampling_rate = checked_number(
-                "sampling_rate", sampling_rate, least=0.0, most=1.0, remedy=remedy
-            )
-        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate, per=Per(per))
-        self._drawn.append(batch)
-        return batch
-
-    def _clipped_sums(
+    def clipped_sums(
         self,
-        points: Sequence[tuple[P, ...]],
-        *,
+        *points: tuple[P, ...],
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: ClipNorm,
@@ -159,12 +156,12 @@ class TracedRound(Operations):
         scale: Agents | None = None,
         reach: Reach = Reach.SUM,
     ) -> tuple[P, ...]:
+        """See `Round.clipped_sums`; the parts of each block."""
         del coefs  # public; the bound is on the combination, whatever they are
         self._record.take((batch.call,), per=per)
         # The models count as seen, so that gradients at them are functions of the batch alone.
         blocks = self._blocks(points)
         for point in points:
-            self._record.note_given(*point)
             for value in point:
                 self._record.count_as_seen(value, GRADIENTS_AT)
         if scale is not None:
@@ -173,7 +170,6 @@ class TracedRound(Operations):
                     "round.clipped_sums with a scale that is not one number an agent: give what "
                     "round.of_agents((A, 1)), or a function with block=NUMBERS, made"
                 )
-            self._record.note_given(scale)
             self._record.count_as_seen(scale, "scale of what is clipped")
 
         kind, owners = type(points[0][0]), self._holders(points[0][0])
@@ -191,7 +187,7 @@ class TracedRound(Operations):
         )
         return tuple(kind(part) for part in rows)
 
-    def _count(
+    def count(
         self,
         fn: PureFunction,
         point: Agents,
@@ -200,11 +196,11 @@ class TracedRound(Operations):
         of: Of,
         released: tuple[Agents, ...],
     ) -> Agents:
+        """See `Round.count`."""
         del fn, of  # each record's number is clipped to [0, 1], whatever the function makes of it
         self._record.take((batch.call,))
         if self._record.rows(point, "count").block:
             raise UndeclaredOperation("round.count at other values than parameters: give a model")
-        self._record.note_given(point, *released)
         self._record.count_as_seen(point, "model at which records are counted")
         for value in released:
             self._record.count_as_seen(value, "released input of count")
@@ -217,17 +213,10 @@ class TracedRound(Operations):
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
         """See `Round.clipped_mean`."""
-        remedy = "the public expected size of a batch"
-        size = checked_number("batch_size", batch_size, least=0.0, most=math.inf, remedy=remedy)
-        return super().clipped_mean(point, batch=batch, batch_size=size, clip_norm=clip_norm)
-
-    def _clipped_mean(
-        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
-    ) -> P:
         del batch_size
         bound = checked_clip_norm(clip_norm)
-        (mean,) = self._clipped_sums(
-            ((point,),),
+        (mean,) = self.clipped_sums(
+            (point,),
             batch=batch,
             coefs=(1.0,),
             clip_norm=None if bound is None else 2.0 * bound,
@@ -235,13 +224,13 @@ class TracedRound(Operations):
         )
         return mean
 
-    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+    def local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        """See `Round.local_update`."""
         # The start counts as seen; from there to the end everything is the agent's own.
         self._record.take(tuple(batch.call for batch in asked.batches))
         block = self._record.rows(point, "local_update").block
         if block:
             raise UndeclaredOperation("round.local_update of dual variables: it takes parameters")
-        self._record.note_given(point)
         self._record.count_as_seen(point, "model at which local steps begin")
         bound = math.inf if asked.clip_norm is None else 2.0 * asked.clip_norm  # the diameter
         return self._record.contributed(
@@ -306,48 +295,40 @@ class TracedRound(Operations):
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
-        check_holder("broadcast", value, Agents)
         self._graph.check_links("round.broadcast")
         crosses = self._receivers != self._senders
         links = np.c_[self._senders[crosses], self._receivers[crosses]]
         rows = self._record.rows(value, "broadcast")
-        self._record.note_given(value)
         sent = self._record.send(rows, kind=kind, senders=np.arange(self.agents), links=links)
         return Edges(sent, torch.from_numpy(self._senders.copy()))
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
-        check_holder("reply", value, Edges)
         crosses = np.flatnonzero(self._receivers != self._senders)
         links = np.c_[crosses, self._senders[crosses]]
         rows = self._record.rows(value, "reply")
-        self._record.note_given(value)
         sent = self._record.send(rows, kind=kind, senders=self._receivers, links=links)
         return Edges(sent, reply_order(self._graph))
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
-        check_holder("upload", value, Agents)
         every, here = np.arange(self.agents), np.flatnonzero(self._graph.active)
         links = np.c_[here, np.full(len(here), SERVER)]
         rows = self._record.rows(value, "upload")
-        self._record.note_given(value)
         return self._mean(self._record.send(rows, kind=kind, senders=every, links=links))
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
-        check_holder("download", value, Server)
         here = np.flatnonzero(self._graph.active)
         links = np.c_[np.zeros_like(here), here]
         rows = self._record.rows(value, "download")
-        self._record.note_given(value)
         sent = self._record.send(rows, kind=kind, senders=np.array([SERVER]), links=links)
         return Agents(sent, torch.zeros(self.agents, dtype=torch.int64))
 
-    def _average(self, value: Agents) -> Server:
-        return self._mean(self._record.rows(value, "average"))
-
-    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+    def average(self, value: Agents, *, cohort: Cohort | None = None) -> Server:
+        """See `Round.average`."""
+        if cohort is None:
+            return self._mean(self._record.rows(value, "average"))
         # Rows that hold nothing but the agent's own data are 0 where it does not take part.
         what = "an average under a secret cohort"
         if self._graph.absent:
@@ -381,7 +362,6 @@ class TracedRound(Operations):
         """See `Round.sum_in`."""
         from scipy.sparse import csr_array
 
-        check_holder("sum_in", value, Edges)
         rows = self._record.rows(value if weights is None else value * weights, "sum_in")
         if weights is not None and self._graph.unannounced:
             self._record.check_received(rows)
@@ -390,12 +370,10 @@ class TracedRound(Operations):
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
-        check_holder("own", value, Edges)
         return Agents(value.rows[np.flatnonzero(self._receivers == self._senders)])
 
     def spread(self, value: Agents) -> Edges:
         """See `Round.spread`."""
-        check_holder("spread", value, Agents)
         return Edges(value.rows, torch.from_numpy(self._receivers.copy()))
 
     def bounded(
@@ -410,18 +388,14 @@ class TracedRound(Operations):
     ) -> Agents:
         """See `Round.bounded`; what the function does matters to a run alone."""
         del fn  # what others released counts as seen; private arguments are held fixed
-        check_holder("bounded", secret, Agents)
         for held in private:
-            check_holder("bounded", held, Agents)
             self._record.is_private(held, "bounded")
         others = np.flatnonzero(self._receivers != self._senders)
         for value in released:
-            check_holder("bounded", value, Edges)
             if self._record.is_private(value, "bounded"):
                 self._record.close("released input of bounded", value.rows[others])
 
         # Data of the secret's owner, of the same batch, and heuristic from here on.
-        self._record.note_given(secret, *released, *private)
         remedy = "the bound on how far the function stretches its secret"
         lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
         found = self._record.bounds_of_secret(secret, "bounded", absent=bool(self._graph.absent))
@@ -447,9 +421,7 @@ class TracedRound(Operations):
 
     def _postprocessed(self, *values: Agents | Edges, block: int) -> Agents:
         for value in values:
-            check_holder("postprocess", value, Agents, Edges)
             self._record.count_as_seen(value, "input of postprocess")
-        self._record.note_given(*values)
         return self.known(RESULT, block=block, made_of=values)
 
     def finish(self, state: Any) -> RoundRecord:

@@ -10,24 +10,19 @@ influence of the records that were changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
-from ....training.functions.purity import PureFunction
-from ....training.step.delegated import Delegated
-from ....training.step.operations import Operations
-from ....training.step.values import Agents, Edges, UndeclaredOperation, Value
+from ....training.step.operations import OPERATIONS, CarryOut, How, Readers, Values
+from ....training.step.values import UndeclaredOperation, Value
 from ...watching.on_host import placed
 
-_Of = TypeVar("_Of", bound=Value)
 
-
-class ForcedRound(Delegated):
-    """Does what another round does, with the values that a first run had.
+class ForcedRound:
+    """Wrapped around a round, it gives every operation the values that a first run had.
 
     Args:
-        inner: the round that does the work.
         given: what the operations of the first run were given, `Recorded.given`.
 
     Attributes:
@@ -36,44 +31,35 @@ class ForcedRound(Delegated):
             stays what it is.
     """
 
-    def __init__(self, inner: Operations, *, given: Sequence[Value]) -> None:
-        super().__init__(inner)
+    def __init__(self, given: Sequence[Value]) -> None:
         self._given = given
         self.differences: list[Tensor] = []
         self.hides: list[bool] = []
 
-    def _difference(self, value: Value) -> Value:
-        """Note how far a value is from the one of the first run, which is returned."""
+    def __call__(self, carry_out: CarryOut, name: str, values: Values, how: How) -> Any:
+        """See `Operations.wrap`."""
+        row = OPERATIONS[name]
+        if row.calls:
+            self.hides.append(row.hides)
+        if row.readers is not Readers.HOLDER:
+            secret = values[:2] if row.hides else ()  # and its function
+            self._first_of(secret)
+            values = (*secret, *self._first_of(values[len(secret) :]))
+            how = {key: self._first_of(one) for key, one in how.items()}
+        return carry_out(name, values, how)
+
+    def _first_of(self, given: Any) -> Any:
+        """The same with the values of the first run; how far each was from these is noted."""
+        if type(given) in (tuple, list):
+            return type(given)(map(self._first_of, given))
+        if not isinstance(given, Value):
+            return given
         at = len(self.differences)
         first = self._given[at] if at < len(self._given) else None
-        if first is None or type(first) is not type(value) or first.base.shape != value.base.shape:
+        if first is None or type(first) is not type(given) or first.base.shape != given.base.shape:
             raise UndeclaredOperation(
                 "an operation is given another kind of value than in the first run"
             )
-        first = placed(first, value.base.device)
-        self.differences.append(value.base.double() - first.base.double())
-        return first
-
-    def _seen(self, value: _Of) -> _Of:
-        first = self._difference(value)
-        return type(value)(first.base, first.pick)
-
-    def _hidden(self, secret: Agents) -> Agents:
-        """It stays what it is, since the result hides it."""
-        self._difference(secret)
-        return secret
-
-    def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
-        """See `Round.postprocess`."""
-        self.hides.append(False)
-        return super().postprocess(fn, *values, block=block)
-
-    def project(self, value: Agents, *, block: int = 1) -> Agents:
-        """See `Round.project`."""
-        self.hides.append(False)
-        return super().project(value, block=block)
-
-    def bounded(self, fn: PureFunction, secret: Agents, **how: Any) -> Agents:
-        """See `Round.bounded`."""
-        self.hides.append(True)
-        return super().bounded(fn, secret, **how)
+        first = placed(first, given.base.device)
+        self.differences.append(given.base.double() - first.base.double())
+        return type(given)(first.base, first.pick)

@@ -142,8 +142,9 @@ class Replay(Engine):
         made = super()._make_round(index, **how)
         if self._first is None:
             return made
-        self._forced = ForcedRound(made, given=self._first.recorded.given)
-        return self._forced
+        self._forced = ForcedRound(self._first.recorded.given)
+        made.wrap(self._forced)
+        return made
 
     def again(
         self,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhear.privacy import UnsupportedView, View, epsilon_from_mu
-from overhear.privacy.view.joint_sensitivity import squared_joint_sensitivity
+from overhear.privacy.view.view import squared_joint_sensitivity
 
 LAPLACIAN = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2.0]])
 PAIRS = math.sqrt(2) * np.array([[1, 1, 0], [-1, 0, 1], [0, -1, -1.0]])  # edges 12, 13, 23

@@ -22,7 +22,7 @@ from overhear.privacy.view import view as first_view
 from overhear.training import ALGORITHMS, Agents, Form, Round
 from overhear.training.accounts.traced_twice import TracedTwice, Verdict, check_account
 from overhear.training.step.operations import reply_order
-from overhear.training.step.values import Edges
+from overhear.training.step.values import Batch, Edges
 from overhear.training.tracing.traced_round import TracedRound
 
 RUN: Mapping[str, Any] = {
@@ -174,11 +174,12 @@ def noise_twice(of: Original, self: TracedRound, like: Any, *, std: float, **mor
     return of(self, like, std=2.0 * std, **more)
 
 
-def batch_twice(of: Original, self: TracedRound, points: Any, *, batch: Any, **more: Any) -> Any:
+def batch_twice(of: Original, self: TracedRound, *points: Any, batch: Batch, **more: Any) -> Any:
     """One batch counted as two, each drawn by itself."""
     taken = self.__dict__.setdefault("_taken", [])
     taken.append(batch)
-    return of(self, points, batch=self.draw() if len(taken) == 2 else batch, **more)
+    another = Batch(call=batch.call + 1, sampling_rate=batch.sampling_rate)
+    return of(self, *points, batch=another if len(taken) == 2 else batch, **more)
 
 
 FAULTS = [
@@ -216,8 +217,8 @@ def test_a_batch_that_the_first_tracer_counts_as_two_is_found(
 ) -> None:
     asked = {"batches": "per-round", "adversaries": ["eavesdropper"]}
     check_agreement(checked("dp-netfleet", **asked))
-    original = TracedRound._clipped_sums
-    monkeypatch.setattr(TracedRound, "_clipped_sums", functools.partialmethod(_twice, original))
+    original = TracedRound.clipped_sums
+    monkeypatch.setattr(TracedRound, "clipped_sums", functools.partialmethod(_twice, original))
     found = checked("dp-netfleet", **asked)["eavesdropper"]
     assert found.verdict is Verdict.CONTRADICTED
     assert found.first == pytest.approx(found.second)  # the sum of squares alone shows nothing

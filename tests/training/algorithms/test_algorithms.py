@@ -17,6 +17,8 @@ from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import build_graph, full, ring, star
 from overhear.training.models.evaluation import evaluate
 from overhear.training.models.parameters import flatten
+from overhear.training.step.operations import Door
+from overhear.training.step.values import Agents, Batch, UndeclaredOperation
 from tests.training.contract import (
     bare_round,
     bound_to,
@@ -148,7 +150,7 @@ def test_every_record_is_drawn_at_the_declared_rate_on_its_own(own, expected):
     draws = []
     for number in range(1, 301):
         one = started._make_round(number, planted={}, recorded=None)
-        records = one._records[one.draw(own).call]
+        records = one._records[one.draw(Batch(call=0, sampling_rate=own)).call]
         draws.append(
             torch.stack(
                 [(held[a][:, None] == records[a].inputs[None]).all(-1).any(-1) for a in range(5)]
@@ -178,20 +180,17 @@ def test_what_is_added_to_a_message_has_the_declared_deviation(dtype):
 
 
 def test_a_batch_of_another_round_is_refused_in_a_run_too():
-    from overhear.training.step.values import UndeclaredOperation
-
     def draws(*_):
         return [Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))] * 5
 
-    one, other = bare_round(draw=draws), bare_round(draw=draws)
-    batch = one.draw()
+    one, other = Door(bare_round(draw=draws)), Door(bare_round(draw=draws))
+    batch = one.do("draw", (), {"sampling_rate": None})
+    how = {"batch": batch, "coefs": (1.0,), "clip_norm": 1.0}
     with pytest.raises(UndeclaredOperation, match="another round"):
-        other.clipped_sums(other.initial(), batch=batch, clip_norm=1.0)
+        other.do("clipped_sums", (other.operations.initial(),), how)
 
 
 def test_nothing_is_broadcast_over_coordinates():
-    from overhear.training.step.values import Agents, UndeclaredOperation
-
     one = bare_round()
     narrow = Agents(torch.zeros(5, 1, dtype=torch.float64))
     with pytest.raises(UndeclaredOperation, match="same width"):

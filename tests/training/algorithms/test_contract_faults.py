@@ -242,17 +242,17 @@ def test_a_round_that_tells_no_tap_of_a_link_is_found(name, monkeypatch):
 class CrossUnclipped(TensorRound):
     """Gradients on the models of neighbours are not clipped; those on the own model are."""
 
-    def _clipped_sums(self, points, *, clip_norm, **how):
+    def clipped_sums(self, *points, clip_norm, **how):
         own = isinstance(points[0][0], Agents)
         most = clip_norm if own else None
-        return super()._clipped_sums(points, clip_norm=most, **how)
+        return super().clipped_sums(*points, clip_norm=most, **how)
 
 
 class ClippedAtTwice(TensorRound):
     """The gradients hear of another bound than the trace."""
 
-    def _clipped_sums(self, points, *, clip_norm, **how):
-        return super()._clipped_sums(points, clip_norm=2 * clip_norm, **how)
+    def clipped_sums(self, *points, clip_norm, **how):
+        return super().clipped_sums(*points, clip_norm=2 * clip_norm, **how)
 
 
 class X(NamedTuple):

@@ -16,7 +16,7 @@ from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.functions import purity
 from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
 from overhear.training.step import perform, script
-from overhear.training.step.values import Agents, Edges
+from overhear.training.step.values import Agents, Batch, Edges, Per
 from overhear.training.tracing.trace import trace
 from tests.training.contract import bound_to, setting
 
@@ -234,9 +234,9 @@ def test_a_rank_names_the_pairs_of_the_whole_run_beside_its_own():
             draw_cohort=lambda _: torch.ones(0, 1),
             randomness=SecretRandomness(1),
         )
-        batch = one.draw()
+        batch = one.draw(Batch(call=0, sampling_rate=None))
         for value in (Agents(rows(len(here.mine), width=4)), Edges(rows(len(here.edges), width=4))):
-            one.clipped_sums(value, batch=batch, clip_norm=1.0)
+            one.clipped_sums((value,), batch=batch, coefs=(1.0,), clip_norm=1.0, per=Per.RECORD)
         assert asked.pairs == [(len(here.mine), 7), (len(here.edges), 21)]
 
 

@@ -13,14 +13,18 @@ from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.models.parameters import flatten
+from overhear.training.second_tracer.dense_round import DenseRound
+from overhear.training.step.operations import OPERATIONS, Readers
 from overhear.training.step.round import Round
 from overhear.training.step.values import SERVER, Agents, Server, UndeclaredOperation
-from overhear.training.tracing.linear_forms import Contributions, NoiseSources
+from overhear.training.tracing.linear_forms import Contributions, Messages, NoiseSources
 from overhear.training.tracing.trace import trace
-from tests.training.contract import check_rows, joint, setting, traced
+from overhear.training.tracing.traced_round import TracedRound
+from tests.training.contract import bare_round, check_rows, joint, setting, traced
 
 BETA, CLIP = 0.3, 0.2
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,2", "final-models")
@@ -268,7 +272,7 @@ def test_a_transcript_names_the_server():
         (lambda r, x: r.average(r.average(x)), "average takes Agents, not Server"),
         (lambda r, x: r.broadcast(r.average(x), kind="a"), "broadcast takes Agents, not Server"),
         (lambda r, x: r.reply(x, kind="a"), "reply takes Edges, not Agents"),
-        (lambda r, x: r.mix(r.average(x), kind="a"), "broadcast takes Agents, not Server"),
+        (lambda r, x: r.mix(r.average(x), kind="a"), "mix takes Agents, not Server"),
         (lambda r, x: r.sum_in(x), "sum_in takes Edges, not Agents"),
         (lambda r, x: r.own(x), "own takes Edges, not Agents"),
         (lambda r, x: r.spread(r.average(x)), "spread takes Agents, not Server"),
@@ -323,3 +327,64 @@ def test_a_stale_value_does_not_pass_a_server(operation):
 
     with pytest.raises(UndeclaredOperation, match="another round"):
         traced(init, step, ring(4))
+
+
+def test_an_operation_is_a_row_and_a_method_of_every_kind_of_round():
+    public = {"agents", "weights", "active", "index"}
+    assert {n for n in vars(Round) if n[0] != "_"} - public == set(OPERATIONS)
+    for kind in (TensorRound, TracedRound, DenseRound):
+        assert [name for name in OPERATIONS if not callable(getattr(kind, name, None))] == []
+
+
+def _drawn_at(r: Round, x, of: str, **how):
+    return getattr(r, of)(x, batch=r.draw(), clip_norm=1.0, **how)
+
+
+USES = {
+    "broadcast": lambda r, x: r.broadcast(x, kind="a"),
+    "reply": lambda r, x: r.reply(r.spread(x), kind="a"),
+    "mix": lambda r, x: r.mix(x, kind="a"),
+    "upload": lambda r, x: r.upload(x, kind="a"),
+    "download": lambda r, x: r.download(r.average(x), kind="a"),
+    "clipped_sums": lambda r, x: _drawn_at(r, x, "clipped_sums"),
+    "clipped_mean": lambda r, x: _drawn_at(r, x, "clipped_mean", batch_size=2.0),
+    "local_update": lambda r, x: _drawn_at(r, x, "local_update", steps=1, learning_rate=0.1),
+    "count": lambda r, x: r.count(_first, x, batch=r.draw()),
+    "postprocess": lambda r, x: r.postprocess(_first, x),
+    "project": lambda r, x: r.project(x, block=0),
+    "average": lambda r, x: r.average(x),
+    "sum_in": lambda r, x: r.sum_in(r.spread(x)),
+    "own": lambda r, x: r.own(r.spread(x)),
+    "noise": lambda r, x: r.noise(x, std=1.0),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_what_the_table_says_of_readers_is_what_a_trace_shows(name):
+    def step(state: X, round: Round) -> X:
+        USES[name](round, round.noise(state.x, std=1.0))
+        return state
+
+    record = traced(start, step, ring(4)).record
+    sent = any(isinstance(group, Messages) for group in record.groups)
+    shown = (Readers.RECEIVERS, sent), (Readers.ADVERSARIES, bool(record.closure))
+    assert [of for of, is_so in shown if is_so] == [OPERATIONS[name].readers][: len(record.given)]
+    assert len(record.given) == (OPERATIONS[name].readers is not Readers.HOLDER)
+
+
+def test_what_is_wrapped_last_is_asked_first():
+    asked, one = [], bare_round()
+
+    def outer(carry_out, name, values, how):
+        asked.append("outer")
+        return carry_out(name, values, how)
+
+    def inner(carry_out, name, values, how):
+        asked.append(name)
+        return 2.0 * carry_out(name, values, how)
+
+    one.wrap(inner)
+    one.wrap(outer)
+    x = Agents(torch.ones(5, 23, dtype=torch.float64))
+    assert float(one.do("mix", (x,), {"kind": "a"}).rows[0, 0]) == pytest.approx(2.0)
+    assert asked == ["outer", "mix"]

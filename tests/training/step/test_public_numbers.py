@@ -18,6 +18,7 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.public_numbers import PublicNumbers
+from overhear.training.step.script import Script
 from tests.training.contract import bare_round, check_rows, setting
 
 LEVELS = 128.0
@@ -138,7 +139,7 @@ def test_a_run_in_single_precision_quantises_by_the_same_numbers():
 )
 def test_bad_arguments_are_named(how, error, said):
     with pytest.raises(error, match=said):
-        bare_round().public(**how)
+        Round(bare_round(), Script(round=1)).public(**how)
 
 
 @pytest.mark.slow
@@ -152,9 +153,9 @@ def test_a_run_with_them_is_audited(step):
 def test_the_audit_sees_numbers_that_are_not_those_of_their_seed(monkeypatch):
     other = PublicNumbers.of(8, kind="uniform", same=False, round=1, call=0)
     bound = Bound(start, quantised, noise_multiplier=1.0)
-    sound = TensorRound._public
+    sound = TensorRound.public
     monkeypatch.setattr(
-        TensorRound, "_public", lambda self, asked, *, block: sound(self, other, block=block)
+        TensorRound, "public", lambda self, asked, *, block: sound(self, other, block=block)
     )
     run = watch(setting(ring(5)), bound, rounds=2, randomness=SecretRandomness(9))
     found = value_check(run)
