@@ -74,8 +74,7 @@ def game_of(
         most=1 if alone else MOST,
     )
     against = [
-        _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)
-        for g in plan.guarantees
+        _proven(g, plan, config, multiplier=multiplier, rounds=rounds) for g in plan.guarantees
     ]
     over_all, why = whole_run_game(
         config,
@@ -146,14 +145,7 @@ def game_of(
     if p.records_per_person == 1 or unit is Unit.USER:
         return game, against, ""
     several = [
-        _proven(
-            g,
-            plan.exposures[g.adversary],
-            config,
-            multiplier=multiplier,
-            rounds=rounds,
-            group=True,
-        )
+        _proven(g, plan, config, multiplier=multiplier, rounds=rounds, group=True)
         for g in plan.guarantees
         if g.adversary in adversaries
     ]
@@ -286,7 +278,7 @@ def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:
 
 def _proven(
     stated: Guarantee,
-    exposure: JointSensitivity,
+    plan: Plan,
     config: RunFile,
     *,
     multiplier: float,
@@ -294,21 +286,22 @@ def _proven(
     group: bool = False,
 ) -> Proven:
     """What is proven of one unit, or of as many records as the statement of one speaks of."""
-    said = stated.statement
+    exposure, said = plan.exposures[stated.adversary], plan.statement
     records = said.records_per_person if group else said.at_once
     audited = None if rounds == config.training.rounds else rounds
     epsilon = run_epsilon(exposure, statement=said, noise_multiplier=multiplier, rounds=audited)
     if group:
-        ((_, epsilon),) = group_of(
+        together = group_of(
             exposure, epsilon, statement=said, noise_multiplier=multiplier, rounds=audited
         )
+        epsilon = together[0].epsilon if together else epsilon
     status = stated.status
     if status.is_finite != math.isfinite(epsilon):  # of fewer rounds than were planned
         status, _ = status_of(exposure, said, multiplier, epsilon=epsilon)
     return Proven(
         name=group_name(stated.adversary, records) if group else stated.adversary,
         epsilon=epsilon,
-        statement=stated.statement,
+        statement=said,
         status=status,
         claim=claim_of(
             exposure, rounds=rounds, records=records, statement=said, noise_multiplier=multiplier

@@ -12,7 +12,7 @@ from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.bounds.evidence import Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
 from ...attacks.watching.result import Check
-from ..described import status_word
+from ...privacy.accounting.request import Adjacency
 from ..evidence.schema import (
     Audit,
     AuditCheck,
@@ -90,7 +90,7 @@ def audit_of(
         confidence=config.audit.confidence,
         delta=privacy.delta,
         unit=privacy.unit,
-        adjacency=privacy.adjacency,
+        adjacency=Adjacency(privacy.adjacency),
         noise_multiplier=multiplier,
         verdict=_verdict(measured, checks),
         adversaries=[_entry(one, config) for one in measured],
@@ -120,7 +120,7 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
     return AuditedAdversary(
         name=one.proven.name,
         proven_epsilon=proven,
-        status=status_word(one.proven.status),
+        status=one.proven.status,
         measured_epsilon=None if first is None else first.epsilon,
         ideal_epsilon=one.ideal,
         seen_epsilon=one.seen,

@@ -12,17 +12,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ..described import (
-    Adjacency,
-    Count,
-    Delta,
-    Described,
-    Fraction,
-    NotNegative,
-    Score,
-    Status,
-    schema_of,
-)
+from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
+from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
+from ..described import Described
 from .scores import Means, ScaledMeans
 
 __all__ = [
@@ -249,7 +241,7 @@ class AuditedAdversary(Described):
 
     name: str
     proven_epsilon: NotNegative
-    status: Status
+    status: WrittenStatus
     measured_epsilon: NotNegative | None
     """Lower bound on the true epsilon, at the audit's confidence; null if not measured."""
     ideal_epsilon: NotNegative | None
@@ -349,7 +341,7 @@ class Audit(Described):
     delta: Delta
     unit: Literal["record", "user", "agent"] = "record"
     """Whose data a canary is: one record, all records of a user, or all data of an agent."""
-    adjacency: Adjacency
+    adjacency: WrittenAdjacency
     noise_multiplier: NotNegative | None = None
     device: str = ""
     """Where the rounds of the audit ran; empty in files of older versions."""

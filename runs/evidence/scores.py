@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ..described import Described, Score
+from ...privacy.formats.codec import Score
+from ..described import Described
 
 __all__ = ["Means", "ScaledMeans"]
 

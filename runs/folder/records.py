@@ -12,21 +12,13 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from ...privacy.batches.drawing import Drawing
 from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
+from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, as_text
+from ...privacy.guarantee import Guarantee
 from ...privacy.ledgers.ledger import Spent
 from ...privacy.participation import Reach
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.models.evaluation import Metrics
-from ..described import (
-    LARGEST_OBJECT,
-    Count,
-    Delta,
-    Described,
-    Fraction,
-    NotNegative,
-    Score,
-    as_text,
-)
-from ..plan.schema import PlannedAdversary
+from ..described import LARGEST_OBJECT, Described
 
 __all__ = [
     "MOST_MEASURED",
@@ -285,7 +277,7 @@ class TrainSummary(Described):
 
     out: str
     noise_multiplier: NotNegative
-    adversaries: list[PlannedAdversary]
+    adversaries: list[Guarantee]
     metrics: MetricsLine
     """The last ones."""
     stopped: Stopped | None = None

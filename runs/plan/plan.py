@@ -29,7 +29,7 @@ from ...training.own.algorithms import algorithm_named
 from ...training.own.names import is_own
 from ...training.presentation.html import page_part
 from ...training.presentation.paragraph import as_paragraph
-from ...training.presentation.rows import as_frame, row_of, target_of
+from ...training.presentation.rows import as_frame, target_of
 from ...training.presentation.summary import Summary, rounded_up, users_words
 from ...training.presentation.text import lines_of
 from ...training.tracing.scripts import Scripts
@@ -49,7 +49,7 @@ from ..run_file.build import (
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
-from .schema import Missing, Participation, Planned, PlannedAdversary, PublishedBound, Target
+from .schema import Missing, Participation, Planned, PublishedBound, Target
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -118,7 +118,7 @@ class Plan:
             version=1,
             noise_multiplier=self.noise_multiplier,
             target=self.target,
-            adversaries=[planned_adversary(g) for g in self.guarantees],
+            adversaries=list(self.guarantees),
             published_bound=None
             if self.published_bound is None
             else _claimed(self.published_bound),
@@ -175,11 +175,6 @@ def _claimed(claim: PublishedClaim) -> PublishedBound:
         delta=claim.delta,
         caveats=list(claim.caveats),
     )
-
-
-def planned_adversary(stated: Guarantee) -> PlannedAdversary:
-    """The row of a statement."""
-    return PlannedAdversary(**row_of(stated))
 
 
 def make_plan(

@@ -16,17 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, JsonValue, TypeAdapter
 
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
+from ...privacy.formats.codec import Count, NotNegative
 from ...privacy.formats.json_text import parse_json
+from ...privacy.guarantee import Guarantee
 from ...privacy.inside import check_links
-from ..described import LARGEST_OBJECT, Count, Described, NotNegative
+from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
 from ..folder.records import MetricsLine, read_metrics
-from ..plan.schema import PlannedAdversary
 from .points import Point
 
 __all__ = ["PointResult", "append_to_index", "read_result", "read_results", "write_index"]
@@ -51,7 +52,7 @@ class PointResult(Described):
     seconds: NotNegative
     """Of processing, over all attempts that ended."""
     noise_multiplier: NotNegative | None = None
-    adversaries: list[PlannedAdversary] = Field(default_factory=list)
+    adversaries: list[Guarantee] = Field(default_factory=list)
     """Epsilon of each, as planned; of a run that was cut off at least what it released."""
     metrics: MetricsLine | None = None
     """The last ones."""
@@ -59,6 +60,10 @@ class PointResult(Described):
     audited: bool = False
     contradictions: list[str] = Field(default_factory=list)
     """What was measured beyond what is proven."""
+
+    def dump(self) -> dict[str, JsonValue]:
+        """Every key, whether it was set or not."""
+        return self.model_dump(mode="json", by_alias=True)
 
     @property
     def tuning(self) -> bool:
