@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...privacy.formats.codec import Count, NotNegative, described
 from ...privacy.guarantee import Statement
 from ..bounds.guesses import Guesses
 from ..bounds.lower_bounds import total_error
@@ -35,23 +36,27 @@ class LinkGuesses(NamedTuple):
     guesses: Guesses
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@described(
+    title="AuditedMessage",
+    names={"host": "agent", "proven": "proven_epsilon", "measured": "measured_epsilon"},
+)
+@dataclass(frozen=True, kw_only=True)
 class LinkBound:
-    """One message and one agent's records in it.
+    """What canaries measured of one kind of message alone.
 
     Attributes:
         message: its name.
-        host: the agent.
+        host: the agent whose records are meant.
         proven: epsilon of this message alone, over the rounds, from its row.
         measured: lower bound.
         canaries: how many it rests on.
     """
 
     message: str
-    host: int
-    proven: float
-    measured: float
-    canaries: int
+    host: Count
+    proven: NotNegative
+    measured: NotNegative
+    canaries: Count
 
     @property
     def exceeded(self) -> bool:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import json
 import math
-from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from ..errors import InputError
 from .json_text import check_counts
@@ -112,13 +111,14 @@ class Words:
 
 
 def described(
-    *, title: str = "", names: Mapping[str, str] | None = None
+    *, title: str = "", names: Mapping[str, str] | None = None, whole: bool = False
 ) -> Callable[[type[_T]], type[_T]]:
-    """Let a dataclass without slots be an object of JSON; what has its default is not written.
+    """Let a dataclass without slots be an object of JSON.
 
     Args:
         title: of its schema, by which others refer to it; the name of the class by default.
         names: in a file, of attributes that have another one in Python.
+        whole: whether every key is written; else none whose value is its default.
 
     >>> @described(title="Spent", names={"adversary": "name"})
     ... @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,7 @@ def described(
 
         def write(value: Any, fields_of: Any, info: Any) -> Any:
             held = fields_of(value) | {k: of for k, of in vars(value).items() if k not in known}
-            if not info.exclude_unset:
+            if whole or not info.exclude_unset:
                 return held
             return {k: of for k, of in held.items() if k not in fields or fields[k].default != of}
 
@@ -171,16 +171,20 @@ def described(
 _TITLES: dict[str, str] = {}  # of described classes, by module and name
 
 
-@functools.cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def dump(value: object, *, mode: Literal["json", "python"] = "json") -> dict[str, Any]:
     """The object of JSON, under the names of the file; of Python, infinite figures are floats."""
-    found: dict[str, Any] = _adapter(cast(Hashable, type(value))).dump_python(
+    found: dict[str, Any] = _adapter(type(value)).dump_python(
         value, mode=mode, by_alias=True, exclude_unset=True
     )
     return found
@@ -204,7 +208,7 @@ def load(kind: type[_T], text: str | bytes, *, refusal: Callable[[str, str], str
     except InputError as error:
         raise InputError(refusal("its root", str(error))) from error
     try:
-        found: _T = _adapter(cast(Hashable, kind)).validate_json(text, by_alias=True, by_name=False)
+        found: _T = _adapter(kind).validate_json(text, by_alias=True, by_name=False)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "/".join(str(part) for part in first["loc"]) or "its root"

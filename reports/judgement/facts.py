@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
-from ...privacy.goal import Goal
+from ...privacy.goal import Goal, Target
 from ...privacy.guarantee import Guarantee, Unit
 from ...runs.evidence.assumptions import COUNTED
 from ...runs.evidence.last_model import LastModel
@@ -19,7 +19,7 @@ from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder.records import Items
 from ...runs.folder.signature import Signed
 from ...runs.plan.plan import Plan
-from ...runs.plan.schema import SecondOpinion, Target
+from ...runs.plan.schema import SecondOpinion
 from ...runs.run_file.run_file import RunFile
 from ...training.accounts.traced_twice import TracedTwice
 from ...training.own.algorithms import algorithm_named, known_algorithm

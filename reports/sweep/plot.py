@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ...privacy.errors import InputError
 from ...privacy.missing import needs
-from ...runs.folder.records import MetricsLine
 from ...runs.sweep.results import PointResult
+from ...training.models.evaluation import Metrics
 from .statistics import Mean, mean_of
 from .table import VALUES, figures_of, results_of
 
@@ -203,7 +203,7 @@ def _by_round(folder: Path, results: Sequence[PointResult], y: str) -> dict[int,
     return found
 
 
-def _figure_of(line: MetricsLine, y: str) -> float | None:
+def _figure_of(line: Metrics, y: str) -> float | None:
     of_mean = VALUES[y].of_mean
     return None if of_mean is None else of_mean(line)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
-from ...runs.folder.records import MetricsLine
 from ...runs.sweep.points import points_of
 from ...runs.sweep.results import PointResult, read_results, read_tuned
 from ...runs.sweep.sweep_file import kept_sweep
+from ...training.models.evaluation import Metrics
 from .attacked import SCORES, OverImages, mean_score, over_images
 from .statistics import Difference, Mean, difference_of, mean_of
 
@@ -32,8 +32,8 @@ class Value:
     head: str
     scale: float = 1.0
     more: bool | None
-    of_mean: Callable[[MetricsLine], float | None] | None = None
-    of_agents: Callable[[MetricsLine], Sequence[float] | None] | None = None
+    of_mean: Callable[[Metrics], float | None] | None = None
+    of_agents: Callable[[Metrics], Sequence[float] | None] | None = None
     attack: str = ""
 
 

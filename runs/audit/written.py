@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from ...attacks.audit.audit import Audited, Verdict
 from ...attacks.audit.game import Game
-from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.bounds.evidence import Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
 from ...attacks.watching.result import Check
@@ -17,7 +16,6 @@ from ..evidence.schema import (
     Audit,
     AuditCheck,
     AuditedAdversary,
-    AuditedMessage,
     AuditSettings,
     AuditVerdict,
     Estimator,
@@ -138,8 +136,8 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
         again=_look(one.again),
         fresh=_look(one.fresh),
         evidence=_wealth(one.evidence),
-        messages=[_message(link) for link in one.links],
-        messages_again=[_message(link) for link in one.again_links],
+        messages=list(one.links),
+        messages_again=list(one.again_links),
         words=one.words() + _of_rounds(config),
     )
 
@@ -179,16 +177,6 @@ def _of_rounds(config: RunFile) -> str:
     if audited is None or audited == planned:
         return ""
     return f" (all figures are of the first {audited} of {planned} rounds)"
-
-
-def _message(link: LinkBound) -> AuditedMessage:
-    return AuditedMessage(
-        message=link.message,
-        agent=link.host,
-        proven_epsilon=link.proven,
-        measured_epsilon=link.measured,
-        canaries=link.canaries,
-    )
 
 
 def _check(one: Check) -> AuditCheck:

@@ -12,36 +12,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
+from ...attacks.audit.message_bounds import LinkBound
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
 from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
 from ..described import Described
 from .scores import Means, ScaledMeans
-
-__all__ = [
-    "AllowedByProof",
-    "Assumption",
-    "Attack",
-    "AttackRow",
-    "Audit",
-    "AuditCheck",
-    "AuditSettings",
-    "AuditVerdict",
-    "AuditedAdversary",
-    "AuditedMessage",
-    "ColumnScore",
-    "EarlierAudit",
-    "Estimator",
-    "Lineup",
-    "Means",
-    "Measured",
-    "RowVerdict",
-    "ScaledMeans",
-    "Scenario",
-    "SecondLook",
-    "Trail",
-    "Wealth",
-    "audit_schema",
-]
 
 RowVerdict = Literal[
     "consistent", "cleared", "suspicious", "contradicted", "nothing proven", "not measured"
@@ -226,16 +201,6 @@ class Wealth(Described):
     """That were bet on."""
 
 
-class AuditedMessage(Described):
-    """What canaries measured of one kind of message alone."""
-
-    message: str
-    agent: Count
-    proven_epsilon: NotNegative
-    measured_epsilon: NotNegative
-    canaries: Count
-
-
 class AuditedAdversary(Described):
     """What canaries measured of one adversary."""
 
@@ -266,8 +231,8 @@ class AuditedAdversary(Described):
     fresh: SecondLook | None = None
     """Of the same canaries, at the confidence of the first look; within the proof it clears."""
     evidence: Wealth | None = None
-    messages: list[AuditedMessage] = []
-    messages_again: list[AuditedMessage] = []
+    messages: list[LinkBound] = []
+    messages_again: list[LinkBound] = []
     words: str
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative
-from ...privacy.goal import Goal
+from ...privacy.formats.codec import Count, Delta, NotNegative
+from ...privacy.goal import Target
 from ...privacy.guarantee import Guarantee, WrittenStatus
 from ..described import Described
 
@@ -16,29 +16,6 @@ _ESTIMATE = (
     "gradients depended on the record; other agents' data can be such that it learns up to the "
     "closed figure"
 )
-
-
-class Target(Described):
-    """What the run file asks for."""
-
-    epsilon: NotNegative | None
-    """Largest that is allowed; null where something else is the target, or nothing."""
-    delta: Delta
-    adversary: str | None
-    advantage: Fraction | None = None
-    """Largest TPR minus FPR of a membership test that is allowed, where that is the target."""
-    tpr: Fraction | None = None
-    """Largest true-positive rate that is allowed at `fpr`, where that is the target."""
-    fpr: Fraction | None = None
-    reached: Fraction | None = None
-    """What advantage or tpr comes to at the noise of the plan, where one is the target."""
-
-    @property
-    def goal(self) -> Goal | None:
-        """It as it is calibrated to; None where the noise was given."""
-        if self.epsilon is None and self.advantage is None and self.tpr is None:
-            return None
-        return Goal(epsilon=self.epsilon, advantage=self.advantage, tpr=self.tpr, fpr=self.fpr)
 
 
 class Recipient(Described):

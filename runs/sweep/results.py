@@ -25,9 +25,10 @@ from ...privacy.formats.codec import Count, NotNegative
 from ...privacy.formats.json_text import parse_json
 from ...privacy.guarantee import Guarantee
 from ...privacy.inside import check_links
+from ...training.models.evaluation import Metrics
 from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
-from ..folder.records import MetricsLine, read_metrics
+from ..folder.records import read_metrics
 from .points import Point
 
 __all__ = ["PointResult", "append_to_index", "read_result", "read_results", "write_index"]
@@ -54,7 +55,7 @@ class PointResult(Described):
     noise_multiplier: NotNegative | None = None
     adversaries: list[Guarantee] = Field(default_factory=list)
     """Epsilon of each, as planned; of a run that was cut off at least what it released."""
-    metrics: MetricsLine | None = None
+    metrics: Metrics | None = None
     """The last ones."""
     attacked: bool = False
     audited: bool = False
@@ -76,7 +77,7 @@ class PointResult(Described):
             return True
         return self.attacked >= point.attack and self.audited >= point.audit
 
-    def curve(self, out: Path) -> list[MetricsLine]:
+    def curve(self, out: Path) -> list[Metrics]:
         """Every evaluation of the run; the last one alone where its folder was taken away."""
         path = out / POINTS / self.name / run_folder.METRICS
         if path.is_file():

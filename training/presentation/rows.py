@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...privacy.formats.codec import dump, finite
-from ...privacy.goal import Goal
+from ...privacy.goal import Target
 from ...privacy.guarantee import Guarantee
 from ...privacy.missing import needs
 from .summary import Summary
@@ -20,39 +20,18 @@ def as_json(summary: Summary) -> dict[str, Any]:
     return {
         "schema": 1,
         "noise_multiplier": finite(summary.noise_multiplier),
-        "target": target_of(
-            summary.goal,
-            delta=summary.statement.delta,
-            adversary=summary.target,
-            reached=summary.reached,
+        "target": dump(
+            Target.of(
+                summary.goal,
+                delta=summary.statement.delta,
+                adversary=summary.target,
+                reached=summary.reached,
+            )
         ),
         "adversaries": [dump(stated) for stated in summary.guarantees],
         "published_bound": None,
         "warnings": list(summary.warnings),
     }
-
-
-def target_of(
-    goal: Goal | None, *, delta: float, adversary: str | None, reached: float | None
-) -> dict[str, Any]:
-    """The target by name; what is no target of epsilon stands beside an epsilon of None.
-
-    Args:
-        goal: what is met; None where the noise was given.
-        delta: of every epsilon.
-        adversary: whose it is.
-        reached: what it comes to, in the goal's own figure.
-    """
-    found: dict[str, Any] = {
-        "epsilon": None if goal is None else goal.epsilon,
-        "delta": delta,
-        "adversary": adversary,
-    }
-    if goal is not None and goal.of_risk:
-        asked = {"advantage": goal.advantage, "tpr": goal.tpr, "fpr": goal.fpr}
-        found |= {name: value for name, value in asked.items() if value is not None}
-        found["reached"] = reached
-    return found
 
 
 def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from overhear.reports.document.run_facts import utility
-from overhear.runs.folder.records import MetricsLine
+from overhear.runs.folder.records import Metrics
 
 LINES = [
-    MetricsLine(
+    Metrics(
         round=number,
         accuracy=accuracy,
         consensus_accuracy=0.5,

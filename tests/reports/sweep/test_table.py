@@ -18,7 +18,7 @@ from overhear.reports.sweep.plot import figure_of, plot_sweep
 from overhear.reports.sweep.statistics import difference_of, mean_of
 from overhear.reports.sweep.table import sweep_table
 from overhear.reports.sweep.table_text import lines_of, table_text
-from overhear.runs.folder.records import MetricsLine
+from overhear.runs.folder.records import Metrics
 from overhear.runs.sweep.points import points_of
 from overhear.runs.sweep.results import PointResult, write_result, write_tuned
 from overhear.runs.sweep.sweep_file import checked, file_text
@@ -61,7 +61,7 @@ def sweep_of(
         failed = math.isnan(value)
         metrics = None
         if not failed:
-            metrics = MetricsLine(
+            metrics = Metrics(
                 round=5,
                 accuracy=[value - 0.1, value - 0.3],
                 loss=[1.0, 1.0],
@@ -290,7 +290,7 @@ def test_a_line_with_a_run_that_contradicts_its_proof_is_not_called_proven(tmp_p
     out = sweep_of(tmp_path / "d", FOUR)
     change(out, "zeta_ring_seed-2", contradictions=["more was measured"])
     table = sweep_table(out, columns=["graph.name"])
-    assert [cell.spent[0].status for cell in table.cells] == ["contradicted", *["proven"] * 3]
+    assert [cell.status(cell.spent[0]) for cell in table.cells] == ["contradicted", *["proven"] * 3]
     assert "audit of 1 run measured more than is proven" in table.caption
     with pytest.raises(InputError, match="its epsilon does not hold: more was measured"):
         figure_of(out, x="epsilon", line="algorithm.name")
