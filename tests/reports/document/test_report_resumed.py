@@ -314,7 +314,7 @@ def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(
 def evaluated(round: int) -> Metrics:
     return Metrics(
         round=round,
-        accuracy=[0.5],
+        accuracy=(0.5,),
         consensus_accuracy=0.5,
         consensus_loss=1.0,
         consensus_distance=0.0,

@@ -13,7 +13,7 @@ LINES = [
         consensus_loss=1.0,
         consensus_distance=0.1,
     )
-    for number, accuracy in ((0, [0.1, 0.3, 0.2]), (5, [0.9, 0.5, 0.6]))
+    for number, accuracy in ((0, (0.1, 0.3, 0.2)), (5, (0.9, 0.5, 0.6)))
 ]
 
 

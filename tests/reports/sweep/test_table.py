@@ -63,8 +63,8 @@ def sweep_of(
         if not failed:
             metrics = Metrics(
                 round=5,
-                accuracy=[value - 0.1, value - 0.3],
-                loss=[1.0, 1.0],
+                accuracy=(value - 0.1, value - 0.3),
+                loss=(1.0, 1.0),
                 consensus_accuracy=value,
                 consensus_loss=1.0,
                 consensus_distance=0.0,
