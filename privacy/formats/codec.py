@@ -14,7 +14,7 @@ import dataclasses
 import enum
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from ..errors import InputError
@@ -111,7 +111,11 @@ class Words:
 
 
 def described(
-    *, title: str = "", names: Mapping[str, str] | None = None, whole: bool = False
+    *,
+    title: str = "",
+    names: Mapping[str, str] | None = None,
+    whole: bool = False,
+    hidden: Collection[str] = (),
 ) -> Callable[[type[_T]], type[_T]]:
     """Let a dataclass without slots be an object of JSON.
 
@@ -119,6 +123,7 @@ def described(
         title: of its schema, by which others refer to it; the name of the class by default.
         names: in a file, of attributes that have another one in Python.
         whole: whether every key is written; else none whose value is its default.
+        hidden: attributes that have a default, and that no file holds.
 
     >>> @described(title="Spent", names={"adversary": "name"})
     ... @dataclasses.dataclass(frozen=True)
@@ -147,6 +152,10 @@ def described(
 
         found = handler(source)
         inner: Any = handler.resolve_ref_schema(found)
+        if hidden:
+            inner["fields"] = [name for name in inner["fields"] if name not in hidden]
+            of = inner["schema"]
+            of["fields"] = [field for field in of["fields"] if field["name"] not in hidden]
         inner["serialization"] = core_schema.wrap_serializer_function_ser_schema(
             write, info_arg=True, schema={**inner}
         )

@@ -13,6 +13,7 @@ from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
 from ...attacks.audit.message_bounds import LinkBound
+from ...attacks.watching.result import Check
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
 from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
 from ..described import Described
@@ -236,18 +237,6 @@ class AuditedAdversary(Described):
     words: str
 
 
-class AuditCheck(Described):
-    """A check of the implementation that needs no canary."""
-
-    name: str
-    passed: bool
-    p: Fraction | None
-    tests: Count
-    words: str
-    power: str = ""
-    """The smallest faults that it sees in 95 of 100 runs."""
-
-
 class EarlierAudit(Described):
     """What an audit of the same run found before."""
 
@@ -314,7 +303,7 @@ class Audit(Described):
     """Where those of the run did; empty for a run file."""
     verdict: AuditVerdict
     adversaries: list[AuditedAdversary]
-    checks: list[AuditCheck]
+    checks: list[Check]
     run_file: str = ""
     """SHA-256 of the run file that was audited."""
     earlier: list[EarlierAudit] = []
