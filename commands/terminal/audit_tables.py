@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from ...attacks.watching.result import Check
-from ...runs.evidence.schema import Audit
+from ...runs.evidence.schema import Audit, AuditCheck
 from ...runs.numbers import bound, lower_bound, small
 from .terminal import make_table
 
@@ -58,7 +57,7 @@ def measured_table(found: Audit) -> Table:
     return table
 
 
-def checks_table(checks: Sequence[Check]) -> Table:
+def checks_table(checks: Sequence[AuditCheck]) -> Table:
     """A row for each check: its words where it failed or had nothing to look at, else its power."""
     table = make_table("Checks of the engine")
     for name in ("check", "result", "tests", "found"):

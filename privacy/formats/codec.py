@@ -14,7 +14,7 @@ import dataclasses
 import enum
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from ..errors import InputError
@@ -111,11 +111,7 @@ class Words:
 
 
 def described(
-    *,
-    title: str = "",
-    names: Mapping[str, str] | None = None,
-    whole: bool = False,
-    hidden: Collection[str] = (),
+    *, title: str = "", names: Mapping[str, str] | None = None, whole: bool = False
 ) -> Callable[[type[_T]], type[_T]]:
     """Let a dataclass without slots be an object of JSON.
 
@@ -123,7 +119,6 @@ def described(
         title: of its schema, by which others refer to it; the name of the class by default.
         names: in a file, of attributes that have another one in Python.
         whole: whether every key is written; else none whose value is its default.
-        hidden: attributes that have a default, and that no file holds.
 
     >>> @described(title="Spent", names={"adversary": "name"})
     ... @dataclasses.dataclass(frozen=True)
@@ -144,18 +139,16 @@ def described(
         fields = {other.get(field.name, field.name): field for field in dataclasses.fields(source)}
         known = {field.name for field in fields.values()}
 
-        def write(value: Any, fields_of: Any, info: Any) -> Any:
-            held = fields_of(value) | {k: of for k, of in vars(value).items() if k not in known}
+        def write(value: Any, dictionary_of: Any, info: Any) -> Any:
+            more = {key: of for key, of in vars(value).items() if key not in known}
+            held = dictionary_of(value) | more
             if whole or not info.exclude_unset:
                 return held
             return {k: of for k, of in held.items() if k not in fields or fields[k].default != of}
 
         found = handler(source)
         inner: Any = handler.resolve_ref_schema(found)
-        if hidden:
-            inner["fields"] = [name for name in inner["fields"] if name not in hidden]
-            of = inner["schema"]
-            of["fields"] = [field for field in of["fields"] if field["name"] not in hidden]
+        inner["strict"] = False  # a dictionary is one, too; of its values no kind is changed
         inner["serialization"] = core_schema.wrap_serializer_function_ser_schema(
             write, info_arg=True, schema={**inner}
         )
@@ -178,8 +171,6 @@ def described(
 
 
 _TITLES: dict[str, str] = {}  # of described classes, by module and name
-
-
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...attacks.bounds.evidence import LINKS
-from ...attacks.watching.result import Check
 from ...privacy.reference.second_opinion import AGREES_WITHIN
-from ...runs.evidence.schema import Audit, AuditedAdversary
+from ...runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
 from ...runs.numbers import percent
 from ...training.accounts.traced_twice import Verdict
 from .facts import Facts
@@ -225,7 +224,7 @@ def _refuted(audit: Audit | None, facts: Facts) -> Iterator[Finding]:
         yield _said(Kind.SUSPICIOUS, audit)
 
 
-def _words_of(check: Check, audit: Audit) -> str:
+def _words_of(check: AuditCheck, audit: Audit) -> str:
     """What the audit says of a check that failed; nothing it says where it contradicts itself."""
     if audit.verdict in ("failed checks", "contradicted"):
         return check.words

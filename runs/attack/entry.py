@@ -23,10 +23,9 @@ from ..evidence.schema import (
     AllowedByProof,
     AttackRow,
     Lineup,
-    Means,
-    ScaledMeans,
     Scenario,
 )
+from ..evidence.scores import Means, ScaledMeans
 from .gallery import save_gallery, save_picture
 from .kept import Place
 from .planted import Public

@@ -14,6 +14,7 @@ from ...attacks.watching.result import Check
 from ...privacy.accounting.request import Adjacency
 from ..evidence.schema import (
     Audit,
+    AuditCheck,
     AuditedAdversary,
     AuditSettings,
     AuditVerdict,
@@ -91,7 +92,7 @@ def audit_of(
         noise_multiplier=multiplier,
         verdict=_verdict(measured, checks),
         adversaries=[_entry(one, config) for one in measured],
-        checks=checks,
+        checks=[_check(one) for one in checks],
     )
 
 
@@ -176,3 +177,14 @@ def _of_rounds(config: RunFile) -> str:
     if audited is None or audited == planned:
         return ""
     return f" (all figures are of the first {audited} of {planned} rounds)"
+
+
+def _check(one: Check) -> AuditCheck:
+    return AuditCheck(
+        name=one.name,
+        passed=one.passed,
+        p=one.p,
+        tests=one.tests,
+        words=one.words,
+        power=one.power,
+    )

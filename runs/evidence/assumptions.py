@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ...attacks.watching.result import Check
 from ...privacy.batches.words import CONSTANTS
 from ...training.graphs.missing import MISSING
 from ..folder.records import Items
-from .schema import Assumption, Audit
+from .schema import Assumption, Audit, AuditCheck
 
 __all__ = ["COUNTED", "DECLARED", "Declared", "Facts", "assumptions"]
 
@@ -243,7 +242,9 @@ def _entry(of: Declared, status: _Status, how: str) -> Assumption:
     return Assumption(name=of.name, text=of.text, status=status, how=how)
 
 
-def _from_check(of: Declared, checks: Mapping[str, Check], *, audited: bool) -> tuple[_Status, str]:
+def _from_check(
+    of: Declared, checks: Mapping[str, AuditCheck], *, audited: bool
+) -> tuple[_Status, str]:
     if of.check is None or of.check not in checks:
         missing = f"the audit has no check of {of.check}" if audited else _NO_AUDIT
         return "assumed", missing

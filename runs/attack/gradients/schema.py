@@ -8,7 +8,8 @@ from pydantic import Field
 
 from ....privacy.formats.codec import Count, Fraction, NotNegative, Score
 from ...described import Described
-from ...evidence.schema import ColumnScore, Means
+from ...evidence.schema import ColumnScore
+from ...evidence.scores import Means
 
 
 class TruthScores(Described):

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overhear.attacks.watching.result import Check
 from overhear.runs.audit.audit import audit_config, audit_folder
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.evidence.evidence import read_audit
-from overhear.runs.evidence.schema import Audit, AuditedAdversary
+from overhear.runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from tests.attacks.planted.planted import CONTRADICTED, TRAINING, Planted
@@ -90,7 +89,7 @@ class Caught:
         return [] if self.audit is None else self.audit.adversaries
 
     @property
-    def failed(self) -> list[Check]:
+    def failed(self) -> list[AuditCheck]:
         """Checks that failed."""
         checks = [] if self.audit is None else self.audit.checks
         return [check for check in checks if not check.passed]
