@@ -179,7 +179,7 @@ def plan(
         write(planned.paragraph())
     else:
         _show_plan(
-            found, planned.guarantees, advice, make_console(), opinions=second_opinions(opinions)
+            found, described.adversaries, advice, make_console(), opinions=second_opinions(opinions)
         )
         if far is not None:
             from ..terminal.recipients import show_recipients

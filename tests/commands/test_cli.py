@@ -20,6 +20,8 @@ from overhear.commands import cli
 from overhear.commands.prepare.budget import AccountantName, AdjacencyName
 from overhear.privacy import second_opinion
 from overhear.privacy.accounting.accountant import epsilon, noise_multiplier
+from overhear.privacy.formats.codec import as_text, load
+from overhear.privacy.guarantee import Guarantee
 from overhear.runs.evidence.schema import Attack
 from overhear.runs.folder.records import TrainSummary
 from overhear.runs.plan import second_opinions
@@ -488,6 +490,9 @@ def test_names_of_choices_are_those_of_the_accountant() -> None:
 class _Described:
     def __init__(self, plan: Plan) -> None:
         self.second_opinion: dict[str, SecondOpinion] | None = None
+        self.adversaries = [
+            load(Guarantee, as_text(row), refusal="{} {}".format) for row in plan["adversaries"]
+        ]
         self._plan = plan
 
     def dump(self) -> Plan:
