@@ -16,7 +16,6 @@ from ...attacks.audit.message_bounds import LinkBound
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
 from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
 from ..described import Described
-from .scores import Means, ScaledMeans
 
 RowVerdict = Literal[
     "consistent", "cleared", "suspicious", "contradicted", "nothing proven", "not measured"
@@ -30,6 +29,21 @@ AuditVerdict = Literal[
     "nothing proven",
     "not measured",
 ]
+
+
+class Means(Described):
+    """Mean scores of reconstructions."""
+
+    mse: Score
+    psnr: Score
+    ssim: Score
+
+
+class ScaledMeans(Means):
+    """Mean scores in another scale of images, with their bootstrap intervals."""
+
+    interval: dict[str, tuple[Score, Score]] = Field(default_factory=dict)
+    """Of mse, psnr and ssim."""
 
 
 class ColumnScore(Described):

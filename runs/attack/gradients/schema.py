@@ -8,8 +8,7 @@ from pydantic import Field
 
 from ....privacy.formats.codec import Count, Fraction, NotNegative, Score
 from ...described import Described
-from ...evidence.schema import ColumnScore
-from ...evidence.scores import Means
+from ...evidence.schema import ColumnScore, Means
 
 
 class TruthScores(Described):
