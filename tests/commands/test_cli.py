@@ -308,7 +308,7 @@ def test_plan_prints_one_json_object(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report["plan"]["adversaries"][0]["epsilon"] = math.inf
+    report["plan"]["adversaries"][0] |= {"epsilon": math.inf, "status": "no protection"}
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
     stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
     described_plan = _Described(report["plan"])
