@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..privacy.errors import InputTypeError
+from ..privacy.formats.codec import dump
 from ..privacy.ledgers.ledger import Spent, read_ledger
 from ..runs.evidence.evidence import read_attack, read_audit
 from ..runs.folder import folder as run_folder
@@ -170,7 +171,7 @@ class Run:
     def metrics(self) -> MetricsTable:
         """Test metrics, by evaluation."""
         path = self.folder / run_folder.METRICS
-        return MetricsTable([line.dump() for line in read_metrics(path)])
+        return MetricsTable([dump(line) for line in read_metrics(path)])
 
     def models(self) -> list[nn.Module]:
         """The model of each agent at the end of the run.

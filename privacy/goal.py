@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from ._validate import check_real
 from .accounting.request import Accountant, check_epsilon
 from .errors import InputError
-
-__all__ = ["Goal"]
+from .formats.codec import Delta, Fraction, NotNegative, described
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,3 +100,53 @@ class Goal:
                 f"a target of {self.words} is met by accountant='pld' alone, not '{accountant}', "
                 "which gives no trade-off curve; leave accountant out, or give epsilon"
             )
+
+
+@described()
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What the run file asks for."""
+
+    epsilon: NotNegative | None
+    """Largest that is allowed; null where something else is the target, or nothing."""
+    delta: Delta
+    adversary: str | None
+    advantage: Fraction | None = None
+    """Largest TPR minus FPR of a membership test that is allowed, where that is the target."""
+    tpr: Fraction | None = None
+    """Largest true-positive rate that is allowed at `fpr`, where that is the target."""
+    fpr: Fraction | None = None
+    reached: Fraction | None = None
+    """What advantage or tpr comes to at the noise of the plan, where one is the target."""
+
+    @classmethod
+    def of(
+        cls, goal: Goal | None, *, delta: float, adversary: str | None, reached: float | None
+    ) -> Self:
+        """The target of a goal.
+
+        Args:
+            goal: what is met; None where the noise was given.
+            delta: of every epsilon.
+            adversary: whose it is.
+            reached: what it comes to, in the goal's own figure.
+        """
+        if goal is None or not goal.of_risk:
+            epsilon = None if goal is None else goal.epsilon
+            return cls(epsilon=epsilon, delta=delta, adversary=adversary)
+        return cls(
+            epsilon=None,
+            delta=delta,
+            adversary=adversary,
+            advantage=goal.advantage,
+            tpr=goal.tpr,
+            fpr=goal.fpr,
+            reached=reached,
+        )
+
+    @property
+    def goal(self) -> Goal | None:
+        """It as it is calibrated to; None where the noise was given."""
+        if self.epsilon is None and self.advantage is None and self.tpr is None:
+            return None
+        return Goal(epsilon=self.epsilon, advantage=self.advantage, tpr=self.tpr, fpr=self.fpr)

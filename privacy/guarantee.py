@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from .accounting.request import Accountant, Adjacency, check_delta
 from .batches.sampling import Sampling
 from .errors import InputError, InputTypeError
+from .formats.codec import Count, Delta, NotNegative, Positive, Words, described
 from .participation import group
 
 
@@ -223,13 +226,7 @@ class Statement:
         >>> Statement(delta=1e-5, holders=((0, 3), (1, 1))).whose
         'one person with 3 records at agent 0 and 1 record at agent 1'
         """
-        each = [
-            f"{records} {'record' if records == 1 else 'records'} at agent {agent}"
-            for agent, records in self.holders
-        ]
-        *first, last = each or [""]
-        said = f"{', '.join(first)} and {last}" if first else last
-        return f"one person with {said}" if said else ""
+        return _whose(self.holders)
 
     def _check_agent(self) -> None:
         """Refuse what means nothing where all data of an agent are the unit."""
@@ -246,51 +243,99 @@ class Statement:
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+def _whose(holders: Iterable[tuple[int, int]]) -> str:
+    each = [
+        f"{records} {'record' if records == 1 else 'records'} at agent {agent}"
+        for agent, records in holders
+    ]
+    *first, last = each or [""]
+    said = f"{', '.join(first)} and {last}" if first else last
+    return f"one person with {said}" if said else ""
+
+
+# What a file may hold of each: nothing that is planned or totalled is declared, or about a client.
+WrittenStatus = Annotated[
+    Status, Words(("proven", "heuristic", "no protection", "cannot be expressed"))
+]
+WrittenAdjacency = Annotated[Adjacency, Words(("add-or-remove-one", "zero-out", "replace-one"))]
+WrittenUnit = Annotated[Unit, Words(("record", "user", "agent"))]
+
+
+@described()
+@dataclass(frozen=True, kw_only=True)
+class GroupEpsilon:
+    """What one adversary can learn about several records of one person at one agent."""
+
+    records: Count
+    epsilon: NotNegative
+
+
+@described()
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """An agent that holds records of the one person that is meant."""
+
+    agent: Count
+    records: Positive
+
+
+@described(title="PlannedAdversary", names={"adversary": "name"})
+@dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """What one adversary can learn about one record of one victim, or about all its data.
+    """What one adversary can learn about one record or another unit, as planned.
+
+    It is the row of a plan, of a ledger's figures, of a comparison and of a report, and in JSON the
+    object of one.
 
     Attributes:
-        adversary: the name that was asked for.
-        victim: the agent that holds the record; the worst one where none was asked for.
-        worst_adversary: the agent behind "neighbour" where the worst one was searched.
         joint_sensitivity: mu of one round at noise multiplier 1, clip norm 1.
         effective_noise_multiplier: noise multiplier / joint sensitivity.
         mu_per_round: 1 / effective noise multiplier, for a record that is in the batch.
         epsilon: the privacy loss, in nats.
-        statement: what it is said of: delta, adjacency, unit and accountant.
-        sampling, status: how batches are drawn, and what is known of epsilon.
+        delta, unit, adjacency: what it is said of.
+        sampling: how batches are drawn.
         because: the reason in a sentence.
-        bound: how epsilon was found, a `Bound`.
-        at_least: no bound below it is true of worst-case gradients, though the order in which
-            batches are shuffled stays secret; None where nothing is known.
-        group: (records, epsilon) of several records of one person at the victim, where asked for.
 
     Raises:
         ValueError: a negative or undefined figure, or a status that does not fit it: what is
             infinite is neither proven nor heuristic.
 
-    >>> Guarantee(adversary="eavesdropper", victim=0, joint_sensitivity=1.0,
-    ...     effective_noise_multiplier=2.0, mu_per_round=0.5, epsilon=1.5,
-    ...     statement=Statement(delta=1e-5), sampling=Sampling.POISSON,
-    ...     status=Status.PROVEN, because="every release carries its own noise").delta
-    1e-05
+    >>> Guarantee(adversary="eavesdropper", victim=0, worst_adversary=None, joint_sensitivity=1.0,
+    ...     effective_noise_multiplier=2.0, mu_per_round=0.5, epsilon=1.5, delta=1e-5,
+    ...     unit=Unit.RECORD, adjacency=Adjacency.ADD_OR_REMOVE_ONE, sampling=Sampling.POISSON,
+    ...     status=Status.PROVEN, bound=Bound.PLD, because="every release has its own noise").proven
+    True
     """
 
     adversary: str
-    victim: int
-    joint_sensitivity: float
-    effective_noise_multiplier: float
-    mu_per_round: float
-    epsilon: float
-    statement: Statement
-    sampling: Sampling
-    status: Status
+    """The adversary that was asked for."""
+    victim: Count
+    """The agent whose record is meant; of several holders the first."""
+    worst_adversary: str | None
+    """The adversary behind the name, where the worst one was searched."""
+    joint_sensitivity: NotNegative
+    effective_noise_multiplier: NotNegative
+    mu_per_round: NotNegative
+    epsilon: NotNegative
+    delta: Delta
+    unit: WrittenUnit
+    adjacency: WrittenAdjacency
+    sampling: Annotated[Sampling, Words()]
+    status: WrittenStatus
+    """Only a proven epsilon is an upper bound, and it is finite. Of an infinite one: that nothing
+    protects, or that a finite bound cannot be expressed."""
+    bound: Annotated[Bound, Words()]
+    """How epsilon was found."""
     because: str
-    worst_adversary: str | None = None
-    bound: str = Bound.NOT_STATED
-    at_least: float | None = None
-    group: tuple[tuple[int, float], ...] = ()
+    records_per_person: Positive | None = None
+    """Of unit "user": the cap on the records of a user, which are all in the figure."""
+    group: tuple[GroupEpsilon, ...] | None = None
+    """Of several records of one person, where `records_per_person` asks for them."""
+    holders: tuple[Holder, ...] | None = None
+    """Who holds the records of the one person that the figures are about, where `holders` asks."""
+
+    at_least: NotNegative | None = None
+    """Of shuffled batches: a lower bound for worst-case gradients, though the order is secret."""
 
     def __post_init__(self) -> None:
         """Check that the figures are figures."""
@@ -298,19 +343,15 @@ class Guarantee:
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
                 raise InputError(f"{name}={value} must be a number >= 0")
-        for records, epsilon in self.group:
-            if not epsilon >= self.epsilon:
+        for of in self.group or ():
+            if not of.epsilon >= self.epsilon:
                 raise InputError(
-                    f"epsilon={epsilon} of {records} records must be at least {self.epsilon}, that "
-                    "of one of them"
+                    f"epsilon={of.epsilon} of {of.records} records must be at least "
+                    f"{self.epsilon}, that of one of them"
                 )
-        for kind, value in (
-            (Sampling, self.sampling),
-            (Status, self.status),
-            (Bound, self.bound),
-        ):
-            kind(value)  # refuses what it does not know
-        if Status(self.status).is_finite != math.isfinite(self.epsilon):
+        for name, kind in _KINDS.items():
+            object.__setattr__(self, name, kind(getattr(self, name)))  # refuses unknown ones
+        if self.status.is_finite != math.isfinite(self.epsilon):
             fitting = [str(s) for s in Status if s.is_finite == math.isfinite(self.epsilon)]
             raise InputError(
                 f"status={str(self.status)!r} does not fit epsilon={self.epsilon:g}; it must be "
@@ -318,16 +359,42 @@ class Guarantee:
             )
 
     @property
-    def delta(self) -> float:
-        """Of the statement."""
-        return self.statement.delta
+    def proven(self) -> bool:
+        """Whether epsilon is an upper bound, whatever else is true."""
+        return self.status is Status.PROVEN and self.bound not in _NO_BOUND
 
     @property
-    def unit(self) -> Unit:
-        """Of the statement."""
-        return self.statement.unit
+    def unit_name(self) -> str:
+        """What it is about one of, with the cap on the records of a user; or whose records."""
+        return self.whose or self.unit.name_with(self.records_per_person)
 
     @property
-    def adjacency(self) -> Adjacency:
-        """Of the statement."""
-        return self.statement.adjacency
+    def whose(self) -> str:
+        """Whose records it is about, where it is not one record of one agent."""
+        return _whose((one.agent, one.records) for one in self.holders or ())
+
+    def released(self, epsilon: float) -> Guarantee:
+        """It as it stands after what was released.
+
+        Args:
+            epsilon: of that, in nats. It may be infinite where the planned one is not, if more was
+                released than the accountant has a finite bound for.
+        """
+        if epsilon == self.epsilon:
+            return self
+        status = self.status
+        if status.is_finite and math.isinf(epsilon):
+            status = Status.CANNOT_BE_EXPRESSED
+        # Figures of several records are of the planned rounds alone.
+        group = self.group if epsilon <= self.epsilon else None
+        return replace(self, epsilon=epsilon, status=status, group=group)
+
+
+_KINDS: Mapping[str, Callable[[str], enum.StrEnum]] = {
+    "unit": Unit,
+    "adjacency": Adjacency,
+    "sampling": Sampling,
+    "status": Status,
+    "bound": Bound,
+}
+_NO_BOUND = (Bound.CENTRAL_LIMIT, Bound.NOT_STATED)

@@ -12,46 +12,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ..runs.described import (
-    Adjacency,
-    Count,
-    Delta,
-    Described,
-    Fraction,
-    NotNegative,
-    Score,
-    Status,
-    schema_of,
-)
+from ..privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
+from ..privacy.guarantee import Status, WrittenAdjacency, WrittenStatus, WrittenUnit
+from ..runs.described import Described
 from ..runs.evidence.last_model import LastModel
 from ..runs.evidence.membership import Membership
 from ..runs.evidence.schema import Assumption, Attack, Audit, Measured, Trail
 from ..runs.folder.records import Environment, Items, Stopped
 from ..runs.plan.schema import Planned, Recipients, SecondOpinion
-
-__all__ = [
-    "REPORT_SCHEMA",
-    "About",
-    "Hits",
-    "Odds",
-    "PersonTotal",
-    "PersonTotalRun",
-    "Released",
-    "Remedy",
-    "Report",
-    "Reproduce",
-    "Risk",
-    "RoundsWithin",
-    "Run",
-    "Tool",
-    "Total",
-    "TotalAdversary",
-    "TotalRun",
-    "Utility",
-    "person_total_schema",
-    "report_schema",
-    "total_schema",
-]
 
 _ReportSchema = Literal[3]
 REPORT_SCHEMA: _ReportSchema = 3
@@ -194,7 +162,7 @@ class Remedy(Described):
     adversary: str
     epsilon: NotNegative
     """That it leads to."""
-    status: Status
+    status: WrittenStatus
     rounds: Count | None = None
     noise_multiplier: NotNegative | None = None
 
@@ -251,10 +219,15 @@ class TotalAdversary(Described):
     name: str
     epsilon: NotNegative
     """Of all runs together, at the delta of the total."""
-    status: Status
+    status: WrittenStatus
     alone: list[NotNegative]
     """Of each run by itself, at the same delta, in the order of the runs."""
     because: str
+
+    @property
+    def proven(self) -> bool:
+        """Whether epsilon is an upper bound."""
+        return self.status is Status.PROVEN
 
 
 class Total(Described):
@@ -265,10 +238,10 @@ class Total(Described):
     """How many runs."""
     runs: list[TotalRun]
     delta: Delta
-    unit: Literal["record", "user", "agent"]
+    unit: WrittenUnit
     records_per_person: Count | None = None
     """Of unit "user": the cap on the records of a user in every run."""
-    adjacency: Adjacency
+    adjacency: WrittenAdjacency
     composed: Literal["privacy loss distribution", "as its report"]
     """How; of a single run as its own report does."""
     records: Literal["the same", "assumed to be the same"]
@@ -304,8 +277,8 @@ class PersonTotal(Described):
     epsilon: NotNegative
     """Of all runs together."""
     delta: Delta
-    adjacency: Adjacency
-    status: Status
+    adjacency: WrittenAdjacency
+    status: WrittenStatus
     runs: list[PersonTotalRun]
     named_twice: list[str]
     """Runs that several ledgers name alike; they are counted once."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from ..privacy.guarantee import Status
 from ..runs.numbers import bound, figure, is_infinite
-
-__all__ = ["HEURISTIC", "STATUSES", "epsilon_text", "sign_of", "standing"]
 
 HEURISTIC = "heuristic: at least this bad, no upper bound known"
 STATUSES: Mapping[Status, str] = {
@@ -21,28 +18,16 @@ STATUSES: Mapping[Status, str] = {
 }
 
 
-def standing(status: str, epsilon: float) -> Status:
-    """The status of an epsilon of the ledger.
-
-    Args:
-        status: of the same adversary in the plan.
-        epsilon: of what was released, in nats. It may be infinite where the planned one is not, if
-            more was released than the accountant has a finite bound for.
-
-    >>> str(standing("proven", 2.0)), str(standing("proven", math.inf))
-    ('proven', 'cannot be expressed')
-    """
-    planned = Status(status)
-    if planned.is_finite and math.isinf(epsilon):
-        return Status.CANNOT_BE_EXPRESSED
-    return planned
-
-
 def sign_of(epsilon: float | str, *, proven: bool) -> str:
     """How an epsilon stands to the truth: "≤" proven, "≥" heuristic, "=" infinite."""
     if is_infinite(epsilon):
         return "="
     return "≤" if proven else "≥"
+
+
+def kind_of(*, proven: bool) -> str:
+    """How an epsilon is written, one of `cited.KINDS`: only an upper bound is rounded up."""
+    return "bound" if proven else "figure"
 
 
 def epsilon_text(epsilon: float | str, *, proven: bool) -> str:

@@ -1,140 +1,39 @@
 """Objects of a run folder: built, passed on, written as JSON and read back as one type each.
 
-A figure is a float inside. JSON has no infinity, so there it is the string "inf", "-inf" or "nan".
-A key that was not set is not written, so that an object reads as it was written, whatever version
-wrote it: one that knew a key less, or one that knew a key more.
+What a file holds of a number or a word is said in `privacy.formats.codec`, for dataclasses and for
+the models that are made here. A key that was not set is not written, so that an object reads as it
+was written, whatever version wrote it: one that knew a key less, or one that knew a key more.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PlainSerializer,
-    ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
-)
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import PydanticKnownError
+from pydantic import BaseModel, JsonValue
 
-from ..privacy import guarantee
 from ..privacy.bounded import read_bounded
 from ..privacy.durable import write_durably
-from ..privacy.errors import InputError
-from ..privacy.formats.json_text import check_counts
-
-__all__ = [
-    "LARGEST_OBJECT",
-    "Adjacency",
-    "Count",
-    "Delta",
-    "Described",
-    "Fraction",
-    "NotNegative",
-    "Score",
-    "Status",
-    "as_text",
-    "finite",
-    "schema_of",
-    "status_word",
-]
-
+from ..privacy.formats.codec import CONFIG, as_text, load
 
 LARGEST_OBJECT = 32 << 20  # bytes of a JSON file
-_MOST_LISTS = 1 << 20  # and objects, for each of which pydantic takes 800 bytes at most
-
-
-def _word(value: float) -> str:
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
-def _reads(*words: str) -> BeforeValidator:
-    """A validator of figures that may be what these words say, and else are finite."""
-
-    def read(value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, str) and value in words:
-            return float(value)
-        if isinstance(value, float) and not math.isfinite(value):
-            # In JSON an infinity without quotes is an extension that other readers refuse.
-            if info.mode == "json" or _word(value) not in words:
-                raise PydanticKnownError("finite_number")
-            return float(value)
-        return value
-
-    return BeforeValidator(read)
-
-
-def _write(value: float) -> float | str:
-    return value if math.isfinite(value) else _word(value)
-
-
-_WRITES = PlainSerializer(_write, when_used="json")
-
-Count = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Delta = Annotated[float, Field(gt=0, lt=1)]
-NotNegative = Annotated[
-    float,
-    Field(ge=0),
-    _reads("inf"),
-    _WRITES,
-    WithJsonSchema(
-        {"anyOf": [{"minimum": 0, "type": "number"}, {"const": "inf", "type": "string"}]}
-    ),
-]
-Score = Annotated[
-    float,
-    _reads("inf", "-inf", "nan"),
-    _WRITES,
-    WithJsonSchema(
-        {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"], "type": "string"}]}
-    ),
-]
-Status = Literal["proven", "heuristic", "no protection", "cannot be expressed"]
-_STATUS_WORDS: Mapping[guarantee.Status, Status] = {
-    guarantee.Status.PROVEN: "proven",
-    guarantee.Status.HEURISTIC: "heuristic",
-    guarantee.Status.NO_PROTECTION: "no protection",
-    guarantee.Status.CANNOT_BE_EXPRESSED: "cannot be expressed",
-}
-Adjacency = Literal["add-or-remove-one", "zero-out", "replace-one"]
-
-
-def status_word(status: guarantee.Status) -> Status:
-    """The status as it stands in a file."""
-    return _STATUS_WORDS[status]
 
 
 class Described(BaseModel):
     """An object that may hold more than is described here.
 
+    >>> from overhear.privacy.formats.codec import NotNegative
     >>> class Spent(Described):
     ...     epsilon: NotNegative
-    >>> spent = Spent(epsilon=math.inf)
+    >>> spent = Spent(epsilon=float("inf"))
     >>> spent.dump()
     {'epsilon': 'inf'}
     >>> Spent.parse('{"epsilon": "inf", "later": 1}', refusal="{} {}".format).epsilon
     inf
     """
 
-    model_config = ConfigDict(
-        extra="allow",
-        frozen=True,
-        strict=True,
-        use_attribute_docstrings=True,
-        validate_by_name=True,  # as it is built; what is read must use the names of the file
-        validate_by_alias=True,
-    )
+    model_config = {**CONFIG, "frozen": True}
 
     @classmethod
     def from_object(cls, source: object, **others: Any) -> Self:
@@ -161,20 +60,7 @@ class Described(BaseModel):
         Raises:
             ValueError: it is none, in the sentence of `refusal`.
         """
-        try:
-            check_counts(text, most=_MOST_LISTS)
-        except InputError as error:
-            raise InputError(refusal("its root", str(error))) from error
-        try:
-            return cls.model_validate_json(text, by_alias=True, by_name=False)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = "/".join(str(part) for part in first["loc"]) or "its root"
-            value = first["input"]
-            told = first["msg"]
-            if isinstance(value, float) and not math.isfinite(value):
-                told = f"{_word(value)} is given where a finite number must stand"
-            raise InputError(refusal(place, told)) from error
+        return load(cls, text, refusal=refusal)
 
     @classmethod
     def read(cls, path: Path, *, refusal: Callable[[str, str], str]) -> Self:
@@ -209,29 +95,3 @@ class Described(BaseModel):
             OSError: the system refuses; the error names the file.
         """
         write_durably(path, as_text(self.dump()).encode(), mode=mode)
-
-
-def as_text(value: object) -> str:
-    """JSON as the files of a run folder hold it."""
-    return json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
-
-
-def finite(value: Any) -> Any:
-    """The value with infinite and undefined numbers as the strings that JSON lacks."""
-    if isinstance(value, float):
-        return _write(value)
-    if isinstance(value, Mapping):
-        return {key: finite(held) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(held) for held in value]
-    return value
-
-
-def schema_of(kind: type[BaseModel], title: str) -> JsonSchemaValue:
-    """JSON Schema (2020-12) of a file that holds one object of a kind.
-
-    >>> schema_of(Described, "nothing")["title"]
-    'nothing'
-    """
-    found = kind.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": title}

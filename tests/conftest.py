@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from overhear.privacy.formats.codec import as_text
 from overhear.reports.schema import Report
-from overhear.runs.described import as_text
 from overhear.runs.evidence.assumptions import DECLARED
 from overhear.runs.evidence.evidence import measured
 from overhear.runs.evidence.schema import Audit

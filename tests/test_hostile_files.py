@@ -122,7 +122,6 @@ OUTSIDE = {
     "training/data/readers.py": "idx, LIBSVM and CIFAR-10 are read there, with the layer's bounds",
     "training/data/tables/parquet_rows.py": "parquet is read there, with the layer's bounds",
     "training/graphs/graph_file.py": "a matrix as text, of lines that are bounded before",
-    "runs/described.py": "objects of pydantic, of text that is bounded before",
     "runs/run_file/hyper_parameters.py": "what it wrote itself a line before",
     "training/own/imports.py": "code that is imported",
     "training/own/sources.py": "code that is imported",

@@ -16,10 +16,13 @@ from overhear.commands import cli
 from overhear.privacy import (
     EAVESDROPPER,
     SINGLE_MESSAGE,
+    Adjacency,
+    Bound,
     Guarantee,
     Sampling,
     Statement,
     Status,
+    Unit,
     UnsupportedView,
     View,
     composed_risk,
@@ -188,13 +191,17 @@ def guaranteed(**changed: Any) -> Guarantee:
     facts: dict[str, Any] = {
         "adversary": "eavesdropper",
         "victim": 0,
+        "worst_adversary": None,
         "joint_sensitivity": 1.0,
         "effective_noise_multiplier": 1.0,
         "mu_per_round": 1.0,
         "epsilon": 1.0,
-        "statement": Statement(delta=1e-5),
+        "delta": 1e-5,
+        "unit": Unit.RECORD,
+        "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
         "sampling": Sampling.POISSON,
         "status": Status.PROVEN,
+        "bound": Bound.PLD,
         "because": "a test",
     }
     return Guarantee(**{**facts, **changed})

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...privacy.formats.codec import Count, NotNegative, described
 from ...privacy.guarantee import Statement
 from ..bounds.guesses import Guesses
 from ..bounds.lower_bounds import total_error
@@ -33,23 +34,24 @@ class LinkGuesses(NamedTuple):
     guesses: Guesses
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@described(title="AuditedMessage")
+@dataclass(frozen=True, kw_only=True)
 class LinkBound:
-    """One message and one agent's records in it.
+    """What canaries measured of one kind of message alone.
 
     Attributes:
         message: its name.
-        agent: whose records.
+        agent: the agent whose records are meant.
         proven_epsilon: of this message alone, over the rounds, from its row.
         measured_epsilon: lower bound.
         canaries: how many it rests on.
     """
 
     message: str
-    agent: int
-    proven_epsilon: float
-    measured_epsilon: float
-    canaries: int
+    agent: Count
+    proven_epsilon: NotNegative
+    measured_epsilon: NotNegative
+    canaries: Count
 
     @property
     def exceeded(self) -> bool:

@@ -16,6 +16,7 @@ from ..terminal.terminal import make_console, print_json, say, write
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ...privacy.guarantee import Guarantee
     from ...reports.judgement.advice import Advice
     from ...reports.judgement.gate import Decision
     from ...runs.readiness.readiness import Readiness
@@ -177,7 +178,9 @@ def plan(
     elif statement:
         write(planned.paragraph())
     else:
-        _show_plan(found, advice, make_console(), opinions=second_opinions(opinions))
+        _show_plan(
+            found, described.adversaries, advice, make_console(), opinions=second_opinions(opinions)
+        )
         if far is not None:
             from ..terminal.recipients import show_recipients
 
@@ -244,13 +247,18 @@ def _show_traced(traced: Mapping[str, TracedTwice]) -> None:
 
 
 def _show_plan(
-    found: Mapping[str, Any], advice: Sequence[Advice], console: Console, *, opinions: Sequence[str]
+    found: Mapping[str, Any],
+    rows: Sequence[Guarantee],
+    advice: Sequence[Advice],
+    console: Console,
+    *,
+    opinions: Sequence[str],
 ) -> None:
-    """Print the object of `--json` as tables, which take its rows, and the advice."""
+    """Print the object of `--json` and its rows as tables, and the advice."""
     from ...runs.numbers import bound, small
     from ..terminal.tables import adversary_table, reasons
 
-    target, rows = found["target"], found["adversaries"]
+    target = found["target"]
     say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
     if target.get("epsilon") is not None:
         aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
@@ -265,8 +273,8 @@ def _show_plan(
     console.print(adversary_table(rows))
     # What the advice says in full stands neither among the reasons nor among the warnings.
     words = " ".join(one.words for one in advice)
-    said = {row["because"] for row in rows if row["because"] in words}
-    for line in reasons(row for row in rows if row["because"] not in said):
+    said = {row.because for row in rows if row.because in words}
+    for line in reasons(row for row in rows if row.because not in said):
         say(console, line)
     for line in opinions:
         say(console, line)

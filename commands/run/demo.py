@@ -149,7 +149,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     stop.note(f"{out} holds the run, the attack and the audit; `overhear report {out}` goes on")
     page = report_run(out)
     accuracy = summary.metrics.consensus_accuracy
-    console.print(adversary_table([row.dump() for row in summary.adversaries]))
+    console.print(adversary_table(summary.adversaries))
     for scenario in result.scenarios:
         title = f"{scenario.scenario}, round {scenario.round}, {scenario.preset}"
         console.print(attack_table(scenario.rows, title=title))
@@ -181,7 +181,7 @@ def _show_leak(config: RunFile, summary: TrainSummary, console: Console) -> None
     plan = make_plan(published)
     rows = [
         {
-            "adversary": other.name,
+            "adversary": other.adversary,
             "as published": f"{bound(one.epsilon)}, {one.status}",
             "repaired, as it ran": f"{bound(other.epsilon)}, {other.status}",
         }

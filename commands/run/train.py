@@ -152,5 +152,5 @@ def _train(
     from ..terminal.tables import adversary_table
 
     console = make_console()
-    console.print(adversary_table([row.dump() for row in summary.adversaries]))
+    console.print(adversary_table(summary.adversaries))
     say(console, f"The run is in {out}.")

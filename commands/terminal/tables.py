@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from ...privacy.adversary import SINGLE_MESSAGE
-from ...privacy.guarantee import Status, Unit
+from ...privacy.guarantee import Guarantee, Holder, Status, Unit
 from ...reports.judgement.sentence import adversary_words
 from ...reports.schema import PersonTotal, Total
 from ...reports.standing import STATUSES, epsilon_text
@@ -20,80 +20,62 @@ from ...runs.plan.schema import SecondOpinion
 from ...runs.plan.second_opinions import bracket_words
 from .terminal import make_table
 
-__all__ = [
-    "adversary_table",
-    "attack_table",
-    "person_rows",
-    "reasons",
-    "rows_markdown",
-    "rows_table",
-    "second_opinions",
-    "sweep_markdown",
-    "sweep_tables",
-    "total_rows",
-]
 
-
-def _caption(table: Table, adversaries: Iterable[Mapping[str, Any]]) -> None:
+def _caption(table: Table, found: Collection[str]) -> None:
     """Say under a table what the statuses in it mean that are no guarantee."""
-    found = {row["status"] for row in adversaries}
-    said = [words for status, words in STATUSES.items() if status in found - {Status.PROVEN}]
+    said = [of for one, of in STATUSES.items() if one in found and one is not Status.PROVEN]
     if said:
         table.caption, table.caption_justify = "\n".join(said), "left"
 
 
-def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
-    """Epsilon for every adversary of a plan; `reasons` says what stands behind each.
-
-    Args:
-        adversaries: as in the "adversaries" of `overhear plan --json`.
-    """
-    several = any(row.get("holders") for row in adversaries)
-    unit = Unit(adversaries[0]["unit"]) if adversaries else Unit.RECORD
-    cap = adversaries[0].get("records_per_person") if adversaries else None
-    about = "the records of one person" if several else unit.words_with(cap)
+def adversary_table(adversaries: Sequence[Guarantee]) -> Table:
+    """Epsilon for every adversary of a plan; `reasons` says what stands behind each."""
+    several = any(row.holders for row in adversaries)
+    about = Unit.RECORD.words
+    if adversaries:
+        about = adversaries[0].unit.words_with(adversaries[0].records_per_person)
+    about = "the records of one person" if several else about
     table = make_table(f"Who could learn what about {about}")
     table.add_column("adversary", style="bold")
     for head in ("victim", "joint\nsens.", "effective\nmultipl.", "epsilon", "delta"):
         table.add_column(head, justify="right")
-    group = (adversaries[0].get("group") or []) if adversaries else []
-    for one in group:
-        table.add_column(f"epsilon of\n{one['records']} records", justify="right")
+    for one in (adversaries[0].group if adversaries else None) or ():
+        table.add_column(f"epsilon of\n{one.records} records", justify="right")
     table.add_column("status", no_wrap=True)
     apart = SINGLE_MESSAGE.name
-    ordered = sorted(adversaries, key=lambda row: row["name"] == apart)
+    ordered = sorted(adversaries, key=lambda row: row.adversary == apart)
     for row in ordered:
-        if row["name"] == apart and len(adversaries) > 1:
+        if row.adversary == apart and len(adversaries) > 1:
             table.add_row(Text("\nhow papers count:"))
         cells = (
-            adversary_words(row["name"], row.get("worst_adversary")),
+            adversary_words(row.adversary, row.worst_adversary),
             _victims(row),
-            figure(row["joint_sensitivity"], 4),
-            figure(row["effective_noise_multiplier"]),
-            bound(row["epsilon"]),
-            small(row["delta"]),
-            *(bound(one["epsilon"]) for one in row.get("group") or []),
-            row["status"].replace("be ", "be\n").replace("no ", "no\n"),  # no wider than others
+            figure(row.joint_sensitivity, 4),
+            figure(row.effective_noise_multiplier),
+            bound(row.epsilon),
+            small(row.delta),
+            *(bound(one.epsilon) for one in row.group or ()),
+            row.status.replace("be ", "be\n").replace("no ", "no\n"),  # no wider than others
         )
         # Text, because a name of the run file must not be read as markup.
         table.add_row(*(Text(cell) for cell in cells))
-    _caption(table, adversaries)
+    _caption(table, {row.status for row in adversaries})
     return table
 
 
-def _victims(row: Mapping[str, Any]) -> str:
+def _victims(row: Guarantee) -> str:
     """The agents whose records are meant, with how many of them where it is not one."""
-    held = row.get("holders") or [{"agent": row["victim"], "records": 1}]
+    held = row.holders or [Holder(agent=row.victim, records=1)]
     return ", ".join(
-        str(one["agent"]) + (f" ({one['records']})" if one["records"] > 1 else "") for one in held
+        str(one.agent) + (f" ({one.records})" if one.records > 1 else "") for one in held
     )
 
 
-def reasons(adversaries: Iterable[Mapping[str, Any]]) -> list[str]:
+def reasons(adversaries: Iterable[Guarantee]) -> list[str]:
     """Why each figure is what it is: one line for each reason, with the adversaries it is for."""
     grouped: dict[str, list[str]] = {}
     for row in adversaries:
-        grouped.setdefault(row["because"], []).append(row["name"])
+        grouped.setdefault(row.because, []).append(row.adversary)
     return [f"{', '.join(names)}: {because}" for because, names in grouped.items()]
 
 
@@ -130,7 +112,7 @@ def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
         for one, row in zip(part, rows, strict=True):
             swept = [f"{key}={value}" for key, value in one["swept"].items()]
             table.add_row(*(Text("\n".join(cell)) for cell in (swept, *row)), end_section=True)
-        _caption(table, [a for c in part for a in c.get("adversaries", ())])
+        _caption(table, {a["status"] for c in part for a in c.get("adversaries", ())})
         tables.append(table)
     return tables
 
@@ -141,7 +123,7 @@ def total_rows(total: Total) -> list[dict[str, str]]:
         {
             "adversary": row.name,
             "largest alone": bound(max(row.alone)),
-            "together": epsilon_text(row.epsilon, proven=row.status == "proven"),
+            "together": epsilon_text(row.epsilon, proven=row.proven),
             "delta": small(total.delta),
             "status": row.status,
         }

@@ -80,6 +80,6 @@ def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Print an object, infinite numbers as strings."""
     import json
 
-    from ...runs.described import finite
+    from ...privacy.formats.codec import finite
 
     write(json.dumps(finite(value), indent=2, allow_nan=False))

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ...privacy.errors import InputError
+from ...privacy.formats.codec import finite
 from ...privacy.releases.log import holds_logs
 from ...reports.declared.declared import DELTA, declared_report
 from ...reports.declared.page import declared_markdown, write_declared
 from ...reports.document.collect import collect, report_run
 from ...reports.document.markdown import report_markdown
-from ...runs.described import finite
 
 __all__ = ["Report", "report_of_folder"]
 

@@ -12,48 +12,22 @@ from pathlib import Path
 from statistics import fmean
 
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Unit
+from ...privacy.formats.codec import as_text
+from ...privacy.guarantee import Guarantee
 from ...privacy.plain_text import plain
-from ...runs.described import as_text
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.folder.records import read_metrics
 from ...runs.numbers import figure, is_infinite, lower_bound, percent, small
 from ..document.checked_run import CheckedRun, read_checked_run
-from ..judgement.facts import whose_of
 from ..judgement.findings import Kind
 from ..judgement.proofs import against_proofs
 from ..judgement.sentence import KINDS, fill, text_of
 from ..judgement.wording import plain_sentences
-from ..standing import epsilon_text, standing
-
-__all__ = [
-    "Accuracy",
-    "BestRebuilt",
-    "ComparedAdversary",
-    "ComparedAudit",
-    "ComparedRun",
-    "Comparison",
-    "Measured",
-    "compare_runs",
-    "flags_of",
-    "rows_of",
-]
+from ..standing import epsilon_text
 
 SCHEMA = 1
 _NONE = "–"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ComparedAdversary:
-    """The figure of one adversary, as the ledger of the run gives it."""
-
-    name: str
-    epsilon: float
-    status: str
-    delta: float
-    unit: str
-    adjacency: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +79,7 @@ class ComparedRun:
     Attributes:
         run: its folder.
         victim: the only agent whose records the figures are for; None if they are for any record.
+        adversaries: the figures, as the ledger of the run gives them.
         contradictions: sentences on what was measured that refutes a proof.
     """
 
@@ -122,7 +97,7 @@ class ComparedRun:
     noise_multiplier: float
     evaluation_noise_seed: int | None
     victim: int | None
-    adversaries: Sequence[ComparedAdversary]
+    adversaries: Sequence[Guarantee]
     accuracy: Accuracy | None
     attack: BestRebuilt | None
     audit: ComparedAudit | None
@@ -138,8 +113,19 @@ class Comparison:
 
     def to_json(self) -> str:
         """One JSON object; infinite figures are the string "inf"."""
-        held = {"schema": SCHEMA, **asdict(self)}
-        return as_text(held)
+        runs = [asdict(run) | {"adversaries": [*map(_row, run.adversaries)]} for run in self.runs]
+        return as_text({"schema": SCHEMA, "runs": runs, "flags": self.flags})
+
+
+def _row(figure_of: Guarantee) -> dict[str, str | float]:
+    return {
+        "name": figure_of.adversary,
+        "epsilon": figure_of.epsilon,
+        "status": figure_of.status,
+        "delta": figure_of.delta,
+        "unit": figure_of.unit_name,
+        "adjacency": figure_of.adjacency,
+    }
 
 
 def compare_runs(folders: Sequence[Path]) -> Comparison:
@@ -160,7 +146,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
 
 def _compared(run: CheckedRun) -> ComparedRun:
     report, facts = run.report, run.facts
-    of, spent = report.run, report.ledger.epsilon
+    of = report.run
     against = [one for one in against_proofs(facts) if one.kind.refutes]
     return ComparedRun(
         run=plain(run.folder),
@@ -177,18 +163,7 @@ def _compared(run: CheckedRun) -> ComparedRun:
         noise_multiplier=float(of.noise_multiplier),
         evaluation_noise_seed=of.evaluation_noise_seed,
         victim=run.victim,
-        adversaries=[
-            ComparedAdversary(
-                name=row.name,
-                epsilon=float(spent[row.name]),
-                status=row.status,
-                delta=row.delta,
-                unit=whose_of(report) or Unit(row.unit).name_with(row.records_per_person),
-                adjacency=row.adjacency,
-            )
-            for row in report.plan.adversaries
-            if row.name in spent
-        ],
+        adversaries=facts.claims,
         accuracy=_accuracy(run.folder),
         attack=None if report.attack is None else _attack(report.attack),
         audit=None if report.audit is None else _audit(report.audit),
@@ -240,7 +215,7 @@ def flags_of(runs: Sequence[ComparedRun]) -> list[str]:
     """What of the runs cannot be compared, or relied on, in sentences."""
     found = [
         *_differing(runs, "delta", lambda row: small(row.delta)),
-        *_differing(runs, "unit", lambda row: row.unit),
+        *_differing(runs, "unit", lambda row: row.unit_name),
         *_differing(runs, "adjacency", lambda row: row.adjacency),
     ]
     links, data, model = (
@@ -264,7 +239,7 @@ def flags_of(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def _differing(
-    runs: Sequence[ComparedRun], what: str, shown: Callable[[ComparedAdversary], str]
+    runs: Sequence[ComparedRun], what: str, shown: Callable[[Guarantee], str]
 ) -> Iterator[str]:
     by_run = {one.run: ", ".join(sorted({shown(row) for row in one.adversaries})) for one in runs}
     if len(set(by_run.values())) > 1:
@@ -285,7 +260,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     Args:
         runs: as `compare_runs` gives them.
     """
-    adversaries = dict.fromkeys(row.name for one in runs for row in one.adversaries)
+    adversaries = dict.fromkeys(row.adversary for one in runs for row in one.adversaries)
     audited = dict.fromkeys(name for one in runs if one.audit for name in one.audit.adversaries)
     rows: list[tuple[str, Callable[[ComparedRun], str]]] = [
         ("algorithm", lambda one: f"{one.algorithm}, {one.form}"),
@@ -318,18 +293,18 @@ def _rounds(one: ComparedRun) -> str:
 
 
 def _unit(one: ComparedRun) -> str:
-    found = dict.fromkeys(f"{row.unit}, {row.adjacency}" for row in one.adversaries)
+    found = dict.fromkeys(f"{row.unit_name}, {row.adjacency}" for row in one.adversaries)
     return "; ".join(found) or _NONE
 
 
 def _epsilon_cell(name: str) -> Callable[[ComparedRun], str]:
     def cell(one: ComparedRun) -> str:
-        row = next((row for row in one.adversaries if row.name == name), None)
+        row = next((row for row in one.adversaries if row.adversary == name), None)
         if row is None:
             return "not accounted for"
-        shown = epsilon_text(row.epsilon, proven=row.status == "proven")
+        shown = epsilon_text(row.epsilon, proven=row.proven)
         if is_infinite(row.epsilon):
-            return f"{shown}: {standing(row.status, row.epsilon)}"
+            return f"{shown}: {row.status}"
         return f"{shown} at delta {small(row.delta)}, {row.status}"
 
     return cell

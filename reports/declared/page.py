@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 
 from ...privacy.durable import SHOWN, write_durably
+from ...privacy.formats.codec import finite
 from ...privacy.guarantee import Status
 from ...privacy.plain_text import markdown_table, markdown_text, plain
-from ...runs.described import finite
 from ...runs.numbers import bound, small
 from ..judgement.sentence import adversary_words
 from ..standing import STATUSES

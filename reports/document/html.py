@@ -16,8 +16,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from ...privacy.adversary import SINGLE_MESSAGE
-from ...privacy.guarantee import Unit
-from ...runs.described import as_text
+from ...privacy.formats.codec import as_text
 from ...runs.numbers import is_infinite
 from ..cited import Cited
 from ..figures.by_round import epsilon_figure, epsilon_series, utility_figure
@@ -32,7 +31,7 @@ from ..judgement.sentence import PARTS, Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import who
 from ..schema import Report
-from ..standing import HEURISTIC, sign_of, standing
+from ..standing import HEURISTIC, kind_of, sign_of
 from ..template import template
 from ..total.words import notes
 from .officer import officer
@@ -78,35 +77,36 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     facts, text = facts_of_report(report), as_text(report.dump())
     found, head, cited = verdict(facts), facts.head, Cited(held)
     series = epsilon_series(report)
-    phrases = {claim.name: who(claim, facts) for claim in facts.claims}
+    claims = {claim.adversary: claim for claim in facts.claims}
+    phrases = {claim.adversary: who(claim, facts) for claim in facts.claims}
     return template(__package__ or "overhear.reports", "report.html").render(
         report=held,
         run=held["run"],
         plan=held["plan"],
         spent=held["ledger"]["epsilon"],
-        head=held["plan"]["adversaries"][head.row],
-        subject=facts.whose or f"one {Unit(head.unit).name_with(head.records)}",
-        named=lambda row: Unit(row["unit"]).name_with(row.get("records_per_person")),
+        head=held["plan"]["adversaries"][facts.place(head)[-1]],
+        subject=facts.whose or f"one {head.unit_name}",
+        named=lambda row: claims[row["name"]].unit_name,
         parts=_parts(report),
         verdict=found,
         officer=officer(report, facts, found),
-        scale=_twice(functools.partial(scale_figure, report, cited, name=head.name)),
+        scale=_twice(functools.partial(scale_figure, report, cited, name=head.adversary)),
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,
         markup=functools.partial(_markup, cited=cited),
         sees=functools.partial(_sees, links=report.run.links),
         image=_Pictures(images or {}),
         phrase=lambda name: phrases.get(name, name),
-        kind=lambda row: "bound" if row["status"] == "proven" else "figure",
+        kind=lambda row: kind_of(proven=row["status"] == "proven"),
         sign=lambda row, epsilon: sign_of(epsilon, proven=row["status"] == "proven"),
-        bounded=next((c.row for c in facts.claims if c.proven and math.isfinite(c.epsilon)), None),
+        bounded=next(
+            (n for n, c in enumerate(facts.claims) if c.proven and math.isfinite(c.epsilon)), None
+        ),
         strongest=_strongest(report),
         badges=_BADGES,
         doubt=found.doubt,
         heuristic=HEURISTIC,
-        standing=lambda row: str(
-            standing(row["status"], float(report.ledger.epsilon[row["name"]]))
-        ),
+        standing=lambda row: str(claims[row["name"]].status),
         rows_words=_ROWS,
         stage=_stage,
         shown=_MOST_SHOWN,
@@ -115,7 +115,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         graph=graph_figure(report),
         network=network(report),
         network_key=network_key,
-        odds=odds_figure(report, cited, name=head.name),
+        odds=odds_figure(report, cited, name=head.adversary),
         epsilon_figure=_twice(functools.partial(epsilon_figure, report, cited)) if series else None,
         series=series,
         undrawn=[
@@ -144,7 +144,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
 def _parts(report: Report) -> list[dict[str, Any]]:
     """The rows of real adversaries, and apart from them how papers count; by their places."""
     single = SINGLE_MESSAGE.name
-    names = [row.name for row in report.plan.adversaries]
+    names = [row.adversary for row in report.plan.adversaries]
     return [
         {"title": "", "rows": [at for at, name in enumerate(names) if name != single]},
         {

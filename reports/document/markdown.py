@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...privacy.guarantee import Unit
 from ...privacy.plain_text import markdown_table, markdown_text
 from ...runs.evidence.membership import MembershipRate
 from ...runs.evidence.schema import AttackRow
@@ -14,7 +13,7 @@ from ..judgement.facts import about_of, facts_of_report
 from ..judgement.sentence import adversary_words, text_of
 from ..judgement.verdict import verdict
 from ..schema import Report
-from ..standing import STATUSES, epsilon_text, standing
+from ..standing import STATUSES, epsilon_text
 from ..total.words import sentences
 
 __all__ = ["report_markdown"]
@@ -58,21 +57,19 @@ def _verdict(report: Report) -> Iterator[str]:
 
 
 def _adversaries(report: Report) -> Iterator[str]:
-    spent = report.ledger.epsilon
     heads = ("adversary", "agent at risk", "epsilon", "delta", "unit", "adjacency")
     rows = [[*heads, "records found, at FPR", "status"]]
-    for row in report.plan.adversaries:
-        epsilon = spent.get(row.name, row.epsilon)
+    for row in facts_of_report(report).claims:
         rows.append(
             [
-                adversary_words(row.name, row.worst_adversary),
-                ", ".join(str(one.agent) for one in row.holders or []) or str(row.victim),
-                epsilon_text(epsilon, proven=row.status == "proven"),
+                adversary_words(row.adversary, row.worst_adversary),
+                ", ".join(str(one.agent) for one in row.holders or ()) or str(row.victim),
+                epsilon_text(row.epsilon, proven=row.proven),
                 small(row.delta),
-                Unit(row.unit).name_with(row.records_per_person),
+                row.unit_name,
                 row.adjacency,
-                _odds(report, row.name),
-                STATUSES[standing(row.status, float(epsilon))],
+                _odds(report, row.adversary),
+                STATUSES[row.status],
             ]
         )
     yield f"## Who could learn what about {about_of(report)}\n"
@@ -94,7 +91,7 @@ def _total(report: Report) -> Iterator[str]:
         [
             row.name,
             bound(row.alone[0]),
-            epsilon_text(row.epsilon, proven=row.status == "proven"),
+            epsilon_text(row.epsilon, proven=row.proven),
             row.status,
         ]
         for row in report.total.adversaries

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...privacy.guarantee import Unit
-from ..judgement.facts import Claim, Facts
+from ..judgement.facts import Facts
 from ..judgement.sentence import Figure, Sentence, fill
 from ..judgement.verdict import Outcome, Verdict
 from ..judgement.wording import who
 from ..schema import About, Report
+from ..standing import kind_of
 from .risk import Source
 
 __all__ = ["Officer", "officer"]
@@ -55,17 +56,17 @@ def officer(report: Report, facts: Facts, found: Verdict) -> Officer:
     return Officer(
         meaning=_meaning(report, facts, found),
         steps=tuple(_steps(report, facts, found)),
-        covered=tuple(_covered(report, facts.head)),
+        covered=tuple(_covered(report, facts)),
         about=report.about or About(),
     )
 
 
 def _meaning(report: Report, facts: Facts, found: Verdict) -> Sentence:
     claim = facts.head
-    risk, place = report.risk[claim.name], ("risk", claim.name, "hits", _IN_100)
+    risk, place = report.risk[claim.adversary], ("risk", claim.adversary, "hits", _IN_100)
     words: dict[str, str | Sentence | Figure] = {
         "who": who(claim, facts),
-        "of": _USED[Unit(claim.unit)],
+        "of": _USED[claim.unit],
     }
     if risk.source in (Source.NOTHING, Source.NO_BOUND):
         template = _NOTHING if risk.source == Source.NOTHING else _UNKNOWN
@@ -115,38 +116,38 @@ def _most_covered(report: Report) -> int:
     [*_, most] = sorted(
         [1]
         + [row.records_per_person or 1 for row in report.plan.adversaries]
-        + [one.records for row in report.plan.adversaries for one in row.group or []]
-        + [sum(one.records for one in row.holders or []) for row in report.plan.adversaries]
+        + [one.records for row in report.plan.adversaries for one in row.group or ()]
+        + [sum(one.records for one in row.holders or ()) for row in report.plan.adversaries]
         + [2**62 for row in report.plan.adversaries if row.unit == "agent"]
     )
     return most
 
 
-def _covered(report: Report, head: Claim) -> Iterator[Sentence]:
+def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
     """Whose records the figure is about, and what is known of people with more."""
-    row = report.plan.adversaries[head.row]
-    unit = Unit(head.unit)
+    head, place = facts.head, facts.place(facts.head)
+    row = report.plan.adversaries[place[-1]]
     if row.holders:
         count = sum(one.records for one in row.holders)
         yield (f"the figure covers {count} records of one person, at {len(row.holders)} agents",)
-    elif unit is Unit.RECORD:
+    elif head.unit is Unit.RECORD:
         yield ("the figure covers one record of a person",)
-    elif unit is Unit.USER:
+    elif head.unit is Unit.USER:
         yield ("the figure covers a person with up to ", Figure(
             "whole", row.records_per_person or 1,
-            ("plan", "adversaries", head.row, "records_per_person"),
+            (*place, "records_per_person"),
         ), " records at one agent")  # fmt: skip
     else:
         yield ("the figure covers all records of one agent",)
     # Of a run that released more than was planned, figures of the plan are too small.
     relation = "at most" if head.proven else "at least"
-    relation = relation if row.epsilon == report.ledger.epsilon[head.name] else "more than"
-    for number, one in enumerate(row.group or []):
-        at = ("plan", "adversaries", head.row, "group", number)
+    relation = relation if row.epsilon == head.epsilon else "more than"
+    for number, one in enumerate(row.group or ()):
+        at = (*place, "group", number)
         yield (
             "for ", Figure("whole", one.records, (*at, "records")),
             f" records of a person ε is {relation} ",
-            Figure(head.kind, float(one.epsilon), (*at, "epsilon")),
+            Figure(kind_of(proven=head.proven), float(one.epsilon), (*at, "epsilon")),
         )  # fmt: skip
     held = None if report.about is None else report.about.records_per_person
     if held is not None:
@@ -154,5 +155,5 @@ def _covered(report: Report, head: Claim) -> Iterator[Sentence]:
             "the run file says that a person has at most ",
             Figure("whole", held, ("about", "records_per_person")),
         )
-    elif unit is not Unit.AGENT:
+    elif head.unit is not Unit.AGENT:
         yield ("the run file does not say how many records one person has",)

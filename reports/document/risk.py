@@ -24,7 +24,6 @@ from ...runs.plan.plan import Plan
 from ...training.exposure.events import accounted, counted, spent_releases
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ..schema import Hits, Odds, Risk
-from ..standing import standing
 
 __all__ = ["Source", "odds", "risk_by_adversary"]
 
@@ -52,7 +51,7 @@ def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float])
     found = {}
     for name, exposure in plan.exposures.items():
         guarantee = plan.guarantee(name)
-        status = standing(guarantee.status, epsilon[name])
+        status = guarantee.released(epsilon[name]).status
         released = accounted(exposure, spent.numbers, torn=spent.torn)
         key = (released.releases, status)  # equal releases mean the same
         if key not in known:

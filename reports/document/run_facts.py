@@ -13,12 +13,13 @@ import numpy as np
 from ...privacy.errors import InputError
 from ...privacy.ledgers.ledger import Spent
 from ...runs.folder import folder as run_folder
-from ...runs.folder.records import MetricsLine, Stopped, read_stopped
+from ...runs.folder.records import Stopped, read_stopped
 from ...runs.plan.plan import Plan
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
 from ...training.data.digests import digests_of
 from ...training.graphs.graph import Topology
+from ...training.models.evaluation import Metrics
 from ...training.step.values import SERVER
 from ...training.tracing.trace import trace
 from ..schema import Run, Utility
@@ -44,7 +45,7 @@ class Course(NamedTuple):
     stopped: Stopped | None
 
 
-def course(folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[MetricsLine]) -> Course:
+def course(folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[Metrics]) -> Course:
     """How far the run of a folder came, by its ledger, its evaluations and its stopped.json.
 
     Args:
@@ -187,7 +188,7 @@ def duplicates(built: Built) -> int:
     return len(every) - len(np.unique(every))
 
 
-def utility(metrics: Sequence[MetricsLine]) -> Utility:
+def utility(metrics: Sequence[Metrics]) -> Utility:
     """What was learned: accuracy, or error, of the mean model and of the agents' own ones.
 
     Args:
@@ -213,7 +214,7 @@ def utility(metrics: Sequence[MetricsLine]) -> Utility:
         agent_accuracy_min=[min(each) for each in accuracy],
         agent_accuracy_median=[statistics.median(each) for each in accuracy],
         agent_accuracy_max=[max(each) for each in accuracy],
-        agent_accuracy_last=accuracy[-1] if accuracy else [],
+        agent_accuracy_last=list(accuracy[-1]) if accuracy else [],
         consensus_distance=[m.consensus_distance for m in metrics],
         consensus_rmse=[m.consensus_rmse for m in metrics if m.consensus_rmse is not None],
         consensus_r2=[m.consensus_r2 for m in metrics] if error else [],

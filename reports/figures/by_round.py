@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ...privacy.guarantee import Unit
 from ...runs.numbers import percent
 from ..cited import Cited
 from ..schema import Report
+from ..standing import kind_of
 from .chart import (
     MARKS,
     NARROW,
@@ -47,12 +47,12 @@ class Series:
 
 def epsilon_series(report: Report) -> list[Series]:
     """The lines of `epsilon_figure`; adversaries with equal figures and status share one."""
-    status = {row.name: row.status for row in report.plan.adversaries}
+    status = {row.adversary: row.proven for row in report.plan.adversaries}
     grouped: dict[tuple[tuple[tuple[float, float], ...], bool], list[str]] = {}
     for name, series in report.epsilon_by_round.items():
         points = tuple((float(x), float(y)) for x, y in series if math.isfinite(float(y)))
         if points:
-            grouped.setdefault((points, status.get(name) == "proven"), []).append(name)
+            grouped.setdefault((points, status.get(name, False)), []).append(name)
     return [
         Series(
             names=tuple(names),
@@ -73,7 +73,7 @@ def epsilon_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Mar
     x_max = max(float(report.run.rounds), last_round)  # rounds may have been repeated
     area = Area(x_max=x_max, y_max=ticks(top * 1.04)[-1], frame=frame)
     rows = report.plan.adversaries
-    about = Unit(rows[0].unit).words_with(rows[0].records_per_person) if rows else "one record"
+    about = rows[0].unit.words_with(rows[0].records_per_person) if rows else "one record"
     parts = [axes(area, x_label="training round", y_label=f"ε spent so far, {about}")]
     labels = []
     if limit is not None:
@@ -89,7 +89,7 @@ def epsilon_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Mar
         parts.append(draw_line(area, Line(points=line.points, style=line.style)))
         name = line.names[0]
         last = len(report.epsilon_by_round[name]) - 1
-        kind = "bound" if line.proven else "figure"
+        kind = kind_of(proven=line.proven)
         figure = cited.svg(kind, "epsilon_by_round", name, last, 1)
         more = f" +{len(line.names) - 1}" if len(line.names) > 1 else ""
         words = Markup("{}{}: {}{}").format(_short(name), more, "" if line.proven else "≥ ", figure)

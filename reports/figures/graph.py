@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ...runs.plan.schema import PlannedAdversary as Row
+from ...privacy.guarantee import Guarantee
 from ..schema import Report, Run
 from .chart import drawing
 
@@ -74,7 +74,7 @@ class Network:
 def network(report: Report) -> Network:
     """What of a report's network is drawn."""
     run, rows, target = report.run, report.plan.adversaries, report.plan.target.adversary
-    victim = next((row for row in rows if row.name == target), rows[0]).victim
+    victim = next((row for row in rows if row.adversary == target), rows[0]).victim
     count, in_all = run.agents, run.edges_in_all
     links = [(a, b) for a, b in run.edges if a != b]
     if not run.links_used:
@@ -90,7 +90,7 @@ def network(report: Report) -> Network:
         one_way=frozenset(run.one_way),
         victim=victim,
         watching=_watching(rows, links, victim),
-        tapped=run.links != "encrypted" and any(row.name == "eavesdropper" for row in rows),
+        tapped=run.links != "encrypted" and any(row.adversary == "eavesdropper" for row in rows),
         encrypted=run.links == "encrypted",
         server=run.server,
         left_out=count - len(agents),
@@ -132,12 +132,14 @@ def network_key(what: str) -> Markup:
     ).format(shapes[what])
 
 
-def _watching(rows: Sequence[Row], links: Sequence[tuple[int, int]], victim: int) -> frozenset[int]:
+def _watching(
+    rows: Sequence[Guarantee], links: Sequence[tuple[int, int]], victim: int
+) -> frozenset[int]:
     """The agents of the adversaries that are set against the victim."""
-    named = [row.worst_adversary or row.name for row in rows if row.victim == victim]
+    named = [row.worst_adversary or row.adversary for row in rows if row.victim == victim]
     members = (name.partition(":")[2] for name in named)
     found = {int(m) for text in members for m in text.split(",") if m.strip().isdecimal()}
-    if any(row.name == "neighbour" for row in rows):  # any one of them is meant
+    if any(row.adversary == "neighbour" for row in rows):  # any one of them is meant
         found |= {agent for pair in links if victim in pair for agent in pair}
     return frozenset(found - {victim})
 

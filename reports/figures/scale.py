@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ...privacy.accounting.risk import true_positive_rate_of_pair
 from ..cited import Cited
 from ..schema import Report
-from ..standing import sign_of
+from ..standing import kind_of, sign_of
 from .chart import Frame, drawing
 
 __all__ = ["scale_figure"]
@@ -35,8 +35,8 @@ def scale_figure(report: Report, cited: Cited, *, name: str, narrow: bool = Fals
         narrow: whether it is for a phone.
     """
     frame = _NARROW if narrow else _WIDE
-    row = next(one for one in report.plan.adversaries if one.name == name)
-    epsilon, limit = float(report.ledger.epsilon[name]), report.plan.target.epsilon
+    row = next(one for one in report.plan.adversaries if one.adversary == name)
+    row, limit = row.released(report.ledger.epsilon[name]), report.plan.target.epsilon
     parts = [_zones(frame)]
     said = []
     for value in _SHOWN:
@@ -56,11 +56,9 @@ def scale_figure(report: Report, cited: Cited, *, name: str, narrow: bool = Fals
     if limit is not None:
         words = Markup("limit ε ≤ {}").format(cited.svg("bound", "plan", "target", "epsilon"))
         parts.append(_labelled(frame, float(limit), words, y=34, mark="limit"))
-    proven = row.status == "proven"
-    sign = sign_of(epsilon, proven=proven)
-    figure = cited.svg("bound" if proven else "figure", "ledger", "epsilon", name)
-    words = Markup("this run: ε {} {}").format(sign, figure)
-    parts.append(_labelled(frame, epsilon, words, y=14, mark="stop"))
+    figure = cited.svg(kind_of(proven=row.proven), "ledger", "epsilon", name)
+    words = Markup("this run: ε {} {}").format(sign_of(row.epsilon, proven=row.proven), figure)
+    parts.append(_labelled(frame, row.epsilon, words, y=14, mark="stop"))
     about = (
         f"Epsilon from {_LEAST:g} to {_MOST:g}, with the mark of this run. At a false-positive "
         f"rate of 1 in 100 {', '.join(said)} at most"

@@ -22,7 +22,7 @@ from ...runs.run_file.run_file import RunFile
 from ...training.exposure.guarantees import run_epsilon
 from ...training.graphs.graph import Topology
 from ..schema import Remedy as Fix
-from .facts import Asked, Claim, Facts, facts_of_plan
+from .facts import Asked, Facts, facts_of_plan
 from .findings import Action, Finding, Kind, Remedy, fixed, hiding, judge
 from .remedies import as_planned, fixes, with_rounds
 from .sentence import text_of
@@ -103,8 +103,8 @@ class _Case(NamedTuple):
     """A finding about the worst adversary, and the others for which the same is so."""
 
     finding: Finding
-    claim: Claim
-    others: tuple[Claim, ...]
+    claim: Guarantee
+    others: tuple[Guarantee, ...]
 
 
 def advise(
@@ -153,7 +153,7 @@ def advise(
         action = Action.ADD_PRIVACY if config.privacy is None else Action.SET_TARGET
         remedies.append(_told(Remedy(action=action), Finding(kind=Kind.NO_TARGET), facts))
     worst = next(iter(_asked(facts)), None)
-    steps = None if worst is None or seeded else local_steps_words(plan, worst.name)
+    steps = None if worst is None or seeded else local_steps_words(plan, worst.adversary)
     if steps is not None:
         remedies.append(Advice(what=What.LOCAL_STEPS, words=steps[0], epsilon=steps[1]))
     return [*found, *dict.fromkeys(remedies)]
@@ -180,9 +180,9 @@ def _secret(g: Guarantee, plan: Plan) -> Guarantee:
     return replace(g, status=status, because=exposure.because)
 
 
-def _asked(facts: Facts) -> list[Claim]:
+def _asked(facts: Facts) -> list[Guarantee]:
     """The claims about adversaries that exist, worst first."""
-    return [claim for claim in facts.claims if claim.name != SINGLE_MESSAGE.name]
+    return [claim for claim in facts.claims if claim.adversary != SINGLE_MESSAGE.name]
 
 
 def _seeded(facts: Facts) -> tuple[Advice, Advice]:
@@ -196,7 +196,7 @@ def _seeded(facts: Facts) -> tuple[Advice, Advice]:
 
 
 def _cases(facts: Facts) -> list[_Case]:
-    grouped: dict[tuple[Kind, str], list[tuple[Finding, Claim]]] = {}
+    grouped: dict[tuple[Kind, str], list[tuple[Finding, Guarantee]]] = {}
     for claim in _asked(facts):
         first = judge(facts, Asked.of_target(claim, facts.limit))[0]
         if first.kind in _LEAKS:
@@ -238,7 +238,7 @@ def _remedies(
     slow: bool,
 ) -> Iterator[Remedy]:
     """The remedies of one case, or why none is named."""
-    p, name, kind = config.privacy, case.claim.name, case.finding.kind
+    p, name, kind = config.privacy, case.claim.adversary, case.finding.kind
     if not facts.private or p is None or plan.noise_multiplier == 0:
         clipped = p is None or math.isfinite(p.clip_norm)
         words = {} if clipped else {"clipped": (", and a finite `clip_norm` beside it",)}
@@ -280,18 +280,18 @@ def _without_fix(kind: Kind) -> Action:
     return _LAST_RESORT.get(kind, Action.ACCOUNTANT)
 
 
-def _still_over(plan: Plan, facts: Facts, case: _Case, fix: Fix) -> Sequence[Claim]:
+def _still_over(plan: Plan, facts: Facts, case: _Case, fix: Fix) -> Sequence[Guarantee]:
     """The others of the case that the noise of a fix would leave over the limit."""
     limit = facts.limit
     if limit is None or fix.noise_multiplier is None:
         return ()
-    multiplier, worst = float(fix.noise_multiplier), plan.exposures[case.claim.name]
+    multiplier, worst = float(fix.noise_multiplier), plan.exposures[case.claim.adversary]
     return [
         claim
         for claim in case.others
-        if plan.exposures[claim.name].releases != worst.releases
+        if plan.exposures[claim.adversary].releases != worst.releases
         and run_epsilon(
-            plan.exposures[claim.name],
+            plan.exposures[claim.adversary],
             noise_multiplier=multiplier,
             statement=plan.statement,
         )
@@ -305,12 +305,12 @@ def _fewer_rounds(
     """So many rounds, planned anew: a schedule or a correlation may depend on their number."""
     limit = math.inf if facts.limit is None else facts.limit
     again = with_rounds(aimed, plan, fix.rounds or 0, graph=graph)
-    then = None if again is None else again.guarantee(case.claim.name)
+    then = None if again is None else again.guarantee(case.claim.adversary)
     if again is None or then is None:
         return Remedy(action=Action.ROUNDS_DEPEND)
     if then.status is not Status.PROVEN or then.epsilon > limit:
         return Remedy(action=Action.ROUNDS_DEPEND)
-    others = [claim for claim in case.others if again.guarantee(claim.name).epsilon > limit]
+    others = [claim for claim in case.others if again.guarantee(claim.adversary).epsilon > limit]
     planned = fix.model_copy(update={"epsilon": then.epsilon})
     return fixed(planned, facts, facts.limit, others=others)
 
@@ -324,7 +324,7 @@ def _why_long(plan: Plan, adversary: str, *, slow: bool) -> str | None:
 
 
 def _skipped(config: RunFile, facts: Facts, case: _Case, why: str) -> Remedy:
-    name, tries = case.claim.name, list[str]()
+    name, tries = case.claim.adversary, list[str]()
     if config.algorithm.form == "published":
         tries.append("--set algorithm.form=repaired")
     if config.graph.links == "clear" and name == EAVESDROPPER.name:

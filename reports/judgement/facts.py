@@ -5,78 +5,29 @@ Nothing here is phrased, and nothing is decided.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
-from ...privacy.goal import Goal
-from ...privacy.guarantee import Bound, Statement, Status, Unit
+from ...privacy.goal import Goal, Target
+from ...privacy.guarantee import Guarantee, Unit
 from ...runs.evidence.assumptions import COUNTED
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder.records import Items
 from ...runs.folder.signature import Signed
-from ...runs.plan.plan import Plan, planned_adversary
-from ...runs.plan.schema import PlannedAdversary, SecondOpinion, Target
+from ...runs.plan.plan import Plan
+from ...runs.plan.schema import SecondOpinion
 from ...runs.run_file.run_file import RunFile
 from ...training.accounts.traced_twice import TracedTwice
 from ...training.own.algorithms import algorithm_named, known_algorithm
 from ..schema import Remedy as Fix
 from ..schema import Report
-from ..standing import standing
 from .policy import Limit
 
-__all__ = [
-    "Asked",
-    "Claim",
-    "Facts",
-    "Ran",
-    "about_of",
-    "adversary_key",
-    "facts_of_plan",
-    "facts_of_report",
-    "whose_of",
-]
-
-_NO_BOUND = (Bound.CENTRAL_LIMIT, Bound.NOT_STATED)
 _ANY_NETWORK = 10**9
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
-    """The figure of one adversary: as planned, or of a run as its ledger gives it.
-
-    Attributes:
-        name: the adversary that was asked for.
-        worst_adversary: the one behind the name, where the worst one was searched.
-        victim: the agent whose record is meant.
-        epsilon, delta, unit, adjacency: the statement.
-        records: of unit "user" the cap on the records of a user; else None.
-        proven: whether epsilon is an upper bound.
-        because: why the figure is what it is.
-        row: its place among the adversaries of the plan.
-        expressed: whether an infinite epsilon is that of a run in which nothing protects; else no
-            finite bound can be expressed.
-    """
-
-    name: str
-    worst_adversary: str | None
-    victim: int
-    epsilon: float
-    delta: float
-    unit: str
-    adjacency: str
-    proven: bool
-    because: str
-    row: int
-    expressed: bool = True
-    records: int | None = None
-
-    @property
-    def kind(self) -> str:
-        """How its epsilon is written, one of `cited.KINDS`: only an upper bound is rounded up."""
-        return "bound" if self.proven else "figure"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,16 +68,16 @@ class Asked:
         return [*([] if limit.epsilon is None else [stated]), *of_tests]
 
     @classmethod
-    def of_target(cls, claim: Claim, epsilon: float | None) -> Asked:
+    def of_target(cls, claim: Guarantee, epsilon: float | None) -> Asked:
         """What the target of a run file asks of a claim: its epsilon, of the same statement."""
         return cls(
-            adversary=claim.name,
+            adversary=claim.adversary,
             epsilon=epsilon,
             delta=claim.delta,
             unit=claim.unit,
             adjacency=claim.adjacency,
             any_record=False,
-            records=claim.records,
+            records=claim.records_per_person,
         )
 
 
@@ -185,7 +136,7 @@ class Facts:
     """What is known of a plan or of a run.
 
     Attributes:
-        claims: one for each adversary, worst first.
+        claims: of each adversary, worst first, as planned; of a run with the epsilon of its ledger.
         target: the adversary that the run file names, None where it names none.
         limit: the epsilon that it allows, None where no target was set; of a target that is not
             about epsilon the one that it comes to at the noise that was found for it.
@@ -207,7 +158,7 @@ class Facts:
         counted: that the number of all records is public, in a sentence; empty where it need not.
     """
 
-    claims: Sequence[Claim]
+    claims: Sequence[Guarantee]
     target: str | None
     limit: float | None
     delta: float
@@ -227,12 +178,12 @@ class Facts:
     ran: Ran | None = None
     counted: str = ""
 
-    def claim(self, adversary: str) -> Claim | None:
+    def claim(self, adversary: str) -> Guarantee | None:
         """The claim about an adversary, however it is written; None if there is none."""
         asked = adversary_key(adversary)
-        return next((one for one in self.claims if adversary_key(one.name) == asked), None)
+        return next((one for one in self.claims if adversary_key(one.adversary) == asked), None)
 
-    def audited(self, adversary: str) -> Claim | None:
+    def audited(self, adversary: str) -> Guarantee | None:
         """The claim that an audited adversary is held against: its own, or as the worst one."""
         asked = adversary_key(adversary)
         searched = (one for one in self.claims if one.worst_adversary is not None)
@@ -240,19 +191,24 @@ class Facts:
         return self.claim(adversary) or next(worst, None)
 
     @property
-    def head(self) -> Claim:
+    def head(self) -> Guarantee:
         """The claim that a verdict speaks of: the target's, or without one the worst adversary's.
 
         Raises:
             KeyError: there is no claim about the target's adversary.
         """
         if self.target is None:
-            of_views = (one for one in self.claims if one.name != SINGLE_MESSAGE.name)
+            of_views = (one for one in self.claims if one.adversary != SINGLE_MESSAGE.name)
             return next(of_views, self.claims[0])
-        found = next((one for one in self.claims if one.name == self.target), None)
+        found = next((one for one in self.claims if one.adversary == self.target), None)
         if found is None:
             raise KeyError(f"the plan has no row for the target adversary {self.target!r}")
         return found
+
+    def place(self, claim: Guarantee) -> tuple[str, str, int]:
+        """Where privacy.json holds what was planned for it."""
+        names = [one.adversary for one in self.claims]
+        return ("plan", "adversaries", names.index(claim.adversary))
 
 
 def adversary_key(name: str) -> object:
@@ -268,7 +224,7 @@ def adversary_key(name: str) -> object:
     return (found.sees, found.agents) if found.sees is Sees.OWN_LINKS else found.name
 
 
-def _target(target: Target, epsilon: Mapping[str, float]) -> tuple[float | None, Goal | None]:
+def _target(target: Target, rows: Sequence[Guarantee]) -> tuple[float | None, Goal | None]:
     """The epsilon that a target allows, and the target where it is about something else.
 
     More of the same releases, or less noise, raise every figure; so a run is within a target of
@@ -279,14 +235,13 @@ def _target(target: Target, epsilon: Mapping[str, float]) -> tuple[float | None,
         return None, None
     if goal.epsilon is not None:
         return float(goal.epsilon), None
-    return epsilon.get(target.adversary), goal
+    found = (row.epsilon for row in rows if row.adversary == target.adversary)
+    return next(found, None), goal
 
 
 def whose_of(report: Report) -> str:
     """Whose records the figures of a report are for; empty where one record of one agent is."""
-    held = next((row.holders for row in report.plan.adversaries if row.holders), [])
-    holders = tuple((one.agent, one.records) for one in held)
-    return Statement(delta=report.plan.target.delta, holders=holders).whose
+    return next((row.whose for row in report.plan.adversaries if row.whose), "")
 
 
 def about_of(report: Report) -> str:
@@ -294,39 +249,16 @@ def about_of(report: Report) -> str:
     if not report.plan.adversaries:
         return Unit.RECORD.words
     row = report.plan.adversaries[0]
-    return whose_of(report) or Unit(row.unit).words_with(row.records_per_person)
-
-
-def _claims(rows: Sequence[PlannedAdversary], epsilon: Mapping[str, float]) -> tuple[Claim, ...]:
-    """The rows of a plan with the epsilon that counts, where there is one."""
-    return tuple(
-        Claim(
-            name=row.name,
-            worst_adversary=row.worst_adversary,
-            victim=row.victim,
-            epsilon=epsilon[row.name],
-            delta=row.delta,
-            unit=row.unit,
-            adjacency=row.adjacency,
-            proven=row.status == "proven" and row.bound not in _NO_BOUND,
-            because=row.because,
-            row=at,
-            expressed=standing(row.status, epsilon[row.name]) is not Status.CANNOT_BE_EXPRESSED,
-            records=row.records_per_person,
-        )
-        for at, row in enumerate(rows)
-        if row.name in epsilon
-    )
+    return whose_of(report) or row.unit.words_with(row.records_per_person)
 
 
 def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
     """The facts of a plan, before anything is trained."""
     p = config.privacy
-    epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
-    limit, goal = _target(plan.target, epsilon)
+    limit, goal = _target(plan.target, plan.guarantees)
     algorithm = algorithm_named(config.algorithm.name)
     return Facts(
-        claims=_claims([planned_adversary(g) for g in plan.guarantees], epsilon),
+        claims=plan.guarantees,
         target=plan.target.adversary,
         limit=limit,
         goal=goal,
@@ -365,9 +297,11 @@ def facts_of_report(
     """
     run, plan, ledger = report.run, report.plan, report.ledger
     algorithm = known_algorithm(run.algorithm)
-    limit, goal = _target(plan.target, {row.name: row.epsilon for row in plan.adversaries})
+    limit, goal = _target(plan.target, plan.adversaries)
     return Facts(
-        claims=_claims(plan.adversaries, ledger.epsilon),
+        claims=[
+            row.released(ledger.epsilon.get(row.adversary, math.inf)) for row in plan.adversaries
+        ],
         target=plan.target.adversary,
         limit=limit,
         goal=goal,

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from ...privacy.adversary import EAVESDROPPER, FINAL_MODELS, SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.goal import Goal
-from ...privacy.guarantee import Unit
+from ...privacy.guarantee import Guarantee, Status, Unit
 from ..schema import Remedy as Fix
-from .facts import Asked, Claim, Facts
+from .facts import Asked, Facts
 from .sentence import Figure, Value
 
 __all__ = [
@@ -175,7 +175,7 @@ class Remedy:
     delta: float | None = None
     words: Mapping[str, Value] = field(default_factory=dict)
     over: bool = False
-    others: Sequence[Claim] = ()
+    others: Sequence[Guarantee] = ()
     path: tuple[str | int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -203,16 +203,16 @@ class Finding:
     figure: float | None = None
     limit: float | None = None
     remedy: Sequence[Remedy] = ()
-    claim: Claim | None = None
+    claim: Guarantee | None = None
     words: Mapping[str, Value] = field(default_factory=dict)
 
 
-Fixes = Callable[[Claim, Asked], Sequence[Fix]]
-Risks = Callable[[Claim, Goal], float]
+Fixes = Callable[[Guarantee, Asked], Sequence[Fix]]
+Risks = Callable[[Guarantee, Goal], float]
 _COMPUTED = frozenset({Kind.UNPROTECTED, Kind.INEXPRESSIBLE, Kind.HEURISTIC, Kind.OVER})
 
 
-def no_fixes(_claim: Claim, _asked: Asked) -> Sequence[Fix]:
+def no_fixes(_claim: Guarantee, _asked: Asked) -> Sequence[Fix]:
     """No fix was computed."""
     return ()
 
@@ -234,8 +234,10 @@ def judge(
         it is within the limit, or that there is none. An adversary that is not accounted for is
         missing evidence: nothing says that its figure is too large, and nothing that it is not.
 
-    >>> claim = Claim(name="eavesdropper", worst_adversary=None, victim=0, epsilon=8.0, delta=1e-5,
-    ...     unit="record", adjacency="add-or-remove-one", proven=True, because="", row=0)
+    >>> claim = Guarantee(adversary="eavesdropper", victim=0, worst_adversary=None, epsilon=8.0,
+    ...     joint_sensitivity=1.0, effective_noise_multiplier=1.33, mu_per_round=0.75, delta=1e-5,
+    ...     unit=Unit.RECORD, adjacency="add-or-remove-one", sampling="poisson", status="proven",
+    ...     bound="closed form", because="")
     >>> facts = Facts(claims=[claim], target="eavesdropper", limit=8.0, delta=1e-5,
     ...     algorithm="dpdl", form="repaired", agents=4, encrypted=False, rounds=40,
     ...     noise_multiplier=1.33, seeded=False)
@@ -245,7 +247,7 @@ def judge(
     """
     claim = facts.claim(asked.adversary)
     if claim is None:
-        known = ", ".join(one.name for one in facts.claims)
+        known = ", ".join(one.adversary for one in facts.claims)
         return (
             Finding(
                 kind=Kind.NOT_ACCOUNTED,
@@ -265,11 +267,11 @@ def judge(
 
 
 def _finding(
-    kind: Kind, facts: Facts, claim: Claim, asked: Asked, computed: Sequence[Fix]
+    kind: Kind, facts: Facts, claim: Guarantee, asked: Asked, computed: Sequence[Fix]
 ) -> Finding:
     return Finding(
         kind=kind,
-        adversary=claim.name,
+        adversary=claim.adversary,
         figure=claim.epsilon,
         limit=asked.epsilon,
         remedy=tuple(_remedies(kind, facts, claim, asked, computed)),
@@ -284,7 +286,7 @@ def _finding(
 
 def _of_tests(
     facts: Facts,
-    claim: Claim,
+    claim: Guarantee,
     asked: Asked,
     kinds: Sequence[Kind],
     computed: Sequence[Fix],
@@ -304,7 +306,7 @@ def _of_tests(
         *found,
         Finding(
             kind=Kind.RISK_OVER if over else Kind.RISK_WITHIN,
-            adversary=claim.name,
+            adversary=claim.adversary,
             figure=reached,
             limit=goal.figure,
             remedy=(Remedy(action=Action.TARGET),) if over else (),
@@ -327,9 +329,9 @@ def _naming(adversary: str, facts: Facts) -> Action:
     return Action.NOBODY_ELSE if alone else Action.ACCOUNT
 
 
-def _kinds(facts: Facts, claim: Claim, asked: Asked) -> Iterator[Kind]:
+def _kinds(facts: Facts, claim: Guarantee, asked: Asked) -> Iterator[Kind]:
     """Why a figure does not pass, the most basic reason first."""
-    if claim.unit != asked.unit or (claim.records or 0) < (asked.records or 0):
+    if claim.unit != asked.unit or (claim.records_per_person or 0) < (asked.records or 0):
         yield Kind.OTHER_UNIT
     if claim.adjacency != asked.adjacency:
         yield Kind.OTHER_ADJACENCY
@@ -339,7 +341,7 @@ def _kinds(facts: Facts, claim: Claim, asked: Asked) -> Iterator[Kind]:
         yield Kind.ONE_VICTIM
     infinite = math.isinf(claim.epsilon)
     if infinite:
-        yield Kind.UNPROTECTED if claim.expressed else Kind.INEXPRESSIBLE
+        yield Kind.INEXPRESSIBLE if claim.status is Status.CANNOT_BE_EXPRESSED else Kind.UNPROTECTED
     if facts.seeded:
         yield Kind.SEEDED
     elif not infinite and not claim.proven:
@@ -358,7 +360,7 @@ _STANDARD: Mapping[Kind, Action] = {
 
 
 def _remedies(
-    kind: Kind, facts: Facts, claim: Claim, asked: Asked, fixes: Sequence[Fix]
+    kind: Kind, facts: Facts, claim: Guarantee, asked: Asked, fixes: Sequence[Fix]
 ) -> Iterator[Remedy]:
     """What would turn a finding of this kind."""
     if kind in _STANDARD:
@@ -369,7 +371,7 @@ def _remedies(
             return  # that remedy sets a target
         yield Remedy(action=Action.SET_TARGET if facts.private else Action.ADD_PRIVACY)
         return
-    of_reader = claim.name == SINGLE_MESSAGE.name
+    of_reader = claim.adversary == SINGLE_MESSAGE.name
     if kind is Kind.HEURISTIC and of_reader:
         yield Remedy(action=Action.EAVESDROPPER)
         return
@@ -404,7 +406,7 @@ def fixed(
     limit: float | None,
     *,
     delta: float | None = None,
-    others: Sequence[Claim] = (),
+    others: Sequence[Guarantee] = (),
 ) -> Remedy:
     """A fix of the accountant as a remedy; it is cited where privacy.json holds it."""
     held = list(facts.ran.fixes) if facts.ran else []

@@ -154,14 +154,14 @@ def decide_plan(facts: Facts) -> Decision:
     """
     requirements = []
     for claim in facts.claims:
-        aimed = claim.name == facts.target and facts.limit is not None
-        if claim.name == SINGLE_MESSAGE.name and not aimed:
+        aimed = claim.adversary == facts.target and facts.limit is not None
+        if claim.adversary == SINGLE_MESSAGE.name and not aimed:
             continue
         asked = Asked.of_target(claim, facts.limit if aimed else None)
         found = [one for one in judge(facts, asked) if one.kind is not Kind.NO_TARGET]
         requirements.append(
             Requirement(
-                name=plain(f"{'target' if aimed else 'figure'}: {claim.name}"),
+                name=plain(f"{'target' if aimed else 'figure'}: {claim.adversary}"),
                 outcome=max(
                     (one.kind.outcome for one in found), default=Outcome.PASSED, key=_RANK.index
                 ),

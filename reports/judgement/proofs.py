@@ -117,7 +117,7 @@ def of_opinion(adversary: str, facts: Facts) -> Finding:
     """What another library says of the figure of one adversary, however its name is written."""
     opinions = {} if facts.ran is None else facts.ran.opinions
     claim = facts.claim(adversary)
-    name = adversary if claim is None else claim.name
+    name = adversary if claim is None else claim.adversary
     found = opinions.get(name)
     if claim is None or found is None:
         why = "the run does not account for it" if claim is None else "none was asked for"
@@ -160,7 +160,7 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
     """What a second tracer says of the joint sensitivity to one adversary."""
     traced = {} if facts.ran is None else facts.ran.traced
     claim = facts.claim(adversary)
-    name = adversary if claim is None else claim.name
+    name = adversary if claim is None else claim.adversary
     found = traced.get(name)
     if claim is None or found is None:
         why = "the run does not account for it" if claim is None else "none was asked"

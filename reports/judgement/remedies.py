@@ -15,7 +15,7 @@ from typing import Literal
 from ...privacy.accounting.request import Accountant
 from ...privacy.errors import InputError
 from ...privacy.goal import Goal
-from ...privacy.guarantee import Status
+from ...privacy.guarantee import Guarantee, Status
 from ...privacy.ledgers.ledger import Spent
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import graph_of
@@ -27,7 +27,7 @@ from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ..schema import Remedy as Fix
 from ..schema import RoundsWithin
-from .facts import Asked, Claim, facts_of_plan
+from .facts import Asked, facts_of_plan
 
 __all__ = [
     "as_planned",
@@ -87,7 +87,7 @@ def fixes_of_run(
         One for each fix with the figure that it leads to; none where the target is met.
     """
     facts = facts_of_plan(config, plan)
-    adversary = facts.head.name
+    adversary = facts.head.adversary
     if adversary == "single-message" and facts.target is None:
         return []
     return fixes(
@@ -101,7 +101,7 @@ def fixes_of_run(
     )
 
 
-def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Sequence[Fix]]:
+def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Guarantee, Asked], Sequence[Fix]]:
     """What would meet a limit of a policy, for a run that is over it.
 
     The fixes are those of a new run that makes the statement which the limit asks for: at its
@@ -120,15 +120,15 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
         graph = graph_of(config)
         return graph, make_plan(config, graph=graph).noise_multiplier
 
-    def found(claim: Claim, asked: Asked) -> Sequence[Fix]:
+    def found(claim: Guarantee, asked: Asked) -> Sequence[Fix]:
         p = config.privacy
-        if p is None or asked.unit != claim.unit or asked.records != claim.records:
+        if p is None or asked.unit != claim.unit or asked.records != claim.records_per_person:
             return ()
         try:
             graph, noise = as_run()
             stated = p.with_noise(
                 noise,
-                adversary=claim.name,
+                adversary=claim.adversary,
                 delta=min(p.delta, asked.delta),
                 adjacency=asked.adjacency,
                 victim=None,
@@ -138,12 +138,12 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
             secret = config.training.model_copy(update={"evaluation_noise_seed": None})
             anew = config.model_copy(update={"privacy": stated, "training": secret})
             plan = make_plan(anew, graph=graph)
-            released = accounted(plan.exposures[claim.name], spent.numbers, torn=spent.torn)
+            released = accounted(plan.exposures[claim.adversary], spent.numbers, torn=spent.torn)
             return fixes(
                 anew,
                 plan,
                 spent,
-                adversary=claim.name,
+                adversary=claim.adversary,
                 limit=asked.epsilon,
                 epsilon=_epsilon(plan, released),
                 graph=graph,
@@ -154,7 +154,7 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
     return found
 
 
-def limit_risks(config: RunFile, spent: Spent) -> Callable[[Claim, Goal], float]:
+def limit_risks(config: RunFile, spent: Spent) -> Callable[[Guarantee, Goal], float]:
     """What membership tests come to after everything that a run released.
 
     Args:
@@ -169,12 +169,12 @@ def limit_risks(config: RunFile, spent: Spent) -> Callable[[Claim, Goal], float]
     def planned() -> Plan:
         return make_plan(config, begun=True, notice=lambda _: None)
 
-    def found(claim: Claim, goal: Goal) -> float:
+    def found(claim: Guarantee, goal: Goal) -> float:
         plan = planned()
         if plan.statement.accountant is not Accountant.PLD:
             plan = replace(plan, statement=replace(plan.statement, accountant=Accountant.PLD))
         return reached(
-            accounted(plan.exposures[claim.name], spent.numbers, torn=spent.torn),
+            accounted(plan.exposures[claim.adversary], spent.numbers, torn=spent.torn),
             statement=plan.statement,
             noise_multiplier=plan.noise_multiplier,
             goal=goal,
@@ -222,7 +222,7 @@ def fixes(
                         action="rounds",
                         rounds=within.rounds,
                         epsilon=within.epsilon,
-                        status="proven",
+                        status=Status.PROVEN,
                         adversary=adversary,
                     )
                 )
@@ -286,7 +286,7 @@ def _planned(
     if guarantee.status is not Status.PROVEN or math.isinf(guarantee.epsilon):
         return []
     epsilon = guarantee.epsilon
-    return [Fix(action=action, epsilon=epsilon, status="proven", adversary=adversary)]
+    return [Fix(action=action, epsilon=epsilon, status=Status.PROVEN, adversary=adversary)]
 
 
 def _noise(plan: Plan, spent: Spent, adversary: str, limit: float) -> list[Fix]:
@@ -302,7 +302,7 @@ def _noise(plan: Plan, spent: Spent, adversary: str, limit: float) -> list[Fix]:
             action="noise",
             noise_multiplier=multiplier,
             epsilon=spends,
-            status="proven",
+            status=Status.PROVEN,
             adversary=adversary,
         )
     ]

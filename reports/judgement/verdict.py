@@ -11,8 +11,9 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...privacy.guarantee import Guarantee
 from ..schema import Remedy as Fix
-from .facts import Asked, Claim, Facts
+from .facts import Asked, Facts
 from .findings import Finding, Fixes, Kind, judge
 from .proofs import against_proofs
 from .sentence import Sentence
@@ -88,9 +89,9 @@ def verdict(facts: Facts) -> Verdict:
 def _held(facts: Facts) -> Fixes:
     """The fixes that privacy.json holds."""
 
-    def fixes(claim: Claim, _asked: Asked) -> Sequence[Fix]:
+    def fixes(claim: Guarantee, _asked: Asked) -> Sequence[Fix]:
         held = () if facts.ran is None else facts.ran.fixes
-        return [fix for fix in held if fix.adversary == claim.name]
+        return [fix for fix in held if fix.adversary == claim.adversary]
 
     return fixes
 

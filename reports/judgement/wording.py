@@ -11,11 +11,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ...privacy.adversary import EAVESDROPPER, WORST_NEIGHBOUR
-from ...privacy.guarantee import Unit
+from ...privacy.guarantee import Guarantee, Status
 from ...runs.folder import folder as run_folder
 from ..cited import Key
-from ..standing import sign_of
-from .facts import Claim, Facts, Ran
+from ..standing import kind_of, sign_of
+from .facts import Facts, Ran
 from .findings import Finding, Kind, Remedy
 from .proofs import against_proofs
 from .sentence import (
@@ -58,16 +58,18 @@ _WHAT = {
 }
 
 
-def who(claim: Claim, facts: Facts) -> str:
+def who(claim: Guarantee, facts: Facts) -> str:
     """An adversary in a sentence."""
-    if claim.name == EAVESDROPPER.name and (facts.encrypted or facts.agents == 1):
+    if claim.adversary == EAVESDROPPER.name and (facts.encrypted or facts.agents == 1):
         return "the eavesdropper (who reads the released models alone)"
-    members = re.fullmatch(r"(?:neighbour|coalition):([\d,]+)", claim.worst_adversary or claim.name)
+    members = re.fullmatch(
+        r"(?:neighbour|coalition):([\d,]+)", claim.worst_adversary or claim.adversary
+    )
     agents = members[1].split(",") if members else []
-    if claim.name == WORST_NEIGHBOUR and agents:
-        return f"{NAMES[claim.name]} (agent {agents[0]})"
-    if claim.name in NAMES or not agents:
-        return NAMES.get(claim.name, claim.name)
+    if claim.adversary == WORST_NEIGHBOUR and agents:
+        return f"{NAMES[claim.adversary]} (agent {agents[0]})"
+    if claim.adversary in NAMES or not agents:
+        return NAMES.get(claim.adversary, claim.adversary)
     return f"agents {listed(agents)} together" if len(agents) > 1 else f"agent {agents[0]}"
 
 
@@ -105,7 +107,7 @@ def closest_sentence(finding: Finding, facts: Facts) -> Sentence:
     return _filled(PARTS["most"] if finding.limit is None else PARTS["closest"], finding, facts)
 
 
-def same_sentence(finding: Finding, others: Sequence[Claim], facts: Facts) -> Sentence:
+def same_sentence(finding: Finding, others: Sequence[Guarantee], facts: Facts) -> Sentence:
     """Of other adversaries for which the same is so."""
     named = [who(one, facts) for one in others]
     if finding.kind is Kind.OVER:
@@ -121,7 +123,7 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
     if claim.proven and doubted:
         lead = "doubted"
     if math.isinf(claim.epsilon):
-        lead = "unprotected" if claim.expressed else "inexpressible"
+        lead = "inexpressible" if claim.status is Status.CANNOT_BE_EXPRESSED else "unprotected"
     accounted = facts.ran.accounted if facts.ran else facts.rounds
     finding = Finding(
         kind=Kind.WITHIN,
@@ -141,20 +143,20 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
     return tuple(_filled(template, finding, facts) for template in templates)
 
 
-def _subject(claim: Claim, facts: Facts) -> Sentence:
+def _subject(claim: Guarantee, facts: Facts) -> Sentence:
     """Who is protected or exposed, at the beginning of a sentence."""
     if facts.whose:
         return (f"{facts.whose[:1].upper()}{facts.whose[1:]}",)
-    victim = Figure("whole", claim.victim, ("plan", "adversaries", claim.row, "victim"))
-    unit = Unit(claim.unit).name_with(claim.records)
+    victim = Figure("whole", claim.victim, (*facts.place(claim), "victim"))
+    unit = claim.unit_name
     return fill("One {unit} of agent {victim}", unit=unit, victim=victim)
 
 
-def _key_of(claim: Claim) -> str:
+def _key_of(claim: Guarantee) -> str:
     """The unit as a policy asks for it."""
-    if claim.records is None:
+    if claim.records_per_person is None:
         return f'unit = "{claim.unit}"'
-    return f'unit = "{claim.unit}"` and `records_per_person = {claim.records}'
+    return f'unit = "{claim.unit}"` and `records_per_person = {claim.records_per_person}'
 
 
 def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
@@ -237,21 +239,22 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
         words["over_limit"] = fill(", over the limit of {limit}", limit=limit)
         words["only_proven"] = (", and only a proven figure passes",)
     if claim is not None:
-        kind = claim.kind
+        kind = kind_of(proven=claim.proven)
         close = finding.limit is not None and math.isclose(
             claim.epsilon, finding.limit, rel_tol=1e-3
         )
         if finding.kind is Kind.OVER:
             kind = "exact" if close else "precise"
         name, searched = who(claim, facts), " (the worst off)" if facts.searched else ""
-        place: tuple[Key, ...] = ("plan", "adversaries", claim.row, "delta")
         words |= {
             "who": name,
             "Who": f"{name[:1].upper()}{name[1:]}",
             "record": f"{facts.whose or f'{_WHAT[claim.unit]} {claim.victim}'}{searched}",
-            "figure": Figure(kind, claim.epsilon, ("ledger", "epsilon", claim.name) if ran else ()),
-            "delta": Figure("small", claim.delta, place if ran else ()),
-            "unit": Unit(claim.unit).name_with(claim.records),
+            "figure": Figure(
+                kind, claim.epsilon, ("ledger", "epsilon", claim.adversary) if ran else ()
+            ),
+            "delta": Figure("small", claim.delta, (*facts.place(claim), "delta") if ran else ()),
+            "unit": claim.unit_name,
             "unit_key": _key_of(claim),
             "adjacency": claim.adjacency,
             "because": claim.because,
@@ -320,9 +323,15 @@ def _larger(facts: Facts) -> Iterator[tuple[Note, Sentence]]:
     target = None if facts.target is None else facts.claim(facts.target)
     for claim in facts.claims if target is not None else ():
         if target is not None and claim.epsilon > target.epsilon:
-            figure = Figure(claim.kind, claim.epsilon, ("ledger", "epsilon", claim.name))
-            sign = sign_of(claim.epsilon, proven=claim.proven)
-            said = fill(NOTES[Note.MORE], sign=sign, figure=figure, who=who(claim, facts))
+            figure = Figure(
+                kind_of(proven=claim.proven), claim.epsilon, ("ledger", "epsilon", claim.adversary)
+            )
+            said = fill(
+                NOTES[Note.MORE],
+                sign=sign_of(claim.epsilon, proven=claim.proven),
+                figure=figure,
+                who=who(claim, facts),
+            )
             yield Note.MORE, said
 
 

@@ -130,7 +130,7 @@ def _line(
         agents=cell.agents,
         paper=paper,
         verdict=verdict,
-        epsilons={s.adversary: (s.epsilon, s.delta, s.status) for s in cell.spent},
+        epsilons={s.adversary: (s.epsilon, s.delta, cell.status(s)) for s in cell.spent},
         tuned=cell.tuned,
         failed=cell.failed,
     )

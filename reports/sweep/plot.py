@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ...privacy.errors import InputError
 from ...privacy.missing import needs
-from ...runs.folder.records import MetricsLine
 from ...runs.sweep.results import PointResult
+from ...training.models.evaluation import Metrics
 from .statistics import Mean, mean_of
 from .table import VALUES, figures_of, results_of
 
@@ -202,7 +202,7 @@ def _by_round(folder: Path, results: Sequence[PointResult], y: str) -> dict[int,
     return found
 
 
-def _figure_of(line: MetricsLine, y: str) -> float | None:
+def _figure_of(line: Metrics, y: str) -> float | None:
     of_mean = VALUES[y].of_mean
     return None if of_mean is None else of_mean(line)
 
@@ -216,7 +216,7 @@ def _split_all(results: Sequence[PointResult]) -> list[list[PointResult]]:
 
 
 def _epsilon_of(one: PointResult, adversary: str | None) -> float:
-    known = {row.name: row.epsilon for row in one.adversaries}
+    known = {row.adversary: row.epsilon for row in one.adversaries}
     if not known:
         raise InputError("these runs have no epsilon; choose another x")
     if one.contradictions:
@@ -242,8 +242,8 @@ def _number(text: str) -> float | None:
 def _x_words(x: str, adversary: str | None, results: Sequence[PointResult]) -> str:
     if x != _EPSILON:
         return x
-    name = adversary or results[0].adversaries[0].name
-    deltas = sorted({r.delta for one in results for r in one.adversaries if r.name == name})
+    name = adversary or results[0].adversaries[0].adversary
+    deltas = sorted({r.delta for one in results for r in one.adversaries if r.adversary == name})
     words = f"epsilon of {name} at delta {', '.join(f'{delta:g}' for delta in deltas)}"
     settings = _split_all(results)
     if endless := sum(any(math.isinf(_epsilon_of(r, name)) for r in of) for of in settings):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...privacy.errors import InputError
-from ...runs.folder.records import MetricsLine
+from ...privacy.guarantee import Guarantee, Status
 from ...runs.sweep.points import points_of
 from ...runs.sweep.results import PointResult, read_results, read_tuned
 from ...runs.sweep.sweep_file import kept_sweep
+from ...training.models.evaluation import Metrics
 from .attacked import SCORES, OverImages, mean_score, over_images
 from .statistics import Difference, Mean, difference_of, mean_of
-
-__all__ = ["VALUES", "Cell", "SweepTable", "figures_of", "results_of", "sweep_table"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +32,8 @@ class Value:
     head: str
     scale: float = 1.0
     more: bool | None
-    of_mean: Callable[[MetricsLine], float | None] | None = None
-    of_agents: Callable[[MetricsLine], Sequence[float] | None] | None = None
+    of_mean: Callable[[Metrics], float | None] | None = None
+    of_agents: Callable[[Metrics], Sequence[float] | None] | None = None
     attack: str = ""
 
 
@@ -77,16 +76,6 @@ VALUES: Mapping[str, Value] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spent:
-    """Epsilon of an adversary, over the runs of a line: the largest, and the weakest status."""
-
-    adversary: str
-    epsilon: float
-    delta: float
-    status: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
     """A line of the table.
 
@@ -97,7 +86,7 @@ class Cell:
         agents: of the mean over agents; None where there is no such figure.
         above: the paired difference to the line above in its column; None of the first.
         best: whether it is the best of its column, or cannot be told from the best.
-        spent: epsilon by adversary.
+        spent: of each adversary the largest epsilon of the runs, and the weakest status.
         tuned: what was chosen for it on validation records.
         failed: how many runs failed.
         contradicted: how many runs measured more than is proven.
@@ -110,11 +99,15 @@ class Cell:
     agents: Mean | None
     above: Difference | None
     best: bool
-    spent: Sequence[Spent]
+    spent: Sequence[Guarantee]
     tuned: Mapping[str, str] = field(default_factory=dict)
     failed: int = 0
     contradicted: int = 0
     attacked: Mapping[str, OverImages] = field(default_factory=dict)
+
+    def status(self, spent: Guarantee) -> str:
+        """Of a figure, in a word; what a run measured may contradict it."""
+        return "contradicted" if self.contradicted else spent.status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -283,24 +276,22 @@ def _best_of(figures: Mapping[_Place, Mapping[int, float]], asked: Value) -> set
     return tied
 
 
-def _spent(results: Sequence[PointResult]) -> list[Spent]:
+def _spent(results: Sequence[PointResult]) -> list[Guarantee]:
     """The largest epsilon of each adversary over the runs; the weakest of their statuses."""
-    found: dict[str, Spent] = {}
-    for run, adversary in ((one, row) for one in results for row in one.adversaries):
-        held = found.get(adversary.name)
-        statuses = [adversary.status, *([] if held is None else [held.status])]
-        statuses += ["contradicted"] if run.contradictions else []
-        found[adversary.name] = Spent(
-            adversary=adversary.name,
-            epsilon=max(adversary.epsilon, 0.0 if held is None else held.epsilon),
-            delta=adversary.delta,
-            status=max(statuses, key=lambda status: _WEAKEST[status]),
-        )
+    found: dict[str, Guarantee] = {}
+    for row in (row for one in results for row in one.adversaries):
+        held = found.get(row.adversary, row)
+        epsilon, status = max(row.epsilon, held.epsilon), max(row.status, held.status, key=_WEAKEST)
+        found[row.adversary] = replace(row, epsilon=epsilon, status=status, group=None)
     return list(found.values())
 
 
-_WEAKEST = {"proven": 0, "heuristic": 1, "cannot be expressed": 2, "no protection": 3}
-_WEAKEST["contradicted"] = 4
+_WEAKEST = (
+    Status.PROVEN,
+    Status.HEURISTIC,
+    Status.CANNOT_BE_EXPRESSED,
+    Status.NO_PROTECTION,
+).index
 
 
 def _caption(cells: Sequence[Cell], value: str) -> str:

@@ -82,7 +82,7 @@ def _epsilon(cell: Cell, adversary: str) -> str:
     for spent in cell.spent:
         if spent.adversary == adversary:
             figure = "∞" if math.isinf(spent.epsilon) else bound(spent.epsilon)
-            return f"{figure}, {spent.status}"
+            return f"{figure}, {cell.status(spent)}"
     return ""
 
 
@@ -161,7 +161,7 @@ def _json(table: SweepTable) -> dict[str, object]:
                 "difference_to_line_above": over(cell.above),
                 "best": cell.best,
                 "epsilon": {
-                    s.adversary: {"epsilon": s.epsilon, "delta": s.delta, "status": s.status}
+                    s.adversary: {"epsilon": s.epsilon, "delta": s.delta, "status": cell.status(s)}
                     for s in cell.spent
                 },
                 "tuned": dict(cell.tuned),

@@ -22,7 +22,6 @@ from ...privacy.ledgers.person_ledger import (
     read_person_ledger,
 )
 from ...privacy.plain_text import plain
-from ...runs.described import status_word
 from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
 from ...runs.numbers import bound, figure, is_infinite, small
 from ...training.exposure.events import counted, spent_releases
@@ -106,13 +105,13 @@ def _view(run: AccountedRun, name: str) -> PersonView:
     status = guarantee.status
     if releases and (multiplier == 0 or math.isinf(released.largest)):
         status = status if not status.is_finite else Status.CANNOT_BE_EXPRESSED
-        return PersonView(status=status_word(status), events={})
+        return PersonView(status=status, events={})
     if not status.is_finite:
         status = Status.PROVEN if released.status is Status.PROVEN else Status.HEURISTIC
     events = counted(
         releases, multiplier, statement.adjacency, records=statement.records_per_person
     )
-    return PersonView(status=status_word(status), events=events if releases else {})
+    return PersonView(status=status, events=events if releases else {})
 
 
 def person_total(

@@ -17,22 +17,13 @@ from typing import Literal
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.plain_text import plain
-from ...runs.described import status_word
 from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
 from ...runs.folder.same_records import HeldRecords, held_records
 from ...training.exposure.guarantees import run_epsilon
 from ...training.persons.totals import total_epsilon
 from ..schema import Total, TotalAdversary, TotalRun
 
-__all__ = ["total_of_runs"]
-
 _ASSUME = "--assume-same-records takes them for the same"
-
-_UNITS: dict[Unit, Literal["record", "user", "agent"]] = {
-    Unit.RECORD: "record",
-    Unit.USER: "user",
-    Unit.AGENT: "agent",
-}
 
 
 def total_of_runs(
@@ -77,9 +68,9 @@ def total_of_runs(
         counted=len(runs),
         runs=[_run(folder, run) for folder, run in runs.items()],
         delta=statement.delta,
-        unit=_UNITS[statement.unit],
+        unit=statement.unit,
         records_per_person=statement.records_per_person if statement.unit is Unit.USER else None,
-        adjacency=statement.adjacency.value,
+        adjacency=statement.adjacency,
         composed="as its report" if len(runs) == 1 else "privacy loss distribution",
         records=records,
         holders=holders,
@@ -238,7 +229,7 @@ def _adversary(name: str, runs: Sequence[AccountedRun], statement: Statement) ->
     elif unproven:
         status, blame = Status.HEURISTIC, unproven[0]
     return TotalAdversary(
-        name=name, epsilon=epsilon, status=status_word(status), alone=alone, because=blame.because
+        name=name, epsilon=epsilon, status=status, alone=alone, because=blame.because
     )
 
 

@@ -19,14 +19,7 @@ from ...attacks.scoring.lineup_bound import LineupBound
 from ...attacks.scoring.metrics import Scores, bootstrap_interval, conventions_for
 from ...attacks.scoring.reconstruction_bound import ReconstructionBound
 from ...training.data.dataset import Dataset
-from ..evidence.schema import (
-    AllowedByProof,
-    AttackRow,
-    Lineup,
-    Means,
-    ScaledMeans,
-    Scenario,
-)
+from ..evidence.schema import AllowedByProof, AttackRow, Lineup, Means, ScaledMeans, Scenario
 from .gallery import save_gallery, save_picture
 from .kept import Place
 from .planted import Public

@@ -272,21 +272,22 @@ def _proven(
     group: bool = False,
 ) -> Proven:
     """What is proven of one unit, or of as many records as the statement of one speaks of."""
-    said, exposure = stated.statement, plan.exposures[stated.adversary]
+    exposure, said = plan.exposures[stated.adversary], plan.statement
     records = said.records_per_person if group else said.at_once
     audited = None if rounds == config.training.rounds else rounds
     epsilon = run_epsilon(exposure, statement=said, noise_multiplier=multiplier, rounds=audited)
     if group:
-        ((_, epsilon),) = group_of(
+        together = group_of(
             exposure, epsilon, statement=said, noise_multiplier=multiplier, rounds=audited
         )
+        epsilon = together[0].epsilon if together else epsilon
     status = stated.status
     if status.is_finite != math.isfinite(epsilon):  # of fewer rounds than were planned
         status, _ = status_of(exposure, said, multiplier, epsilon=epsilon)
     return Proven(
         name=group_name(stated.adversary, records) if group else stated.adversary,
         epsilon=epsilon,
-        statement=stated.statement,
+        statement=said,
         status=status,
         claim=claim_of(
             exposure, rounds=rounds, records=records, statement=said, noise_multiplier=multiplier

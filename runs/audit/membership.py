@@ -18,7 +18,6 @@ from ...privacy.adversary import FINAL_MODELS
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...training.engine.checkpoint import load_checkpoint
-from ..described import status_word
 from ..errors import ContradictedProof
 from ..evidence.membership import EarlierMembership, Membership, read_membership
 from ..folder import folder as run_folder
@@ -175,7 +174,9 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
     """
     p = config.privacy
     if p is None or built.clip_norm is None or multiplier == 0:
-        return Proof(limit=None, status="no protection", because="nothing is clipped or hidden")
+        return Proof(
+            limit=None, status=Status.NO_PROTECTION, because="nothing is clipped or hidden"
+        )
     asked = p.with_noise(
         multiplier,
         adversary=FINAL_MODELS.name,
@@ -196,7 +197,7 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
     stated = plan.guarantee(FINAL_MODELS.name)
     if stated.status is not Status.PROVEN or not math.isfinite(stated.epsilon):
         because = stated.because or "the figure is infinite"
-        return Proof(limit=None, status=status_word(stated.status), because=because)
+        return Proof(limit=None, status=stated.status, because=because)
     claim = claim_of(
         plan.exposures[FINAL_MODELS.name],
         statement=statement_of(of_records),
@@ -205,4 +206,4 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
     )
     limit = ProvenLimit(claim=claim, epsilon=stated.epsilon, delta=stated.delta)
     victim = plan.exposures[FINAL_MODELS.name].victim
-    return Proof(limit=limit, status="proven", because="", victim=victim)
+    return Proof(limit=limit, status=Status.PROVEN, because="", victim=victim)

@@ -11,7 +11,7 @@ from ...attacks.membership.confidences import AVERAGE, OWNER
 from ...attacks.membership.membership import ATTACKED, Attacked, Inference, Played
 from ...attacks.membership.pool import Pool
 from ...attacks.membership.roc import Rate
-from ..described import Status
+from ...privacy.guarantee import WrittenStatus
 from ..evidence.membership import (
     ExposedRecord,
     GuessedGames,
@@ -42,7 +42,7 @@ class Proof:
     """
 
     limit: ProvenLimit | None
-    status: Status
+    status: WrittenStatus
     because: str
     victim: int = 0
 

@@ -23,7 +23,8 @@ from pydantic import Field
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import BINARY, SHOWN, lock, write_all, write_durably
 from ...privacy.errors import InputError
-from ..described import Count, Described, NotNegative, finite
+from ...privacy.formats.codec import Count, NotNegative, finite
+from ..described import Described
 from ..evidence.schema import Audit, AuditSettings, AuditVerdict, Trail
 from ..folder.folder import SUMS
 from ..folder.sums import forget_sums, write_sums

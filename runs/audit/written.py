@@ -10,12 +10,11 @@ from ...attacks.audit.game import Game
 from ...attacks.bounds.evidence import Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
 from ...attacks.watching.result import Check
-from ..described import status_word
+from ...privacy.accounting.request import Adjacency
 from ..evidence.schema import (
     Audit,
     AuditCheck,
     AuditedAdversary,
-    AuditedMessage,
     AuditSettings,
     AuditVerdict,
     Estimator,
@@ -85,7 +84,7 @@ def audit_of(
         confidence=config.audit.confidence,
         delta=privacy.delta,
         unit=privacy.unit,
-        adjacency=privacy.adjacency,
+        adjacency=Adjacency(privacy.adjacency),
         noise_multiplier=multiplier,
         verdict=_verdict(measured, checks),
         adversaries=[_entry(one, config) for one in measured],
@@ -116,7 +115,7 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
     return AuditedAdversary(
         name=one.proven.name,
         proven_epsilon=proven,
-        status=status_word(one.proven.status),
+        status=one.proven.status,
         measured_epsilon=None if first is None else first.epsilon,
         ideal_epsilon=one.ideal,
         seen_epsilon=one.seen,
@@ -128,8 +127,8 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
         again=_look(one.again),
         fresh=_look(one.fresh),
         evidence=_wealth(one.evidence),
-        messages=[AuditedMessage.from_object(link) for link in one.links],
-        messages_again=[AuditedMessage.from_object(link) for link in one.again_links],
+        messages=list(one.links),
+        messages_again=list(one.again_links),
         words=one.words() + _of_rounds(config),
         **{name: getattr(first, name, None) for name in counted},
     )

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..described import Count, Delta, Described, NotNegative
+from ...privacy.formats.codec import Count, Delta, NotNegative
+from ..described import Described
 
 __all__ = ["Compared", "Row"]
 

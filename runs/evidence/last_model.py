@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ..described import Count, Delta, Described, NotNegative, schema_of
+from ...privacy.formats.codec import Count, Delta, NotNegative, schema_of
+from ..described import Described
 from ..folder import folder as run_folder
 from .evidence import read_evidence
 

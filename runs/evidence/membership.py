@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ..described import Count, Delta, Described, Fraction, NotNegative, Score, Status, schema_of
+from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
+from ...privacy.guarantee import WrittenStatus
+from ..described import Described
 from ..folder import folder as run_folder
 from .evidence import read_evidence
 
@@ -140,7 +142,7 @@ class Membership(Described):
     adversary: Literal["final-models"] = "final-models"
     proven_epsilon: NotNegative | None
     """Of holders of the final models, for the worst agent; null where nothing is proven."""
-    status: Status
+    status: WrittenStatus
     because: str
     """Why nothing is proven; empty where something is."""
     limit: list[tuple[Fraction, Fraction]]

@@ -12,44 +12,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ..described import (
-    Adjacency,
-    Count,
-    Delta,
-    Described,
-    Fraction,
-    NotNegative,
-    Score,
-    Status,
-    schema_of,
-)
-from .scores import Means, ScaledMeans
-
-__all__ = [
-    "AllowedByProof",
-    "Assumption",
-    "Attack",
-    "AttackRow",
-    "Audit",
-    "AuditCheck",
-    "AuditSettings",
-    "AuditVerdict",
-    "AuditedAdversary",
-    "AuditedMessage",
-    "ColumnScore",
-    "EarlierAudit",
-    "Estimator",
-    "Lineup",
-    "Means",
-    "Measured",
-    "RowVerdict",
-    "ScaledMeans",
-    "Scenario",
-    "SecondLook",
-    "Trail",
-    "Wealth",
-    "audit_schema",
-]
+from ...attacks.audit.message_bounds import LinkBound
+from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
+from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
+from ..described import Described
 
 RowVerdict = Literal[
     "consistent", "cleared", "suspicious", "contradicted", "nothing proven", "not measured"
@@ -63,6 +29,21 @@ AuditVerdict = Literal[
     "nothing proven",
     "not measured",
 ]
+
+
+class Means(Described):
+    """Mean scores of reconstructions."""
+
+    mse: Score
+    psnr: Score
+    ssim: Score
+
+
+class ScaledMeans(Means):
+    """Mean scores in another scale of images, with their bootstrap intervals."""
+
+    interval: dict[str, tuple[Score, Score]] = Field(default_factory=dict)
+    """Of mse, psnr and ssim."""
 
 
 class ColumnScore(Described):
@@ -234,22 +215,12 @@ class Wealth(Described):
     """That were bet on."""
 
 
-class AuditedMessage(Described):
-    """What canaries measured of one kind of message alone."""
-
-    message: str
-    agent: Count
-    proven_epsilon: NotNegative
-    measured_epsilon: NotNegative
-    canaries: Count
-
-
 class AuditedAdversary(Described):
     """What canaries measured of one adversary."""
 
     name: str
     proven_epsilon: NotNegative
-    status: Status
+    status: WrittenStatus
     measured_epsilon: NotNegative | None
     """Lower bound on the true epsilon, at the audit's confidence; null if not measured."""
     ideal_epsilon: NotNegative | None
@@ -274,8 +245,8 @@ class AuditedAdversary(Described):
     fresh: SecondLook | None = None
     """Of the same canaries, at the confidence of the first look; within the proof it clears."""
     evidence: Wealth | None = None
-    messages: list[AuditedMessage] = []
-    messages_again: list[AuditedMessage] = []
+    messages: list[LinkBound] = []
+    messages_again: list[LinkBound] = []
     words: str
 
 
@@ -349,7 +320,7 @@ class Audit(Described):
     delta: Delta
     unit: Literal["record", "user", "agent"] = "record"
     """Whose data a canary is: one record, all records of a user, or all data of an agent."""
-    adjacency: Adjacency
+    adjacency: WrittenAdjacency
     noise_multiplier: NotNegative | None = None
     device: str = ""
     """Where the rounds of the audit ran; empty in files of older versions."""

@@ -12,36 +12,13 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from ...privacy.batches.drawing import Drawing
 from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
+from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, as_text, load
+from ...privacy.guarantee import Guarantee
 from ...privacy.ledgers.ledger import Spent
 from ...privacy.participation import Reach
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.models.evaluation import Metrics
-from ..described import (
-    LARGEST_OBJECT,
-    Count,
-    Delta,
-    Described,
-    Fraction,
-    NotNegative,
-    Score,
-    as_text,
-)
-from ..plan.schema import PlannedAdversary
-
-__all__ = [
-    "MOST_MEASURED",
-    "Environment",
-    "ExposureFacts",
-    "LedgerHeader",
-    "MetricsLine",
-    "RecordsFile",
-    "Stopped",
-    "TrainSummary",
-    "header_of",
-    "read_environment",
-    "read_metrics",
-    "read_stopped",
-]
+from ..described import LARGEST_OBJECT, Described
 
 MOST_MEASURED = 4 << 30  # bytes of metrics.jsonl
 
@@ -212,59 +189,6 @@ class LedgerHeader(Described):
     """In which rounds one record may take part, as [privacy] participation says it; None: any."""
 
 
-class MetricsLine(Described):
-    """A line of metrics.jsonl: test metrics of a round."""
-
-    round: Count
-    accuracy: list[Fraction] | None = None
-    """Of each agent's model; None of a regression."""
-    loss: list[Score] = []
-    consensus_accuracy: Fraction | None = None
-    """Of the mean model; None of a regression."""
-    consensus_loss: Score
-    consensus_distance: Score
-    """Root mean squared distance of the models from their mean."""
-    auroc: list[Score] | None = None
-    consensus_auroc: Score | None = None
-    rmse: list[Score] | None = None
-    """Of a regression, of each agent's model: root of the mean squared error."""
-    consensus_rmse: Score | None = None
-    r2: list[Score] | None = None
-    """Of a regression: how much of the targets' variance each agent's model explains."""
-    consensus_r2: Score | None = None
-    optimum_distance: list[Score] | None = None
-    """Of each agent's model from the optimum, where that is known: of data that were made."""
-    consensus_optimum_distance: Score | None = None
-    consensus_gradient_norm: Score | None = None
-    """Of the mean model, over the training records, where [training] gradient_norm asks for it; no
-    epsilon counts what it tells of them."""
-
-    @classmethod
-    def of(cls, metrics: Metrics) -> MetricsLine:
-        """The line of what was evaluated."""
-        return cls(
-            round=metrics.round,
-            accuracy=_listed(metrics.accuracy),
-            loss=list(metrics.loss),
-            consensus_accuracy=metrics.consensus_accuracy,
-            consensus_loss=metrics.consensus_loss,
-            consensus_distance=metrics.consensus_distance,
-            auroc=_listed(metrics.auroc),
-            consensus_auroc=metrics.consensus_auroc,
-            rmse=_listed(metrics.rmse),
-            consensus_rmse=metrics.consensus_rmse,
-            r2=_listed(metrics.r2),
-            consensus_r2=metrics.consensus_r2,
-            optimum_distance=_listed(metrics.optimum_distance),
-            consensus_optimum_distance=metrics.consensus_optimum_distance,
-            consensus_gradient_norm=metrics.consensus_gradient_norm,
-        )
-
-
-def _listed(values: tuple[float, ...] | None) -> list[float] | None:
-    return None if values is None else list(values)
-
-
 class Stopped(Described):
     """Where its budget ends a run that releases rounds more than once."""
 
@@ -285,8 +209,8 @@ class TrainSummary(Described):
 
     out: str
     noise_multiplier: NotNegative
-    adversaries: list[PlannedAdversary]
-    metrics: MetricsLine
+    adversaries: list[Guarantee]
+    metrics: Metrics
     """The last ones."""
     stopped: Stopped | None = None
     """Set where the budget ended the run early."""
@@ -323,7 +247,7 @@ def read_environment(path: Path) -> Environment:
     return Environment.read(path, refusal=_cannot_be_read(path))
 
 
-def read_metrics(path: Path) -> list[MetricsLine]:
+def read_metrics(path: Path) -> list[Metrics]:
     """The lines of metrics.jsonl that are whole; none where the run was cut off before its start.
 
     Raises:
@@ -342,7 +266,7 @@ def read_metrics(path: Path) -> list[MetricsLine]:
                     "back as it was written"
                 )
             if line.rstrip().endswith(b"}"):  # else it was cut off
-                found.append(MetricsLine.parse(line, refusal=refusal))
+                found.append(load(Metrics, line, refusal=refusal))
     return found
 
 

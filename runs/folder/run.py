@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...privacy.durable import write_durably
+from ...privacy.formats.codec import dump
 from ...privacy.ledgers.ledger import Ledger
 from ...training.engine.checkpoint import Checkpoint, save_checkpoint
 from ...training.engine.engine import Engine
@@ -42,7 +43,7 @@ from ..stop import Stop, tell
 from . import folder as run_folder
 from .items import items_of
 from .ranks import Group, Start
-from .records import ExposureFacts, Items, LedgerHeader, MetricsLine, TrainSummary
+from .records import ExposureFacts, Items, LedgerHeader, TrainSummary
 from .released import epsilon_so_far, price_of_loss
 from .rounds_kept import forget_states, layout_of, save_transcript, snapshot_rounds
 from .same_records import write_records
@@ -238,10 +239,10 @@ def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -
     write_sums(session.out)
     if session.group is not None:
         session.group.close()
-    return summary(session, MetricsLine.of(last))
+    return summary(session, last)
 
 
-def summary(session: Session, metrics: MetricsLine) -> TrainSummary:
+def summary(session: Session, metrics: Metrics) -> TrainSummary:
     """What a run was: noise multiplier, epsilon by adversary, and the last metrics."""
     planned = session.plan.planned()
     return TrainSummary(
@@ -288,7 +289,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
             if at == session.last or (at % every == 0 and not hurries):
                 metrics = built.measured(engine.models(), round=at)
                 if lines is not None:
-                    lines.write(json.dumps(MetricsLine.of(metrics).dump()) + "\n")
+                    lines.write(json.dumps(dump(metrics)) + "\n")
                     lines.flush()
                     os.fsync(lines.fileno())
             if session.progress is not None and not stop.signal:

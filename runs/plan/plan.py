@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ...privacy.errors import InputError
+from ...privacy.goal import Target
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.raised import line_of, told
@@ -29,7 +30,7 @@ from ...training.own.algorithms import algorithm_named
 from ...training.own.names import is_own
 from ...training.presentation.html import page_part
 from ...training.presentation.paragraph import as_paragraph
-from ...training.presentation.rows import as_frame, row_of, target_of
+from ...training.presentation.rows import as_frame
 from ...training.presentation.summary import Summary, rounded_up, users_words
 from ...training.presentation.text import lines_of
 from ...training.tracing.scripts import Scripts
@@ -49,7 +50,7 @@ from ..run_file.build import (
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
-from .schema import Missing, Participation, Planned, PlannedAdversary, PublishedBound, Target
+from .schema import Missing, Participation, Planned, PublishedBound
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -118,22 +119,19 @@ class Plan:
             version=1,
             noise_multiplier=self.noise_multiplier,
             target=self.target,
-            adversaries=[planned_adversary(g) for g in self.guarantees],
+            adversaries=list(self.guarantees),
             published_bound=None
             if self.published_bound is None
             else _claimed(self.published_bound),
             warnings=list(self.warnings),
         )
-        if self.participation is not None:
-            found = found.model_copy(update={"participation": self.participation})
-        if self.missing is not None:
-            found = found.model_copy(update={"missing": self.missing})
-        if self.joined_within is not None:
-            found = found.model_copy(update={"joined_within": self.joined_within})
-        if self.victims is None:
-            return found
-        every = {name: list(of) for name, of in self.victims.items()}
-        return found.model_copy(update={"victims": every})
+        more = {
+            "victims": self.victims and {name: list(of) for name, of in self.victims.items()},
+            "participation": self.participation,
+            "missing": self.missing,
+            "joined_within": self.joined_within,
+        }
+        return found.model_copy(update={k: of for k, of in more.items() if of is not None})
 
     def __repr__(self) -> str:
         """The plan as a table."""
@@ -175,11 +173,6 @@ def _claimed(claim: PublishedClaim) -> PublishedBound:
         delta=claim.delta,
         caveats=list(claim.caveats),
     )
-
-
-def planned_adversary(stated: Guarantee) -> PlannedAdversary:
-    """The row of a statement."""
-    return PlannedAdversary(**row_of(stated))
 
 
 def make_plan(
@@ -311,8 +304,9 @@ def _missing_of(config: RunFile) -> Missing | None:
 def _target(privacy: PrivacyTable | None, statement: Statement, *, reached: float | None) -> Target:
     if privacy is None:
         return Target(epsilon=None, delta=statement.delta, adversary=None)
-    goal, adversary = privacy.goal, privacy.adversary
-    return Target(**target_of(goal, delta=statement.delta, adversary=adversary, reached=reached))
+    return Target.of(
+        privacy.goal, delta=statement.delta, adversary=privacy.adversary, reached=reached
+    )
 
 
 def _guarantees(config: RunFile, found: Account) -> list[Guarantee]:

@@ -14,7 +14,6 @@ from ...training.graphs.graph import Graph
 from ...training.own.algorithms import algorithm_named
 from ...training.recipients.figures import as_if_alone, distances, steered
 from ...training.recipients.hypotheses import LinearModel, refusal
-from ..described import status_word
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -105,7 +104,7 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
                 name=name,
                 hops=None if agent is None else hops[agent],
                 closed=figure,
-                closed_status=status_word(status),
+                closed_status=status,
                 estimate=None if alone is None else min(alone, figure),
                 steered=None if why else _least(subject, proven, final=agent is None, **of),
                 with_final_models=None if why else _least(subject, proven, final=True, **of),

@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from ...privacy import guarantee
-from ...privacy.goal import Goal
-from ..described import Adjacency, Count, Delta, Described, Fraction, NotNegative, Status
-
-__all__ = [
-    "Missing",
-    "Participation",
-    "Planned",
-    "PlannedAdversary",
-    "PublishedBound",
-    "Recipient",
-    "Recipients",
-    "SecondOpinion",
-    "Target",
-]
-
+from ...privacy.formats.codec import Count, Delta, NotNegative
+from ...privacy.goal import Target
+from ...privacy.guarantee import Guarantee, WrittenStatus
+from ..described import Described
 
 _ESTIMATE = (
     "estimate (heuristic, never a guarantee): what the recipient sees, as if nobody else's "
     "gradients depended on the record; other agents' data can be such that it learns up to the "
     "closed figure"
 )
-
-
-class Target(Described):
-    """What the run file asks for."""
-
-    epsilon: NotNegative | None
-    """Largest that is allowed; null where something else is the target, or nothing."""
-    delta: Delta
-    adversary: str | None
-    advantage: Fraction | None = None
-    """Largest TPR minus FPR of a membership test that is allowed, where that is the target."""
-    tpr: Fraction | None = None
-    """Largest true-positive rate that is allowed at `fpr`, where that is the target."""
-    fpr: Fraction | None = None
-    reached: Fraction | None = None
-    """What advantage or tpr comes to at the noise of the plan, where one is the target."""
-
-    @property
-    def goal(self) -> Goal | None:
-        """It as it is calibrated to; None where the noise was given."""
-        if self.epsilon is None and self.advantage is None and self.tpr is None:
-            return None
-        return Goal(epsilon=self.epsilon, advantage=self.advantage, tpr=self.tpr, fpr=self.fpr)
 
 
 class Recipient(Described):
@@ -63,7 +27,7 @@ class Recipient(Described):
     that it never reaches."""
     closed: NotNegative
     """Epsilon as plans have it, whatever other agents compute and add."""
-    closed_status: Status
+    closed_status: WrittenStatus
     estimate: NotNegative | None
     """The smaller one of `closed` and epsilon as if nobody else's gradients depended on the record:
     heuristic. Null where that takes too long."""
@@ -96,60 +60,6 @@ class Recipients(Described):
             said.append(f"no steered figure: {self.refused}")
         worst = "The worst agent for a record is its own neighbour, who gains nothing by distance."
         return [*said, worst]
-
-
-class GroupEpsilon(Described):
-    """What one adversary can learn about several records of one person at one agent."""
-
-    records: Count
-    epsilon: NotNegative
-
-
-class Holder(Described):
-    """An agent that holds records of the one person that is meant."""
-
-    agent: Count
-    records: Annotated[int, Field(ge=1)]
-
-
-class PlannedAdversary(Described):
-    """What one adversary can learn about one record or another unit, as planned."""
-
-    name: str
-    """The adversary that was asked for."""
-    victim: Count
-    """The agent whose record is meant; of several holders the first."""
-    worst_adversary: str | None
-    """The adversary behind the name, where the worst one was searched."""
-    joint_sensitivity: NotNegative
-    effective_noise_multiplier: NotNegative
-    mu_per_round: NotNegative
-    epsilon: NotNegative
-    delta: Delta
-    unit: Literal["record", "user", "agent"]
-    adjacency: Adjacency
-    sampling: str
-    status: Status
-    """Only a proven epsilon is an upper bound, and it is finite. Of an infinite one: that nothing
-    protects, or that a finite bound cannot be expressed."""
-    bound: str
-    """How epsilon was found."""
-    because: str
-    records_per_person: Annotated[int, Field(ge=1)] | None = None
-    """Of unit "user": the cap on the records of a user, which are all in the figure."""
-    group: list[GroupEpsilon] | None = None
-    """Of several records of one person, where `records_per_person` asks for them."""
-    holders: list[Holder] | None = None
-    """Who holds the records of the one person that the figures are about, where `holders` asks."""
-
-    at_least: NotNegative | None = None
-    """Of shuffled batches: a lower bound for worst-case gradients, though the order is secret."""
-
-    @model_validator(mode="after")
-    def _of_its_epsilon(self) -> Self:
-        if guarantee.Status(self.status).is_finite != math.isfinite(self.epsilon):
-            raise ValueError(f"status {self.status!r} does not fit epsilon {self.epsilon:g}")
-        return self
 
 
 class SecondOpinion(Described):
@@ -214,7 +124,7 @@ class Planned(Described):
     version: Annotated[Literal[1], Field(alias="schema")]
     noise_multiplier: NotNegative
     target: Target
-    adversaries: list[PlannedAdversary]
+    adversaries: list[Guarantee]
     """Worst first."""
     published_bound: PublishedBound | None
     warnings: list[str]

@@ -78,7 +78,6 @@ def run_point(task: Task) -> PointResult:
         with _device(task) as device:
             result = _ended(task, device)
         result = result.model_copy(update={"seconds": before + time.monotonic() - began})
-        result = PointResult.model_validate(result.model_dump())  # every key counts as set
         write_result(task.out, result)
         _lock_of(task.out, task.point.name).unlink(missing_ok=True)
         return result
@@ -169,7 +168,7 @@ def _as_released(folder: Path, summary: TrainSummary) -> TrainSummary:
     run = read_run(folder)
     spent = epsilon_of_ledger(run.plan, run.spent)
     rows = [
-        row.model_copy(update={"epsilon": max(row.epsilon, spent.get(row.name, row.epsilon))})
+        row.released(max(row.epsilon, spent.get(row.adversary, row.epsilon)))
         for row in summary.adversaries
     ]
     return summary.model_copy(update={"adversaries": rows})

@@ -16,17 +16,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, JsonValue, TypeAdapter
 
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
+from ...privacy.formats.codec import Count, NotNegative
 from ...privacy.formats.json_text import parse_json
+from ...privacy.guarantee import Guarantee
 from ...privacy.inside import check_links
-from ..described import LARGEST_OBJECT, Count, Described, NotNegative
+from ...training.models.evaluation import Metrics
+from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
-from ..folder.records import MetricsLine, read_metrics
-from ..plan.schema import PlannedAdversary
+from ..folder.records import read_metrics
 from .points import Point
 
 __all__ = ["PointResult", "append_to_index", "read_result", "read_results", "write_index"]
@@ -51,14 +53,18 @@ class PointResult(Described):
     seconds: NotNegative
     """Of processing, over all attempts that ended."""
     noise_multiplier: NotNegative | None = None
-    adversaries: list[PlannedAdversary] = Field(default_factory=list)
+    adversaries: list[Guarantee] = Field(default_factory=list)
     """Epsilon of each, as planned; of a run that was cut off at least what it released."""
-    metrics: MetricsLine | None = None
+    metrics: Metrics | None = None
     """The last ones."""
     attacked: bool = False
     audited: bool = False
     contradictions: list[str] = Field(default_factory=list)
     """What was measured beyond what is proven."""
+
+    def dump(self) -> dict[str, JsonValue]:
+        """Every key, whether it was set or not."""
+        return self.model_dump(mode="json", by_alias=True)
 
     @property
     def tuning(self) -> bool:
@@ -71,7 +77,7 @@ class PointResult(Described):
             return True
         return self.attacked >= point.attack and self.audited >= point.audit
 
-    def curve(self, out: Path) -> list[MetricsLine]:
+    def curve(self, out: Path) -> list[Metrics]:
         """Every evaluation of the run; the last one alone where its folder was taken away."""
         path = out / POINTS / self.name / run_folder.METRICS
         if path.is_file():

@@ -20,6 +20,8 @@ from overhear.commands import cli
 from overhear.commands.prepare.budget import AccountantName, AdjacencyName
 from overhear.privacy import second_opinion
 from overhear.privacy.accounting.accountant import epsilon, noise_multiplier
+from overhear.privacy.formats.codec import as_text, load
+from overhear.privacy.guarantee import Guarantee
 from overhear.runs.evidence.schema import Attack
 from overhear.runs.folder.records import TrainSummary
 from overhear.runs.plan import second_opinions
@@ -306,7 +308,7 @@ def test_plan_prints_one_json_object(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report["plan"]["adversaries"][0]["epsilon"] = math.inf
+    report["plan"]["adversaries"][0] |= {"epsilon": math.inf, "status": "no protection"}
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
     stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
     described_plan = _Described(report["plan"])
@@ -488,6 +490,9 @@ def test_names_of_choices_are_those_of_the_accountant() -> None:
 class _Described:
     def __init__(self, plan: Plan) -> None:
         self.second_opinion: dict[str, SecondOpinion] | None = None
+        self.adversaries = [
+            load(Guarantee, as_text(row), refusal="{} {}".format) for row in plan["adversaries"]
+        ]
         self._plan = plan
 
     def dump(self) -> Plan:

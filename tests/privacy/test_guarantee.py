@@ -1,6 +1,7 @@
 """Guarantee: a statement is complete and its figures are figures."""
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -8,23 +9,30 @@ import pytest
 from overhear.privacy import (
     Accountant,
     Adjacency,
+    Bound,
     Guarantee,
     Sampling,
     Statement,
     Status,
     Unit,
 )
+from overhear.privacy.formats.codec import dump, load
+from overhear.privacy.guarantee import GroupEpsilon
 
 GOOD = Guarantee(
     adversary="eavesdropper",
     victim=0,
+    worst_adversary=None,
     joint_sensitivity=1.0,
     effective_noise_multiplier=2.0,
     mu_per_round=0.5,
     epsilon=2.0,
-    statement=Statement(delta=1e-5),
+    delta=1e-5,
+    unit=Unit.RECORD,
+    adjacency=Adjacency.ADD_OR_REMOVE_ONE,
     sampling=Sampling.POISSON,
     status=Status.PROVEN,
+    bound=Bound.PLD,
     because="a test",
 )
 
@@ -64,9 +72,27 @@ def test_a_statement_takes_the_names_of_its_members():
     assert given.accountant is Accountant.RDP
 
 
-def test_a_guarantee_is_of_its_statement():
-    said = dataclasses.replace(GOOD, statement=Statement(delta=1e-6, adjacency="replace-one"))
-    assert (said.delta, said.adjacency, said.unit) == (1e-6, Adjacency.REPLACE_ONE, Unit.RECORD)
+def test_a_guarantee_takes_the_names_of_its_members():
+    said = dataclasses.replace(GOOD, adjacency="replace-one", unit="agent")
+    assert said.adjacency is Adjacency.REPLACE_ONE
+    assert said.unit is Unit.AGENT
+
+
+def test_it_reads_as_it_was_written_with_keys_of_a_later_version():
+    text = json.dumps(dump(GOOD) | {"later": 1})
+    read = load(Guarantee, text, refusal="{} {}".format)
+    assert read == GOOD
+    assert dump(read)["later"] == 1
+    assert "group" not in dump(read)
+
+
+def test_after_more_than_was_planned_no_finite_bound_is_proven():
+    several = dataclasses.replace(GOOD, group=(GroupEpsilon(records=2, epsilon=4.0),))
+    assert several.released(2.0).group
+    assert several.released(3.0).group is None  # it was of the planned rounds
+    assert several.released(3.0).status is Status.PROVEN
+    assert several.released(math.inf).status is Status.CANNOT_BE_EXPRESSED
+    assert not several.released(math.inf).proven
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status.is_finite])

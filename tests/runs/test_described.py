@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 import overhear.runs
+from overhear.privacy.formats.codec import Count, Fraction, NotNegative, Score, as_text
 from overhear.reports.schema import Report
-from overhear.runs.described import Count, Described, Fraction, NotNegative, Score, as_text
+from overhear.runs.described import Described
 from tests.conftest import sample_report
 
 

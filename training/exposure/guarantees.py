@@ -21,7 +21,7 @@ from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import Accountant, check_multiplier, orders_of
 from ...privacy.accounting.search import least_that_meets
 from ...privacy.batches.sampling import Sampling
-from ...privacy.guarantee import Bound, Guarantee, Statement, Status, Unit
+from ...privacy.guarantee import Bound, GroupEpsilon, Guarantee, Holder, Statement, Status, Unit
 from ...privacy.view.view import UnsupportedView
 from .events import asked_releases, at_least, counted, spent_releases
 from .sensitivity import JointSensitivity, UnsupportedMechanism
@@ -135,13 +135,17 @@ def guarantee(
         effective_noise_multiplier=effective,
         mu_per_round=math.inf if effective == 0 else 1.0 / effective,
         epsilon=spent,
-        statement=statement,
+        delta=statement.delta,
+        unit=statement.unit,
+        adjacency=statement.adjacency,
         sampling=_sampling(sensitivity, statement),
         status=status,
         because=because,
         bound=_bound(sensitivity, statement, noise_multiplier),
         at_least=at_least(sensitivity, statement=statement, noise_multiplier=noise_multiplier),
+        records_per_person=statement.records_per_person if statement.unit is Unit.USER else None,
         group=group_of(sensitivity, spent, statement=statement, noise_multiplier=noise_multiplier),
+        holders=tuple(Holder(agent=a, records=n) for a, n in statement.holders) or None,
     )
 
 
@@ -152,8 +156,8 @@ def group_of(
     statement: Statement,
     noise_multiplier: float,
     rounds: int | Sequence[int] | None = None,
-) -> tuple[tuple[int, float], ...]:
-    """(records, epsilon) of as many records of one person as the statement speaks of.
+) -> tuple[GroupEpsilon, ...] | None:
+    """Epsilon of as many records of one person as the statement speaks of.
 
     Args:
         sensitivity: as for `run_epsilon`.
@@ -163,7 +167,7 @@ def group_of(
     """
     records = statement.records_per_person
     if records == 1 or statement.unit is not Unit.RECORD:
-        return ()  # a user's records are in the figure itself
+        return None  # a user's records are in the figure itself
     found = run_epsilon(
         sensitivity,
         statement=statement,
@@ -171,7 +175,7 @@ def group_of(
         rounds=rounds,
         records=records,
     )
-    return ((records, max(found, epsilon)),)
+    return (GroupEpsilon(records=records, epsilon=max(found, epsilon)),)
 
 
 def status_of(

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
+from ...privacy.formats.codec import Count, Fraction, Score, described
 from ..data.dataset import Examples
 from ..data.store import Store
 from ..device.memory import elements_at_once
@@ -29,40 +31,42 @@ __all__ = ["AT_ONCE", "Metrics", "auroc", "auroc_of_classes", "evaluate"]
 AT_ONCE = 2048  # examples of one batch
 
 
-class Metrics(NamedTuple):
-    """Test metrics of a round.
+@described(title="MetricsLine", whole=True)
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """A line of metrics.jsonl: test metrics of a round.
 
     Attributes:
-        round: the round after which they were taken.
-        accuracy, loss: (A,) of each agent's model; no accuracy of a regression.
-        consensus_accuracy, consensus_loss: of the mean model; no accuracy of a regression.
-        consensus_distance: root mean squared distance of the models from their mean.
-        auroc, consensus_auroc: of two classes, class 1 being the positive one; of up to 20 the
-            mean over classes, each against the rest (`auroc_of_classes`); None of more.
-        rmse, consensus_rmse: of a regression the root of the mean squared error, in units of the
-            target.
-        r2, consensus_r2: of a regression how much of the targets' variance is explained; None
-            where all targets are equal.
-        optimum_distance, consensus_optimum_distance: Euclidean distance from a known optimum.
-        consensus_gradient_norm: of the mean model, over the training records; None unless asked
-            for, since it is of private records.
+        accuracy, loss, auroc, rmse, r2: (A,) of each agent's model, the same of the mean model as
+            `consensus_`; of a regression R2 is None where all targets are equal, and there is no
+            accuracy.
+        auroc: of two classes, class 1 being the positive one; of up to 20 the mean over classes,
+            each against the rest (`auroc_of_classes`); None of more.
     """
 
-    round: int
-    accuracy: tuple[float, ...] | None
-    loss: tuple[float, ...]
-    consensus_accuracy: float | None
-    consensus_loss: float
-    consensus_distance: float
-    auroc: tuple[float, ...] | None = None
-    consensus_auroc: float | None = None
-    rmse: tuple[float, ...] | None = None
-    consensus_rmse: float | None = None
-    r2: tuple[float, ...] | None = None
-    consensus_r2: float | None = None
-    optimum_distance: tuple[float, ...] | None = None
-    consensus_optimum_distance: float | None = None
-    consensus_gradient_norm: float | None = None
+    round: Count
+    accuracy: tuple[Fraction, ...] | None = None
+    """Of each agent's model; None of a regression."""
+    loss: tuple[Score, ...] = ()
+    consensus_accuracy: Fraction | None = None
+    """Of the mean model; None of a regression."""
+    consensus_loss: Score
+    consensus_distance: Score
+    """Root mean squared distance of the models from their mean."""
+    auroc: tuple[Score, ...] | None = None
+    consensus_auroc: Score | None = None
+    rmse: tuple[Score, ...] | None = None
+    """Of a regression, of each agent's model: root of the mean squared error."""
+    consensus_rmse: Score | None = None
+    r2: tuple[Score, ...] | None = None
+    """Of a regression: how much of the targets' variance each agent's model explains."""
+    consensus_r2: Score | None = None
+    optimum_distance: tuple[Score, ...] | None = None
+    """Of each agent's model from the optimum, where that is known: of data that were made."""
+    consensus_optimum_distance: Score | None = None
+    consensus_gradient_norm: Score | None = None
+    """Of the mean model, over the training records, where [training] gradient_norm asks for it; no
+    epsilon counts what it tells of them."""
 
 
 def evaluate(

@@ -123,10 +123,10 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
             f"For worst-case gradients it is epsilon {rounded_down(stated.at_least)} at least, "
             f"though the order of the {what} stays secret."
         )
-    for records, epsilon in stated.group:
+    for of in stated.group or ():
         said.append(
-            f"For {records} records of one person at one agent the figure is epsilon "
-            f"{rounded_up(epsilon)}."
+            f"For {of.records} records of one person at one agent the figure is epsilon "
+            f"{rounded_up(of.epsilon)}."
         )
     return said
 

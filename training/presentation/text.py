@@ -57,8 +57,8 @@ def as_rich(summary: Summary) -> Table:
 
 def heads_of(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
     """Of the rows of statements; one more for each number of records of one person."""
-    group = guarantees[0].group if guarantees else ()
-    several = tuple(f"of {records} records" for records, _ in group)
+    group = guarantees[0].group if guarantees else None
+    several = tuple(f"of {one.records} records" for one in group or ())
     return ("adversary", "epsilon", *several, "status", "victim", "joint sensitivity", "because")
 
 
@@ -70,7 +70,7 @@ def cells_of(stated: Guarantee) -> tuple[str, ...]:
     return (
         name,
         rounded_up(stated.epsilon),
-        *(rounded_up(epsilon) for _, epsilon in stated.group),
+        *(rounded_up(one.epsilon) for one in stated.group or ()),
         str(stated.status),
         f"agent {stated.victim}",
         rounded_up(stated.joint_sensitivity),

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...described import Count, Described, Fraction, NotNegative, Score
+from ....privacy.formats.codec import Count, Fraction, NotNegative, Score
+from ...described import Described
 from ...evidence.schema import ColumnScore, Means
 
 

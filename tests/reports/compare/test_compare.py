@@ -145,10 +145,12 @@ def test_what_cannot_be_compared_is_flagged(
     assert words in flag
 
 
-@pytest.mark.parametrize("key", ["unit", "adjacency"])
-def test_different_units_and_adjacencies_are_flagged(found: Comparison, key: str) -> None:
+@pytest.mark.parametrize(("key", "other"), [("unit", "agent"), ("adjacency", "replace-one")])
+def test_different_units_and_adjacencies_are_flagged(
+    found: Comparison, key: str, other: str
+) -> None:
     runs = _changed(found)
-    rows = [replace(row, **{key: "other"}) for row in runs[1].adversaries]
+    rows = [replace(row, **{key: other}) for row in runs[1].adversaries]
     (flag,) = flags_of([runs[0], replace(runs[1], adversaries=rows)])
     assert flag.startswith(f"{key} differs")
 
@@ -156,7 +158,7 @@ def test_different_units_and_adjacencies_are_flagged(found: Comparison, key: str
 def test_an_adversary_of_one_run_alone_is_said_to_be(found: Comparison) -> None:
     runs = _changed(found)
     runs[0] = replace(runs[0], adversaries=runs[0].adversaries[1:])
-    name = runs[1].adversaries[0].name
+    name = runs[1].adversaries[0].adversary
     assert dict(rows_of(runs))[f"epsilon: {name}"][0] == "not accounted for"
 
 
@@ -164,7 +166,7 @@ def test_an_adversary_of_one_run_alone_is_said_to_be(found: Comparison) -> None:
 def test_an_infinite_epsilon_is_said_to_be_what_it_is(found: Comparison, status: str) -> None:
     runs = _changed(found)
     runs[0] = _renamed(runs[0], epsilon=math.inf, status=status)
-    name = runs[0].adversaries[0].name
+    name = runs[0].adversaries[0].adversary
     assert dict(rows_of(runs))[f"epsilon: {name}"][0] == f"∞: {status}"
 
 
@@ -189,7 +191,7 @@ class _Balanced(HTMLParser):
 
 def hostile(found: Comparison) -> Comparison:
     runs = _changed(found, run=HOSTILE, model=HOSTILE, data=HOSTILE, contradictions=[HOSTILE])
-    runs[1] = _renamed(runs[1], name=HOSTILE)
+    runs[1] = _renamed(runs[1], adversary=HOSTILE)
     return Comparison(runs=runs, flags=flags_of(runs))
 
 

@@ -24,7 +24,7 @@ from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import Outcome as Verdict
 from overhear.reports.judgement.verdict import verdict
 from overhear.reports.schema import report_schema
-from overhear.runs.folder.records import LedgerHeader, MetricsLine, header_of
+from overhear.runs.folder.records import LedgerHeader, Metrics, header_of
 from overhear.runs.folder.resume import check_exposures, resume_run
 from overhear.runs.folder.run import plan_session, train_run
 from overhear.runs.folder.sums import write_sums
@@ -311,10 +311,10 @@ def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(
     assert (ledger["rounds"], ledger["rounds_accounted"]) == (4, 5)
 
 
-def evaluated(round: int) -> MetricsLine:
-    return MetricsLine(
+def evaluated(round: int) -> Metrics:
+    return Metrics(
         round=round,
-        accuracy=[0.5],
+        accuracy=(0.5,),
         consensus_accuracy=0.5,
         consensus_loss=1.0,
         consensus_distance=0.0,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from overhear.reports.document.run_facts import utility
-from overhear.runs.folder.records import MetricsLine
+from overhear.runs.folder.records import Metrics
 
 LINES = [
-    MetricsLine(
+    Metrics(
         round=number,
         accuracy=accuracy,
         consensus_accuracy=0.5,
         consensus_loss=1.0,
         consensus_distance=0.1,
     )
-    for number, accuracy in ((0, [0.1, 0.3, 0.2]), (5, [0.9, 0.5, 0.6]))
+    for number, accuracy in ((0, (0.1, 0.3, 0.2)), (5, (0.9, 0.5, 0.6)))
 ]
 
 

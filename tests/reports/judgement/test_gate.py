@@ -11,7 +11,8 @@ import pytest
 from overhear.attacks.interception.names import NOT_IDENTIFIED
 from overhear.privacy.errors import InputError
 from overhear.privacy.goal import Goal
-from overhear.reports.judgement.facts import Asked, Claim, Facts, facts_of_report
+from overhear.privacy.guarantee import Guarantee, Status
+from overhear.reports.judgement.facts import Asked, Facts, facts_of_report
 from overhear.reports.judgement.findings import Action, Kind, judge
 from overhear.reports.judgement.gate import Decision, Outcome, decide, decide_plan
 from overhear.reports.judgement.policy import Policy
@@ -25,6 +26,8 @@ from tests.conftest import typed
 from tests.runs.evidence.evidence import AUDIT, attack, audit, audited
 from tests.runs.evidence.membership import membership
 
+PROVEN = Status.PROVEN
+NOTHING = {"epsilon": math.inf, "status": Status.NO_PROTECTION}
 LIMIT: dict[str, Any] = {"adversary": "eavesdropper", "epsilon": 4.0, "delta": 1e-5}
 ROUNDS = 200
 
@@ -54,7 +57,7 @@ def decided(
 
 def changed(facts: Facts, who: str = "eavesdropper", /, **changes: Any) -> Facts:
     """The run with another figure of one adversary."""
-    claims = [replace(c, **changes) if c.name == who else c for c in facts.claims]
+    claims = [replace(c, **changes, group=None) if c.adversary == who else c for c in facts.claims]
     return replace(facts, claims=claims)
 
 
@@ -85,10 +88,10 @@ def test_a_figure_equal_to_its_limit_passes_and_the_next_number_does_not(facts: 
 def test_a_figure_over_its_limit_names_figure_limit_and_what_the_accountant_says(
     facts: Facts,
 ) -> None:
-    asked: list[tuple[Claim, Asked]] = []
-    fix = Fix(action="rounds", adversary="eavesdropper", epsilon=0.97, status="proven", rounds=25)
+    asked: list[tuple[Guarantee, Asked]] = []
+    fix = Fix(action="rounds", adversary="eavesdropper", epsilon=0.97, status=PROVEN, rounds=25)
 
-    def fixes(claim: Claim, of: Asked) -> list[Fix]:
+    def fixes(claim: Guarantee, of: Asked) -> list[Fix]:
         asked.append((claim, of))
         return [fix]
 
@@ -98,11 +101,11 @@ def test_a_figure_over_its_limit_names_figure_limit_and_what_the_accountant_says
     assert (over.kind, over.limit) == (Kind.OVER, 1.0)
     assert [remedy.action for remedy in over.remedy] == [Action.TARGET, Action.ROUNDS]
     assert over.remedy[1].epsilon == 0.97
-    assert [(claim.name, of.epsilon) for claim, of in asked] == [("eavesdropper", 1.0)]
+    assert [(claim.adversary, of.epsilon) for claim, of in asked] == [("eavesdropper", 1.0)]
 
 
 def test_a_fix_holds_at_the_smaller_delta_of_the_limit_and_says_so(facts: Facts) -> None:
-    fix = Fix(action="rounds", adversary="eavesdropper", epsilon=0.97, status="proven", rounds=25)
+    fix = Fix(action="rounds", adversary="eavesdropper", epsilon=0.97, status=PROVEN, rounds=25)
     limit = {**LIMIT, "epsilon": 1.0, "delta": 1e-6}
     decision = decided(facts, limit, fixes=lambda *_: [fix])
     remedy = decision.requirements[0].findings[-1].remedy[-1]
@@ -117,13 +120,12 @@ def test_nothing_is_computed_for_a_figure_that_passes(facts: Facts) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "action"),
     [
-        ({"proven": False}, Kind.HEURISTIC, Action.PROVE),
-        ({"epsilon": float("inf")}, Kind.UNPROTECTED, Action.HIDE),
-        ({"epsilon": float("inf"), "expressed": False}, Kind.INEXPRESSIBLE, Action.EXPRESS),
+        ({"status": Status.HEURISTIC}, Kind.HEURISTIC, Action.PROVE),
+        (NOTHING, Kind.UNPROTECTED, Action.HIDE),
+        (NOTHING | {"status": Status.CANNOT_BE_EXPRESSED}, Kind.INEXPRESSIBLE, Action.EXPRESS),
         ({"delta": 1e-4}, Kind.LARGER_DELTA, Action.DELTA),
         ({"adjacency": "replace-one"}, Kind.OTHER_ADJACENCY, Action.ADJACENCY),
         ({"unit": "agent"}, Kind.OTHER_UNIT, Action.UNIT),
-        ({"epsilon": float("nan")}, Kind.OVER, Action.TARGET),
     ],
 )
 def test_what_is_not_proven_for_the_limit_does_not_pass(
@@ -179,7 +181,7 @@ def test_a_limit_for_an_agent_is_not_met_by_the_figure_of_a_record(facts: Facts)
 
 
 def test_every_reason_is_told(facts: Facts) -> None:
-    decision = decided(changed(facts, epsilon=9.0, delta=1e-3, proven=False))
+    decision = decided(changed(facts, epsilon=9.0, delta=1e-3, status=Status.HEURISTIC))
     assert kinds(decision) == [Kind.LARGER_DELTA, Kind.HEURISTIC, Kind.OVER]
     said = decision.requirements[0].sentence
     assert all(words in said for words in ("delta 0.001", "heuristic", "over the limit of 4"))
@@ -199,8 +201,8 @@ def test_the_figure_of_one_victim_does_not_pass_for_any_record(facts: Facts) -> 
 
 
 def test_the_published_form_is_told_to_be_repaired(facts: Facts) -> None:
-    fix = Fix(action="repair", adversary="eavesdropper", epsilon=3.0, status="proven")
-    decision = decided(changed(facts, proven=False), fixes=lambda *_: [fix])
+    fix = Fix(action="repair", adversary="eavesdropper", epsilon=3.0, status=Status.PROVEN)
+    decision = decided(changed(facts, status=Status.HEURISTIC), fixes=lambda *_: [fix])
     (heuristic,) = decision.requirements[0].findings
     assert [(one.action, one.epsilon) for one in heuristic.remedy] == [(Action.REPAIR, 3.0)]
     assert 'form = "repaired"' in decision.requirements[0].sentence
@@ -228,7 +230,7 @@ def test_an_adversary_without_a_figure_is_missing_evidence(facts: Facts) -> None
 
 @pytest.mark.parametrize("adversary", ["neighbour", "all-others", "neighbour:1", "coalition:1,2"])
 def test_a_lone_agent_is_not_told_to_account_for_another(facts: Facts, adversary: str) -> None:
-    claims = [claim for claim in facts.claims if claim.name == "eavesdropper"]
+    claims = [claim for claim in facts.claims if claim.adversary == "eavesdropper"]
     alone = replace(facts, agents=1, claims=claims)
     decision = decided(alone, {**LIMIT, "adversary": adversary})
     assert kinds(decision) == [Kind.NOT_ACCOUNTED]
@@ -238,7 +240,7 @@ def test_a_lone_agent_is_not_told_to_account_for_another(facts: Facts, adversary
 
 
 def test_an_adversary_is_found_however_it_is_written(facts: Facts) -> None:
-    named = changed(facts, "neighbour", name="coalition:1,9", epsilon=2.0)
+    named = changed(facts, "neighbour", adversary="coalition:1,9", epsilon=2.0)
     assert decided(named, {**LIMIT, "adversary": "coalition:9,1"}).exit_code == 0
 
 
@@ -483,7 +485,7 @@ def test_an_attack_that_scored_nothing_was_not_tried(facts: Facts) -> None:
 
 
 def test_a_figure_that_no_noise_makes_proven_is_given_no_target(facts: Facts) -> None:
-    claims = [replace(claim, proven=False) for claim in facts.claims]
+    claims = [replace(claim, status=Status.HEURISTIC) for claim in facts.claims]
     found = judge(replace(facts, claims=claims), Asked.of_target(claims[0], 0.5))
     actions = {remedy.action for finding in found for remedy in finding.remedy}
     assert Kind.OVER in {finding.kind for finding in found}
@@ -636,7 +638,7 @@ def test_a_second_opinion_well_above_the_figure_does_not_confirm_it(facts: Facts
 
 
 def test_a_second_opinion_on_a_figure_that_is_not_proven_is_none(facts: Facts) -> None:
-    found = ran(changed(facts, proven=False), opinions={"eavesdropper": opinion()})
+    found = ran(changed(facts, status=Status.HEURISTIC), opinions={"eavesdropper": opinion()})
     decision = decided(found, evidence=ASKED)
     assert "the figure is not proven" in decision.requirements[-2].sentence
     unknown = decided(found, {**LIMIT, "adversary": "neighbour:7"}, evidence=ASKED)
@@ -694,8 +696,8 @@ RATES = {"adversary": "eavesdropper", "max_tpr_at": {"tpr": 0.05, "fpr": 0.01}}
 def test_membership_tests_are_held_against_their_limits(facts: Facts) -> None:
     asked = []
 
-    def risks(claim: Claim, goal: Goal) -> float:
-        asked.append((claim.name, goal.words))
+    def risks(claim: Guarantee, goal: Goal) -> float:
+        asked.append((claim.adversary, goal.words))
         return goal.figure
 
     decision = decided(facts, TESTS | {"epsilon": 4, "delta": 1e-5} | RATES, risks=risks)
@@ -729,9 +731,9 @@ def test_membership_tests_of_which_nothing_is_proven_do_not_pass(facts: Facts) -
     assert decided(facts, TESTS).exit_code == 3  # nobody says what they come to
     assert decided(facts, TESTS, risks=nothing).exit_code == 0
     for worse, kind in (
-        (changed(facts, proven=False), Kind.HEURISTIC),
-        (changed(facts, epsilon=math.inf), Kind.UNPROTECTED),
-        (changed(facts, epsilon=math.inf, expressed=False), Kind.INEXPRESSIBLE),
+        (changed(facts, status=Status.HEURISTIC), Kind.HEURISTIC),
+        (changed(facts, **NOTHING), Kind.UNPROTECTED),
+        (changed(facts, **NOTHING | {"status": Status.CANNOT_BE_EXPRESSED}), Kind.INEXPRESSIBLE),
         (replace(facts, seeded=True), Kind.SEEDED),
         (changed(facts, unit="agent"), Kind.OTHER_UNIT),
         (changed(facts, adjacency="replace-one"), Kind.OTHER_ADJACENCY),

@@ -99,7 +99,7 @@ def facts(report: dict[str, Any]) -> Facts:
 
 def found(facts: Facts, kind: Kind, **of: Any) -> Finding:
     claim = facts.head
-    given = {"adversary": claim.name, "figure": claim.epsilon, "limit": 1.0, "claim": claim}
+    given = {"adversary": claim.adversary, "figure": claim.epsilon, "limit": 1.0, "claim": claim}
     return Finding(kind=kind, words=WORDS, **{**given, **of})
 
 
@@ -200,7 +200,7 @@ def test_an_audit_that_measured_nothing_is_not_given_a_figure(facts: Facts) -> N
     ],
 )
 def test_an_adversary_has_one_name(facts: Facts, name: str, worst: str | None, said: str) -> None:
-    assert who(replace(facts.head, name=name, worst_adversary=worst), facts) == said
+    assert who(replace(facts.head, adversary=name, worst_adversary=worst), facts) == said
 
 
 def test_an_eavesdropper_who_cannot_read_the_links_is_said_to_read_the_models(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from overhear.privacy.guarantee import Guarantee
 from overhear.privacy.ledgers.ledger import Spent
-from overhear.reports.judgement.facts import Asked, Claim, facts_of_plan
+from overhear.reports.judgement.facts import Asked, facts_of_plan
 from overhear.reports.judgement.policy import Limit
 from overhear.reports.judgement.remedies import (
     as_planned,
@@ -114,12 +115,14 @@ def test_a_limit_that_one_round_passes_leaves_none() -> None:
     assert rounds_within(plan, ledger(plan), limit=1e-6)["eavesdropper"].rounds == 0
 
 
-def limited(run: RunFile, **limit: Any) -> tuple[Claim, dict[str, Fix]]:
+def limited(run: RunFile, **limit: Any) -> tuple[Guarantee, dict[str, Fix]]:
     """What the accountant names for a policy's limit on a run that went as planned."""
     plan = plan_of(run)
     claim = facts_of_plan(run, plan).claim(limit.get("adversary", "eavesdropper"))
     assert claim is not None
-    [asked] = Asked.of_limit(Limit.model_validate({"adversary": claim.name, "delta": 1e-5} | limit))
+    [asked] = Asked.of_limit(
+        Limit.model_validate({"adversary": claim.adversary, "delta": 1e-5} | limit)
+    )
     return claim, {fix.action: fix for fix in limit_fixes(run, as_planned(plan))(claim, asked)}
 
 
@@ -173,7 +176,7 @@ def test_the_rounds_and_the_noise_that_are_named_for_a_limit_meet_it_and_one_rou
         "noise_multiplier": plan_of(run).noise_multiplier,
         "delta": min(1e-5, limit.get("delta", 1e-5)),
         "adjacency": limit.get("adjacency", "add-or-remove-one"),
-        "adversary": claim.name,
+        "adversary": claim.adversary,
         "victim": None,
     }
     kept = {"training": changes.get("training", {}) | {"evaluation_noise_seed": None}}
@@ -182,7 +185,7 @@ def test_the_rounds_and_the_noise_that_are_named_for_a_limit_meet_it_and_one_rou
         tables = {**changes, **kept, "privacy": changes.get("privacy", {}) | stated}
         for table, keys in of.items():
             tables[table] = tables[table] | keys
-        return make_plan(config(**tables)).guarantee(claim.name).epsilon
+        return make_plan(config(**tables)).guarantee(claim.adversary).epsilon
 
     rounds, noise = found["rounds"].rounds, found["noise"].noise_multiplier
     assert rounds is not None

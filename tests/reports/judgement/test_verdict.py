@@ -162,9 +162,9 @@ def test_an_unfinished_run_and_a_torn_ledger_are_named(report: Report) -> None:
 def test_without_a_target_adversary_the_worst_one_is_spoken_of(report: Report) -> None:
     report["plan"]["target"] |= {"epsilon": None, "adversary": None}
     report["plan"]["adversaries"].insert(0, report["plan"]["adversaries"].pop())
-    head = facts_of_report(typed(report)).head
-    assert head.name == "eavesdropper"  # a single message is nobody's view
-    assert head.row == 1
+    facts = facts_of_report(typed(report))
+    assert facts.head.adversary == "eavesdropper"  # a single message is nobody's view
+    assert facts.place(facts.head)[-1] == 1
 
 
 @pytest.mark.parametrize(
@@ -271,5 +271,5 @@ def test_an_audited_agent_is_found_as_the_worst_of_its_kind(report: Report) -> N
     facts = facts_of_report(typed(report))
     found = facts.audited("neighbour:1")
     assert found is not None
-    assert found.name == "neighbour"
+    assert found.adversary == "neighbour"
     assert facts.audited("neighbour:7") is None

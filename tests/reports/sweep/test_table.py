@@ -12,13 +12,13 @@ import pytest
 from scipy import stats
 
 from overhear.commands import cli
+from overhear.privacy import Adjacency, Bound, Guarantee, Sampling, Status, Unit
 from overhear.privacy.errors import InputError
 from overhear.reports.sweep.plot import figure_of, plot_sweep
 from overhear.reports.sweep.statistics import difference_of, mean_of
 from overhear.reports.sweep.table import sweep_table
 from overhear.reports.sweep.table_text import lines_of, table_text
-from overhear.runs.folder.records import MetricsLine
-from overhear.runs.plan.schema import PlannedAdversary
+from overhear.runs.folder.records import Metrics
 from overhear.runs.sweep.points import points_of
 from overhear.runs.sweep.results import PointResult, write_result, write_tuned
 from overhear.runs.sweep.sweep_file import checked, file_text
@@ -27,24 +27,22 @@ BASE = {"data": {"name": "digits"}}
 GRID = {"algorithm.name": ["zeta", "alpha"], "graph.name": ["ring", "full"]}
 
 
-def adversary(epsilon: float, status: str = "proven") -> PlannedAdversary:
-    return PlannedAdversary.model_validate(
-        {
-            "name": "eavesdropper",
-            "victim": 0,
-            "worst_adversary": None,
-            "joint_sensitivity": 1.0,
-            "effective_noise_multiplier": 1.0,
-            "mu_per_round": 1.0,
-            "epsilon": epsilon,
-            "delta": 1e-5,
-            "unit": "record",
-            "adjacency": "add-or-remove-one",
-            "sampling": "poisson",
-            "status": status,
-            "bound": "upper",
-            "because": "",
-        }
+def adversary(epsilon: float, status: str = "proven") -> Guarantee:
+    return Guarantee(
+        adversary="eavesdropper",
+        victim=0,
+        worst_adversary=None,
+        joint_sensitivity=1.0,
+        effective_noise_multiplier=1.0,
+        mu_per_round=1.0,
+        epsilon=epsilon,
+        delta=1e-5,
+        unit=Unit.RECORD,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        sampling=Sampling.POISSON,
+        status=Status(status),
+        bound=Bound.PLD,
+        because="",
     )
 
 
@@ -63,10 +61,10 @@ def sweep_of(
         failed = math.isnan(value)
         metrics = None
         if not failed:
-            metrics = MetricsLine(
+            metrics = Metrics(
                 round=5,
-                accuracy=[value - 0.1, value - 0.3],
-                loss=[1.0, 1.0],
+                accuracy=(value - 0.1, value - 0.3),
+                loss=(1.0, 1.0),
                 consensus_accuracy=value,
                 consensus_loss=1.0,
                 consensus_distance=0.0,
@@ -82,7 +80,7 @@ def sweep_of(
             adversaries=[] if failed else [adversary(epsilon + point.seed)],
             metrics=metrics,
         )
-        write_result(out, PointResult.model_validate(result.model_dump()))
+        write_result(out, result)
     return out
 
 
@@ -284,7 +282,7 @@ def change(out: Path, run: str, **values: Any) -> None:
     if (epsilon := values.pop("epsilon", None)) is not None:
         held["adversaries"][0]["epsilon"] = epsilon
         if epsilon == "inf":
-            held["adversaries"][0] |= {"status": "no protection", "bound": "none"}
+            held["adversaries"][0] |= {"status": "no protection", "bound": "closed form"}
     path.write_text(json.dumps({**held, **values}), encoding="utf-8")
 
 
@@ -292,7 +290,7 @@ def test_a_line_with_a_run_that_contradicts_its_proof_is_not_called_proven(tmp_p
     out = sweep_of(tmp_path / "d", FOUR)
     change(out, "zeta_ring_seed-2", contradictions=["more was measured"])
     table = sweep_table(out, columns=["graph.name"])
-    assert [cell.spent[0].status for cell in table.cells] == ["contradicted", *["proven"] * 3]
+    assert [cell.status(cell.spent[0]) for cell in table.cells] == ["contradicted", *["proven"] * 3]
     assert "audit of 1 run measured more than is proven" in table.caption
     with pytest.raises(InputError, match="its epsilon does not hold: more was measured"):
         figure_of(out, x="epsilon", line="algorithm.name")

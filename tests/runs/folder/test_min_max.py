@@ -178,7 +178,7 @@ def test_auroc_is_learned_as_a_task_of_its_own_and_costs_what_was_planned(tmp_pa
     assert "positive_share = 0.4" in config.to_toml()
     expected = {g.adversary: g.epsilon for g in make_plan(config).guarantees}
     summary = train_run(config, tmp_path / "run")
-    assert {one.name: one.epsilon for one in summary.adversaries} == expected
+    assert {one.adversary: one.epsilon for one in summary.adversaries} == expected
     assert len(summary.metrics.auroc) == 4
     assert build(config).setting.task.dimensions == (2 * 625 + 2 + 2, 1)
 

@@ -76,7 +76,7 @@ def test_the_ledger_of_a_run_costs_what_its_plan_said(
     config = load_run_file(example(name), [*SHORT, f"algorithm.form={form}"])
     expected = planned(make_plan(config))
     summary = train_run(config, tmp_path / "run")
-    assert {one.name: one.epsilon for one in summary.adversaries} == expected
+    assert {one.adversary: one.epsilon for one in summary.adversaries} == expected
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").numbers == list(range(ROUNDS + 1))
 
     ledger = collect(tmp_path / "run").ledger

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.privacy.guarantee import Status
-from overhear.runs.described import status_word
-from overhear.runs.plan.schema import PlannedAdversary
+from overhear.privacy.formats.codec import load
+from overhear.privacy.guarantee import Guarantee, Status
 
 ROW: dict[str, Any] = {
     "name": "eavesdropper",
@@ -30,9 +29,9 @@ ROW: dict[str, Any] = {
 }
 
 
-def read(**changes: object) -> PlannedAdversary:
+def read(**changes: object) -> Guarantee:
     text = json.dumps(ROW | changes)
-    return PlannedAdversary.parse(text, refusal=lambda at, what: f"{at} {what}")
+    return load(Guarantee, text, refusal=lambda at, what: f"{at} {what}")
 
 
 OF_LISTS = (Status.DECLARED, Status.CHECKED)
@@ -44,10 +43,10 @@ def test_a_status_is_read_beside_an_epsilon_that_it_fits(
     status: Status, epsilon: float | str
 ) -> None:
     if status.is_finite == (epsilon != "inf"):
-        assert read(status=status_word(status), epsilon=epsilon).status == status
+        assert read(status=status, epsilon=epsilon).status == status
         return
     with pytest.raises(InputError, match="does not fit epsilon"):
-        read(status=status_word(status), epsilon=epsilon)
+        read(status=status, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("status", OF_LISTS)

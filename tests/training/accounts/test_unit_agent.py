@@ -274,7 +274,7 @@ def test_several_records_share_the_coin_of_their_agent():
     given = asked | {"noise_multiplier": 2.0, "records_per_person": 3}
     found = of(inner_sums, **given)["eavesdropper"]
     seen = {Event(2.0, group(3, 0.02), coin=0.5): 200}
-    assert found.group[0][1] == pytest.approx(composed_epsilon(seen, delta=1e-5), rel=1e-6)
+    assert found.group[0].epsilon == pytest.approx(composed_epsilon(seen, delta=1e-5), rel=1e-6)
 
 
 def test_an_accountant_of_equal_rounds_does_not_answer_for_a_cohort_that_shows():

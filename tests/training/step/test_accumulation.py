@@ -121,7 +121,9 @@ def test_the_figure_is_that_of_another_hand():
 
 def test_several_records_of_one_person_are_in_several_batches():
     of_three = found(accumulated, records_per_person=3)["eavesdropper"]
-    assert dict(of_three.group)[3] == pytest.approx(by_hand(3 * PARTS, RATE / PARTS), rel=1e-9)
+    (three,) = of_three.group or ()
+    assert three.records == 3
+    assert three.epsilon == pytest.approx(by_hand(3 * PARTS, RATE / PARTS), rel=1e-9)
 
 
 def test_false_twins_cost_what_they_do():

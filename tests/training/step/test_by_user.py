@@ -76,7 +76,7 @@ def test_a_user_that_is_drawn_as_a_whole_costs_what_a_record_does(cap, adjacency
     how = {"unit": "user", "records_per_person": cap, "adjacency": adjacency}
     found = stated("dp-dpsgd", clip_per="user", **how)
     assert found.epsilon == pytest.approx(expected, abs=5e-5)
-    assert found.group == ()
+    assert found.group is None
     record = stated("dp-dpsgd", adjacency=adjacency)
     assert found.epsilon == pytest.approx(record.epsilon, rel=1e-12)
 
