@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, JsonValue
 
@@ -40,6 +40,7 @@ class Described(BaseModel):
         """The object whose fields are the attributes of these names, but for those that are given.
 
         >>> from types import SimpleNamespace
+        >>> from overhear.privacy.formats.codec import Count, NotNegative
         >>> class Look(Described):
         ...     epsilon: NotNegative
         ...     canaries: Count
