@@ -50,6 +50,7 @@ from .run.train import train
 from .terminal.anywhere import AnywhereCommand, LogFile, Quiet
 from .terminal.completion import words_of_bash
 from .terminal.log import Log, current_log, logging
+from .terminal.requests import with_requests
 from .terminal.signals import until_stopped
 from .terminal.terminal import write
 
@@ -123,7 +124,7 @@ for command in (
     demo,
 ):
     summary = (command.__doc__ or "").partition("\n")[0].rstrip(".")
-    app.command(cls=AnywhereCommand, short_help=summary)(_without_exits(command))
+    app.command(cls=AnywhereCommand, short_help=summary)(_without_exits(with_requests(command)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
