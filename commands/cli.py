@@ -40,17 +40,20 @@ from .read.schema import schema
 from .read.table import plot, table
 from .read.total import total
 from .reproduce.reproduce import reproduce
-from .run.attack import attack
-from .run.audit import audit
+from .run.attack import attack, attack_sweep
+from .run.audit import audit, audit_last_model
+from .run.audit_log import audit_log
+from .run.audit_scores import audit_scores
 from .run.demo import demo
 from .run.invert import invert
+from .run.membership import membership, membership_training
 from .run.sign import sign
 from .run.sweep import sweep
 from .run.train import train
 from .terminal.anywhere import AnywhereCommand, LogFile, Quiet
 from .terminal.completion import words_of_bash
 from .terminal.log import Log, current_log, logging
-from .terminal.requests import with_requests
+from .terminal.options import with_requests
 from .terminal.signals import until_stopped
 from .terminal.terminal import write
 
@@ -118,7 +121,8 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 
 for command in (
     *(new, budget, plan, design, check_account, account),
-    *(train, attack, invert, audit, sweep),
+    *(train, attack, attack_sweep, invert),
+    *(audit, audit_last_model, audit_log, audit_scores, membership, membership_training, sweep),
     *(report, sign, check, compare, total, person, schema),
     *(table, plot, reproduce),
     demo,

@@ -2,8 +2,9 @@
 
 A request is a frozen dataclass. A field is an option `--field-name`, or an argument before
 `KW_ONLY`; the first paragraph of the docstring below it is its help, and a text in its `Annotated`
-stands for a value there. `tuple[int, ...]` is one text, numbers that commas separate; a `Sequence`
-is an option that may be repeated; a `Literal` is one of a few names.
+stands for a value there, behind another name of the option than the field's, if any. `tuple[int,
+...]` is one text, numbers that commas separate; a `Sequence` is an option that may be repeated; a
+`Literal` is one of a few names.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class RequestField(NamedTuple):
         name: of the keyword.
         kind: type of a value, or of each of several.
         container: `tuple` of numbers in one text, `Sequence` of an option that may be repeated.
+        flag: the option.
         metavar: what stands for the value in a help text.
         help: the first paragraph of its docstring.
         default: `dataclasses.MISSING` of what has to be given.
@@ -37,6 +39,7 @@ class RequestField(NamedTuple):
     name: str
     kind: Any
     container: Any
+    flag: str
     metavar: str | None
     help: str
     default: Any
@@ -76,9 +79,11 @@ def fields_of(request: type) -> dict[str, RequestField]:
     hints, texts = get_type_hints(request, include_extras=True), _docstrings(request)
     found = {}
     for field in dataclasses.fields(request):
-        kind, metavar = hints[field.name], None
+        kind, flag, metavar = hints[field.name], f"--{field.name.replace('_', '-')}", None
         if hasattr(kind, "__metadata__"):
             kind, metavar = get_args(kind)
+        if metavar is not None and metavar.startswith("--"):
+            flag, _, metavar = metavar.partition(" ")
         if NoneType in get_args(kind):
             (kind,) = (one for one in get_args(kind) if one is not NoneType)
         container = next((one for one in (tuple, Sequence) if get_origin(kind) is one), None)
@@ -86,7 +91,8 @@ def fields_of(request: type) -> dict[str, RequestField]:
             field.name,
             kind if container is None else get_args(kind)[0],
             container,
-            metavar,
+            flag,
+            metavar or None,
             texts[field.name].partition("\n\n")[0].replace("\n", " "),
             field.default,
             not field.kw_only,

@@ -53,12 +53,12 @@ def budget(
     ] = None,
     target_advantage: Annotated[
         float | None,
-        typer.Option(help="Instead of epsilon: largest TPR - FPR of membership inference."),
+        typer.Option(help="Largest TPR - FPR of membership inference, in place of epsilon."),
     ] = None,
     target_tpr: Annotated[
         str | None,
         typer.Option(
-            metavar="TPR@FPR", help="Instead of epsilon: largest TPR at an FPR, such as .2@.01."
+            metavar="TPR@FPR", help="Largest TPR at an FPR, such as .2@.01, in place of epsilon."
         ),
     ] = None,
     participation: Annotated[

@@ -65,7 +65,7 @@ REFUSED = {
     "plan unknown.toml --statement": "foo is unknown",
     "train unknown.toml --out none": "foo is unknown",
     "audit unknown.toml": "foo is unknown",
-    "audit unknown.toml --last-model": "foo is unknown",
+    "audit-last-model unknown.toml": "foo is unknown",
     "design unknown.toml": "foo is unknown",
     "sweep unknown.toml --out none": "base is missing",
     "plan torn.toml": "torn.toml",

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from overhear.attacks.problem.observation import sent_gradient
 from overhear.commands.cli import main
 from overhear.commands.run.invert import invert
-from overhear.commands.terminal.requests import with_requests
+from overhear.commands.terminal.options import with_requests
 from overhear.runs.attack.gradients import invert as gradients_attack
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
