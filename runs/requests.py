@@ -1,10 +1,10 @@
 """What a command is asked, as one class: options, keywords of a function, metadata of a file.
 
 A request is a frozen dataclass. A field is an option `--field-name`, or an argument before
-`KW_ONLY`; the first paragraph of the docstring below it is its help, and a text in its `Annotated`
-stands for a value there, behind another name of the option than the field's, if any. `tuple[int,
-...]` is one text, numbers that commas separate; a `Sequence` is an option that may be repeated; a
-`Literal` is one of a few names.
+`KW_ONLY`; the first paragraph of the docstring below it is its help. In its `Annotated` may stand
+a text, "--option VALUE" or "VALUE" alone; a tuple of the names that it may be; and a function that
+reads its text. `tuple[int, ...]` is one text, numbers that commas separate; a `Sequence` is an
+option that may be repeated.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
+import operator
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import NoneType
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-R = TypeVar("R")
+P, R, T = ParamSpec("P"), TypeVar("R"), TypeVar("T")
 
 
 class RequestField(NamedTuple):
@@ -31,6 +33,8 @@ class RequestField(NamedTuple):
         container: `tuple` of numbers in one text, `Sequence` of an option that may be repeated.
         flag: the option.
         metavar: what stands for the value in a help text.
+        choices: the names that it may be.
+        reader: of its text.
         help: the first paragraph of its docstring.
         default: `dataclasses.MISSING` of what has to be given.
         is_argument: whether it is given by its place, without a name.
@@ -41,6 +45,8 @@ class RequestField(NamedTuple):
     container: Any
     flag: str
     metavar: str | None
+    choices: tuple[str, ...]
+    reader: Callable[[str], Any] | None
     help: str
     default: Any
     is_argument: bool
@@ -53,6 +59,8 @@ class RequestField(NamedTuple):
         """
         from ..privacy.errors import InputError  # the command line starts without numpy
 
+        if self.reader is not None:
+            return self.reader(text)
         if self.kind is bool:
             if text.lower() not in ("true", "false"):
                 raise InputError(f"{self.name}={text!r} must be true or false")
@@ -79,13 +87,19 @@ def fields_of(request: type) -> dict[str, RequestField]:
     hints, texts = get_type_hints(request, include_extras=True), _docstrings(request)
     found = {}
     for field in dataclasses.fields(request):
-        kind, flag, metavar = hints[field.name], f"--{field.name.replace('_', '-')}", None
-        if hasattr(kind, "__metadata__"):
-            kind, metavar = get_args(kind)
-        if metavar is not None and metavar.startswith("--"):
-            flag, _, metavar = metavar.partition(" ")
+        kind, flag, metavar = hints[field.name], f"--{field.name.replace('_', '-')}", ""
+        choices, reader = (), None
+        for item in getattr(kind, "__metadata__", ()):
+            if isinstance(item, tuple):
+                choices = item
+            elif callable(item):
+                reader = item
+            else:
+                named, _, rest = item.partition(" ")
+                flag, metavar = (named, rest) if named.startswith("--") else (flag, item)
+        kind = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
         if NoneType in get_args(kind):
-            (kind,) = (one for one in get_args(kind) if one is not NoneType)
+            kind = functools.reduce(operator.or_, [k for k in get_args(kind) if k is not NoneType])
         container = next((one for one in (tuple, Sequence) if get_origin(kind) is one), None)
         found[field.name] = RequestField(
             field.name,
@@ -93,6 +107,8 @@ def fields_of(request: type) -> dict[str, RequestField]:
             container,
             flag,
             metavar or None,
+            choices,
+            reader,
             texts[field.name].partition("\n\n")[0].replace("\n", " "),
             field.default,
             not field.kw_only,
@@ -124,6 +140,26 @@ def request_of(request: type[R], given: Mapping[str, Any], *, of: str) -> R:
         if field.default is dataclasses.MISSING and name not in given:
             raise InputTypeError(f"{of} needs {name}")
     return request(**given)
+
+
+def by_keywords(request: Callable[P, R], function: Callable[[R], T], name: str) -> Callable[P, T]:
+    """A function of a request as one of the request's fields, with their types.
+
+    Args:
+        request: its class.
+        function: of the request.
+        name: of the function that is made, which stands in the module of the other.
+    """
+
+    @functools.wraps(function)
+    def called(*arguments: P.args, **keywords: P.kwargs) -> T:
+        if not arguments:
+            return function(request_of(request, keywords, of=name))  # type: ignore[arg-type]
+        return function(request(*arguments, **keywords))
+
+    called.__name__ = called.__qualname__ = name
+    called.__signature__ = inspect.signature(request)  # type: ignore[attr-defined]
+    return called
 
 
 def _docstrings(request: type) -> dict[str, str]:

@@ -60,8 +60,6 @@ class AnywhereCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options; one that became a command is refused with what to type."""
-        from ...privacy.errors import InputError
-
         became = {} if ctx.resilient_parsing else BECAME.get(self.name or "", {})
         for place, word in enumerate(args):
             option, given, value = word.partition("=")
@@ -72,7 +70,7 @@ class AnywhereCommand(TyperCommand):
             others = [*args]
             if option not in _options(ctx, name):
                 others[place : place + 1] = [value] if given else []
-            raise InputError(
+            raise _input_error(
                 f"{self.name} with {option} is a command of its own now; type `"
                 f"{shlex.join(['overhear', name, *others])}`"
             )
@@ -83,7 +81,7 @@ class AnywhereCommand(TyperCommand):
             if where := [
                 name for name in dict.fromkeys(became.values()) if option in _options(ctx, name)
             ]:
-                raise InputError(
+                raise _input_error(
                     f"{option} is no option of {self.name}, but of {' and '.join(where)}; "
                     f"`overhear {where[0]} --help` shows it"
                 ) from None
@@ -95,6 +93,12 @@ class AnywhereCommand(TyperCommand):
         of_program = {name: ctx.params.pop(name) for name in names}
         _declared(**of_program)
         return super().invoke(ctx)
+
+
+def _input_error(sentence: str) -> Exception:
+    from ...privacy.errors import InputError  # takes numpy, without which help is shown
+
+    return InputError(sentence)
 
 
 def _options(ctx: Any, command: str) -> set[str]:

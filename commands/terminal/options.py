@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -102,9 +102,9 @@ def _rank(field: RequestField) -> int:
 def _parameter(field: RequestField) -> inspect.Parameter:
     """What typer makes an option of, or an argument."""
     kind, settings = field.kind, {"metavar": field.metavar, "help": field.help}
-    if get_origin(kind) is Literal:
-        kind = enum.StrEnum(field.name, {name: name for name in get_args(kind)})
-    if field.container is tuple:
+    if field.choices:
+        kind = enum.StrEnum(field.name, {name: name for name in field.choices})
+    elif field.container is tuple or field.reader is not None:
         kind = str
     elif field.container is not None:
         kind = list[kind]
@@ -127,7 +127,7 @@ def _parameter(field: RequestField) -> inspect.Parameter:
 
 def _taken(field: RequestField, value: Any) -> Any:
     """The value of a field, of what typer gives."""
-    if field.container is tuple and isinstance(value, str):
+    if (field.container is tuple or field.reader is not None) and isinstance(value, str):
         return field.read(value)
     if isinstance(value, enum.Enum):
         return value.value

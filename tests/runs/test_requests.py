@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pytest
 from typer import Typer
@@ -26,7 +26,7 @@ class Asked:
 
     This is not help.
     """
-    kind: Literal["plain", "odd"] = "plain"
+    kind: Annotated[str, ("plain", "odd")] = "plain"
     """Which of the
     two."""
     names: Annotated[Sequence[str], "--name NAME"] = ()
