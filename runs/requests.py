@@ -21,7 +21,9 @@ from itertools import pairwise
 from types import NoneType
 from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-P, R, T = ParamSpec("P"), TypeVar("R"), TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class RequestField(NamedTuple):

@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -101,9 +101,10 @@ def _rank(field: RequestField) -> int:
 
 def _parameter(field: RequestField) -> inspect.Parameter:
     """What typer makes an option of, or an argument."""
-    kind, settings = field.kind, {"metavar": field.metavar, "help": field.help}
+    kind: Any = field.kind
+    settings: dict[str, Any] = {"metavar": field.metavar, "help": field.help}
     if field.choices:
-        kind = enum.StrEnum(field.name, {name: name for name in field.choices})
+        kind = cast("Any", enum.StrEnum)(field.name, {name: name for name in field.choices})
     elif field.container is tuple or field.reader is not None:
         kind = str
     elif field.container is not None:
