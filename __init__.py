@@ -9,16 +9,16 @@ True
 
 TYPE_CHECKING = False  # as `typing` has it, whose own import would take most of ours
 if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS_IN`
-    from .interface.account import account
+    from .attacks.foreign.planted import canaries
     from .interface.attack import attack
     from .interface.audit import audit
     from .interface.budget import budget
-    from .interface.canaries import canaries
     from .interface.plan import plan
-    from .interface.record import record
     from .interface.report import report
     from .interface.run import Run
     from .interface.train import train
+    from .runs.recorder.record import record
+    from .training.accounts.account import account
 
     __version__: str
 
@@ -36,18 +36,18 @@ __all__ = [
     "train",
 ]
 
-# Each public name, and the module of `overhear.interface` that defines it.
+# Each public name, and the module that defines it.
 _STANDS_IN = {
-    "Run": "run",
-    "account": "account",
-    "attack": "attack",
-    "audit": "audit",
-    "budget": "budget",
-    "canaries": "canaries",
-    "plan": "plan",
-    "record": "record",
-    "report": "report",
-    "train": "train",
+    "Run": "interface.run",
+    "account": "training.accounts.account",
+    "attack": "interface.attack",
+    "audit": "interface.audit",
+    "budget": "interface.budget",
+    "canaries": "attacks.foreign.planted",
+    "plan": "interface.plan",
+    "record": "runs.recorder.record",
+    "report": "interface.report",
+    "train": "interface.train",
 }
 
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error
@@ -61,7 +61,7 @@ if not TYPE_CHECKING:  # to a type checker an unknown name is an error
 
             found = version("overhear")
         elif name in _STANDS_IN:
-            found = getattr(import_module(f".interface.{_STANDS_IN[name]}", __name__), name)
+            found = getattr(import_module(f".{_STANDS_IN[name]}", __name__), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found

@@ -13,7 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from overhear.runs.audit.membership import Wanted, audit_membership
+from overhear.runs.audit.membership import audit_membership
+from overhear.runs.audit.requests import MembershipRequest
 from overhear.runs.evidence.membership import Membership, MembershipRow
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
@@ -83,7 +84,7 @@ def inferred(text: str) -> Membership:
         path.write_text(text, encoding="utf-8")
         folder = Path(place) / "run"
         train_run(load_run_file(path), folder)
-        return audit_membership(folder, Wanted(references=16, games=4))
+        return audit_membership(folder, MembershipRequest(references=16, games=4))
 
 
 def row(found: Membership, model: str, attack: str) -> MembershipRow:

@@ -40,16 +40,20 @@ from .read.schema import schema
 from .read.table import plot, table
 from .read.total import total
 from .reproduce.reproduce import reproduce
-from .run.attack import attack
-from .run.audit import audit
+from .run.attack import attack, attack_sweep
+from .run.audit import audit, audit_last_model
+from .run.audit_log import audit_log
+from .run.audit_scores import audit_scores
 from .run.demo import demo
 from .run.invert import invert
+from .run.membership import membership, membership_training
 from .run.sign import sign
 from .run.sweep import sweep
 from .run.train import train
 from .terminal.anywhere import AnywhereCommand, LogFile, Quiet
 from .terminal.completion import words_of_bash
 from .terminal.log import Log, current_log, logging
+from .terminal.options import with_requests
 from .terminal.signals import until_stopped
 from .terminal.terminal import write
 
@@ -117,13 +121,14 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 
 for command in (
     *(new, budget, plan, design, check_account, account),
-    *(train, attack, invert, audit, sweep),
+    *(train, attack, attack_sweep, invert),
+    *(audit, audit_last_model, audit_log, audit_scores, membership, membership_training, sweep),
     *(report, sign, check, compare, total, person, schema),
     *(table, plot, reproduce),
     demo,
 ):
     summary = (command.__doc__ or "").partition("\n")[0].rstrip(".")
-    app.command(cls=AnywhereCommand, short_help=summary)(_without_exits(command))
+    app.command(cls=AnywhereCommand, short_help=summary)(_without_exits(with_requests(command)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

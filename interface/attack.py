@@ -12,7 +12,9 @@ from .run import Run
 
 if TYPE_CHECKING:
     from ..attacks.foreign.inference import MembershipResult
+    from ..attacks.problem.problem import Progress
     from ..runs.attack.gradients.schema import GradientAttack
+    from ..runs.stop import Stop
 
 __all__ = ["attack"]
 
@@ -53,15 +55,20 @@ def attack(
     )
 
 
-def _of_gradients(path: Path, *, model: str, out: str | Path, **options: Any) -> GradientAttack:
+def _of_gradients(
+    path: Path, *, progress: Progress | None = None, stop: Stop | None = None, **options: Any
+) -> GradientAttack:
     from ..runs.attack.gradients.invert import attack_gradients
+    from ..runs.attack.gradients.request import GradientRequest
+    from ..runs.requests import request_of
 
-    if not isinstance(model, str):
+    if not isinstance(options.get("model", ""), str):
         raise InputTypeError(
             f"model must be the name of a ready network or of a function of yours, such as "
-            f'"my_model:build", not a {type(model).__name__}'
+            f'"my_model:build", not a {type(options["model"]).__name__}'
         )
-    for name in ("weights", "prior", "truth", "vocabulary"):
+    for name in ("out", "weights", "prior", "truth", "vocabulary", "columns"):
         if isinstance(options.get(name), str):
             options[name] = Path(options[name])
-    return attack_gradients(path, model=model, out=Path(out), **options)
+    asked = request_of(GradientRequest, {"gradients": path, **options}, of="an attack on gradients")
+    return attack_gradients(asked, progress=progress, stop=stop)

@@ -17,6 +17,7 @@ from ..privacy.batches.drawing import Scheme
 from ..privacy.errors import InputError
 from ..privacy.participation import Event
 from ..runs.numbers import bound, lower_bound, small
+from ..runs.requests import by_keywords
 from .drawn_budget import (
     DrawnBatches,
     by_lottery,
@@ -24,12 +25,12 @@ from .drawn_budget import (
     drawn_batches,
     lottery_events,
 )
+from .requests import BudgetRequest
 
 if TYPE_CHECKING:
     from ..privacy.accounting.risk import Risk
 
-__all__ = ["Budget", "budget"]
-
+_NUMBERS = ("epsilon", "delta", "rounds", "sampling_rate", "noise_multiplier")
 _CHANGES = {
     Adjacency.ADD_OR_REMOVE_ONE: "adding or removing one record",
     Adjacency.ZERO_OUT: "blanking the values of one record",
@@ -207,45 +208,12 @@ class Budget:
         return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
 
-def budget(
-    *,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    rounds: int | None = None,
-    sampling_rate: float | None = None,
-    noise_multiplier: float | None = None,
-    advantage: float | None = None,
-    true_positive_rate: tuple[float, float] | None = None,
-    participation: float = 1.0,
-    adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
-    accountant: Accountant | str = Accountant.PLD,
-    sampling: str = "poisson",
-    records: int | None = None,
-    batch_size: int | None = None,
-    largest_batch: int | str | None = None,
-) -> Budget:
+def budget_of(request: BudgetRequest) -> Budget:
     """Of epsilon, delta, rounds, sampling rate and noise, the one that is left out.
 
     The least epsilon, delta or noise, the most rounds, or the largest sampling rate is the answer.
-    With a target for the best membership inference in place of epsilon, the least noise.
-
-    Args:
-        epsilon: privacy loss in nats.
-        delta: of the statement, in (0, 1).
-        rounds: how many releases, from 1 to 10 million.
-        sampling_rate: probability of a record to be in a round's batch, in [0, 1].
-        noise_multiplier: noise std on the sum of clipped gradients / clip norm.
-        advantage: largest true-positive rate minus false-positive rate that is allowed, in (0, 1).
-        true_positive_rate: (largest rate that is allowed, at this false-positive rate).
-        participation: probability of each round to take place for the agent that holds the record,
-            in (0, 1], by a lottery that everybody sees; below 1 epsilon, delta or noise is found.
-        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: how rounds are added up: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt".
-        sampling: "poisson", or "fixed", "shuffled" or "cyclic" for batches of `batch_size` of
-            `records`, whose sampling rate follows; then epsilon, delta or noise is found.
-        records: how many there are, a public number; where batches are not Poisson, or cut.
-        batch_size: of batches that are not Poisson.
-        largest_batch: at which Poisson batches are cut, or "auto".
+    With a target for the best membership inference in place of epsilon, the least noise. The
+    keywords are the fields of `BudgetRequest`.
 
     Raises:
         ValueError: a value out of range, not exactly one left out, or what no value of it allows.
@@ -265,80 +233,57 @@ def budget(
     ...     batch_size=5, adjacency="replace-one").epsilon, 3)
     14.821
     """
+    participation = request.participation
     check_participation(participation)
     drawn = drawn_batches(
-        sampling,
-        records=records,
-        batch_size=batch_size,
-        sampling_rate=sampling_rate,
-        largest_batch=largest_batch,
+        request.sampling,
+        records=request.records,
+        batch_size=request.batch_size,
+        sampling_rate=request.sampling_rate,
+        largest_batch=request.largest_batch,
     )
-    if drawn is not None:
-        sampling_rate = drawn.rate
-        if participation < 1.0:
-            raise InputError(
-                f"participation={participation:g} has no figure with {drawn.drawing.named}; leave "
-                "participation out, or draw Poisson batches without largest_batch"
-            )
-    given: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "rounds": rounds,
-        "sampling_rate": sampling_rate,
-        "noise_multiplier": noise_multiplier,
-    }
-    missing = [name for name, value in given.items() if value is None]
-    if advantage is not None or true_positive_rate is not None:
-        return _for_risk(
-            given,
-            advantage,
-            true_positive_rate,
-            participation=float(participation),
-            adjacency=adjacency,
-            accountant=accountant,
-            drawn=drawn,
+    if drawn is not None and participation < 1.0:
+        raise InputError(
+            f"participation={participation:g} has no figure with {drawn.drawing.named}; leave "
+            "participation out, or draw Poisson batches without largest_batch"
         )
+    given: dict[str, Any] = {name: getattr(request, name) for name in _NUMBERS}
+    if drawn is not None:
+        given["sampling_rate"] = drawn.rate
+    between, by = Adjacency(request.adjacency), Accountant(request.accountant)
+    how: dict[str, Any] = {"adjacency": between, "accountant": by}
+    if request.advantage is not None or request.true_positive_rate is not None:
+        return _for_risk(given, request, drawn=drawn)
+    missing = [name for name, value in given.items() if value is None]
     if len(missing) != 1:
         raise InputError(
             f"give {', '.join(given)}, all but one of them: "
             f"{', '.join(missing) if missing else 'none'} {'is' if not missing else 'are'} missing"
         )
     (asked,) = missing
-    between, by = Adjacency(adjacency), Accountant(accountant)
     known = {name: value for name, value in given.items() if name != asked}
     if drawn is not None:
-        given[asked] = drawn.answer(asked, known, adjacency=between, accountant=by)
-        return Budget(**given, computed=asked, adjacency=between, accountant=by, drawn=drawn)
-    if participation < 1.0:
-        given[asked] = by_lottery(
-            asked, known, coin=float(participation), adjacency=between, accountant=by
-        )
-        return Budget(
-            **given,
-            computed=asked,
-            adjacency=between,
-            accountant=by,
-            participation=float(participation),
-        )
-    given[asked] = _answers()[asked](**known, adjacency=between, accountant=by)
-    return Budget(**given, computed=asked, adjacency=between, accountant=by)
+        given[asked] = drawn.answer(asked, known, **how)
+    elif participation < 1.0:
+        given[asked] = by_lottery(asked, known, coin=float(participation), **how)
+    else:
+        given[asked] = _answers()[asked](**known, **how)
+    return Budget(**given, computed=asked, **how, participation=float(participation), drawn=drawn)
+
+
+budget = by_keywords(BudgetRequest, budget_of, "budget")
 
 
 def _for_risk(
-    given: dict[str, Any],
-    advantage: float | None,
-    rates: tuple[float, float] | None,
-    *,
-    participation: float,
-    adjacency: str,
-    accountant: str,
-    drawn: DrawnBatches | None,
+    given: dict[str, Any], request: BudgetRequest, *, drawn: DrawnBatches | None
 ) -> Budget:
     """The least noise for a target of membership inference, and its epsilon at delta."""
     from ..privacy.accounting.accountant import composed_epsilon, epsilon
     from ..privacy.accounting.request import check_pld, check_setting
     from ..privacy.accounting.risk import scale_for_risk
 
+    rates, participation = request.true_positive_rate, float(request.participation)
+    adjacency, accountant = Adjacency(request.adjacency), Accountant(request.accountant)
     left = [name for name in ("delta", "rounds", "sampling_rate") if given[name] is None]
     stray = [name for name in ("epsilon", "noise_multiplier") if given[name] is not None]
     if left or stray:
@@ -352,21 +297,21 @@ def _for_risk(
     rate = known["sampling_rate"]
     rounds, _ = check_setting(known["rounds"], rate, adjacency, accountant)
     if drawn is not None:
-        drawn.check("noise_multiplier", Accountant(accountant))
+        drawn.check("noise_multiplier", accountant)
 
     def events_at(multiplier: float) -> dict[Event, int]:
         if drawn is not None:
-            return drawn.events(multiplier, rounds, Adjacency(adjacency))
+            return drawn.events(multiplier, rounds, adjacency)
         return lottery_events(multiplier, rate, rounds, coin=participation)
 
     found = scale_for_risk(
         events_at(1.0),
-        advantage=advantage,
+        advantage=request.advantage,
         true_positive_rate=rates,
         adjacency=adjacency,
     )
     words = (
-        f"advantage {advantage:g}"
+        f"advantage {request.advantage:g}"
         if rates is None
         else f"TPR {rates[0]:g} at FPR {rates[1]:g} of membership inference"
     )
@@ -378,8 +323,8 @@ def _for_risk(
         epsilon=spent,
         noise_multiplier=found,
         computed="noise_multiplier",
-        adjacency=Adjacency(adjacency),
-        accountant=Accountant(accountant),
+        adjacency=adjacency,
+        accountant=accountant,
         target=words,
         participation=participation,
         drawn=drawn,

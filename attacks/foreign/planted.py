@@ -50,7 +50,7 @@ class PlantedScores:
     included: Bools
 
     def write(self, path: str | Path) -> None:
-        """Write them as `overhear audit --scores` reads them.
+        """Write them as `overhear audit-scores` reads them.
 
         Raises:
             FileExistsError: the file is there.

@@ -42,7 +42,7 @@ def design(
         str | None,
         typer.Option(
             metavar="KIND",
-            help="With --out: the kind of noise; by default the one with least noise.",
+            help="Kind of noise of --out; by default the one with least noise.",
         ),
     ] = None,
     out: Annotated[

@@ -51,12 +51,12 @@ def plan(
         ),
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="With --sweep, print a Markdown table.")
+        bool, typer.Option("--markdown", help="Print the table of --sweep as Markdown.")
     ] = False,
     every_agent: Annotated[
         bool,
         typer.Option(
-            "--every-agent", help="With --json: give epsilon for the records of every agent."
+            "--every-agent", help="Give epsilon for the records of every agent in --json."
         ),
     ] = False,
     strict: Annotated[
@@ -74,7 +74,7 @@ def plan(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --check: the folder that train would write."),
+        typer.Option(metavar="DIR", help="Folder that train would write, which --check looks at."),
     ] = None,
     trust_code: TrustCode = False,
     recipients: Annotated[

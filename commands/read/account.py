@@ -5,16 +5,15 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..prepare.budget import AccountantName, AdjacencyName
+from ...interface.requests import ACCOUNTANTS, ADJACENCIES
 from ..terminal.terminal import make_console, print_json, say, write
-
-__all__ = ["account"]
 
 
 class AccountFormat(enum.StrEnum):
@@ -27,40 +26,31 @@ class AccountFormat(enum.StrEnum):
     HTML = "html"
 
 
+@dataclass(frozen=True, kw_only=True)
+class AccountRequest:
+    """Of whom, and how, declared releases are accounted for."""
+
+    delta: float = 1e-5
+    """Delta of every epsilon, in (0, 1)."""
+    adversary: Annotated[Sequence[str], "NAME"] = ()
+    """eavesdropper, neighbour, neighbour:K, coalition:K,L, all-others or server; repeatable."""
+    victim: Annotated[int | None, "AGENT"] = None
+    """Agent whose record is at risk; by default the one with the highest risk."""
+    adjacency: Annotated[str, ADJACENCIES] = ADJACENCIES[0]
+    """How neighbouring data sets differ."""
+    accountant: Annotated[str, ACCOUNTANTS] = ACCOUNTANTS[0]
+    """How rounds are added up."""
+    absent: Annotated[Sequence[str], "AGENT:ROUNDS"] = ()
+    """Rounds in which an agent publicly released nothing: 3:7,9-12."""
+
+
 def account(
     logs: Annotated[
         list[Path],
         typer.Argument(metavar="LOG", help="Logs of releases, or the folder of one system's."),
     ],
+    request: AccountRequest,
     *,
-    delta: Annotated[float, typer.Option(help="Delta of every epsilon, in (0, 1).")] = 1e-5,
-    adversary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="eavesdropper, neighbour, neighbour:K, coalition:K,L, all-others or server; "
-            "repeatable.",
-        ),
-    ] = None,
-    victim: Annotated[
-        int | None,
-        typer.Option(
-            metavar="AGENT", help="Agent whose record is at risk; by default the worst off."
-        ),
-    ] = None,
-    adjacency: Annotated[
-        AdjacencyName, typer.Option(help="How neighbouring data sets differ.")
-    ] = AdjacencyName.ADD_OR_REMOVE_ONE,
-    accountant: Annotated[
-        AccountantName, typer.Option(help="How rounds are added up.")
-    ] = AccountantName.PLD,
-    absent: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="AGENT:ROUNDS",
-            help="Rounds in which an agent publicly released nothing: 3:7,9-12.",
-        ),
-    ] = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="POLICY.toml", help="What must hold of the figures.")
     ] = None,
@@ -80,12 +70,12 @@ def account(
 
     found = declared_report(
         logs,
-        delta=delta,
-        adversaries=adversary or (),
-        victim=victim,
-        adjacency=Adjacency(adjacency.value),
-        accountant=Accountant(accountant.value),
-        absent=_absent(absent or ()),
+        delta=request.delta,
+        adversaries=request.adversary,
+        victim=request.victim,
+        adjacency=Adjacency(request.adjacency),
+        accountant=Accountant(request.accountant),
+        absent=_absent(request.absent),
         policy=None if policy is None else load_policy(policy),
     )
     if format is AccountFormat.JSON:

@@ -89,7 +89,7 @@ def plot(
     ] = None,
     adversary: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With --x epsilon: the adversary; by default the first."),
+        typer.Option(metavar="NAME", help="Adversary of --x epsilon; by default the first."),
     ] = None,
 ) -> None:
     """Draw the curves of a sweep, with bands over its seeds.

@@ -1,21 +1,18 @@
-"""The command `overhear attack`: on the folder of a run, or on a run file that is trained first."""
+"""The commands `overhear attack`, on the folder of a run, and `attack-sweep`, on a run file."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..terminal import completion
-from ..terminal.options import Device, Json, TrustCode, trust
+from ..terminal.options import Device, Folder, Json, RunPath, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say, write
-from .own_training import TrainingWanted, run_training
-
-__all__ = ["attack"]
 
 
 class ConventionName(enum.StrEnum):
@@ -24,228 +21,104 @@ class ConventionName(enum.StrEnum):
     DPDL = "dpdl"
 
 
+Convention = Annotated[
+    ConventionName | None,
+    typer.Option(help="Give scores in that paper's scale: pixels in [-1, 1], data range 2."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackKeys:
+    """Keys of [attack]: any by --set, and those that have an option of their own."""
+
+    overrides: Annotated[Sequence[str], "--set table.key=value"] = ()
+    """Override a key of [attack]; may be repeated."""
+    presets: Annotated[Sequence[str], "--preset NAME"] = ()
+    """The attack to run; may be repeated."""
+    images: Annotated[int | None, "N"] = None
+    """How many records are planted."""
+    adversary: Annotated[str | None, "WHO"] = None
+    """Whose messages are used."""
+    prior: Annotated[Path | None, "FILE"] = None
+    """Records that the attacker is taken to know."""
+    prior_only: bool = False
+    """It knows these in place of public test records."""
+    denoiser: Annotated[str | None, "module:NAME"] = None
+    """A function of your own that removes noise."""
+
+    def as_overrides(self) -> list[str]:
+        """All of them, as --set takes it."""
+        given = {
+            "presets": list(self.presets),
+            "images": self.images,
+            "adversary": self.adversary,
+            "prior": None if self.prior is None else str(self.prior),
+            "prior_only": self.prior_only or None,
+            "denoiser": self.denoiser,
+        }
+        return [
+            *self.overrides,
+            *(
+                f"attack.{key}={'true' if value is True else repr(value)}"
+                for key, value in given.items()
+                if value not in (None, [])
+            ),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepKeys:
+    """Keys of a run file: one value for all runs, or several of which each is tried."""
+
+    overrides: Annotated[Sequence[str], "--set table.key=value"] = ()
+    """Override a key of the run file; may be repeated."""
+    sweeps: Annotated[Sequence[str], "--sweep table.key=a,b,c"] = ()
+    """Train and attack every combination of these values; may be repeated."""
+
+
 def attack(
-    target: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR|RUN.toml]", help="Folder of a run, or a run file to train."),
-    ] = None,
+    folder: Folder,
+    keys: AttackKeys,
     *,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="table.key=value",
-            help="Override a key; for DIR a key of [attack].",
-            autocompletion=completion.overrides,
-        ),
-    ] = None,
-    presets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--preset", metavar="NAME", help="For DIR: the attack to run; may be repeated."
-        ),
-    ] = None,
-    images: Annotated[
-        int | None, typer.Option(metavar="N", help="For DIR: how many records are planted.")
-    ] = None,
-    adversary: Annotated[
-        str | None, typer.Option(metavar="WHO", help="For DIR: whose messages are used.")
-    ] = None,
-    prior: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="For DIR: records that the attacker is taken to know."),
-    ] = None,
-    prior_only: Annotated[
-        bool,
-        typer.Option("--prior-only", help="For DIR: it knows them instead of public test records."),
-    ] = False,
-    denoiser: Annotated[
-        str | None,
-        typer.Option(
-            metavar="module:NAME", help="For DIR: a function of your own that removes noise."
-        ),
-    ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="For DIR: name of the attack's folder below DIR/attacks."
-        ),
+        typer.Option(metavar="NAME", help="Name of the attack's folder below DIR/attacks."),
     ] = None,
-    sweeps: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sweep",
-            metavar="table.key=a,b,c",
-            help="For RUN.toml: train and attack every combination.",
-            autocompletion=completion.sweeps,
-        ),
-    ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="For RUN.toml: print a Markdown table.")
-    ] = False,
-    convention: Annotated[
-        ConventionName | None,
-        typer.Option(help="Give scores in that paper's scale: pixels in [-1, 1], data range 2."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="For RUN.toml: the folder for its runs.")
-    ] = None,
-    training: Annotated[
-        str | None,
-        typer.Option(
-            "--train",
-            metavar="module:NAME",
-            help="Instead of a run: infer membership in models that this function trains.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="module:NAME", help="With --train: the data set.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --train: lira, rmia or loss.")
-    ] = None,
-    references: Annotated[
-        int | None,
-        typer.Option(metavar="K", help="With --train: number of reference models, 8 by default."),
-    ] = None,
-    records: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="With --train: number of records at stake, 400 by default."),
-    ] = None,
+    convention: Convention = None,
     device: Device = None,
     trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
     """Try to rebuild records from what was intercepted.
 
-    Give a folder of `overhear train`, as often as you like. Or give a run file: it is trained
-    first, once for every combination of --sweep. The result stands beside a blind guess and beside
-    what no defence, and clipping alone, would have given away. For gradients from elsewhere there
-    is `overhear invert`.
+    A folder of `overhear train` may be attacked as often as you like. The result stands beside a
+    blind guess and beside what no defence, and clipping alone, would have given away. `overhear
+    attack-sweep` trains a run file first; `overhear invert` takes gradients from elsewhere.
     """
     from ...privacy.errors import InputError
+    from ..terminal.progress import attack_progress
 
-    wanted = TrainingWanted(data=data, method=method, references=references, records=records)
-    if training is not None:
-        given: dict[str, object] = {"--set": overrides, "--sweep": sweeps}
-        given |= {"--markdown": markdown, "a run": target}
-        given |= {"--preset": presets, "--images": images is not None, "--name": name}
-        given |= {
-            "--adversary": adversary,
-            "--prior": prior,
-            "--prior-only": prior_only,
-            "--denoiser": denoiser,
-            "--convention": convention,
-            "--out": out,
-            "--device": device,
-        }
-        stray = [name for name, value in given.items() if value]
-        run_training(training, wanted, others=stray, json=json)
-        return
-    wanted.check_unused()
-    if target is None:
-        raise InputError("a run's folder or a run file is missing; or give --train module:NAME")
     trust(trust_code)
-    asked = _keys(
-        presets=presets,
-        images=images,
-        adversary=adversary,
-        prior=None if prior is None else str(prior),
-        prior_only=prior_only or None,
-        denoiser=denoiser,
-    )
-    shown = None if convention is None else convention.value
-    if target.suffix != ".toml":
-        if sweeps or markdown or out is not None:
-            raise InputError("--sweep, --markdown and --out belong to RUN.toml; give a run file")
-        if target.is_file():
-            raise InputError(
-                f"{target} is a file, no folder of a run; of gradients use `overhear invert "
-                f"{target} --model ... --out ...`"
-            )
-        keys = (*(overrides or ()), *asked)
-        _attack_folder(target, keys, name=name, device=device, convention=shown, json=json)
-        return
-    if asked or name is not None:
+    if folder.suffix == ".toml":
         raise InputError(
-            "--preset, --images, --adversary, --prior, --denoiser and --name belong to the folder "
-            "of a run; of RUN.toml give --set attack.presets=..., and so on"
+            "attack takes the folder of a run; to train a run file and attack it, type `overhear "
+            f"attack-sweep {folder} --out DIR`"
         )
-    if out is None:
-        raise InputError("RUN.toml needs --out too, the folder for its runs")
-    how = (shown, markdown, json)
-    _attack_runs(target, out, sweeps or (), overrides or (), device=device, how=how)
-
-
-def _keys(**given: object) -> list[str]:
-    """What the options for keys of [attack] mean, as --set takes it."""
-    return [
-        f"attack.{key}={'true' if value is True else repr(value)}"
-        for key, value in given.items()
-        if value not in (None, [])
-    ]
-
-
-def _attack_runs(
-    run: Path,
-    out: Path,
-    sweeps: Sequence[str],
-    overrides: Sequence[str],
-    *,
-    device: str | None,
-    how: tuple[str | None, bool, bool],
-) -> None:
-    from ...privacy.errors import InputError
-    from ...runs.attack.sweep import attack_sweep, attack_sweep_rows, contradictions
-    from ...runs.errors import ContradictedProof
-    from ..terminal.progress import attack_progress
-    from ..terminal.tables import rows_markdown, rows_table
-
-    convention, markdown, json = how
-    if json and markdown:
-        raise InputError("--json and --markdown exclude each other; give one of them")
-    with attack_progress(make_console(stderr=True)) as progress:
-        found = attack_sweep(
-            run,
-            out,
-            sweeps=sweeps,
-            overrides=overrides,
-            device=device,
-            progress=progress,
-            expect=progress.expect,
-            stop=stop_of_command(),
+    if folder.is_file():
+        raise InputError(
+            f"{folder} is a file, no folder of a run; of gradients use `overhear invert "
+            f"{folder} --model ... --out ...`"
         )
-    rows = list(attack_sweep_rows(found, convention=convention))
-    if json:
-        print_json([one.dump() for one in found])
-    elif markdown:
-        write(rows_markdown(rows), end="")
-    else:
-        make_console().print(rows_table(rows, title="Reconstruction, mean PSNR or MSE/PSNR/SSIM"))
-    if contradicted := contradictions(found):
-        raise ContradictedProof("; ".join(contradicted))
-
-
-def _attack_folder(
-    folder: Path,
-    overrides: Sequence[str],
-    *,
-    name: str | None,
-    device: str | None,
-    convention: str | None,
-    json: bool,
-) -> None:
-    from ..terminal.progress import attack_progress
-
+    scale = None if convention is None else convention.value
     with attack_progress(make_console(stderr=True)) as progress:
         from ...runs.attack.attack import attack_run  # torch takes a while
 
         result = attack_run(
             folder,
-            overrides=overrides,
+            overrides=keys.as_overrides(),
             name=name,
             device=device,
-            convention=convention,
+            convention=scale,
             progress=progress,
             expect=progress.expect,
             stop=stop_of_command(),
@@ -261,10 +134,63 @@ def _attack_folder(
             f"{scenario.scenario}, round {scenario.round}: agent {scenario.victim} "
             f"by {scenario.preset}"
         )
-        console.print(attack_table(scenario.rows, title=title, convention=convention))
+        console.print(attack_table(scenario.rows, title=title, convention=scale))
         if scenario.rows[-1].columns:
             console.print(columns_table(scenario.rows))
         say(console, scenario.conclusion)
         say(console, scenario.bound.sentence)
         if scenario.known:
             say(console, f"The attacker was taken to know {scenario.known}.")
+
+
+def attack_sweep(
+    run: RunPath,
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for its runs.")],
+    keys: SweepKeys,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    convention: Convention = None,
+    device: Device = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Train a run file, once for each combination of values, and attack each.
+
+    Every combination of --sweep gets a run folder in --out, which goes on where it stopped. The
+    results are one table, with a row for each combination.
+    """
+    from ...privacy.errors import InputError
+    from ...runs.attack import sweep
+    from ...runs.errors import ContradictedProof
+    from ..terminal.progress import attack_progress
+    from ..terminal.tables import rows_markdown, rows_table
+
+    trust(trust_code)
+    if run.suffix != ".toml":
+        raise InputError(
+            f"attack-sweep takes a run file, RUN.toml; of the folder of a run: `overhear attack "
+            f"{run}`"
+        )
+    if json and markdown:
+        raise InputError("--json and --markdown exclude each other; give one of them")
+    with attack_progress(make_console(stderr=True)) as progress:
+        found = sweep.attack_sweep(
+            run,
+            out,
+            sweeps=keys.sweeps,
+            overrides=keys.overrides,
+            device=device,
+            progress=progress,
+            expect=progress.expect,
+            stop=stop_of_command(),
+        )
+    scale = None if convention is None else convention.value
+    rows = list(sweep.attack_sweep_rows(found, convention=scale))
+    if json:
+        print_json([one.dump() for one in found])
+    elif markdown:
+        write(rows_markdown(rows), end="")
+    else:
+        make_console().print(rows_table(rows, title="Reconstruction, mean PSNR or MSE/PSNR/SSIM"))
+    if contradicted := sweep.contradictions(found):
+        raise ContradictedProof("; ".join(contradicted))

@@ -1,220 +1,67 @@
-"""The command `overhear audit`: on a run file, or on the folder of a run."""
+"""The commands `overhear audit` and `audit-last-model`: on a run file, or on a run's folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...runs.audit.requests import LastModelRequest
 from ..terminal import completion
-from ..terminal.options import Device, TrustCode, trust
+from ..terminal.options import Device, Json, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
-from .scores import ScoresWanted, run_scores
 
 if TYPE_CHECKING:
+    from ...runs.evidence.last_model import LastModel
     from ...runs.evidence.schema import Audit
     from ...runs.run_file.run_file import RunFile
 
-__all__ = ["audit"]
+Target = Annotated[
+    Path, typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file.")
+]
+Again = Annotated[
+    bool,
+    typer.Option("--again", help="Audit a folder once more, and add to what was found."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A file to write the JSON of a run file's audit into."),
+]
 
 
 def audit(
-    target: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[DIR|RUN.toml]",
-            help="Folder of a run, or a run file; with --oracle a log.",
-        ),
-    ] = None,
+    target: Target,
     *,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="table.key=value",
-            help="Override a key; for DIR a key of [audit].",
+            help="Override a key, of a folder one of [audit]; may be repeated.",
             autocompletion=completion.overrides,
         ),
     ] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="For DIR: audit once more, and add to what was found.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="For RUN.toml: a file to write the JSON into as well."),
-    ] = None,
-    membership: Annotated[
-        bool,
-        typer.Option(
-            "--membership", help="For DIR: infer who was trained on, instead of planting canaries."
-        ),
-    ] = False,
-    references: Annotated[
-        int | None,
-        typer.Option(metavar="K", help="With --membership: number of reference runs, 16."),
-    ] = None,
-    games: Annotated[
-        int | None,
-        typer.Option(metavar="G", help="With --membership: number of runs that coins decide, 4."),
-    ] = None,
-    records: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="With --membership: most members and non-members, 2000."),
-    ] = None,
-    last_model: Annotated[
-        bool, typer.Option("--last-model", help="Plant a canary that only last models can show.")
-    ] = False,
-    runs: Annotated[
-        int | None, typer.Option(metavar="R", help="With --last-model: number of trainings, 400.")
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(metavar="M", help="With these two: most minutes to train, 30.")
-    ] = None,
-    show_records: Annotated[
-        bool,
-        typer.Option(
-            "--show-records", help="With --membership: list the records that are worst off."
-        ),
-    ] = False,
-    oracle: Annotated[
-        str | None,
-        typer.Option(
-            metavar="module:NAME",
-            help="Of a recorded system's log or logs: hold what was kept against the lines, with "
-            "this function (point, positions) of gradients.",
-        ),
-    ] = None,
-    points: Annotated[
-        str | None,
-        typer.Option(
-            metavar="module:NAME",
-            help="With --oracle: a function from (round, agent, released) to a point.",
-        ),
-    ] = None,
-    public: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="module:NAME", help="With --oracle: a vector that all know; may be repeated."
-        ),
-    ] = None,
-    draw: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="With --oracle: look at N of the kept rounds, drawn by chance."
-        ),
-    ] = None,
-    holds: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="AGENT:N",
-            help="With --oracle: how many records an agent draws batches of its own from; may be "
-            "repeated.",
-        ),
-    ] = None,
-    scores: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.csv", help="Instead of a run: a file with score,included of each canary."
-        ),
-    ] = None,
-    claim: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="With --scores: epsilon=3,delta=1e-5; noise=1.0,rate=.0769,rounds=104.",
-        ),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="LOG", help="With --scores: a log of releases, which gives the mechanism."
-        ),
-    ] = None,
-    confidence: Annotated[
-        float | None,
-        typer.Option(metavar="C", help="With --scores: confidence of the bound, 0.95."),
-    ] = None,
-    ratios: Annotated[
-        bool, typer.Option("--ratios", help="With --scores: the scores are log-likelihood ratios.")
-    ] = False,
+    again: Again = False,
+    out: Out = None,
     device: Device = None,
     trust_code: TrustCode = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Measure epsilon with planted records, and check the program.
 
     The planted records (canaries) give a lower bound on epsilon, which is compared with the proof.
-    With --scores, scores of canaries in any other training are compared with a claim.
 
-    In a run's folder the result is kept as audit.json, that of --membership as membership.json, and
-    that of --last-model as last-model.json. An audit of a run file leaves a line in audits.jsonl
-    beside it. The exit code is 4 if what is measured contradicts a proven epsilon, a check of the
-    engine fails, more guesses of members are right than the proof allows, or what was kept of a
-    recorded system is not what its log says.
+    In a run's folder the result is kept as audit.json. An audit of a run file leaves a line in
+    audits.jsonl beside it. The exit code is 4 if what is measured contradicts a proven epsilon, or
+    a check of the engine fails.
     """
-    from ...privacy.errors import InputError
-
-    if oracle is not None and scores is None:
-        if target is None:
-            raise InputError("--oracle needs a log of releases, or the folder that holds them")
-        from .conformance import run_conformance
-
-        stray = {"--set": overrides, "--out": out, "--again": again, "--device": device}
-        if extra := [name for name, value in stray.items() if value]:
-            raise InputError(f"{extra[0]} does not belong to --oracle; leave it out")
-        run_conformance(
-            target, oracle=oracle, points=points, public=public or (), draw=draw,
-            holds=holds or (), json=json,
-        )  # fmt: skip
-        return
-    of_oracle = {"--points": points, "--public": public, "--draw": draw, "--holds": holds}
-    for name, value in of_oracle.items():
-        if value:
-            raise InputError(f"{name} belongs to --oracle; add it, or leave this out")
-    trust(trust_code)
-    given = {"references": references, "games": games, "records": records, "minutes": minutes}
-    asked = {name: value for name, value in (given | {"runs": runs}).items() if value is not None}
-    of_scores = ScoresWanted(claim=claim, ledger=ledger, confidence=confidence, ratios=ratios)
-    if scores is not None:
-        others: dict[str, object] = {
-            "--membership": membership,
-            "--last-model": last_model,
-            "--again": again,
-            "--oracle": oracle,
-        }
-        others |= {f"--{name}": True for name in asked} | {"--show-records": show_records}
-        others |= {"--set": overrides, "--out": out, "--device": device, "a run": target}
-        run_scores(scores, of_scores, others=[name for name, on in others.items() if on], json=json)
-        return
-    if target is None:
-        raise InputError("a run's folder or a run file is missing; or give --scores FILE.csv")
-    of_scores.check_unused()
-    if last_model:
-        if membership:
-            raise InputError("--membership and --last-model are two audits; ask for one at a time")
-        if show_records:
-            asked = {"show-records": True} | asked
-        _last_model(target, asked, overrides, out, device=device, again=again, json=json)
-        return
-    if membership:
-        if runs is not None:
-            raise InputError("--runs belongs to --last-model; --games is what --membership plays")
-        wanted = {**asked, "device": device, "again": again, "show_records": show_records}
-        _membership(target, wanted, overrides, out, json=json)
-        return
     from ...runs.errors import ContradictedProof
     from ...runs.run_file.run_file import load_run_file
     from ...runs.stop import NOTHING_KEPT, tell
 
-    if asked or show_records:
-        name = "show-records" if show_records else next(iter(asked))
-        of = {"runs": "--last-model", "minutes": "--membership or --last-model"}
-        what = of.get(name, "--membership")
-        raise InputError(f"--{name} belongs to {what}; add it, or leave this out")
+    trust(trust_code)
     _check_out(target, out, again=again)
     contradicted: ContradictedProof | None = None
     untraced, stop = "", stop_of_command()
@@ -258,6 +105,73 @@ def audit(
         raise_contradiction(found)
 
 
+def audit_last_model(
+    target: Target,
+    request: LastModelRequest,
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="table.key=value",
+            help="Override a key of a run file; may be repeated.",
+            autocompletion=completion.overrides,
+        ),
+    ] = None,
+    again: Again = False,
+    out: Out = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Measure epsilon with a planted record that only last models can show.
+
+    The run is trained over and over with the record (canary) and without it, and only the last
+    models are looked at, which gives a lower bound on epsilon for whoever holds them.
+
+    In a run's folder the result is kept as last-model.json. The exit code is 4 if what is measured
+    contradicts a proven epsilon.
+    """
+    from ...privacy.errors import InputError
+    from ...runs.errors import ContradictedProof
+    from ...runs.run_file.run_file import load_run_file
+    from ...runs.stop import NOTHING_KEPT, tell
+
+    trust(trust_code)
+    if not _is_run_file(target) and overrides:
+        raise InputError(
+            "--set is of a run file, and the folder of a run has its own; leave it out"
+        )
+    _check_out(target, out, again=again)
+    stop = stop_of_command()
+    stop.note(NOTHING_KEPT)
+    config = load_run_file(target, overrides or (), notice=tell) if _is_run_file(target) else None
+    from ...runs.audit import last_model  # after: a bad run file is told without torch
+    from ...runs.evidence.last_model import read_last_model
+    from ..terminal.progress import audit_progress
+
+    with audit_progress(make_console(stderr=True)) as progress:
+        if config is not None:
+            found = last_model.audit_last_model(config, request, progress=progress)
+            stop.finish()
+            if out is not None:
+                found.write(out)
+        else:
+            try:
+                found = last_model.audit_last_model_of_folder(
+                    target, request, again=again, progress=progress, stop=stop
+                )
+            except ContradictedProof:
+                kept = read_last_model(target)
+                if kept is None:
+                    raise
+                found = kept
+    if json:
+        print_json(found.dump())
+    else:
+        _show_last_model(found)
+    last_model.raise_last_model(found)
+
+
 def _is_run_file(target: Path) -> bool:
     return target.suffix == ".toml"
 
@@ -274,53 +188,6 @@ def _check_out(target: Path, out: Path | None, *, again: bool) -> None:
         raise FileExistsError(f"{out} exists; an audit is never overwritten, name another file")
     if out is not None and not out.parent.is_dir():
         raise FileNotFoundError(f"{out.parent} is no folder; make it, or name another --out")
-
-
-def _last_model(
-    target: Path,
-    asked: dict[str, Any],
-    overrides: list[str] | None,
-    out: Path | None,
-    *,
-    device: str | None,
-    again: bool,
-    json: bool,
-) -> None:
-    """Plant a canary in input space, and ask the last models alone."""
-    from ...privacy.errors import InputError
-    from .last_model import run_last_model
-
-    if stray := [name for name in asked if name not in ("runs", "minutes")]:
-        raise InputError(f"--{stray[0]} belongs to --membership; leave it out")
-    if target.suffix != ".toml" and overrides:
-        raise InputError("--set does not belong to --last-model of a folder; leave it out")
-    _check_out(target, out, again=again)
-    wanted = {**asked, "device": device}
-    run_last_model(target, wanted, overrides=overrides or [], out=out, again=again, json=json)
-
-
-def _membership(
-    target: Path,
-    asked: dict[str, Any],
-    overrides: list[str] | None,
-    out: Path | None,
-    *,
-    json: bool,
-) -> None:
-    """Infer membership in place of planting canaries."""
-    from ...privacy.errors import InputError
-    from ...runs.audit.membership import Wanted
-    from .membership import run_membership
-
-    if target.suffix == ".toml":
-        raise InputError(
-            "--membership belongs to the folder of a run: it asks which records its final models "
-            "were trained on; train RUN.toml first"
-        )
-    if overrides or out is not None:
-        given = "--set" if overrides else "--out"
-        raise InputError(f"{given} does not belong to --membership; leave it out")
-    run_membership(target, Wanted(**asked), json=json)
 
 
 def _traced(run_file: Path, config: RunFile, found: Audit) -> tuple[Audit, str]:
@@ -366,4 +233,16 @@ def _show(found: Audit) -> None:
             f"The rounds of the audit ran on {found.device}, those of the run on "
             f"{found.run_device}: its noise and gradients there were not played again.",
         )
+    say(console, f"Verdict: {found.verdict}.")
+
+
+def _show_last_model(found: LastModel) -> None:
+    console = make_console()
+    say(
+        console,
+        f"{found.runs} runs of {found.rounds} rounds from trained initial parameters; a coin "
+        f"decided about one record of agent {found.victim}, and only last models were seen.",
+    )
+    say(console, f"{found.words}.")
+    say(console, f"Seed of the coins: {found.seed}.")
     say(console, f"Verdict: {found.verdict}.")

@@ -1,7 +1,9 @@
-"""Options of the whole program that may stand before a command's name or behind it."""
+"""Options of the whole program that may stand anywhere, and those that became commands."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +12,21 @@ from typer.core import TyperCommand
 
 from .log import current_log
 
-__all__ = ["AnywhereCommand", "LogFile", "Quiet"]
+BECAME: Mapping[str, Mapping[str, str]] = {
+    "audit": {
+        "--scores": "audit-scores",
+        "--oracle": "audit-log",
+        "--membership": "membership",
+        "--last-model": "audit-last-model",
+    },
+    "attack": {
+        "--train": "membership-training",
+        "--sweep": "attack-sweep",
+        "--markdown": "attack-sweep",
+        "--out": "attack-sweep",
+    },
+}
+"""Options of a command that are no more, each with the command that does what it did."""
 
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="Show no progress; results and errors are still printed.")
@@ -42,9 +58,51 @@ class AnywhereCommand(TyperCommand):
         self._anywhere = typer.main.get_command(_APP)
         self.params.extend(self._anywhere.params)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; one that became a command is refused with what to type."""
+        became = {} if ctx.resilient_parsing else BECAME.get(self.name or "", {})
+        for place, word in enumerate(args):
+            option, given, value = word.partition("=")
+            if option == "--":
+                break
+            if (name := became.get(option)) is None:
+                continue
+            others = [*args]
+            if option not in _options(ctx, name):
+                others[place : place + 1] = [value] if given else []
+            raise _input_error(
+                f"{self.name} with {option} is a command of its own now; type `"
+                f"{shlex.join(['overhear', name, *others])}`"
+            )
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # of typer, which keeps click's errors to itself
+            option = getattr(error, "option_name", "")
+            if where := [
+                name for name in dict.fromkeys(became.values()) if option in _options(ctx, name)
+            ]:
+                raise _input_error(
+                    f"{option} is no option of {self.name}, but of {' and '.join(where)}; "
+                    f"`overhear {where[0]} --help` shows it"
+                ) from None
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Take what these options say, and run the command with its own."""
         names = [one.name for one in self._anywhere.params]
         of_program = {name: ctx.params.pop(name) for name in names}
         _declared(**of_program)
         return super().invoke(ctx)
+
+
+def _input_error(sentence: str) -> Exception:
+    from ...privacy.errors import InputError  # takes numpy, without which help is shown
+
+    return InputError(sentence)
+
+
+def _options(ctx: Any, command: str) -> set[str]:
+    """The options of another command of the program."""
+    commands = getattr(ctx.parent and ctx.parent.command, "commands", {})
+    held = commands[command].params if command in commands else []
+    return {option for one in held for option in one.opts}

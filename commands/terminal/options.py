@@ -1,19 +1,22 @@
-"""Arguments and options that several commands take."""
+"""Arguments and options that several commands take, and those that the fields of a request are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+import enum
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from .completion import overrides
+from ...runs.requests import RequestField, fields_of
+from . import completion
 
 if TYPE_CHECKING:
     from ...runs.own.tables import Call
-
-__all__ = ["Device", "Folder", "Json", "Overrides", "RunPath", "TrustCode", "trust"]
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]
@@ -32,7 +35,7 @@ Overrides = Annotated[
         "--set",
         metavar="table.key=value",
         help="Override a key of the run file; may be repeated.",
-        autocompletion=overrides,
+        autocompletion=completion.overrides,
     ),
 ]
 TrustCode = Annotated[
@@ -55,3 +58,78 @@ def trust(code: bool, *, pins: Mapping[str, str] | None = None, calls: Iterable[
         from ...runs.own.trust import vouch
 
         vouch(pins=None if code else pins, calls=calls)
+
+
+_COMPLETIONS: Mapping[str, Callable[[str], list[str]]] = {
+    "overrides": completion.overrides,
+    "preset": completion.presets,
+    "sweeps": completion.sweeps,
+}
+
+
+def with_requests(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of the requests among its parameters, in place of these."""
+    parameters: list[inspect.Parameter] = []
+    requests: dict[str, type] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if dataclasses.is_dataclass(parameter.annotation):
+            requests[parameter.name] = parameter.annotation  # type: ignore[assignment]
+            fields = sorted(fields_of(parameter.annotation).values(), key=_rank)  # type: ignore[arg-type]
+            parameters += [_parameter(field) for field in fields]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        made = {
+            name: request(
+                **{field.name: _taken(field, given.pop(field.name)) for field in fields.values()}
+            )
+            for name, request in requests.items()
+            for fields in [fields_of(request)]
+        }
+        command(**made, **given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
+    return run
+
+
+def _rank(field: RequestField) -> int:
+    """Arguments stand first, then what has to be given."""
+    return 0 if field.is_argument else 1 if field.default is dataclasses.MISSING else 2
+
+
+def _parameter(field: RequestField) -> inspect.Parameter:
+    """What typer makes an option of, or an argument."""
+    kind: Any = field.kind
+    settings: dict[str, Any] = {"metavar": field.metavar, "help": field.help}
+    if field.choices:
+        kind = cast("Any", enum.StrEnum)(field.name, {name: name for name in field.choices})
+    elif field.container is tuple or field.reader is not None:
+        kind = str
+    elif field.container is not None:
+        kind = list[kind]
+    if not field.is_argument and field.name in _COMPLETIONS:
+        settings["autocompletion"] = _COMPLETIONS[field.name]
+    is_required = field.default is dataclasses.MISSING
+    default = None if field.default == () else field.default
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if is_required else default,
+        annotation=Annotated[
+            kind if default is not None else kind | None,
+            typer.Argument(**settings)
+            if field.is_argument
+            else typer.Option(field.flag, **settings),
+        ],
+    )
+
+
+def _taken(field: RequestField, value: Any) -> Any:
+    """The value of a field, of what typer gives."""
+    if (field.container is tuple or field.reader is not None) and isinstance(value, str):
+        return field.read(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    return field.default if value is None else tuple(value) if isinstance(value, list) else value

@@ -116,8 +116,8 @@ def _held(
         )
     if evidence.declared == "checked" and one.status is not Status.CHECKED:
         return Outcome.MISSING, (
-            f"{said}, and no check of kept releases speaks for it; run overhear audit with "
-            "--oracle on the logs of a recorder that kept rounds."
+            f"{said}, and no check of kept releases speaks for it; run overhear audit-log "
+            "on the logs of a recorder that kept rounds."
         )
     return Outcome.PASSED, f"{said}."
 

@@ -291,8 +291,8 @@ def _reproduce(folder: Path, config: RunFile) -> Reproduce:
         run_folder.STOPPED: [],
         **{name: [command] for name, command in commands_of(folder, config).items()},
         run_folder.AUDIT: ["overhear audit DIR"],
-        run_folder.MEMBERSHIP: ["overhear audit DIR --membership"],
-        run_folder.LAST_MODEL: ["overhear audit DIR --last-model"],
+        run_folder.MEMBERSHIP: ["overhear membership DIR"],
+        run_folder.LAST_MODEL: ["overhear audit-last-model DIR"],
     }
     there = {name: commands for name, commands in kept.items() if (folder / name).exists()}
     commands = [command for commands in there.values() for command in commands]

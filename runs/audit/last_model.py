@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from ...attacks.audit.audited import AGAIN
 from ...attacks.membership.against_proof import ProvenLimit
 from ...attacks.membership.black_box import (
-    LEAST_RUNS,
     SURE,
     LastModelGame,
     LastModelMeasured,
@@ -41,43 +38,15 @@ from ..stop import Stop
 from .aside import AuditedFolder
 from .audit import check_auditable
 from .membership import proof_of
+from .requests import LastModelRequest
 
 _CONFIDENCE = 0.95
 _SEED_BITS = 53  # so that every reader of JSON keeps the number
 
 
-_MOST_RUNS = 100_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LastModelWanted:
-    """What is asked for.
-
-    Attributes:
-        runs: trainings, at least 20; as many again where the first exceed the proof.
-        minutes: that the trainings of one look may take.
-        seed: of the coins; from the system's entropy by default.
-        device: where the trainings run, as `find_device` reads it; that of the run file by default.
-    """
-
-    runs: int = 400
-    minutes: float = 30.0
-    seed: int | None = None
-    device: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what nobody can be served with."""
-        if not self.minutes > 0 or not math.isfinite(self.minutes):
-            raise InputError(f"minutes={self.minutes:g} must be finite and above 0")
-        if self.runs < LEAST_RUNS:
-            raise InputError(f"runs={self.runs} must be at least {LEAST_RUNS}; 400 is usual")
-        if self.runs > _MOST_RUNS:
-            raise InputError(f"runs={self.runs} must be at most {_MOST_RUNS}: each is a training")
-
-
 def audit_last_model_of_folder(
     folder: Path,
-    wanted: LastModelWanted | None = None,
+    request: LastModelRequest | None = None,
     *,
     again: bool = False,
     progress: StatedProgress | None = None,
@@ -87,7 +56,7 @@ def audit_last_model_of_folder(
 
     Args:
         folder: of `overhear train`.
-        wanted: how much.
+        request: how much.
         again: audit once more; what was found before stays beside it.
         progress: called with (runs done, in all, what comes next).
         stop: asked to stop, the audit ends at once and leaves the folder as it is.
@@ -102,7 +71,7 @@ def audit_last_model_of_folder(
     opened = AuditedFolder.open(folder, run_folder.LAST_MODEL, again=again, stop=stop)
     noise_multiplier = opened.header.noise_multiplier
     found = audit_last_model(
-        opened.config, wanted, noise_multiplier=noise_multiplier, progress=progress
+        opened.config, request, noise_multiplier=noise_multiplier, progress=progress
     )
     earlier = opened.earlier(read_last_model(folder), EarlierLastModel)
     # A suspicion stands until a look that is four times as close clears it.
@@ -121,23 +90,25 @@ def audit_last_model_of_folder(
 
 def audit_last_model(
     config: RunFile,
-    wanted: LastModelWanted | None = None,
+    request: LastModelRequest | None = None,
     *,
     noise_multiplier: float | None = None,
+    seed: int | None = None,
     progress: StatedProgress | None = None,
 ) -> LastModel:
     """Train a run file over and over, with a canary and without, and ask the last models.
 
     Args:
         config: the run file.
-        wanted: how much.
+        request: how much.
         noise_multiplier: of the run; that of its plan by default.
+        seed: of the coins; from the system's entropy by default.
         progress: called with (runs done, in all, what comes next).
 
     Raises:
         ValueError: nothing is proven of holders of the final models, or the price is too high.
     """
-    asked = wanted or LastModelWanted()
+    asked = request or LastModelRequest()
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
     check_classes(built)
@@ -152,21 +123,22 @@ def audit_last_model(
     check_auditable(config, built, multiplier=multiplier)
     if plan.statement.unit is Unit.USER:
         raise InputError(
-            "[privacy] unit='user': the canary of --last-model is one record, and what last models "
-            "show of all records of a user is not measured; leave --last-model out, which plants "
-            "all records of a user"
+            "[privacy] unit='user': the canary of `overhear audit-last-model` is one record, and "
+            "what last models show of all records of a user is not measured; `overhear audit` "
+            "plants all records of a user"
         )
     if plan.statement.unit is Unit.AGENT:
         raise InputError(
-            "[privacy] unit='agent': the canary of --last-model is one record, and no last models "
-            "of a run with and without all data of an agent are made here; leave --last-model out, "
-            "which plants all data of an agent"
+            "[privacy] unit='agent': the canary of `overhear audit-last-model` is one record, and "
+            "no last models of a run with and without all data of an agent are made here; "
+            "`overhear audit` plants all data of an agent"
         )
     proof = proof_of(config, built, multiplier=multiplier)
     if proof.limit is None:
         raise InputError(
             f"nothing is proven of holders of the final models ({proof.because}), so that there is "
-            "nothing that last models could contradict; attack the run instead: --membership"
+            "nothing that last models could contradict; attack the run instead: "
+            "`overhear membership`"
         )
     records = Examples(built.data.test_inputs, built.data.test_targets)
     replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
@@ -179,7 +151,7 @@ def audit_last_model(
         canary=canary,
         scripts=plan.scripts,
     )
-    seed = secrets.randbits(_SEED_BITS) if asked.seed is None else asked.seed
+    seed = secrets.randbits(_SEED_BITS) if seed is None else seed
     found = measure_last_model(
         game,
         proof.limit,

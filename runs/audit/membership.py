@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,53 +28,12 @@ from ..run_file.run_file import RunFile
 from ..stop import Stop
 from .aside import AuditedFolder
 from .membership_told import Proof, exposed, told
-
-_MOST_TRAININGS = 10_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What is asked for.
-
-    Attributes:
-        references: reference runs, at least 2.
-        games: runs in which coins decide, at least 0.
-        records: most training records at stake, and most held-out ones.
-        minutes: that all trainings may take.
-        show_records: whether the records that are worst off are listed.
-        again: attack once more; what was found before stays beside it.
-        device: where the trainings run, as `find_device` reads it; that of the run file by default.
-    """
-
-    references: int = 16
-    games: int = 4
-    records: int = 2000
-    minutes: float = 30.0
-    show_records: bool = False
-    again: bool = False
-    device: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what nobody can be served with."""
-        if not self.minutes > 0 or not math.isfinite(self.minutes):
-            raise InputError(f"minutes={self.minutes:g} must be finite and above 0")
-        if self.references < 2:
-            raise InputError(
-                f"references={self.references} must be at least 2: a record must be in one and out "
-                "of another; 16 is usual"
-            )
-        if self.games < 0:
-            raise InputError(f"games={self.games} must be at least 0; 4 is usual")
-        for name, asked in (("references", self.references), ("games", self.games)):
-            if asked > _MOST_TRAININGS:
-                raise InputError(
-                    f"{name}={asked} must be at most {_MOST_TRAININGS}: each is a training"
-                )
+from .requests import MembershipRequest
 
 
 def audit_membership(
     folder: Path,
-    wanted: Wanted | None = None,
+    request: MembershipRequest | None = None,
     *,
     generator: np.random.Generator | None = None,
     progress: StatedProgress | None = None,
@@ -85,7 +43,7 @@ def audit_membership(
 
     Args:
         folder: of `overhear train`.
-        wanted: how much; see `Wanted`.
+        request: how much.
         generator: of coins; from the system's entropy by default.
         progress: called with (trainings done, in all, what comes next).
         stop: asked to stop, the audit ends at once and leaves the folder as it is.
@@ -97,7 +55,7 @@ def audit_membership(
         ContradictedProof: guesses contradict what is proven; membership.json is written before.
         Interrupted: it was asked to stop.
     """
-    asked, name = wanted or Wanted(), run_folder.MEMBERSHIP
+    asked, name = request or MembershipRequest(), run_folder.MEMBERSHIP
     opened = AuditedFolder.open(folder, name, again=asked.again, stop=stop, does="attacks")
     config, header = opened.config, opened.header
     if not run_folder.has_ended(folder):

@@ -88,7 +88,7 @@ def read_last_model(folder: Path) -> LastModel | None:
         ValueError: it is none that can be read; evidence that is there is never left out.
     """
     path = folder / run_folder.LAST_MODEL
-    return read_evidence(path, LastModel, "overhear audit DIR --last-model")
+    return read_evidence(path, LastModel, "overhear audit-last-model DIR")
 
 
 def last_model_schema() -> JsonSchemaValue:

@@ -168,7 +168,7 @@ def read_membership(folder: Path) -> Membership | None:
         ValueError: it is none that can be read; evidence that is there is never left out.
     """
     path = folder / run_folder.MEMBERSHIP
-    return read_evidence(path, Membership, "overhear audit DIR --membership")
+    return read_evidence(path, Membership, "overhear membership DIR")
 
 
 def membership_schema() -> JsonSchemaValue:

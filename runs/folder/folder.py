@@ -172,7 +172,7 @@ def require(folder: Path, name: str) -> Path:
         if holds_logs(folder):
             raise FileNotFoundError(
                 f"{folder} holds logs of releases and no run of `overhear train`; `overhear "
-                f"account {folder}` adds them up, and `overhear audit {folder} --oracle "
+                f"account {folder}` adds them up, and `overhear audit-log {folder} --oracle "
                 "module:NAME` checks what was kept of them"
             )
         raise FileNotFoundError(

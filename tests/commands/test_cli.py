@@ -17,7 +17,7 @@ import pytest
 
 from overhear.commands import __main__ as program
 from overhear.commands import cli
-from overhear.commands.prepare.budget import AccountantName, AdjacencyName
+from overhear.interface.requests import ACCOUNTANTS, ADJACENCIES
 from overhear.privacy import second_opinion
 from overhear.privacy.accounting.accountant import epsilon, noise_multiplier
 from overhear.privacy.formats.codec import as_text, load
@@ -67,7 +67,7 @@ REFUSED = {
     "plan unknown.toml --statement": "foo is unknown",
     "train unknown.toml --out none": "foo is unknown",
     "audit unknown.toml": "foo is unknown",
-    "audit unknown.toml --last-model": "foo is unknown",
+    "audit-last-model unknown.toml": "foo is unknown",
     "design unknown.toml": "foo is unknown",
     "sweep unknown.toml --out none": "base is missing",
     "plan torn.toml": "torn.toml",
@@ -235,10 +235,13 @@ def test_budget_says_that_the_central_limit_may_be_too_small(
     ("arguments", "words"),
     [
         (["budget", "--epsilon", "-1", *SETTING], "epsilon=-1.0 must be"),
-        (["budget", *SETTING], "all but one of them: 2 are missing"),
-        (["budget", "--epsilon", "1", "--noise-multiplier", "1", *SETTING], "0 are missing"),
+        (["budget", *SETTING], "all but one of them: epsilon, noise_multiplier are missing"),
+        (["budget", "--epsilon", "1", "--noise-multiplier", "1", *SETTING], "none is missing"),
         (["plan", "nothing.toml"], "no run file at nothing.toml"),
-        (["budget", "--epsilon", "4"], "Missing option"),
+        (
+            ["budget", "--epsilon", "4"],
+            "delta, rounds, sampling_rate, noise_multiplier are missing",
+        ),
         (["budget", "--epsilon", "four", *SETTING], "--epsilon"),
         (["schema", "table"], "table"),
         (["check", "DIR"], "Missing option"),
@@ -483,8 +486,8 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 def test_names_of_choices_are_those_of_the_accountant() -> None:
     from overhear.privacy.accounting.accountant import Accountant, Adjacency
 
-    assert {a.value for a in AccountantName} == {a.value for a in Accountant}
-    assert {a.value for a in AdjacencyName} == {a.value for a in Adjacency}
+    assert set(ACCOUNTANTS) == set(Accountant)
+    assert set(ADJACENCIES) == set(Adjacency)
 
 
 class _Described:

@@ -13,8 +13,9 @@ import pytest
 from overhear.commands.cli import main
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.audit.audit import audit_folder
-from overhear.runs.audit.last_model import LastModelWanted, audit_last_model_of_folder
-from overhear.runs.audit.membership import Wanted, audit_membership
+from overhear.runs.audit.last_model import audit_last_model_of_folder
+from overhear.runs.audit.membership import audit_membership
+from overhear.runs.audit.requests import LastModelRequest, MembershipRequest
 from overhear.runs.folder.run import train_run
 from overhear.training.algorithms import ALGORITHMS
 from tests.devices.small_runs import PLACES, READ_BY_ATTACKS, SMALL, config_of, with_few_steps
@@ -63,7 +64,7 @@ def test_a_run_is_attacked_and_its_members_inferred_on_a_device_and_told(
     assert (attacked.device, bool(attacked.scenarios)) == ("cuda", True)
     if name in KINDS:
         with StandIn(EVERYWHERE) as device:
-            inferred = audit_membership(folder, Wanted(references=2, games=1))
+            inferred = audit_membership(folder, MembershipRequest(references=2, games=1))
         assert device.operations > 1000
         assert inferred.references == 2
     wanted = POLICY.format(membership=str(name in KINDS).lower())
@@ -94,7 +95,7 @@ def test_a_run_is_audited_on_a_device(name: str, tmp_path: Path) -> None:
 def test_last_models_are_audited_on_a_device(name: str, tmp_path: Path) -> None:
     folder = trained(name, tmp_path, seeded=False)
     with StandIn(EVERYWHERE) as device:
-        found = audit_last_model_of_folder(folder, LastModelWanted(runs=20))
+        found = audit_last_model_of_folder(folder, LastModelRequest(runs=20))
     assert device.operations > 10_000
     assert not device.refused
     assert found.runs == 20

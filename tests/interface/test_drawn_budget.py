@@ -104,7 +104,7 @@ def test_the_command_prints_the_same(capsys):
     [
         (["--batches", "cyclic"], "every later batch holds other records"),
         (["--batches", "fixed", "--largest-batch", "many"], "must be an integer, or auto"),
-        (["--batches", "fixed", "--epsilon", "3"], "sampling rate, which follows"),
+        (["--batches", "fixed", "--epsilon", "3"], "none is missing"),
         ([], "1 are missing|are missing|has no effect"),
     ],
 )

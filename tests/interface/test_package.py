@@ -47,7 +47,7 @@ def test_every_public_name_is_one_of_the_ten_and_resolves() -> None:
     public = set(overhear.__all__)
     assert {"account", "budget", "__version__"} <= public <= ALLOWED
     for name in public - {"__version__"}:
-        module = importlib.import_module(f"overhear.interface.{overhear._STANDS_IN[name]}")
+        module = importlib.import_module(f"overhear.{overhear._STANDS_IN[name]}")
         assert getattr(overhear, name) is getattr(module, name)
 
 

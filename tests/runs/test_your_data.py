@@ -137,7 +137,7 @@ def test_what_reads_labels_or_pictures_refuses_a_regression(folder: Path, capsys
     capsys.readouterr()
     assert main(["attack", "run", "--trust-code"]) == 2
     assert "attacks rebuild records that have a label" in capsys.readouterr().err
-    assert main(["audit", "run", "--membership", "--trust-code"]) == 2
+    assert main(["membership", "run", "--trust-code"]) == 2
     assert "has numbers to predict and no classes" in capsys.readouterr().err
 
 

@@ -1,7 +1,6 @@
 """What is known about a batch whose gradients were intercepted: its size, inputs and defence.
 
-The metadata of the file, all of it text, may hold what the options of the command would say
-(`OPTIONS`); an option wins over the metadata.
+The metadata of the file, all of it text, may hold what a `BatchRequest` says; that wins.
 
 Shape letters: B records.
 """
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from ....privacy._validate import within
 from ....privacy.bounded import check_memory
-from ....privacy.errors import InputError, InputTypeError
-from .options import OPTIONS
+from ....privacy.errors import InputError
+from .request import BATCH, BatchRequest
 
 _MOST_STEPS = 100
 _LEAST_COPIES = 4  # of what is searched for: itself, its gradient, and two moments
@@ -125,29 +124,29 @@ class BatchFacts:
         return ((inputs.double() - low) / (high - low)).clamp(0, 1)
 
 
-def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, tuple[str, ...]]:
-    """What the metadata of a file and the options of a command say together.
+def facts_of(
+    metadata: Mapping[str, str], request: BatchRequest
+) -> tuple[BatchFacts, tuple[str, ...]]:
+    """What the metadata of a file and a request say together.
 
     Args:
-        metadata: text by name, those of `OPTIONS`.
-        options: values by the same names; None where an option is not given.
+        metadata: text by name, those of the fields of a `BatchRequest`.
+        request: what is said besides, None where a field is not given; it wins.
 
     Returns:
         The facts, and the metadata that are not read.
 
     Raises:
         ValueError: A value cannot be read, is out of range, or is missing.
-        TypeError: There is no such option.
 
-    >>> facts, unread = facts_of({"records": "2", "format": "pt"}, {"input_shape": (3, 8, 8)})
+    >>> of = BatchRequest(input_shape=(3, 8, 8))
+    >>> facts, unread = facts_of({"records": "2", "format": "pt"}, of)
     >>> facts.records, facts.low, facts.high, unread
     (2, (0.0,), (1.0,), ())
     """
     said = {name.lower().replace("-", "_"): text for name, text in metadata.items()}
-    held = {name: of.read(said[name], name) for name, of in OPTIONS.items() if name in said}
-    if unknown := sorted(set(options) - set(OPTIONS)):
-        raise InputTypeError(f"{unknown[0]!r} is no option; a batch has {', '.join(OPTIONS)}")
-    given = {name: value for name, value in options.items() if value is not None}
+    held = {name: of.read(said[name]) for name, of in BATCH.items() if name in said}
+    given = {name: value for name in BATCH if (value := getattr(request, name)) is not None}
     for pair, other in (_SCALES, _SCALES[::-1]):
         if any(name in given for name in pair):  # the options' form of the range wins whole
             held = {name: value for name, value in held.items() if name not in other}
@@ -172,7 +171,7 @@ def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, t
         local_steps=held.get("local_steps", 1),
         local_rate=held.get("local_rate", 0.0),
     )
-    return facts, tuple(name for name in said if name not in OPTIONS and name != "format")
+    return facts, tuple(name for name in said if name not in BATCH and name != "format")
 
 
 def _range(held: _Held) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -9,8 +9,8 @@ Shape letters: K intercepts, B records, D parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from ..prior.tensor_file import read_tensors
 from .batch import BatchFacts, facts_of
 from .known import Known, known_of, pixels_of
 from .model import Posed, doubts, pose
+from .request import GradientRequest
 from .schema import GradientAttack, TruthScores
 from .table import read_columns
 from .tokens import check_token_facts, read_records, read_vocabulary, rebuild, told
@@ -43,51 +44,14 @@ SEARCH = "search.safetensors"
 
 
 def attack_gradients(
-    gradients: Path,
-    *,
-    model: str,
-    out: Path,
-    preset: str = "matched",
-    restarts: int | None = None,
-    weights: Path | None = None,
-    prior: Path | None = None,
-    truth: Path | None = None,
-    vocabulary: Path | None = None,
-    columns: Path | None = None,
-    denoiser: str | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-    **batch: Any,
+    request: GradientRequest, *, progress: Progress | None = None, stop: Stop | None = None
 ) -> GradientAttack:
     """Rebuild the batch whose gradients are in a file.
 
     Args:
-        gradients: safetensors file in the format of `file`.
-        model: name of a ready network, or "module:function", called as
-            ``function(input_shape, classes)`` and found in the current folder too.
-        out: new folder for what is found; or one that holds nothing but the state of a search that
-            was interrupted, which goes on if everything else is given as before.
-        preset: a name in `PRESETS`.
-        restarts: number of starts, None for the preset's.
-        weights: safetensors state dict, where the file has no parameters.
-        prior: public records: a picture, a folder, safetensors or npz; mid-grey where None. What
-            the gradient does not speak for falls back to their mean, and under noise a single
-            record is weighed against several of them, under each label where none is known.
-        truth: the true batch, to score against; likewise. Of a model of tokens `tokens` or
-            `inputs`, whole numbers; so is `prior`, of public records.
-        vocabulary: the word of each token: a text file of one a line, or JSON.
-        columns: a run file whose [data] declares the columns of a table: records are its rows,
-            `prior` and `truth` may be csv or parquet, and what is found is told by column.
-        denoiser: "module:NAME" of a function f(pixels (B, *shape) in [0, 1], noise_std), what
-            pictures are without noise; of one record under noise.
-        seed: of the starts.
-        device: where to search, as `find_device` reads it.
+        request: the file, what is known of its batch, and how it is searched for.
         progress: called with (step, total).
         stop: asked to stop, the search ends at once; its last state is kept.
-        batch: what is known of it, by the names of `OPTIONS`; the metadata of the file say the
-            rest. Where nobody says the number of classes, the gradients do.
 
     Returns:
         What is written to attack.json in `out`, beside reconstruction.safetensors (`inputs`,
@@ -101,27 +65,32 @@ def attack_gradients(
         Interrupted: It was asked to stop.
     """
     stop = stop or Stop()
+    out, preset, seed = request.out, request.preset, request.seed
+    prior, truth, vocabulary = request.prior, request.truth, request.vocabulary
     # What is known: of the attack, of the batch, and of the model at the gradients.
-    settings, where = preset_of(preset, restarts), find_device(device)
+    settings, where = preset_of(preset, request.restarts), find_device(request.device)
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
-    file = read_tensors(gradients)
-    table = None if columns is None else read_columns(columns)
-    if table is not None and batch.get("input_shape") is None:
-        batch["input_shape"] = (table.declaration.width,)
-    facts, unread = facts_of(file.metadata, batch)
+    file = read_tensors(request.gradients)
+    table = None if request.columns is None else read_columns(request.columns)
+    if table is not None and request.input_shape is None:
+        request = replace(request, input_shape=(table.declaration.width,))
+    facts, unread = facts_of(file.metadata, request)
     if table is not None:
         table.check(facts.input_shape)
-    posed = pose(file, facts, model=model, weights=weights)
+    posed = pose(file, facts, model=request.model, weights=request.weights)
     if table is not None and posed.table is not None:
-        raise InputError(f"{columns} names columns, but the model looks tokens up; leave it out")
+        raise InputError(
+            f"{request.columns} names columns, but the model looks tokens up; leave it out"
+        )
     if vocabulary is not None and posed.table is None:
         raise InputError(f"{vocabulary} names tokens, but the model looks none up; leave it out")
-    notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
+    notes = [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
+    notes += doubts(posed)
     if posed.table is not None:
-        if denoiser is not None:
-            raise InputError(f"denoiser={denoiser!r} has no effect on tokens; leave it out")
+        if request.denoiser is not None:
+            raise InputError(f"denoiser={request.denoiser!r} has no effect on tokens; leave it out")
         check_token_facts(posed, preset=preset)
         public = None if prior is None else read_records(prior, posed)
         true_tokens = None if truth is None else _whole(read_records(truth, posed), truth, facts)
@@ -132,7 +101,7 @@ def attack_gradients(
             run_folder.claim(out)
         notes += rebuilt.notes
         said = told(rebuilt, posed, truth=true_tokens, public=public, words=words)
-        result = _result(posed, rebuilt, model=model, preset=preset, notes=notes)
+        result = _result(posed, rebuilt, model=request.model, preset=preset, notes=notes)
         result = result.model_copy(
             update={"device": str(HOST), "exact_device": str(HOST), "tokens": said}
         )
@@ -142,7 +111,7 @@ def attack_gradients(
     if truth is not None:
         true_pixels = _whole(pixels_of(truth, facts, classes=classes, table=table), truth, facts)
     known = known_of(
-        prior, denoiser, facts,
+        prior, request.denoiser, facts,
         settings=settings, truth=true_pixels, classes=classes, seed=seed, table=table,
     )  # fmt: skip
     if facts.local_steps > 1:
@@ -163,7 +132,7 @@ def attack_gradients(
     stop.finish()
     pixels = facts.pixels(found.inputs)
     notes += [found.reason] if found.reason else []
-    result = _result(posed, found, model=model, preset=preset, notes=notes).model_copy(
+    result = _result(posed, found, model=request.model, preset=preset, notes=notes).model_copy(
         update={
             "device": str(where),
             "exact_device": str(home_of(where)),

@@ -91,8 +91,8 @@ def read_held(paths: Sequence[Path]) -> Held | None:
         return _held(read_json(path, _MOST), paths)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} cannot be read ({error!s:.80}); check the logs again with overhear audit "
-            "--oracle, or remove it"
+            f"{path} cannot be read ({error!s:.80}); check the logs again with overhear audit-log, "
+            "or remove it"
         ) from None
 
 

@@ -44,7 +44,7 @@ def test_the_exit_code_says_whether_the_log_is_kept_to(tmp_path, monkeypatch, ca
 
     trained(tmp_path / "log", digits(500), fault=begin)
     Path("oracle_of_digits.py").write_text(ORACLE)
-    assert main(["audit", "log", *GIVEN]) == code
+    assert main(["audit-log", "log", *GIVEN]) == code
     said = " ".join(capsys.readouterr().out.split())
     verdict = "checked in rounds 1 to 50" if code == 0 else "contradicted by residuals"
     assert f"Verdict: declared; {verdict}" in said

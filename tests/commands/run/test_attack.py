@@ -19,20 +19,21 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "a run's folder or a run file is missing"),
-        (("run", "--sweep", "graph.name=ring"), "belong to RUN.toml"),
-        (("run", "--out", "found"), "belong to RUN.toml"),
-        (("run.toml",), "RUN.toml needs --out too"),
-        (("run.toml", "--out", "found", "--noise-std", "1"), "No such option: --noise-std"),
-        (("run.toml", "--out", "found", "--json", "--markdown"), "exclude each other"),
-        (("gradients.safetensors",), "overhear invert gradients.safetensors"),
+        (("attack", "run.toml"), "type `overhear attack-sweep run.toml --out DIR`"),
+        (("attack", "gradients.safetensors"), "overhear invert gradients.safetensors"),
+        (
+            ("attack-sweep", "run", "--out", "found"),
+            "of the folder of a run: `overhear attack run`",
+        ),
+        (("attack-sweep", "run.toml", "--out", "x", "--noise-std", "1"), "No such option: --noise"),
+        (("attack-sweep", "run.toml", "--out", "x", "--json", "--markdown"), "exclude each other"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("gradients.safetensors").touch()
-    assert main(["attack", *arguments]) == 2
+    assert main([*arguments]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
     assert not Path("found").exists()
 
@@ -76,7 +77,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("swept")
 def test_a_run_file_prints_one_row_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["attack", "run.toml", "--out", "found", "--sweep", "graph.name=ring", "--markdown"])
+    main(["attack-sweep", "run.toml", "--out", "found", "--sweep", "graph.name=ring", "--markdown"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| graph.name | round | scenario | attack | blind guess |")
     assert lines[2] == "| ring | 2 | view | matched | 10.0 dB | 10.0 dB | 1/4, 25% |"
@@ -84,7 +85,7 @@ def test_a_run_file_prints_one_row_a_scenario(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.usefixtures("swept")
 def test_the_paper_s_convention_is_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["attack", "run.toml", "--out", "found", "--markdown", "--convention", "dpdl"])
+    main(["attack-sweep", "run.toml", "--out", "found", "--markdown", "--convention", "dpdl"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| graph.name | round | scenario | MSE | PSNR | SSIM | labels |")
     assert lines[2].startswith("| ring | 2 | blind guess | 0.400 (0.300 to 0.500) | 10.0 | 0.60 |")

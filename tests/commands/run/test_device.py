@@ -38,13 +38,13 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 COMMANDS: dict[str, Callable[[str], list[str]]] = {
     "train": lambda device: ["train", "run.toml", "--out", "run", "--device", device],
-    "attack": lambda device: ["attack", "run.toml", "--out", "runs", "--device", device],
+    "attack": lambda device: ["attack-sweep", "run.toml", "--out", "runs", "--device", device],
     "demo": lambda device: ["demo", "--out", "run", "--device", device],
     "invert": lambda device: [
         "invert", "g.st", "--model", "mlp", "--out", "found", "--device", device,
     ],
     "audit": lambda device: ["audit", "run.toml", "--device", device],
-    "last model": lambda device: ["audit", "run.toml", "--last-model", "--device", device],
+    "last model": lambda device: ["audit-last-model", "run.toml", "--device", device],
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from overhear.attacks.problem.observation import sent_gradient
 from overhear.commands.cli import main
 from overhear.commands.run.invert import invert
+from overhear.commands.terminal.options import with_requests
 from overhear.runs.attack.gradients import invert as gradients_attack
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
@@ -38,7 +39,7 @@ def _gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def call(*arguments: str) -> Any:
     app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(invert)
+    app.command()(with_requests(invert))
     return typer.main.get_command(app)(list(arguments), standalone_mode=False)
 
 

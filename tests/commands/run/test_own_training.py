@@ -1,4 +1,4 @@
-"""Membership in models of one's own training, by `overhear attack --train`."""
+"""Membership in models of one's own training, by `overhear membership-training`."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("own_training_of_tests", None)  # the next folder has a file of its own
 
 
-def attack(*options):
-    return main(["attack", "--train", "own_training_of_tests:train", *options])
+def infer(*options):
+    return main(["membership-training", "own_training_of_tests:train", *options])
 
 
 def test_membership_is_inferred_in_models_of_a_function(capsys, folder):
     data = ["--data", "own_training_of_tests:dataset"]
-    assert attack(*data, "--method", "rmia", "--references", "2", "--records", "40") == 0
+    assert infer(*data, "--method", "rmia", "--references", "2", "--records", "40") == 0
     assert "AUROC" in capsys.readouterr().out
-    assert attack(*data, "--references", "2", "--records", "40", "--json") == 0
+    assert infer(*data, "--references", "2", "--records", "40", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert 0 <= found["auroc"] <= 1
     assert found["records"] == 40
@@ -59,22 +59,15 @@ def test_membership_is_inferred_in_models_of_a_function(capsys, folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "--train needs --data too"),
+        ([], "Missing option '--data'"),
         (["--data", "own_training_of_tests:datset"], "did you mean 'dataset'"),
         (["--data", "own_training_of_tests:dataset", "--method", "dlg"], "method='dlg'"),
-        (["--data", "own_training_of_tests:dataset", "--out", "x"], "--out does not go with"),
+        (["--data", "own_training_of_tests:dataset", "--out", "x"], "No such option: --out"),
         (["--data", "own_training_of_tests:dataset", "--records", "5"], "records=5"),
     ],
 )
 def test_what_cannot_be_used_is_a_sentence(capsys, folder, options, message):
-    assert attack(*options) == 2
+    assert infer(*options) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert message in said
     assert "Traceback" not in said
-
-
-def test_options_of_a_function_need_one(capsys, folder):
-    assert main(["attack", "--data", "own_training_of_tests:dataset", "x"]) == 2
-    assert "--data belongs to --train" in capsys.readouterr().err
-    assert main(["attack"]) == 2
-    assert "or give --train" in " ".join(capsys.readouterr().err.split())

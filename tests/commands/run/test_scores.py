@@ -29,21 +29,21 @@ def log(tmp_path):
 
 
 def test_a_true_claim_is_consistent_and_ideal_is_told_first(scores, capsys):
-    assert main(["audit", "--scores", str(scores), "--claim", "epsilon=6.5,delta=1e-5"]) == 0
+    assert main(["audit-scores", str(scores), "--claim", "epsilon=6.5,delta=1e-5"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("A perfect audit of 600 canaries shows about")
     assert said.rstrip().endswith("Verdict: consistent.")
 
 
 def test_a_false_claim_ends_with_4(scores, capsys):
-    assert main(["audit", "--scores", str(scores), "--claim", "epsilon=0.5"]) == 4
+    assert main(["audit-scores", str(scores), "--claim", "epsilon=0.5"]) == 4
     shown = capsys.readouterr()
     assert "Verdict: contradicted." in shown.out
     assert "contradicts the claim of epsilon 0.5" in shown.err
 
 
 def test_a_log_of_releases_says_what_the_mechanism_is(scores, log, capsys):
-    order = ["audit", "--scores", str(scores), "--ratios", "--json"]
+    order = ["audit-scores", str(scores), "--ratios", "--json"]
     assert main([*order, "--ledger", str(log), "--claim", "delta=1e-5"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert main([*order, "--claim", "noise=0.714,rate=1,rounds=1"]) == 0
@@ -58,21 +58,12 @@ def test_a_log_of_releases_says_what_the_mechanism_is(scores, log, capsys):
         ([], "takes a claim"),
         (["--claim", "epsilom=1"], "did you mean epsilon"),
         (["--claim", "epsilon=1", "--confidence", "2"], "confidence=2.0"),
-        (["--claim", "epsilon=1", "--membership"], "--membership does not go with --scores"),
-        (["--claim", "epsilon=1", "--runs", "3"], "--runs does not go with --scores"),
         (["--claim", "rate=0.1", "--ledger", "LOG"], "rate is claimed beside --ledger"),
     ],
 )
 def test_bad_input_ends_with_2_and_a_sentence(scores, log, extra, words, capsys):
     extra = [str(log) if word == "LOG" else word for word in extra]
-    assert main(["audit", "--scores", str(scores), *extra]) == 2
+    assert main(["audit-scores", str(scores), *extra]) == 2
     said = capsys.readouterr().err
     assert words in said
     assert "Traceback" not in said
-
-
-def test_options_of_scores_belong_to_scores(capsys):
-    assert main(["audit", "somewhere", "--claim", "epsilon=1"]) == 2
-    assert "--claim belongs to --scores" in capsys.readouterr().err
-    assert main(["audit"]) == 2
-    assert "or give --scores FILE.csv" in capsys.readouterr().err

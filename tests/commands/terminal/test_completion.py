@@ -91,4 +91,4 @@ def test_bash_takes_words_apart_at_the_equals_sign() -> None:
 
 
 def test_commands_are_offered() -> None:
-    assert completed("bash", "au").split() == ["audit"]
+    assert completed("bash", "bu").split() == ["budget"]

@@ -384,7 +384,7 @@ def test_a_cohort_of_everybody_contradicts_what_is_proven_of_an_agent(
 
 
 def test_last_models_with_and_without_an_agent_are_refused(of_agents: Path) -> None:
-    with pytest.raises(InputError, match="the canary of --last-model is one record"):
+    with pytest.raises(InputError, match="the canary of `overhear audit-last-model` is one record"):
         audit_last_model(load_run_file(of_agents), noise_multiplier=1.0)
 
 

@@ -1,4 +1,4 @@
-"""The option --last-model of `overhear audit`, on small runs of digits."""
+"""The command `overhear audit-last-model`, on small runs of digits."""
 
 import json
 import shutil
@@ -10,7 +10,8 @@ from overhear.attacks.membership import black_box
 from overhear.commands.cli import main
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
-from overhear.runs.audit.last_model import LastModelWanted, audit_last_model
+from overhear.runs.audit.last_model import audit_last_model
+from overhear.runs.audit.requests import LastModelRequest
 from overhear.runs.evidence.last_model import LastModel, last_model_schema
 from overhear.runs.folder.run import train_run
 from overhear.runs.folder.sums import check_sums
@@ -36,7 +37,7 @@ delta = 1e-5
 rounds = 2
 sampling_rate = 1
 """
-FEW = LastModelWanted(runs=20)
+FEW = LastModelRequest(runs=20)
 
 
 @pytest.fixture
@@ -62,15 +63,15 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_what_is_found_of_a_folder_is_kept_summed_and_reported(folder: Path, capsys) -> None:
-    assert main(["audit", str(folder), "--last-model", "--runs", "20"]) == 0
+    assert main(["audit-last-model", str(folder), "--runs", "20"]) == 0
     assert "a coin decided about one record of agent" in " ".join(capsys.readouterr().out.split())
     check_sums(folder)
     kept = json.loads((folder / "last-model.json").read_text(encoding="utf-8"))
     assert kept["guesses"] == 16
     assert kept["measured_epsilon"] <= kept["proven_epsilon"] <= 8.0 + 1e-9
-    assert main(["audit", str(folder), "--last-model"]) == 2
+    assert main(["audit-last-model", str(folder)]) == 2
     assert "--again audits once more" in capsys.readouterr().err
-    assert main(["audit", str(folder), "--last-model", "--runs", "20", "--again"]) == 0
+    assert main(["audit-last-model", str(folder), "--runs", "20", "--again"]) == 0
     again = json.loads((folder / "last-model.json").read_text(encoding="utf-8"))
     assert [one["file"] for one in again["earlier"]] == ["last-model-1.json"]
     assert again["seed"] != kept["seed"]
@@ -83,7 +84,7 @@ def test_what_is_found_of_a_folder_is_kept_summed_and_reported(folder: Path, cap
 
 def test_a_run_file_is_audited_before_it_is_trained(run_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    command = ["audit", str(run_file), "--last-model", "--runs", "20", "--out", str(out)]
+    command = ["audit-last-model", str(run_file), "--runs", "20", "--out", str(out)]
     assert main([*command, "--set", "training.rounds=1"]) == 0
     assert LastModel.read(out, refusal="{}: {}".format).rounds == 1
     assert main(command) == 2  # nothing is overwritten
@@ -119,7 +120,7 @@ def test_noise_that_is_missing_is_contradicted_with_exit_code_4(
         return build(config).bound(1e-6)
 
     monkeypatch.setattr(black_box, "Engine", Silent)
-    command = ["audit", str(folder), "--last-model", "--runs", "60"]
+    command = ["audit-last-model", str(folder), "--runs", "60"]
     assert main(command) == 4
     assert "proof, code or this test is wrong" in " ".join(capsys.readouterr().err.split())
     kept = json.loads((folder / "last-model.json").read_text(encoding="utf-8"))
@@ -137,19 +138,15 @@ def test_noise_that_is_missing_is_contradicted_with_exit_code_4(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--last-model", "--runs", "5"], "runs=5 must be at least 20"),
-        (["--last-model", "--minutes", "0"], "minutes=0 must be finite"),
-        (["--last-model", "--minutes", "1e-9"], "are allowed; ask for fewer runs"),
-        (["--last-model", "--games", "3"], "--games belongs to --membership"),
-        (["--last-model", "--show-records"], "--show-records belongs to --membership"),
-        (["--last-model", "--membership"], "two audits"),
-        (["--membership", "--runs", "30"], "--runs belongs to --last-model"),
-        (["--runs", "30"], "--runs belongs to --last-model"),
-        (["--last-model", "--set", "training.rounds=1"], "--set does not belong"),
+        (["--runs", "5"], "runs=5 must be at least 20"),
+        (["--minutes", "0"], "minutes=0 must be finite"),
+        (["--minutes", "1e-9"], "are allowed; ask for fewer runs"),
+        (["--games", "3"], "No such option: --games"),
+        (["--set", "training.rounds=1"], "--set is of a run file"),
     ],
 )
 def test_bad_requests_are_refused_in_a_sentence(folder: Path, capsys, options, said: str) -> None:
-    assert main(["audit", str(folder), *options]) == 2
+    assert main(["audit-last-model", str(folder), *options]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert said in told
     assert "Traceback" not in told
@@ -158,7 +155,7 @@ def test_bad_requests_are_refused_in_a_sentence(folder: Path, capsys, options, s
 
 @pytest.mark.parametrize("change", ["privacy.form=none", "training.evaluation_noise_seed=1"])
 def test_where_nothing_is_proven_nothing_is_measured(run_file: Path, capsys, change: str) -> None:
-    assert main(["audit", str(run_file), "--last-model", "--set", change]) == 2
+    assert main(["audit-last-model", str(run_file), "--set", change]) == 2
 
 
 def test_the_schema_describes_every_key() -> None:

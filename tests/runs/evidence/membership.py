@@ -1,4 +1,4 @@
-"""A membership.json as `overhear audit --membership` writes it."""
+"""A membership.json as `overhear membership` writes it."""
 
 from __future__ import annotations
 

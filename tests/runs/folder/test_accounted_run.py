@@ -140,8 +140,8 @@ def test_a_run_that_was_begun_is_planned_however_long_it_takes(
         assert code != cli.BAD_INPUT, (reading, said)
         assert told in said, reading
     new = ["plan", run], ["train", run, "--out", str(tmp_path / "new")], ["audit", run]
-    begun = ["audit", str(out)], ["audit", str(out), "--membership"]
-    begun += (["audit", str(out), "--last-model"],)
+    begun = ["audit", str(out)], ["membership", str(out)]
+    begun += (["audit-last-model", str(out)],)
     for asked in (*new, *begun):
         refused = "the end" if asked in begun else "lower agents, or join fewer"
         assert cli.main(asked) == cli.BAD_INPUT

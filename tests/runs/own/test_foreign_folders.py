@@ -363,9 +363,9 @@ OPENS = {
     "account": ["account", "logs"],
     "attack": ["attack", "evil"],
     "audit": ["audit", "evil"],
-    "audit --last-model": ["audit", "evil", "--last-model"],
-    "audit --membership": ["audit", "evil", "--membership"],
-    "audit --oracle": ["audit", "logs", "--oracle", "math:sqrt"],
+    "audit-last-model": ["audit-last-model", "evil"],
+    "audit-log": ["audit-log", "logs", "--oracle", "math:sqrt"],
+    "membership": ["membership", "evil"],
     "check": ["check", "evil", "--policy", "policy.toml"],
     "check-account": ["check-account", "evil/run.toml"],
     "compare": ["compare", "evil", "evil"],
@@ -382,7 +382,9 @@ OPENS = {
     "train": ["train", "evil/run.toml", "--out", "new"],
     "train --resume": ["train", "run.toml", "--out", "evil", "--resume"],
 }
-OPENS_NONE = {"budget", "demo", "invert", "new", "schema"}
+# attack-sweep opens run folders in --out alone, each as attack does.
+OPENS_NONE = {"attack-sweep", "audit-scores", "budget", "demo", "invert", "membership-training"}
+OPENS_NONE |= {"new", "schema"}
 
 
 @pytest.mark.some_quick(8)

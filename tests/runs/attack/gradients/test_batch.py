@@ -8,29 +8,32 @@ import pytest
 import torch
 
 from overhear.runs.attack.gradients.batch import facts_of
+from overhear.runs.attack.gradients.request import BatchRequest
 
 SHAPE = (1, 4, 4)
 
 
 def test_an_option_wins_over_the_metadata():
-    facts, _ = facts_of({"records": "2", "Clip-Norm": "3"}, {"records": 4, "input_shape": SHAPE})
+    facts, _ = facts_of(
+        {"records": "2", "Clip-Norm": "3"}, BatchRequest(records=4, input_shape=SHAPE)
+    )
     assert (facts.records, facts.clip_norm) == (4, 3.0)
 
 
 def test_an_option_of_the_range_wins_over_either_form_of_it():
-    facts, _ = facts_of({"mean": "0.5", "std": "0.5"}, {"low": (0.0,), "input_shape": SHAPE})
+    facts, _ = facts_of({"mean": "0.5", "std": "0.5"}, BatchRequest(low=(0.0,), input_shape=SHAPE))
     assert (facts.low, facts.high) == ((0.0,), (1.0,))
 
 
 def test_mean_and_std_per_channel_are_the_range():
-    facts, _ = facts_of({"mean": "0.5,0", "std": "0.5", "input_shape": "2,4,4"}, {})
+    facts, _ = facts_of({"mean": "0.5,0", "std": "0.5", "input_shape": "2,4,4"}, BatchRequest())
     assert (facts.low, facts.high) == ((-1.0, 0.0), (1.0, 2.0))
     pixels = facts.pixels(torch.tensor([1.0, 2.0]).reshape(2, 1, 1).expand(2, 4, 4))
     assert pixels.unique().tolist() == [1.0]
 
 
 def test_labels_tell_the_number_of_records():
-    assert facts_of({"labels": "1, 0,2"}, {"input_shape": SHAPE})[0].records == 3
+    assert facts_of({"labels": "1, 0,2"}, BatchRequest(input_shape=SHAPE))[0].records == 3
 
 
 @pytest.mark.parametrize(
@@ -57,9 +60,4 @@ def test_labels_tell_the_number_of_records():
 )
 def test_metadata_out_of_range_are_refused(said, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        facts_of({key: text for key, text in {"input_shape": "1,4,4", **said}.items() if text}, {})
-
-
-def test_what_is_no_option_is_named():
-    with pytest.raises(TypeError, match="'clip' is no option; a batch has input_shape, classes"):
-        facts_of({}, {"input_shape": SHAPE, "clip": 3.0})
+        facts_of({k: v for k, v in {"input_shape": "1,4,4", **said}.items() if v}, BatchRequest())

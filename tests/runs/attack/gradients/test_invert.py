@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from overhear.attacks.problem.observation import sent_gradient
 from overhear.attacks.problem.presets import PRESETS
 from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.runs.attack.gradients.request import GradientRequest
 from overhear.runs.attack.gradients.words import summary_lines
 from overhear.runs.errors import STATED, sentence
 from overhear.training.models.parameters import build_model, flatten, unflatten
@@ -102,7 +103,7 @@ def usual(model: nn.Module | None = None, **metadata: str) -> Path:
 
 
 def attack(path: Path, **how: Any) -> dict[str, Any]:
-    return attack_gradients(path, **{"model": "mlp", "out": Path("found"), **how})
+    return attack_gradients(GradientRequest(path, **{"model": "mlp", "out": Path("found"), **how}))
 
 
 def error_of(call: Callable[[], Any], kind: type[Exception] = ValueError) -> str:

@@ -18,6 +18,7 @@ from overhear.attacks.problem.observation import Observation, sent_gradient
 from overhear.attacks.problem.presets import PRESETS
 from overhear.attacks.problem.prior import Box
 from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.runs.attack.gradients.request import GradientRequest
 from overhear.training.models.parameters import build_model, flatten
 from tests.attacks.exact.observed import posed
 
@@ -54,7 +55,9 @@ def written(folder: Path, seed: int) -> tuple[Path, torch.Tensor]:
 
 
 def attack(path: Path, out: str, **how: Any) -> Any:
-    return attack_gradients(path, model="mlp", out=path.parent / out, restarts=1, **how)
+    return attack_gradients(
+        GradientRequest(path, model="mlp", out=path.parent / out, restarts=1, **how)
+    )
 
 
 def test_the_mean_along_the_steps_is_what_sgd_changed():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from overhear.attacks.problem.observation import sent_gradient
 from overhear.runs.attack.gradients.batch import facts_of
 from overhear.runs.attack.gradients.model import Posed, doubts, pose
+from overhear.runs.attack.gradients.request import BatchRequest
 from overhear.runs.attack.prior.tensor_file import TensorFile
 from overhear.runs.errors import STATED
 from overhear.training.models.parameters import build_model, flatten, unflatten
@@ -137,7 +138,7 @@ def alone(model: nn.Module) -> TensorFile:
 def posed(
     file: TensorFile, model: str = "mlp", *, weights: Path | None = None, **said: Any
 ) -> Posed:
-    facts, _ = facts_of({}, {"input_shape": SHAPE, **said})
+    facts, _ = facts_of({}, BatchRequest(**{"input_shape": SHAPE, **said}))
     return pose(file, facts, model=model, weights=weights)
 
 

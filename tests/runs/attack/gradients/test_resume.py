@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from overhear.attacks.problem.observation import sent_gradient
 from overhear.attacks.problem.presets import PRESETS
 from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.runs.attack.gradients.request import GradientRequest
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
 
@@ -32,10 +33,9 @@ def _gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overhear.attacks.inversion.restarts.SAVED_EVERY", 5)
 
 
-def _attack(out: str, **changes: Any) -> Any:
-    return attack_gradients(
-        Path("g.st"), model="mlp", out=Path(out), input_shape=(1, 4, 4), **changes
-    )
+def _attack(out: str, progress: Any = None, **changes: Any) -> Any:
+    given = GradientRequest(Path("g.st"), model="mlp", out=Path(out), input_shape=(1, 4, 4))
+    return attack_gradients(replace(given, **changes), progress=progress)
 
 
 def _interrupt(out: str) -> None:

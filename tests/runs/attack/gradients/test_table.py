@@ -12,6 +12,7 @@ from torch import nn
 
 from overhear.attacks.problem.presets import PRESETS
 from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.runs.attack.gradients.request import GradientRequest
 from overhear.runs.attack.gradients.table import read_columns
 from overhear.runs.attack.gradients.words import summary_lines
 from overhear.training.data.tables.table import read_table
@@ -64,8 +65,10 @@ def tabled(rows: str = ROWS) -> tuple[Path, Path, Path]:
 def test_rows_of_a_table_are_told_column_by_column():
     file, columns, truth = tabled()
     found = attack_gradients(
-        file, model="mlp", out=Path("out"), columns=columns, truth=truth, records=2,
-        classes=CLASSES,
+        GradientRequest(
+            file, model="mlp", out=Path("out"), columns=columns, truth=truth, records=2,
+            classes=CLASSES,
+        )
     )  # fmt: skip
     assert sorted(found.values) == [["30", "m", "b"], ["61", "f", "c"]]
     assert found.whole == 2
@@ -98,6 +101,8 @@ def test_columns_that_are_none_of_the_records_are_refused(text, shape, message):
     columns.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         attack_gradients(
-            file, model="mlp", out=Path("out"), columns=columns, input_shape=shape,
-            classes=CLASSES,
+            GradientRequest(
+                file, model="mlp", out=Path("out"), columns=columns, input_shape=shape,
+                classes=CLASSES,
+            )
         )  # fmt: skip

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from overhear.attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
 from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.runs.attack.gradients.request import GradientRequest
 from overhear.runs.attack.gradients.schema import GradientAttack
 from overhear.runs.attack.gradients.words import summary_lines
 
@@ -86,7 +87,8 @@ def write(name: str, model: nn.Module, *, noise_std: float = 0.0) -> None:
 
 
 def attack(path: str = "g.st", **how: Any) -> GradientAttack:
-    return attack_gradients(Path(path), **{"model": "my_text:build", "out": Path("found"), **how})
+    given = {"model": "my_text:build", "out": Path("found"), **how}
+    return attack_gradients(GradientRequest(Path(path), **given))
 
 
 def test_two_records_are_whole_and_scored_beside_the_blind_guess() -> None:

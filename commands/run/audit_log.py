@@ -1,47 +1,61 @@
-"""The option `--oracle` of `overhear audit`: a recorded system, held against its log."""
+"""The command `overhear audit-log`: a recorded system, compared with its log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal.options import Json
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
     from ...runs.recorder.conformance.outcome import Conformance
 
-__all__ = ["run_conformance"]
-
 _LONGEST = 30
 
 
-def run_conformance(
-    target: Path,
+def audit_log(
+    log: Annotated[
+        Path,
+        typer.Argument(metavar="LOG", help="A log of releases, or the folder of a system's logs."),
+    ],
     *,
-    oracle: str,
-    points: str | None,
-    public: Sequence[str],
-    draw: int | None,
-    holds: Sequence[str],
-    json: bool,
+    oracle: Annotated[
+        str,
+        typer.Option(
+            metavar="module:NAME", help="A function (point, positions) of gradients, unclipped."
+        ),
+    ],
+    points: Annotated[
+        str | None,
+        typer.Option(
+            metavar="module:NAME", help="A function from (round, agent, released) to a point."
+        ),
+    ] = None,
+    public: Annotated[
+        list[str] | None,
+        typer.Option(metavar="module:NAME", help="A vector that all know; may be repeated."),
+    ] = None,
+    draw: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Look at N of the kept rounds, drawn at random."),
+    ] = None,
+    holds: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AGENT:N",
+            help="How many records an agent draws batches of its own from; may be repeated.",
+        ),
+    ] = None,
+    json: Json = False,
 ) -> None:
-    """Hold what was kept of a recorded system against its log, and show what was found.
+    """Check what a recorded system kept against the lines of its log.
 
-    Args:
-        target: a log of releases, or a folder of logs.
-        oracle: the name of a function of gradients, as `conformance` takes it.
-        points: the name of a function of points.
-        public: names of vectors that everybody knows.
-        draw: how many of the kept rounds to look at, drawn by chance; all when None.
-        holds: "AGENT:N", how many records an agent draws batches of its own from.
-        json: whether to print the object instead.
-
-    Raises:
-        ValueError: a name that stands for nothing, or a log that is not as it was written.
-        Exit: with code 4, a check contradicts the log.
+    A recorder keeps transcripts of some rounds. They are computed again by the oracle, a function
+    of yours that makes the gradients. The exit code is 4 if what was kept is not what the log says.
     """
     from ...privacy.errors import InputError
     from ...runs.recorder.conformance.conformance import conformance
@@ -53,12 +67,12 @@ def run_conformance(
     if starts is not None and not callable(starts):
         raise InputError(f"--points={points!r} must be a function (round, agent, released)")
     found = conformance(
-        target,
+        log,
         gradients=gradients,
         points=starts,
-        public=[own_object(name, key="--public") for name in public],
+        public=[own_object(name, key="--public") for name in public or ()],
         rounds=draw,
-        records=_records(holds),
+        records=_records(holds or ()),
     )
     write_held(found)
     if json:

@@ -1,75 +1,62 @@
-"""The option `--scores` of `overhear audit`: scores from any training, held against a claim."""
+"""The command `overhear audit-scores`: scores from any training, compared with a claim."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from ..terminal.options import Json
 from ..terminal.terminal import make_console, make_table, print_json, say
 
 if TYPE_CHECKING:
     from ...attacks.foreign.claimed import Claimed
     from ...attacks.foreign.scores_audit import ScoresAudit
 
-__all__ = ["ScoresWanted", "run_scores"]
 
+def audit_scores(
+    scores: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.csv", help="A file with score,included of each canary."),
+    ],
+    *,
+    claim: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="What is claimed: epsilon=3,delta=1e-5; noise=1.0,rate=.0769,rounds=104.",
+        ),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="LOG", help="A log of releases, which gives the mechanism."),
+    ] = None,
+    confidence: Annotated[float, typer.Option(metavar="C", help="Confidence of the bound.")] = 0.95,
+    ratios: Annotated[
+        bool, typer.Option("--ratios", help="The scores are log-likelihood ratios.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Measure epsilon by the scores of canaries in any training.
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoresWanted:
-    """What is asked for beside the file.
-
-    Attributes:
-        claim: texts of KEY=VALUE,...
-        ledger: a log of releases, or a folder of one system's.
-        confidence: of the bound.
-        ratios: whether scores are log-likelihood ratios.
+    The scores give a lower bound on epsilon, which is compared with what is claimed of the
+    training. The exit code is 4 if they contradict the claim.
     """
-
-    claim: list[str] | None
-    ledger: Path | None
-    confidence: float | None
-    ratios: bool
-
-    def check_unused(self) -> None:
-        """Refuse what belongs to --scores alone."""
-        from ...privacy.errors import InputError
-
-        given = {"--claim": self.claim, "--ledger": self.ledger, "--ratios": self.ratios}
-        given |= {"--confidence": self.confidence is not None}
-        if stray := [name for name, on in given.items() if on]:
-            raise InputError(f"{stray[0]} belongs to --scores; add it, or leave this out")
-
-
-def run_scores(path: Path, wanted: ScoresWanted, *, others: Sequence[str], json: bool) -> None:
-    """Audit a file of scores, and show what was found.
-
-    Args:
-        path: of the scores.
-        wanted: claim and confidence.
-        others: what else was given that does not go with scores.
-        json: whether to print the object instead.
-
-    Raises:
-        ContradictedProof: the scores contradict the claim.
-    """
+    from ...attacks.foreign import scores_audit
     from ...attacks.foreign.score_file import read_scores
-    from ...attacks.foreign.scores_audit import audit_scores
-    from ...privacy.errors import InputError
     from ...runs.errors import ContradictedProof
 
-    if others:
-        raise InputError(f"{others[0]} does not go with --scores; leave one of the two out")
-    claim = _claim(wanted)
-    read = read_scores(path)
-    found = audit_scores(
+    claimed = _claim(claim or (), ledger)
+    read = read_scores(scores)
+    found = scores_audit.audit_scores(
         read.scores,
         read.included,
         split=read.split,
-        claim=claim,
-        confidence=0.95 if wanted.confidence is None else wanted.confidence,
-        ratios=wanted.ratios,
+        claim=claimed,
+        confidence=confidence,
+        ratios=ratios,
     )
     if json:
         print_json(found.dump())
@@ -79,16 +66,15 @@ def run_scores(path: Path, wanted: ScoresWanted, *, others: Sequence[str], json:
         raise ContradictedProof(found.words())
 
 
-def _claim(wanted: ScoresWanted) -> Claimed:
+def _claim(texts: Sequence[str], ledger: Path | None) -> Claimed:
     from ...attacks.foreign.claimed import DELTA, claim_of_log, parse_claim, parsed_numbers
     from ...privacy.errors import InputError
     from ...privacy.releases.log import read_log
 
-    texts = wanted.claim or []
-    if wanted.ledger is None:
+    if ledger is None:
         if not texts:
             raise InputError(
-                "--scores takes a claim: --claim epsilon=3,delta=1e-5, or --ledger LOG"
+                "audit-scores takes a claim: --claim epsilon=3,delta=1e-5, or --ledger LOG"
             )
         return parse_claim(texts)
     numbers = parsed_numbers(texts)
@@ -98,7 +84,7 @@ def _claim(wanted: ScoresWanted) -> Claimed:
             "one or the other out"
         )
     return claim_of_log(
-        read_log(wanted.ledger),
+        read_log(ledger),
         delta=numbers.get("delta", DELTA),
         epsilon=numbers.get("epsilon"),
     )
