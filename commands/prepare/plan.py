@@ -50,12 +50,12 @@ def plan(
         ),
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="With --sweep, print a Markdown table.")
+        bool, typer.Option("--markdown", help="Print a Markdown table (--sweep only).")
     ] = False,
     every_agent: Annotated[
         bool,
         typer.Option(
-            "--every-agent", help="With --json: give epsilon for the records of every agent."
+            "--every-agent", help="Give epsilon for the records of every agent (--json only)."
         ),
     ] = False,
     strict: Annotated[
@@ -73,7 +73,7 @@ def plan(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --check: the folder that train would write."),
+        typer.Option(metavar="DIR", help="The folder that train would write (--check only)."),
     ] = None,
     trust_code: TrustCode = False,
     recipients: Annotated[
@@ -93,7 +93,7 @@ def plan(
     """Plan a run: its noise, and epsilon for every adversary.
 
     Nothing is trained. The exit code is 2 on bad input, or with --check if train would refuse the
-    run. With --strict it is 3 if a figure that is asked for is not proven, or a target is missed.
+    run. With --strict it is 3 if a requested figure is not proven, or a target is missed.
     It is 4 if another library, or with --check a second tracer, contradicts a figure.
     """
     from ...privacy.errors import InputError

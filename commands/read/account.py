@@ -45,7 +45,8 @@ def account(
     victim: Annotated[
         int | None,
         typer.Option(
-            metavar="AGENT", help="Agent whose record is at risk; by default the worst off."
+            metavar="AGENT",
+            help="Agent whose record is at risk; by default the one at highest risk.",
         ),
     ] = None,
     adjacency: Annotated[

@@ -89,7 +89,9 @@ def plot(
     ] = None,
     adversary: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With --x epsilon: the adversary; by default the first."),
+        typer.Option(
+            metavar="NAME", help="The adversary; by default the first (--x epsilon only)."
+        ),
     ] = None,
 ) -> None:
     """Draw the curves of a sweep, with bands over its seeds.

@@ -35,40 +35,42 @@ def attack(
         typer.Option(
             "--set",
             metavar="table.key=value",
-            help="Override a key; for DIR a key of [attack].",
+            help="Override a key; of DIR a key of [attack].",
             autocompletion=completion.overrides,
         ),
     ] = None,
     presets: Annotated[
         list[str] | None,
         typer.Option(
-            "--preset", metavar="NAME", help="For DIR: the attack to run; may be repeated."
+            "--preset", metavar="NAME", help="The attack to run; may be repeated (DIR only)."
         ),
     ] = None,
     images: Annotated[
-        int | None, typer.Option(metavar="N", help="For DIR: how many records are planted.")
+        int | None, typer.Option(metavar="N", help="How many records are planted (DIR only).")
     ] = None,
     adversary: Annotated[
-        str | None, typer.Option(metavar="WHO", help="For DIR: whose messages are used.")
+        str | None, typer.Option(metavar="WHO", help="Whose messages are used (DIR only).")
     ] = None,
     prior: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="For DIR: records that the attacker is taken to know."),
+        typer.Option(metavar="FILE", help="Records that the attacker is taken to know (DIR only)."),
     ] = None,
     prior_only: Annotated[
         bool,
-        typer.Option("--prior-only", help="For DIR: it knows them instead of public test records."),
+        typer.Option(
+            "--prior-only", help="It knows them instead of public test records (DIR only)."
+        ),
     ] = False,
     denoiser: Annotated[
         str | None,
         typer.Option(
-            metavar="module:NAME", help="For DIR: a function of your own that removes noise."
+            metavar="module:NAME", help="A function of your own that removes noise (DIR only)."
         ),
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="For DIR: name of the attack's folder below DIR/attacks."
+            metavar="NAME", help="Name of the attack's folder below DIR/attacks (DIR only)."
         ),
     ] = None,
     sweeps: Annotated[
@@ -76,19 +78,19 @@ def attack(
         typer.Option(
             "--sweep",
             metavar="table.key=a,b,c",
-            help="For RUN.toml: train and attack every combination.",
+            help="Train and attack every combination (RUN.toml only).",
             autocompletion=completion.sweeps,
         ),
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="For RUN.toml: print a Markdown table.")
+        bool, typer.Option("--markdown", help="Print a Markdown table (RUN.toml only).")
     ] = False,
     convention: Annotated[
         ConventionName | None,
         typer.Option(help="Give scores in that paper's scale: pixels in [-1, 1], data range 2."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="For RUN.toml: the folder for its runs.")
+        Path | None, typer.Option(metavar="DIR", help="The folder for its runs (RUN.toml only).")
     ] = None,
     training: Annotated[
         str | None,
@@ -99,18 +101,18 @@ def attack(
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(metavar="module:NAME", help="With --train: the data set.")
+        str | None, typer.Option(metavar="module:NAME", help="The data set (--train only).")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --train: lira, rmia or loss.")
+        str | None, typer.Option(metavar="NAME", help="Lira, rmia or loss (--train only).")
     ] = None,
     references: Annotated[
         int | None,
-        typer.Option(metavar="K", help="With --train: number of reference models, 8 by default."),
+        typer.Option(metavar="K", help="Number of reference models, 8 by default (--train only)."),
     ] = None,
     records: Annotated[
         int | None,
-        typer.Option(metavar="N", help="With --train: number of records at stake, 400 by default."),
+        typer.Option(metavar="N", help="Number of target records, 400 by default (--train only)."),
     ] = None,
     device: Device = None,
     trust_code: TrustCode = False,

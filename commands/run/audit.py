@@ -39,50 +39,56 @@ def audit(
         ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="For DIR: audit once more, and add to what was found.")
+        bool, typer.Option("--again", help="Audit once more, and add to what was found (DIR only).")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="For RUN.toml: a file to write the JSON into as well."),
+        typer.Option(metavar="FILE", help="A file to write the JSON into as well (RUN.toml only)."),
     ] = None,
     membership: Annotated[
         bool,
         typer.Option(
-            "--membership", help="For DIR: infer who was trained on, instead of planting canaries."
+            "--membership",
+            help="Infer who was trained on, instead of planting canaries (DIR only).",
         ),
     ] = False,
     references: Annotated[
         int | None,
-        typer.Option(metavar="K", help="With --membership: number of reference runs, 16."),
+        typer.Option(metavar="K", help="Number of reference runs, 16 (--membership only)."),
     ] = None,
     games: Annotated[
         int | None,
-        typer.Option(metavar="G", help="With --membership: number of runs that coins decide, 4."),
+        typer.Option(
+            metavar="G", help="Number of runs with random assignment, 4 (--membership only)."
+        ),
     ] = None,
     records: Annotated[
         int | None,
-        typer.Option(metavar="N", help="With --membership: most members and non-members, 2000."),
+        typer.Option(metavar="N", help="Most members and non-members, 2000 (--membership only)."),
     ] = None,
     last_model: Annotated[
         bool, typer.Option("--last-model", help="Plant a canary that only last models can show.")
     ] = False,
     runs: Annotated[
-        int | None, typer.Option(metavar="R", help="With --last-model: number of trainings, 400.")
+        int | None, typer.Option(metavar="R", help="Number of trainings, 400 (--last-model only).")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(metavar="M", help="With these two: most minutes to train, 30.")
+        float | None,
+        typer.Option(
+            metavar="M", help="Most minutes to train, 30 (--membership and --last-model only)."
+        ),
     ] = None,
     show_records: Annotated[
         bool,
         typer.Option(
-            "--show-records", help="With --membership: list the records that are worst off."
+            "--show-records", help="List the records at highest risk (--membership only)."
         ),
     ] = False,
     oracle: Annotated[
         str | None,
         typer.Option(
             metavar="module:NAME",
-            help="Of a recorded system's log or logs: hold what was kept against the lines, with "
+            help="Check what a recorded system kept against the lines of its logs, with "
             "this function (point, positions) of gradients.",
         ),
     ] = None,
@@ -90,27 +96,27 @@ def audit(
         str | None,
         typer.Option(
             metavar="module:NAME",
-            help="With --oracle: a function from (round, agent, released) to a point.",
+            help="A function from (round, agent, released) to a point (--oracle only).",
         ),
     ] = None,
     public: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="module:NAME", help="With --oracle: a vector that all know; may be repeated."
+            metavar="module:NAME", help="A vector that all know; may be repeated (--oracle only)."
         ),
     ] = None,
     draw: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="With --oracle: look at N of the kept rounds, drawn by chance."
+            metavar="N", help="Look at N of the kept rounds, drawn by chance (--oracle only)."
         ),
     ] = None,
     holds: Annotated[
         list[str] | None,
         typer.Option(
             metavar="AGENT:N",
-            help="With --oracle: how many records an agent draws batches of its own from; may be "
-            "repeated.",
+            help="How many records an agent draws batches of its own from; may be repeated "
+            "(--oracle only).",
         ),
     ] = None,
     scores: Annotated[
@@ -123,21 +129,21 @@ def audit(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="With --scores: epsilon=3,delta=1e-5; noise=1.0,rate=.0769,rounds=104.",
+            help="Epsilon=3,delta=1e-5; noise=1.0,rate=.0769,rounds=104 (--scores only).",
         ),
     ] = None,
     ledger: Annotated[
         Path | None,
         typer.Option(
-            metavar="LOG", help="With --scores: a log of releases, which gives the mechanism."
+            metavar="LOG", help="A log of releases, which gives the mechanism (--scores only)."
         ),
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(metavar="C", help="With --scores: confidence of the bound, 0.95."),
+        typer.Option(metavar="C", help="Confidence of the bound, 0.95 (--scores only)."),
     ] = None,
     ratios: Annotated[
-        bool, typer.Option("--ratios", help="With --scores: the scores are log-likelihood ratios.")
+        bool, typer.Option("--ratios", help="The scores are log-likelihood ratios (--scores only).")
     ] = False,
     device: Device = None,
     trust_code: TrustCode = False,
@@ -357,7 +363,7 @@ def _show(found: Audit) -> None:
         say(console, f"{one.words}.")
     console.print(checks_table(found.checks))
     if found.seed is not None:
-        say(console, f"Seed of the coins: {found.seed}.")
+        say(console, f"Seed of the assignment: {found.seed}.")
     for line in trail_lines(found):
         say(console, line)
     if found.run_device and not is_same_device(found.run_device, found.device):

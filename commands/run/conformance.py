@@ -28,7 +28,7 @@ def run_conformance(
     holds: Sequence[str],
     json: bool,
 ) -> None:
-    """Hold what was kept of a recorded system against its log, and show what was found.
+    """Check what was kept of a recorded system against its log, and show what was found.
 
     Args:
         target: a log of releases, or a folder of logs.

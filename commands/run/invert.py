@@ -50,7 +50,9 @@ def invert(
     ] = None,
     columns: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Of a table: a run file whose [data] declares them."),
+        typer.Option(
+            metavar="FILE", help="A run file whose [data] declares the columns of a table."
+        ),
     ] = None,
     preset: Annotated[
         str | None,
@@ -106,7 +108,7 @@ def invert(
 
 
 def _signature() -> inspect.Signature:
-    """That of `invert`, with an option for all that can be said of the batch, after its own two."""
+    """That of `invert`, with options for all that can be stated of the batch after its own two."""
     *every, _ = inspect.signature(invert, eval_str=True).parameters.values()
     said = [
         inspect.Parameter(

@@ -85,5 +85,5 @@ def _show(found: LastModel) -> None:
         f"decided about one record of agent {found.victim}, and only last models were seen.",
     )
     say(console, f"{found.words}.")
-    say(console, f"Seed of the coins: {found.seed}.")
+    say(console, f"Seed of the assignment: {found.seed}.")
     say(console, f"Verdict: {found.verdict}.")

@@ -25,7 +25,7 @@ __all__ = [
 
 
 _ESTIMATE = (
-    "estimate (heuristic, never a guarantee): what the recipient sees, as if nobody else's "
+    "estimate (heuristic, never a guarantee): what the recipient sees, as if no one else's "
     "gradients depended on the record; other agents' data can be such that it learns up to the "
     "closed figure"
 )

@@ -86,7 +86,7 @@ def drawn_list(
         check_real("probability", probability)
         if not 0 < probability <= 1:
             raise InputError(
-                f"probability={probability} of taking part must lie in (0, 1]; at 0 nobody trains"
+                f"probability={probability} of taking part must lie in (0, 1]; at 0 no one trains"
             )
         return np.asarray(generator.random((rounds, agents)) < probability)
     if isinstance(agents_per_round, bool) or not isinstance(agents_per_round, int):

@@ -295,7 +295,7 @@ class Operations(ABC):
             )
         if not any(cohort is mine for mine in self._cohorts):
             raise UndeclaredOperation(
-                "a cohort of another round: its coins would be used again, but accounted as fresh; "
+                "a cohort of another round: its draws would be used again, but accounted as fresh; "
                 "call round.cohort(rate) in every round"
             )
         return self._average_of(value, cohort)
