@@ -51,7 +51,7 @@ IGNORED: dict[str, str] = {
     "ledger.0.run": "drawn at random",
     "models.*.metadata.run": "the same",
     "*.run_file": "digest of run.toml, which is compared itself",
-    "models.*.metadata.measured": "seconds by layout, which nobody measures any more",
+    "models.*.metadata.measured": "seconds by layout, which no one measures any more",
     "models.*.metadata.sha256": "of the fields, which are compared, and of the two above",
     "privacy.json.*.reproduce.files.*": "digests of files, which are compared themselves",
     "privacy.json.*.made": "the time",

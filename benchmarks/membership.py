@@ -65,7 +65,7 @@ def main() -> None:
         began = time.process_time()
         found.append(inferred(text))
         spent.append(time.process_time() - began)
-    print("AUC, TPR at FPR .1 %, TPR at FPR 1 %, in games that coins decide\n")
+    print("AUC, TPR at FPR .1 %, TPR at FPR 1 %, in games with random assignment\n")
     print("| model | attack | no privacy | epsilon 1 | published: AUC, TPR at .1 % |")
     print("| --- | --- | --- | --- | --- |")
     for model in MODELS:

@@ -64,7 +64,7 @@ BAD_INPUT, CRASH, CONTRADICTED, UNREAD = 2, 1, 4, 141
 _EXIT_CODES = (
     "Exit codes: 0 done, 1 crash, 2 bad input, 3 over a limit, 4 a proof is contradicted, 5 "
     "evidence is missing; 130, 143, 129 stopped by SIGINT, SIGTERM, SIGHUP; "
-    "141 nobody reads the output."
+    "141 no one reads the output."
 )
 
 _ABOUT = "Say what each adversary can learn about a record from what a decentralized run sends."

@@ -12,7 +12,7 @@ from .run import Run
 
 if TYPE_CHECKING:
     from ..attacks.foreign.inference import MembershipResult
-    from ..attacks.problem.problem import Progress
+    from ..privacy._validate import Progress
     from ..runs.attack.gradients.schema import GradientAttack
     from ..runs.stop import Stop
 

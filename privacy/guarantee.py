@@ -128,7 +128,7 @@ class Bound(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
-    """What every epsilon of a run is said of; made once, from the run file, and passed on.
+    """What every epsilon of a run refers to; made once, from the run file, and passed on.
 
     Attributes:
         delta: strictly between 0 and 1.

@@ -31,7 +31,7 @@ NOTHING_KEPT = "nothing of this audit is kept, and nothing was changed; start it
 
 
 class Interrupted(BaseException):
-    """The command was asked to stop; no mistake, so nothing that looks for errors takes it.
+    """A request stopped the command; no mistake, so nothing that looks for errors takes it.
 
     Args:
         words: the sentence that says what is kept, and how to go on.
@@ -80,7 +80,7 @@ def naming(command: str, *, run_file: Path) -> Iterator[None]:
 
 
 class Stop:
-    """Whether a command was asked to stop, and whether it may end where it is.
+    """Whether a request to stop a command came, and whether it may end where it is.
 
     Attributes:
         signal: which asked; 0 is none.

@@ -160,7 +160,7 @@ def sample_audit(verdict: str = "consistent") -> dict[str, Any]:
                 "misses": 1187,
                 "verdict": "consistent" if verdict == "failed checks" else verdict,
                 "estimators": [
-                    {"name": "total error", "epsilon": 1.7777, "assumptions": "fair coins"}
+                    {"name": "total error", "epsilon": 1.7777, "assumptions": "fair assignments"}
                 ],
                 "words": "what was measured lies under the proof",
             },

@@ -176,7 +176,7 @@ def test_a_step_that_does_not_clip_has_no_epsilon_whatever_its_noise() -> None:
 def test_batches_that_are_no_poisson_samples_are_refused(refused: Any, key: str) -> None:
     said = refused(f"training.{key}")
     assert "[training] " + key.partition("=")[0] in said
-    assert "how batches are drawn is said by batches = 'poisson'" in said
+    assert "how batches are drawn is set by batches = 'poisson'" in said
     assert "No bound is known here for batches drawn otherwise" in said
 
 
@@ -383,7 +383,7 @@ def test_noise_from_a_given_seed_is_never_passed_off_as_secret(
     seed = ["--set", "training.evaluation_noise_seed=7"]
     assert cli.main(["plan", str(run_file), *seed]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "evaluation_noise_seed is set: whoever knows it can subtract the noise" in shown
+    assert "evaluation_noise_seed is set: anyone who knows it can subtract the noise" in shown
     assert cli.main(["train", str(run_file), *seed, "--out", str(tmp_path / "out")]) == 0
     assert cli.main(["report", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out/report.html").read_text(encoding="utf-8")

@@ -154,7 +154,7 @@ class RecordedReplies:
         try:
             reply = call_next(msg, ctxt)
         except Exception:  # noqa: BLE001 its text would be sent to the server
-            _LOG.exception("the client app failed; the server is told no more than that")
+            _LOG.exception("the client app failed; the server learns no more than that")
             raise RuntimeError(_UNSAID) from None
         if reply.has_error():
             _LOG.error("a mod or the client app replied with an error: %s", reply.error.reason)

@@ -79,8 +79,8 @@ def _check_numbers(record: Any, name: str) -> None:
         arrays = record.to_numpy_ndarrays()
     except (TypeError, ValueError):  # its text may quote what it read
         raise InputError(
-            f"{name} holds an array that is none of numpy's, so that nothing can be said of its "
-            "noise; make each by Array(ndarray)"
+            f"{name} holds an array that is none of numpy's, so that its noise cannot be "
+            "judged; make each by Array(ndarray)"
         ) from None
     for array in arrays:
         if array.dtype.kind != "f":

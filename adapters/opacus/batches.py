@@ -201,7 +201,7 @@ def _check(loader: Any, sampler: Any) -> None:
     """Refuse loaders whose batches cannot be told, or that are one of several."""
     if isinstance(loader.dataset, IterableDataset) or sampler is None:
         raise InputError(
-            "the loader draws no batches by number, so nobody knows who is in one; use a map-style "
+            "the loader draws no batches by number, so no one knows who is in one; use a map-style "
             "data set and a batch size"
         )
     if isinstance(sampler, BatchSplittingSampler):
@@ -218,7 +218,7 @@ def _check(loader: Any, sampler: Any) -> None:
         )
     if _says(loader.collate_fn, "rand_on_empty"):
         raise InputError(
-            "rand_on_empty=True puts a record that nobody holds into an empty batch; leave it out"
+            "rand_on_empty=True puts a record that no one holds into an empty batch; leave it out"
         )
     if loader.num_workers and (loader.persistent_workers or not getattr(loader, "in_order", True)):
         raise InputError(

@@ -63,8 +63,8 @@ def from_history(
     """
     if not isinstance(poisson_sampling, bool):
         raise InputTypeError(
-            f"poisson_sampling={shown(poisson_sampling)} must be True or False, as make_private "
-            "was told"
+            f"poisson_sampling={shown(poisson_sampling)} must be True or False, as it was given to "
+            "make_private"
         )
     clip = positive(clip, "clip")
     stretches = [_stretch(one, at) for at, one in enumerate(history)]

@@ -184,7 +184,7 @@ class OpacusSystem:
         if self._canaries is not None:
             raise InputError(
                 "this training is an audit's, whose canaries have gradients that no model gives; "
-                "hold a training on the data themselves against its lines"
+                "check a training on the data themselves against its lines"
             )
         if self._model is None:
             raise InputError(
@@ -213,7 +213,7 @@ class OpacusSystem:
         if self._canaries is None or self._canaries.planted is not planted:
             raise InputError(
                 f"the watched loader goes through a {type(self._dataset).__name__}, and not "
-                "through the data that train was given, so its canaries cannot be told; give "
+                "through the data that train was given, so its canaries cannot be recognised; give "
                 "train's argument to DataLoader as it is"
             )
         return self._canaries.scores.copy()
@@ -334,7 +334,7 @@ def _check(optimizer: Any) -> None:
         )
     if isinstance(optimizer, DPOptimizerFastGradientClipping):
         raise InputError(
-            "ghost clipping never holds the gradients of single examples, so nobody sees which it "
+            "ghost clipping never holds the gradients of single examples, so no one sees which it "
             'clipped; use grad_sample_mode="hooks"'
         )
     if isinstance(optimizer, DistributedDPOptimizer | SimpleDistributedPerLayerOptimizer):

@@ -115,7 +115,7 @@ class Audited:
         proven = f"the proven {_most(self.proven.epsilon)}"
         if self.verdict is Verdict.NOTHING_PROVEN:
             if self.proven.status is Status.CANNOT_BE_EXPRESSED:
-                return f"{found}; no bound can be expressed to hold it against"
+                return f"{found}; no bound can be expressed to check it against"
             if math.isinf(self.proven.epsilon):
                 return f"{found}; nothing protects against it"
             over = "more" if self.measured > self.proven.epsilon else "no more"

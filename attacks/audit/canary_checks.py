@@ -86,7 +86,7 @@ def absent_check(noise: Sequence[CanaryNoise], *, replace: bool) -> Check:
     return _check(
         "absent canaries",
         found,
-        f"{values} statistics of canaries, less what they add themselves, were held against the "
+        f"{values} statistics of canaries, less what they add themselves, were checked against the "
         "declared noise: size, location, shape, tails, by round and host, and their whole scores",
     )
 
@@ -116,7 +116,7 @@ def clipping_check(noise: Sequence[CanaryNoise]) -> Check:
         "clipping",
         found,
         f"{values} statistics of canaries that took part, of norms from .5 to 1,000 clip norms, "
-        "were held against what clipping leaves of them",
+        "were checked against what clipping leaves of them",
     )
 
 

@@ -116,7 +116,8 @@ def _check_coins(heads: int, canaries: int) -> None:
     rarer = min(heads, canaries - heads)
     if 2.0 * float(binom.cdf(rarer, canaries, 0.5)) < _UNFAIR:
         raise InputError(
-            f"included holds {heads} of {canaries} canaries; fair coins do that with probability "
+            f"included holds {heads} of {canaries} canaries; a fair assignment does that with "
+            "probability "
             f"below {_UNFAIR:g}. Toss each coin with probability 1/2, apart from all else"
         )
 

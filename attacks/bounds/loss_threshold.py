@@ -15,7 +15,7 @@ from .mechanism import Claim
 __all__ = ["loss_canaries"]
 
 _ASSUMPTIONS = (
-    "Sees the final models alone; about 0 on small convex models. Assumes fair coins, a loss "
+    "Sees the final models alone; about 0 on small convex models. Assumes fair assignments, a loss "
     "threshold that is fixed without them, and errors of canaries that are independent."
 )
 

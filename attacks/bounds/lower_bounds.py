@@ -62,7 +62,9 @@ _FAMILIES = {
     Family.SAMPLED: "rounds are sampled and composed as declared, their noise all at one scale",
     Family.ANY: "nothing of the mechanism, as the declared one has no noise",
 }
-_ALIKE = "fair coins, one threshold (ratio 0) fixed in advance, errors of canaries independent"
+_ALIKE = (
+    "fair assignments, one threshold (ratio 0) fixed in advance, errors of canaries independent"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

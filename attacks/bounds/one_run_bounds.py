@@ -73,8 +73,8 @@ _REFINEMENTS = 4
 _STEPS = 20_000  # in which a sampled curve is read
 _TOLERANCE = 1e-4  # relative, on a scale of the noise
 _ONE_RUN = (
-    "Assumes fair coins and {r} guesses of {m} canaries, their number fixed in advance; canaries "
-    "may disturb each other"
+    "Assumes fair assignments and {r} guesses of {m} canaries, their number fixed in advance; "
+    "canaries may disturb each other"
 )
 
 

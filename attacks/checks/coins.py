@@ -124,7 +124,7 @@ def test_turns(
             counts, trials = of.sum(axis=axis), allowed.sum(axis=axis)
             p = binomial(counts, trials, turns.coin)
             at = int(p.argmin()) if p.size else 0
-            what = f"{each} {at} {who} has other coins than {turns.coin:.4g} in its turns"
+            what = f"{each} {at} {who} has other draws than {turns.coin:.4g} in its turns"
             found.note(float(p.min(initial=1.0)), tests=max(p.size, 1), what=what)
 
 

@@ -73,7 +73,7 @@ def _differs_in_size(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _named(agents: frozenset[int]) -> str:
     if not agents:
-        return "nobody"
+        return "no one"
     some = ", ".join(str(agent) for agent in sorted(agents)[:_NAMED])
     many = "s" if len(agents) > 1 else ""
     return f"agent{many} {some}" + (f" and {len(agents) - _NAMED} more" * (len(agents) > _NAMED))

@@ -104,7 +104,7 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     if sampler is not None:
         declared = f"scheme ({sampler.scheme}, {sampler.drawn[0].size} records)"
     if turns is not None:
-        declared = f"participation {turns.pattern.entry}, with coins of {turns.coin:.4g} in turns"
+        declared = f"participation {turns.pattern.entry}, with draws of {turns.coin:.4g} in turns"
     declared += cohort_words(cohorts)
     held = [*(of.members[0] for of in every), *(of.members for of in cohorts)]
     drawn = max(map(len, held), default=0)

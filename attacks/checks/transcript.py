@@ -114,8 +114,8 @@ def transcript_check(
     whole = Finding.of(_findings(rows, dict(parts or {})))
     what = (
         f"{len(rows)} messages and end states of {len(seen)} round{'s' * (len(seen) > 1)} of the "
-        f"run itself ({sum(one.values.size for one in rows)} values) were held against the noise "
-        "that the ledger names, one-sided, since gradients can only enlarge them"
+        f"run itself ({sum(one.values.size for one in rows)} values) were checked against the "
+        "noise that the ledger names, one-sided, since gradients can only enlarge them"
     )
     outcome = (
         f"none fails; they fit noise of up to {_largest_fitting(rows):.3g} times the declared "

@@ -138,7 +138,7 @@ def _reason(*, explains: bool, saturated: int, units: int) -> str:
         if explains
         else "the search through saturated units found no picture that explains the gradient"
     )
-    return f"{said}; {saturated:,} of {units:,} units are saturated or cannot be told from it"
+    return f"{said}; {saturated:,} of {units:,} units are saturated or indistinguishable from it"
 
 
 def _is_smooth(chain: list[Layer]) -> bool:

@@ -125,7 +125,7 @@ def audit_training(
     seed: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainingAudit:
-    """Plant canaries in the data, train, and hold what leaked against the claim.
+    """Plant canaries in the data, train, and check what leaked against the claim.
 
     Args:
         train: data set -> model, models, or an `Observed`; called as often as canaries need.

@@ -34,7 +34,7 @@ _ROUNDED = 0.01  # relative; an epsilon may be stated with so many digits
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claimed:
-    """What an audit holds its scores against.
+    """What an audit checks its scores against.
 
     Attributes:
         epsilon: that nobody learns more than, in nats; infinite where nothing is claimed.

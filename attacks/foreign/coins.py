@@ -46,7 +46,9 @@ class SealedCoins:
 
     def __init__(self, count: int, *, seed: int | None = None, path: Path | None = None) -> None:
         if seed is not None and seed < 0:
-            raise InputError(f"seed={seed} must be at least 0; leave it out for coins of chance")
+            raise InputError(
+                f"seed={seed} must be at least 0; leave it out for a random assignment"
+            )
         entropy = secrets.randbits(128) if seed is None else seed
         self._coins: Bools = np.random.default_rng(entropy).random(count) < 0.5
         self._coins.setflags(write=False)
@@ -68,7 +70,7 @@ class SealedCoins:
         """
         if not self.opened:
             raise InputError(
-                "the coins are sealed until the canaries are scored; call score(model), or "
+                "the assignment is sealed until the canaries are scored; call score(model), or "
                 "reveal() where something else scores them"
             )
         return self._coins
@@ -92,7 +94,7 @@ def _write(path: Path, coins: Bools, seed: int | None) -> None:
         file = os.open(path, flags, _OWNER_ALONE)
     except FileExistsError:
         raise FileExistsError(
-            f"{path} exists; coins are never tossed again over others, name another file"
+            f"{path} exists; an assignment is never drawn again over another, name another file"
         ) from None
     try:
         write_all(file, f"{text}\n".encode())

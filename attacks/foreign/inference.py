@@ -97,7 +97,7 @@ class MembershipResult:
         share = f"{100 * self.confidence:.6g} %"
         spread = 1.96 * self.roc.auc_error
         lines = [
-            f"{self.attack}: {many} records at stake, {self.roc.members} of them in; "
+            f"{self.attack}: {many} target records, {self.roc.members} of them in; "
             f"{self.references} references",
             f"AUROC {self.roc.auc:.3f} (95 % interval {max(0.0, self.roc.auc - spread):.3f} to "
             f"{min(1.0, self.roc.auc + spread):.3f})",

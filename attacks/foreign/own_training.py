@@ -52,7 +52,7 @@ class OwnTraining:
         self.calls = 0
         if (other := self._changed()) is not None:
             raise InputError(
-                f"record {other} of the data differs when it is asked for twice; leave out random "
+                f"record {other} of the data differs when it is read twice; leave out random "
                 "transforms, or apply them inside train, so that it is known what is trained on"
             )
 

@@ -39,7 +39,7 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlantedScores:
-    """Scores of planted canaries, and their coins.
+    """Scores of planted canaries, and their assignment.
 
     Attributes:
         scores: (m,) higher for canaries that look trained on.
@@ -195,7 +195,7 @@ class Planted(Dataset[Any]):
     def __repr__(self) -> str:
         """How many records and canaries there are, and nothing of the coins."""
         state = "open" if self._coins.opened else "sealed"
-        return f"Planted({self._size} records, {self.count} canaries, coins {state})"
+        return f"Planted({self._size} records, {self.count} canaries, assignment {state})"
 
     def _place(self, index: int) -> int:
         at = int(index)
@@ -212,8 +212,8 @@ class _NobodyHere(list[Any]):
 
     def __getitem__(self, at: Any) -> Any:
         raise InputError(
-            "a batch holds nothing but canaries that their coins leave out; use planted.loader("
-            "batch_size), which leaves such batches out, or larger batches"
+            "a batch holds nothing but canaries that their assignment leaves out; use "
+            "planted.loader(batch_size), which leaves such batches out, or larger batches"
         )
 
 

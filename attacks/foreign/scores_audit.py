@@ -100,7 +100,7 @@ class ScoresAudit:
             f"({share} confidence, {self.canaries} canaries)"
         )
         if self.verdict is Verdict.NOTHING_PROVEN:
-            return f"{found}; nothing is claimed to hold it against"
+            return f"{found}; nothing is claimed to check it against"
         said = self.claimed.words()
         if self.verdict is Verdict.NOT_MEASURED:
             return f"{said} is not measured: {found}, and no audit of so many could show a tenth"
@@ -162,7 +162,7 @@ def audit_scores(
     split: ArrayLike | None = None,
     ratios: bool = False,
 ) -> ScoresAudit:
-    """Hold the scores of canaries against a claim.
+    """Check the scores of canaries against a claim.
 
     Args:
         scores: (m,) one a canary, higher for those that are in; or what `Planted.score` returns.

@@ -43,7 +43,7 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
     if scenario not in possible:
         known = ", ".join(possible)
         raise InputError(
-            f"scenario={str(scenario)!r} is not to be had from {trial.algorithm!r}; it has: {known}"
+            f"scenario={str(scenario)!r} does not exist for {trial.algorithm!r}; it has: {known}"
         )
     if scenario is Scenario.MOMENTUM:
         names = tuple(f"own gradient of round {n}" for n in replay.attacked)

@@ -90,7 +90,7 @@ def make_pool(
         raise InputError(
             f"{data.name!r} holds {len(data.targets)} training and {held_out} held-out records, "
             f"and at most {most} of each are taken: membership needs at least {LEAST_RECORDS} of "
-            "each, so that members can be told from others"
+            "each, so that members can be distinguished from others"
         )
     owners = np.empty(len(data.targets), dtype=np.int64)
     for agent, part in enumerate(parts):

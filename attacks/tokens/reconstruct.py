@@ -139,7 +139,8 @@ def _check(
         raise InputError(
             f"the table of embedding {table.parameter!r} is used in a product too, as where the "
             "output layer shares it, which fills every row of its gradient: under noise no row is "
-            "told from those; only a model whose embedding has a table of its own is attacked then"
+            "distinguishable from "
+            "those; only a model whose embedding has a table of its own is attacked then"
         )
     if labels is not None and labels.shape != (seen.records,):
         raise InputError(f"labels of shape {tuple(labels.shape)} must be ({seen.records},)")

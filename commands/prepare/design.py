@@ -82,7 +82,7 @@ def design(
 
 
 def _write(config: RunFile, found: Compared, out: Path, kind: str | None) -> Row:
-    """Write the run file of the kind that is asked for, or of the least noise."""
+    """Write the run file of the requested kind, or of the least noise."""
     from ...privacy.errors import InputError
     from ...runs.design.trainable import run_file_with
 

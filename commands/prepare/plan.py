@@ -94,7 +94,7 @@ def plan(
     """Plan a run: its noise, and epsilon for every adversary.
 
     Nothing is trained. The exit code is 2 on bad input, or with --check if train would refuse the
-    run. With --strict it is 3 if a figure that is asked for is not proven, or a target is missed.
+    run. With --strict it is 3 if a requested figure is not proven, or a target is missed.
     It is 4 if another library, or with --check a second tracer, contradicts a figure.
     """
     from ...privacy.errors import InputError

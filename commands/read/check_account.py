@@ -40,10 +40,10 @@ def check_account(
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """Hold the figures of a run against a second tracer.
+    """Check the figures of a run against a second tracer.
 
     The second tracer shares no code with the one that the figures are from. The exit code is 0
-    where no adversary is told more than is stated, 4 where one is, and 5 where a figure could not
+    where no adversary learns more than is stated, 4 where one is, and 5 where a figure could not
     be checked.
     """
     from ...privacy.errors import InputError

@@ -224,7 +224,7 @@ def _show(found: Audit) -> None:
         say(console, f"{one.words}.")
     console.print(checks_table(found.checks))
     if found.seed is not None:
-        say(console, f"Seed of the coins: {found.seed}.")
+        say(console, f"Seed of the assignment: {found.seed}.")
     for line in trail_lines(found):
         say(console, line)
     if found.run_device and not is_same_device(found.run_device, found.device):

@@ -111,7 +111,7 @@ def _show(found: Membership) -> None:
     console = make_console()
     parts = (
         ("The run itself: records that it was trained on, against held-out ones", found.run),
-        (f"{found.games} games that coins decide", found.played),
+        (f"{found.games} games with random assignment", found.played),
     )
     for title, part in parts:
         if part is not None:

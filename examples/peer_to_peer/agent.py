@@ -111,7 +111,7 @@ def _connected(port: int) -> socket.socket:
             return socket.create_connection(("127.0.0.1", port))
         except ConnectionRefusedError:
             time.sleep(0.1)  # it has not begun
-    raise SystemExit(f"nobody listens on port {port}; start all agents")
+    raise SystemExit(f"no one listens on port {port}; start all agents")
 
 
 def _received(link: socket.socket, size: int) -> bytes:

@@ -109,7 +109,7 @@ def damaged(path: Path, at: int, why: str) -> InputError:
     """The error of a line that no interruption explains."""
     return InputError(
         f"{path} line {at} is no entry: {why}; the ledger is damaged or was changed, and what the "
-        "run released cannot be told from it: put it back as it was written"
+        "run released cannot be read from it: put it back as it was written"
     )
 
 

@@ -112,7 +112,7 @@ def kinds_of(
             kinds.append(kind)
     if len(kinds) > _MOST_KINDS:
         raise Unanswered(
-            f"{len(kinds)} different rounds take too long to compose; it is asked about "
+            f"{len(kinds)} different rounds take too long to compose; the bound is "
             f"{_MOST_KINDS} at most"
         )
     if squares > 0.0:

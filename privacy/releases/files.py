@@ -79,7 +79,7 @@ def check_joined(
     for party in sorted(set(absent) - set(parties)):
         if there := sorted(set(rounds) - set(absent[party])):
             raise InputError(
-                f"no log of agent {party} is given, which is not said to be absent in round "
+                f"no log of agent {party} is given, which is not declared absent in round "
                 f"{there[0]}; add its file"
             )
     for one in every:
@@ -95,7 +95,7 @@ def check_joined(
                 )
             if number in held and number in away:
                 raise InputError(
-                    f"agent {party} is said to be absent in round {number}, and {one.path} has a "
+                    f"agent {party} is declared absent in round {number}, and {one.path} has a "
                     "release of it"
                 )
     if not partial:
@@ -131,7 +131,7 @@ def _check_same_plays(every: Sequence[LogFile]) -> None:
                     raise UnsupportedView(
                         f"{one.path} releases a vector of agent {vector.owner} in round {number}, "
                         f"which it went through {plays[party][number]} times and agent "
-                        f"{vector.owner} {there} times; which vector it was cannot be told, and "
+                        f"{vector.owner} {there} times; which vector it was is unknown, and "
                         "no figure is known for that"
                     )
 

@@ -149,7 +149,7 @@ class _Numbers:
             self.known_to.append(known_to)
         elif self.known_to[number] != known_to:
             raise InputError(
-                f"noise {name!r} is said to be known to {sorted(self.known_to[number])} and to "
+                f"noise {name!r} is declared as known to {sorted(self.known_to[number])} and to "
                 f"{sorted(known_to)}; name all who know it, each time"
             )
         return number

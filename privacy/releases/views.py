@@ -88,7 +88,7 @@ class Views:
             if log.torn:
                 raise UnsupportedView(
                     "a line of the log was cut off, and noise or vectors go from round to round: "
-                    "whether it was released again cannot be told; no figure is known for that"
+                    "whether it was released again is unknown; no figure is known for that"
                 )
             count = sum(map(len, log.rounds.values()))
             if count > _MOST_ROWS:

@@ -155,8 +155,9 @@ class View:
         if not len(touched):
             if self._factors.doubtful[:, columns].nnz:
                 raise UnsupportedView(
-                    "the noise cancels between messages, and what is left of a contribution cannot "
-                    "be told from rounding; write the step so that it cancels exactly or not at all"
+                    "the noise cancels between messages, and what is left of a contribution is "
+                    "indistinguishable from "
+                    "rounding; write the step so that it cancels exactly or not at all"
                 )
             return ()
         rows = sources[int(min(touched, key=lambda row: (len(sources[row]), row)))]

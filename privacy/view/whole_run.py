@@ -248,8 +248,9 @@ class StreamedView:
         touching = [leak for leak in self._leaks if leak.columns & columns]
         if not touching and columns & self._doubtful:
             raise UnsupportedView(
-                "the noise cancels between messages, and what is left of a contribution cannot be "
-                "told from rounding; write the step so that it cancels exactly or not at all"
+                "the noise cancels between messages, and what is left of a contribution is "
+                "indistinguishable from "
+                "rounding; write the step so that it cancels exactly or not at all"
             )
         return min((leak.messages for leak in touching), key=len, default=())
 

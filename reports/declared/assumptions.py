@@ -47,11 +47,11 @@ _TEXTS = {
     "A3": "What one {unit} adds to a vector is at most its clip norm long; a mean that is clipped "
     "as a whole, and not its parts, is declared with twice that norm.",
     "A4": "Batches are drawn as they are declared: {sampler}.",
-    "A5": "The noise is Gaussian, fresh where no id says otherwise, and secret but to those who "
-    "are said to know it.",
+    "A5": "The noise is Gaussian, fresh where no id says otherwise, and secret "
+    "but to those who are declared to know it.",
     "A6": "Each {unit} is held by one agent.",
 }
-_ASSUMED = "assumed: nobody looked"
+_ASSUMED = "assumed: no one looked"
 
 
 def assumed(
@@ -84,7 +84,7 @@ def assumed(
         "unit": unit,
         "sampler": (
             f"each {unit} on its own, at its rate, in secret and anew each time that a round is "
-            "gone through, without weights; nobody sees who takes part, and a rate or a divisor "
+            "gone through, without weights; no one sees who takes part, and a rate or a divisor "
             "that comes from the number of records makes that number public"
             if (header.poisson if sampled is None else sampled)
             else f"every {unit} may be in every batch"

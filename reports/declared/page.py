@@ -70,7 +70,7 @@ def meaning(found: DeclaredReport) -> str:
             "with the list. The figures hold if the list is true; nothing proves that it is."
         )
     return (
-        "Somebody listed what the system releases. The figures hold if the list is true; nobody "
+        "Somebody listed what the system releases. The figures hold if the list is true; no one "
         "looked whether it is, and nothing here proves it."
     )
 

@@ -43,7 +43,7 @@ _SEES = {
     "neighbour": "the single agent that learns most: what is sent to it or by it",
     "all-others": "everybody but the victim, pooling what they see and the noise they know",
     "final-models": "holds the models that the agents end with, and nothing else",
-    "single-message": "one message alone, as papers often count; every onlooker sees more",
+    "single-message": "one message alone, as papers often count; every adversary sees more",
     "agent": "one agent: what is sent to it or by it, and its own noise",
     "coalition": "agents that pool what they see and the noise they know",
 }

@@ -195,7 +195,7 @@ def _audit(report: Report) -> Iterator[str]:
     yield (
         f"Verdict: {markdown_text(audit.verdict)}; {audit.canaries} canaries, confidence "
         f"{audit.confidence:g}, delta {small(audit.delta)}, {audit.adjacency}"
-        f"{'' if audit.seed is None else f'; seed of the coins {audit.seed}'}"
+        f"{'' if audit.seed is None else f'; seed of the assignment {audit.seed}'}"
         f"{f'; audit {len(audit.earlier) + 1} of this run' if audit.earlier else ''}.\n"
     )
     rows = [("adversary", "measured epsilon", "proven epsilon", "canaries", "verdict")]

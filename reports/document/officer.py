@@ -98,7 +98,7 @@ def _steps(report: Report, facts: Facts, found: Verdict) -> Iterator[Sentence]:
     if report.audit is None:
         yield ("Run `overhear audit DIR`: it checks that what ran is what was accounted for.",)
     yield (
-        f"Decide whether {who(head, facts)} is the onlooker that matters here; section 3 lists "
+        f"Decide whether {who(head, facts)} is the adversary that matters here; section 3 lists "
         "the others.",
     )
     gaps = sum(one.status == "gap" for one in report.assumptions)

@@ -101,7 +101,7 @@ class Decision:
 def decide(
     policy: Policy, facts: Facts, *, fixes: Fixes = no_fixes, risks: Risks | None = None
 ) -> Decision:
-    """Hold a run against a policy.
+    """Check a run against a policy.
 
     Args:
         policy: what must hold.
@@ -114,7 +114,7 @@ def decide(
     """
     ran = facts.ran
     if ran is None:
-        raise InputError("facts are those of a plan; a policy is held against a run")
+        raise InputError("facts are those of a plan; a policy is for a run")
     found = [
         *(
             (limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))
@@ -171,7 +171,7 @@ def decide_plan(facts: Facts) -> Decision:
         )
     if not requirements:
         raise InputError(
-            "no figure is asked for, so there is nothing to decide: no adversary is limited to a "
+            "no figure is limited, so there is nothing to decide: no adversary is limited to a "
             "single message; name one in [privacy] adversaries, such as "
             '["eavesdropper"], or set [privacy] adversary and epsilon as a target'
         )

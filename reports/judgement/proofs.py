@@ -120,7 +120,7 @@ def of_opinion(adversary: str, facts: Facts) -> Finding:
     name = adversary if claim is None else claim.adversary
     found = opinions.get(name)
     if claim is None or found is None:
-        why = "the run does not account for it" if claim is None else "none was asked for"
+        why = "the run does not account for it" if claim is None else "none was requested"
         return _without(name, why)
     if found.optimistic is None or found.pessimistic is None or found.ratio is None:
         return _without(name, found.because)
@@ -163,7 +163,7 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
     name = adversary if claim is None else claim.adversary
     found = traced.get(name)
     if claim is None or found is None:
-        why = "the run does not account for it" if claim is None else "none was asked"
+        why = "the run does not account for it" if claim is None else "none was requested"
         return Finding(kind=Kind.NOT_TRACED, adversary=name, words={"why": why})
     if found.second is None:
         return Finding(kind=Kind.NOT_TRACED, adversary=name, words={"why": found.because})

@@ -192,7 +192,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
         )
         words["then"] = then
         words["unseeded"] = (
-            ": ", *then, ", and no other adversary that was asked about learns more"
+            ": ", *then, ", and no other requested adversary learns more"
         )  # fmt: skip
     if remedy.over:
         words["over"] = ("; that is still over the limit, so it takes more noise too",)
@@ -245,7 +245,7 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
         )
         if finding.kind is Kind.OVER:
             kind = "exact" if close else "precise"
-        name, searched = who(claim, facts), " (the worst off)" if facts.searched else ""
+        name, searched = who(claim, facts), " (highest risk)" if facts.searched else ""
         words |= {
             "who": name,
             "Who": f"{name[:1].upper()}{name[1:]}",

@@ -87,8 +87,8 @@ def _caption(outcome: Outcome) -> str:
     words = ["Mean and standard error over n seeds."]
     if any(line.agents is not None for line in outcome.lines):
         words.append(
-            "The paper's figure is held against the mean over the agents' own models, which papers "
-            "report; the mean model stands beside."
+            "The paper's figure is compared with the mean over the agents' own models, which "
+            "papers report; the mean model stands beside."
         )
     deltas = {delta for line in outcome.lines for _, delta, _ in line.epsilons.values()}
     if deltas:

@@ -19,7 +19,7 @@ from ..sweep.statistics import Difference, Mean, difference_of, mean_of
 __all__ = ["ClaimLine", "Seeds", "Verdict", "claim_lines", "figure_of", "figure_verdict"]
 
 Word = Literal["reproduced", "not reproduced", "not comparable"]
-_OTHER_SETTING = "the setting is another one, as said above"
+_OTHER_SETTING = "the setting is another one, as stated above"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

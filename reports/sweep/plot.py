@@ -102,8 +102,8 @@ def figure_of(
     lines = list(_split(results, line))
     if len(lines) > _MOST_LINES:
         raise InputError(
-            f"{line} has {len(lines)} values, and at most {_MOST_LINES} lines are told apart; use "
-            "--panel, or another key"
+            f"{line} has {len(lines)} values, and at most {_MOST_LINES} lines are distinguishable; "
+            "use --panel, or another key"
         )
     figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT), layout="constrained")
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]

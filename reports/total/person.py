@@ -86,7 +86,7 @@ def _whose(run: AccountedRun) -> str:
     statement, p = run.plan.statement, run.config.privacy
     if statement.holders:
         return statement.whose
-    at = "the agent that is worst off"
+    at = "the agent at highest risk"
     if p is not None and p.victim is not None:
         at = f"agent {p.victim}"
     if statement.unit is Unit.AGENT:

@@ -20,7 +20,7 @@ from ..evidence.schema import ColumnScore
 
 HELD_OUT = (
     "records of the table that were held out, planted as the victim's batch of re-enacted rounds; "
-    "nobody says that they are public, so that no value of them is kept ([data] test names public "
+    "no one says that they are public, so that no value of them is kept ([data] test names public "
     "ones)"
 )
 DISTANCE = (

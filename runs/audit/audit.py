@@ -122,7 +122,7 @@ def _check_seed(config: RunFile, before: Audit | None) -> None:
     if config.audit.seed in (before.seed, *(one.seed for one in before.earlier)):
         raise InputError(
             f"[audit] seed={config.audit.seed} was used in an audit of this run, and the same "
-            "coins are no new evidence; leave it out, or set another with --set audit.seed=N"
+            "assignment is no new evidence; leave it out, or set another with --set audit.seed=N"
         )
 
 

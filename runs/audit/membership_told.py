@@ -132,10 +132,10 @@ def _words(
         )
     proven = f"epsilon {bound(limit.epsilon)} at delta {small(limit.delta)}"
     if guessed is None:
-        return f"No games were played, so nothing is held against the proven {proven}"
+        return f"No games were played, so nothing is checked against the proven {proven}"
     right = (
-        f"{guessed.right} of {guessed.made} guesses about {guessed.coins} coins were right, by "
-        f"{guessed.guesser[1]} on the model of {guessed.guesser[0]}: epsilon is at least "
+        f"{guessed.right} of {guessed.made} guesses about {guessed.coins} assignments were right, "
+        f"by {guessed.guesser[1]} on the model of {guessed.guesser[0]}: epsilon is at least "
         f"{lower_bound(guessed.epsilon)} at {100 * guessed.confidence:g} % confidence"
     )
     tail = {

@@ -24,7 +24,7 @@ def undone_by(kind: Kind) -> str:
         return "any agent: one common seed makes all of it"
     if kind is Kind.PAIRS:
         return "neighbours in part: each knows the secrets of its links"
-    return "nobody but the agent that makes it"
+    return "no one but the agent that makes it"
 
 
 def advice(rows: Sequence[Row], *, groups: int, epsilon: float) -> list[str]:

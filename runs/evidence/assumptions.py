@@ -121,7 +121,7 @@ DECLARED: tuple[Declared, ...] = (
     ),
     Declared(
         name="knowledge",
-        text="Nobody knows more of the noise than was declared.",
+        text="No one knows more of the noise than was declared.",
         check="knowledge",
     ),
     Declared(
@@ -364,7 +364,7 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         name="entropy",
         text="Noise and batches are drawn from secret seeds of the system's entropy."
         if secret
-        else "Noise comes from evaluation_noise_seed: whoever knows it can subtract it.",
+        else "Noise comes from evaluation_noise_seed: anyone who knows it can subtract it.",
         status="assumed" if secret else "gap",
         how="no evaluation_noise_seed is set; the system's generator is trusted"
         if secret
@@ -401,7 +401,7 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
             Assumption(
                 name="participation",
                 text="Who takes part in which round was fixed beforehand, is public and does not "
-                "depend on the data; nobody is absent whom the list has.",
+                "depend on the data; no one is absent whom the list has.",
                 status="assumed",
                 how=f"an agent takes part in {facts.participation}; the ledger's header holds the "
                 "digest of the list, for which alone the figures are",

@@ -112,7 +112,7 @@ def launch(
         except RuntimeError as error:  # of torch's store
             raise OSError(
                 f"the ranks have lost their store in {private} ({error}), and were ended: name a "
-                "folder that nobody clears in TMPDIR, and --resume where there is a ledger"
+                "folder that no one clears in TMPDIR, and --resume where there is a ledger"
             ) from error
         finally:
             for child in children:

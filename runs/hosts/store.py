@@ -70,7 +70,7 @@ class RankStore:
             raise LyingStore(
                 f"the store of the ranks holds under {key!r} what no rank of this run has written; "
                 f"another process writes there, or ranks have different values of {SECRET}: start "
-                "all ranks again with one secret that nobody else knows"
+                "all ranks again with one secret that no one else knows"
             )
         return text.decode(errors="replace")
 

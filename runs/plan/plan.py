@@ -314,7 +314,7 @@ def _guarantees(config: RunFile, found: Account) -> list[Guarantee]:
     every = list(found.guarantees.values())
     if config.training.evaluation_noise_seed is None:
         return every
-    known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
+    known = "the noise comes from evaluation_noise_seed, and anyone who knows it can subtract it"
     return [
         replace(g, status=Status.HEURISTIC, because=known) if g.status.is_finite else g
         for g in every

@@ -12,7 +12,7 @@ from ...privacy.guarantee import Guarantee, WrittenStatus
 from ..described import Described
 
 _ESTIMATE = (
-    "estimate (heuristic, never a guarantee): what the recipient sees, as if nobody else's "
+    "estimate (heuristic, never a guarantee): what the recipient sees, as if no one else's "
     "gradients depended on the record; other agents' data can be such that it learns up to the "
     "closed figure"
 )

@@ -117,8 +117,9 @@ class Drawn:
         one = self.named[id]
         if (one.shape, one.std, one.dtype, one.device) != (sizes, std, dtype, device):
             raise InputError(
-                f"noise {id!r} was drawn with shape {one.shape} and std={one.std:g}, and is asked "
-                f"for with {sizes} and {std:g}; one source has one of each: weight it in the sum"
+                f"noise {id!r} was drawn with shape {one.shape} and std={one.std:g}, and is "
+                "requested "
+                f"with {sizes} and {std:g}; one source has one of each: weight it in the sum"
             )
         return one
 

@@ -115,8 +115,8 @@ def record(
     if kept:
         warnings.warn(
             f"transcripts of {'all rounds' if kept == 'all' else f'{len(kept)} rounds'} are kept "
-            f"in {kept_folder(file_path)}; they are private: whoever reads them knows who was in a "
-            "batch and what noise hides it, so keep them as safe as the records",
+            f"in {kept_folder(file_path)}; they are private: anyone who reads them knows who was "
+            "in a batch and what noise hides it, so keep them as safe as the records",
             stacklevel=2,
         )
     recorder = Recorder(file, header, keep=kept, before=log)

@@ -97,7 +97,7 @@ class Said:
         for one in release.noise:
             if one.id is not None and self._knowers.get(one.id, one.known_to) != one.known_to:
                 raise InputError(
-                    f"noise {one.id!r} is said to be known to others than before; name all who "
+                    f"noise {one.id!r} is declared as known to others than before; name all who "
                     "know it, each time"
                 )
         self._received.check(release, Played(round, 0))

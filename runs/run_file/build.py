@@ -326,7 +326,7 @@ def check_poisson(built: Built, what: str) -> None:
     if built.by_user:
         raise InputError(
             f"{what} with other records than those of the run, and where sums are clipped by user "
-            "nobody says whose these would be: what users lose is not measured"
+            "no one says whose these would be: what users lose is not measured"
         )
 
 

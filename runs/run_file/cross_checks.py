@@ -230,7 +230,7 @@ def _scenarios(attack: AttackTable, algorithm: str) -> list[str]:
 
     possible = tuple(map(str, scenarios_of(algorithm)))
     return [
-        f"[attack] scenarios: {name!r} is not to be had from {algorithm!r}; use "
+        f"[attack] scenarios: {name!r} does not exist for {algorithm!r}; use "
         f"{' or '.join(possible)}"
         for name in attack.scenarios
         if name not in possible

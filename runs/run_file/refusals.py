@@ -72,7 +72,7 @@ _NOT_KNOWN = (
 _OWN_BATCHES = Unprovable(
     asks=_always,
     reason=(
-        "is no key; how batches are drawn is said by batches = 'poisson' (each record on its own, "
+        "is no key; how batches are drawn is set by batches = 'poisson' (each record on its own, "
         "the default), 'fixed', 'shuffled' or 'cyclic'. No bound is known here for batches drawn "
         "otherwise, such as with replacement or by weights"
     ),
@@ -118,7 +118,7 @@ PRIVACY: Mapping[str, Unprovable] = {
     "unit": Unprovable(
         asks=_is_agent,
         reason=(
-            "is not to be had: use unit='agent' for all data of one agent, with an algorithm that "
+            "is not supported: use unit='agent' for all data of one agent, with an algorithm that "
             "clips whole vectors, or unit='user' for all records of one user, of which "
             "records_per_person is the public cap; [data] user is the column that names whose a "
             "record is"

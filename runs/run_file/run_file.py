@@ -252,7 +252,7 @@ def _of_folder(
         found = validated(values, where=str(path))
     except InputError as error:
         raise InputError(
-            f"{error}\nIf nobody changed {path.name}, another version of overhear wrote it, which "
+            f"{error}\nIf no one changed {path.name}, another version of overhear wrote it, which "
             "environment.json beside it names: use that one on this run"
         ) from None
     check_after(folder.path, calls, held)

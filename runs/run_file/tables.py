@@ -269,7 +269,7 @@ class TrainingTable(Table):
     device: DeviceName = "auto"
     """Where gradients are computed; `cuda:1` is the second of several GPUs."""
     noise: Literal["standard", "hardened"] = "standard"
-    """Hardened noise is a sum of four draws, which nobody can list; it takes 5 times as long."""
+    """Hardened noise is a sum of four draws, which no one can list; it takes 5 times as long."""
     layout: Literal["auto", "book-keeping", "grouped", "vmap", "loop"] = "auto"
     """How gradients are computed; layouts differ in speed and in rounding, not in privacy."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
@@ -393,4 +393,4 @@ class AuditTable(Table):
     checked_rounds: Count = 12
     """Rounds of the checks that need no canaries."""
     seed: Index | None = None
-    """Seed of the canaries' coins and directions; by default from the system's entropy."""
+    """Seed of the canaries' assignment and directions; by default from the system's entropy."""

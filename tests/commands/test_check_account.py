@@ -117,4 +117,4 @@ def test_check_asks_it_where_the_policy_asks_for_a_second_opinion(
     monkeypatch.setattr(second_traces, "check_account", hurried)
     assert main(check) == 5  # what is not checked confirms nothing
     said = json.loads(capsys.readouterr().out)["requirements"]
-    assert any("was not held against a second tracer" in one["sentence"] for one in said)
+    assert any("was not checked against a second tracer" in one["sentence"] for one in said)

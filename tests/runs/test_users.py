@@ -177,7 +177,7 @@ def test_a_run_of_unit_user_says_so_from_the_plan_to_the_report(run_file, tmp_pa
     assert "one user with at most 4 records" in " ".join(capsys.readouterr().out.split())
     assert main(["person", str(tmp_path / "ann.jsonl"), "--add", str(run), "--json"]) == 0
     (line,) = json.loads(capsys.readouterr().out)["runs"]
-    assert line["whose"] == "one user with at most 3 records at the agent that is worst off"
+    assert line["whose"] == "one user with at most 3 records at the agent at highest risk"
     assert line["alone"] == pytest.approx(expected, rel=1e-4)
     assert main(["audit-last-model", str(run)]) == 2
     assert "what last models show of all records of a user" in capsys.readouterr().err

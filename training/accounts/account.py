@@ -197,7 +197,7 @@ def account(  # every number that a figure depends on has a name here
         raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
     whose = Unit(unit)
     if whose is Unit.CLIENT:
-        raise InputError(f"unit={unit!r:.40} is not to be had here: {NOT_A_CLIENT}")
+        raise InputError(f"unit={unit!r:.40} is not supported here: {NOT_A_CLIENT}")
     if whose is Unit.USER and records_per_person is None:
         raise InputError(NO_CAP)
     topology = topology_of(graph, active, rounds=rounds)

@@ -410,7 +410,7 @@ def check_with_missing(subject: Subject, statement: Statement) -> None:
     if statement.holders:
         raise InputError(
             f"missing={subject.missing} has no bound with holders: which of a person's agents are "
-            "missing is not told apart; leave one of the two out"
+            "missing is not distinguished; leave one of the two out"
         )
     if subject.drawn is not None and subject.drawn[0].scheme.in_epochs:
         raise InputError(

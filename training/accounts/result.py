@@ -39,7 +39,7 @@ __all__ = ["Account"]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Account:
-    """What a run costs, for every adversary that was asked for.
+    """What a run costs, for every requested adversary.
 
     Attributes:
         said_of: what every epsilon is said of.

@@ -74,7 +74,7 @@ class TracedTwice:
 def check_account(
     account: Account, *, victim: int | None = None, seconds: float = _SECONDS
 ) -> dict[str, TracedTwice]:
-    """Hold every joint sensitivity of an account against a second tracer.
+    """Check every joint sensitivity of an account against a second tracer.
 
     The second tracer runs the same step on dense numbers, stacks what an adversary sees, and takes
     the pseudo-inverse. It looks at the worst pair of an adversary and a victim that the account
@@ -166,7 +166,7 @@ class _Asked:
         if self.noise == 0:
             why = "no noise is added, and no figure is finite"
         elif first.status is Status.CANNOT_BE_EXPRESSED:
-            why = "no figure is stated that it could be held against"
+            why = "no figure is stated that it could be checked against"
         elif self.statement.holders:
             why = "it counts the records of one agent, and not those of one person at several"
         elif self.subject.missing:
@@ -231,7 +231,9 @@ class _Asked:
             because = "noise is carried from round to round, and rounds are accounted for apart"
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
         if _is_shared(moves, first, self.noise) and math.isfinite(stated):
-            because = "batches of one round are told with noise in common, and accounted for apart"
+            because = (
+                "batches of one round are traced with noise in common, and accounted for apart"
+            )
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
         rates = not any(_is_in_turn(one) for one in first.releases)
         agent = self.statement.unit is Unit.AGENT
@@ -393,7 +395,7 @@ def _loose(stated: float, found: float) -> Verdict:
 
 
 def _more(who: Adversary, victim: int) -> str:
-    return f"{who.name} is told more of agent {victim}"
+    return f"{who.name} learns more of agent {victim}"
 
 
 def _square(first: JointSensitivity) -> float:

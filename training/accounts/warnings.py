@@ -58,7 +58,8 @@ def warnings_of(
         said.append(f"No finite bound can be expressed for {who}: {unknown[0].because}.")
     if repeatable:
         said.append(
-            "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."
+            "evaluation_noise_seed is set: anyone who knows it can subtract the noise. For "
+            "evaluation."
         )
     said += [words for words in (batches, counted) if words is not None]
     if (least := next((g for g in guarantees if g.at_least is not None), None)) is not None:

@@ -213,7 +213,7 @@ def published_bound(run: PlannedRun) -> PublishedClaim | None:
 
 def unsteered(_settings: Settings) -> str | None:
     """See `Algorithm`: neighbours hear every mixture, which the bound would have to follow."""
-    return "a round has gossip steps, each of which is heard, and the bound follows one message"
+    return "a round has gossip steps, each of which is observed, and the bound follows one message"
 
 
 ALGORITHM = Algorithm(

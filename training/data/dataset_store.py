@@ -134,7 +134,7 @@ class DatasetStore:
 
     def _changed(self, position: int) -> InputError:
         return InputError(
-            f"{self._name!r}: item {position} comes out otherwise when it is asked for again; "
+            f"{self._name!r}: item {position} comes out otherwise when it is read again; "
             "leave out random transforms: what a record sends could not be checked"
         )
 

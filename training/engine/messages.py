@@ -16,7 +16,7 @@ __all__ = ["Gathered", "Outbox", "whole_message"]
 
 
 class Gathered:
-    """Rounds whose messages are heard whole.
+    """Rounds whose messages are observed whole.
 
     Args:
         rounds: the same on every rank; the messages of other rounds stay where they are.

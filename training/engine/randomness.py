@@ -116,8 +116,8 @@ class SecretRandomness:
 
     def __reduce__(self) -> NoReturn:
         raise InputTypeError(
-            "SecretRandomness cannot be pickled or copied: whoever has it can subtract the noise, "
-            "so it stays in memory; make a new one where it is needed"
+            "SecretRandomness cannot be pickled or copied: anyone who has it can subtract the "
+            "noise, so it stays in memory; make a new one where it is needed"
         )
 
     def renewed(self) -> SecretRandomness:

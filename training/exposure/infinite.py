@@ -135,7 +135,7 @@ def _together(
         )
     because = leak_sentence(counted)
     if not shown:
-        because = f"{because}; no message shows it, but it counts as seen"
+        because = f"{because}; no message shows it, but it is treated as public"
     if not shown and any(name.startswith(GRADIENTS_AT) for name in counted):
         because = f"{because}; for several local steps under one noise use round.local_update"
     return sensitivity._replace(

@@ -115,8 +115,8 @@ def held_words(one: object, where: str, *, operation: str) -> str:
     return (
         f"holds {what}, as {where}: a function carries nothing in but numbers, text and tuples of "
         f"them, which stay as they are, and functions of which the same holds; {instead}give it as "
-        f"an argument of round.{operation}, so that it counts as seen (a secret: as an argument of "
-        "round.bounded; a public table: round.of_agents(table))"
+        f"an argument of round.{operation}, so that it is treated as public (a secret: as an "
+        "argument of round.bounded; a public table: round.of_agents(table))"
     )
 
 

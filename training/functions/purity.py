@@ -336,7 +336,7 @@ class _Copy:
                 (name, *_), *_ = sorted(chain for chain in chains if chain)
                 self._refuse(
                     f"asks for the attribute .{name} of {where}: give what it holds as an argument "
-                    f"of round.{self._operation}, so that it counts as seen"
+                    f"of round.{self._operation}, so that it is treated as public"
                 )
             self._check_attributes(chains, where)
             return copy

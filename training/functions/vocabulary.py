@@ -277,7 +277,7 @@ class _Kind(type):
 
     def __call__(cls, *_: object, **__: object) -> NoReturn:
         raise UndeclaredOperation(
-            f"{cls.__name__}(...) shows memory that nobody has written: use zeros or full"
+            f"{cls.__name__}(...) shows memory that no one has written: use zeros or full"
         )
 
 
@@ -288,7 +288,7 @@ def _whole(ufunc: np.ufunc) -> Callable[..., Any]:
     def computed(*args: Any, **how: Any) -> Any:
         if "where" in how:
             raise UndeclaredOperation(
-                f"numpy.{ufunc.__name__} with where= shows memory that nobody has written: use "
+                f"numpy.{ufunc.__name__} with where= shows memory that no one has written: use "
                 "numpy.where"
             )
         return ufunc(*args, **how)

@@ -224,7 +224,7 @@ def _parts(batch: Records, users: Tensor | None) -> list[Records]:
         if len(targets) > 1:
             raise InputError(
                 f"a batch of {len(targets)} records is planted where sums are clipped by user, and "
-                "nobody says whose they are; plant one record, or clip records"
+                "no one says whose they are; plant one record, or clip records"
             )
         return [batch]
     order = torch.argsort(users, stable=True)

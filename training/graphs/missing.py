@@ -49,8 +49,8 @@ __all__ = [
 MISSING = (
     "Who is missing from a round depends on neither the data nor the noise. An agent is missing "
     "from all of a round, in which it draws and sends nothing and keeps its state. A sum of what "
-    "arrives is divided by the number of all agents, and nobody takes noise back or scales it for "
-    "those who are missing. What nobody gives is left out of a mixture, or everybody keeps it."
+    "arrives is divided by the number of all agents, and no one takes noise back or scales it for "
+    "those who are missing. What no one gives is left out of a mixture, or everybody keeps it."
 )
 
 _MOST_SETS = 2_000

@@ -83,7 +83,7 @@ def drawn_list(
     _check_entries(rounds, agents)
     generator = np.random.Generator(np.random.Philox(seed))
     if probability is not None:
-        within("probability", probability, "(0, 1]", ", of taking part; at 0 nobody trains")
+        within("probability", probability, "(0, 1]", ", of taking part; at 0 no one trains")
         return np.asarray(generator.random((rounds, agents)) < probability)
     whole("agents_per_round", agents_per_round, f"[1, {agents}]")
     order = generator.random((rounds, agents)).argsort(axis=1, kind="stable")

@@ -109,7 +109,7 @@ class Contents:
         if len(self._states) >= self._most:
             raise InputError(
                 f"{self._words(-1)} is one of more than {_MOST:,} objects that the network or the "
-                "loss reaches, too many to hold against each other after every call; put tables "
+                "loss reaches, too many to compare with each other after every call; put tables "
                 "into one tensor, and refer to what is used alone"
             )
         self._states.append(state)

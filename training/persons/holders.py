@@ -110,7 +110,7 @@ def _candidates(name: str, holders: Holders, agents: int) -> list[Adversary]:
     if name in (WORST_NEIGHBOUR, ALL_OTHERS):
         if not outside:
             raise UnsupportedView(
-                f"adversary {name!r} leaves nobody: every agent holds records of the person "
+                f"adversary {name!r} leaves no one: every agent holds records of the person "
                 f"(holders {listed}); ask about the eavesdropper or the final models"
             )
         together = [coalition(set(outside))]
@@ -260,7 +260,7 @@ class _Run:
                 if draws.cohort < 1:
                     raise UnsupportedView(
                         "records of several holders have no bound under a secret cohort, whose "
-                        "coins they share; leave holders out"
+                        "draws they share; leave holders out"
                     )
                 moved = [(c, b) for c, b in zip(columns, bounds, strict=True) if b > 0]
                 found.append(

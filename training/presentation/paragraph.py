@@ -41,7 +41,7 @@ _WORST_OFF = {
 }
 _NAMED = {Unit.RECORD: "members", Unit.USER: "users", Unit.AGENT: "agents that hold data"}
 _COHORTS = {
-    Sampling.COHORT: "agents that take part by secret coins of their own",
+    Sampling.COHORT: "agents that take part by secret draws of their own",
     Sampling.FIXED_COHORT: "secret cohorts of as many agents each, drawn anew every round",
     Sampling.SHUFFLED_COHORT: "agents that take part once an epoch at most, in cohorts of as many "
     "each, and are shuffled anew every epoch, in orders that count as public",
@@ -87,12 +87,12 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
             said += _meant(summary, same[0], sensitivities[same[0].adversary])
     secret = any(stated.sampling.is_secret_cohort for stated in summary.guarantees)
     coins = ", as who takes part," if secret else ""
-    figure = f"the agent {_WORST_OFF[summary.statement.unit]} worst off"
+    figure = f"the agent {_WORST_OFF[summary.statement.unit]} at highest risk"
     if summary.statement.holders:
         figure = summary.statement.whose
     if summary.users is not None:
         said.append(summary.users)
-    who = "nobody on a link reads it" if summary.encrypted else "every message can be read"
+    who = "no one on a link reads it" if summary.encrypted else "every message can be read"
     said.append(
         "Assumed are that the agents run this step and send nothing else that depends on their "
         f"records, that noise{coins} is secret and drawn anew, and that {who}; each figure is "
@@ -161,7 +161,7 @@ def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
     found = f"accountant {summary.statement.accountant}"
     if stated.status is Status.PROVEN:
         whole = (
-            ", whoever was sampled: all rounds count as one release"
+            ", whichever agents were sampled: all rounds count as one release"
             if stated.sampling in (Sampling.ANY, Sampling.TURNS)
             else ""
         )

@@ -95,7 +95,7 @@ def check_weights(script: Sequence[Entry]) -> None:
         elif entry.operation not in ("postprocess", "bounded"):
             raise UnsupportedView(
                 f"the step uses weights in {entry.operation!r}, and they change where agents are "
-                f"missing, which nobody knows when noise is made: {_REMEDY}"
+                f"missing, which no one knows when noise is made: {_REMEDY}"
             )
 
 
@@ -119,6 +119,6 @@ def check_unaware(
     if not same:
         who = ", ".join(str(a) for a in sorted(away))
         raise UnsupportedView(
-            f"the step does something else where agents {who} are missing, which nobody knows when "
+            f"the step does something else where agents {who} are missing, which no one knows when "
             f"noise is made: {_REMEDY}"
         )

@@ -251,7 +251,7 @@ def frozen(value: Any, *, operation: str, name: str) -> Any:
     raise UndeclaredOperation(
         f"round.{operation}: {name} is {type(value).__name__}, which is neither a value of this "
         "round nor a plain number, name, list or table; an object that stands for a number may be "
-        "another one each time it is asked"
+        "another one at each call"
     )
 
 

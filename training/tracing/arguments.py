@@ -136,7 +136,7 @@ def check_history(field: str, rows: csr_array, groups: Sequence[Group]) -> None:
             what = group.what if isinstance(group, Known) else f"what was sent ({group.kind})"
         raise UndeclaredOperation(
             f"the history {field!r} of the state holds {what}, and a tuple in the state holds "
-            "noise alone: it is carried on and never counts as seen; keep in it what "
+            "noise alone: it is carried on and is never treated as public; keep in it what "
             "round.remembered returns, and everything else in a field of its own"
         )
 

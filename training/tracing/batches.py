@@ -64,7 +64,7 @@ def joined(found: Sequence[Sensitivity], keys: Sequence[Key], *, unit: Unit) -> 
     if len({keys[i][0] for i in seen}) < len(seen):
         raise InexpressibleView(
             "one batch is seen both with and without its secret cohort, or under two of them, "
-            "whose coins go together; give each a batch of its own"
+            "whose draws go together; give each a batch of its own"
         )
     for cohort in {keys[i][1] for i in seen} - {None}:
         same = [i for i in seen if keys[i][1] == cohort]

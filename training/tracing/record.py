@@ -128,7 +128,7 @@ class Recorder:
             if self._taken.setdefault(call, calls) != calls:
                 raise UndeclaredOperation(
                     "a batch that is one of several of a round.local_update is used again: a "
-                    "record's part in both cannot be told apart; draw another batch for it"
+                    "record's part in both is indistinguishable; draw another batch for it"
                 )
 
     def new_vectors(self, count: int) -> int:

@@ -64,7 +64,8 @@ def heard_check(heard: Sequence[Heard]) -> Check:
         lagged = max(lagged, (sum(one.size for one in rounds[1:]), degrees))
         along = max(along, len(of.along))
     words = (
-        "all that is heard of a run was held against the declared noise over agents and rounds: "
+        "all that an adversary observes of a run was checked against the declared noise over "
+        "agents and rounds: "
         "size, by round and row, along what canaries add, and whether rounds or rows go together"
     )
     if not found.tests:

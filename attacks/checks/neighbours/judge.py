@@ -124,7 +124,7 @@ class Judge:
         changes = [value.numpy() for value in found.contributions]
         moved = [lengths.numpy() for lengths in found.moved]
         entries = [
-            ("a value that is sent or counts as seen", rows, value, first.base)
+            ("a value that is sent or is treated as public", rows, value, first.base)
             for rows, value, first in zip(
                 record.given, found.given, self._watched.recorded.given, strict=True
             )

@@ -227,8 +227,9 @@ def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
                 row = int(wrong.any(dim=1).nonzero()[0])
                 share = float(rows[row].norm() / mixed[row].norm().clamp(min=1e-300))
                 what = (
-                    f"row {row} of noise call {call} in round {one.number} is not what was asked "
-                    f"for: it is {share:.3g} times as long as its sources at the declared deviation"
+                    f"row {row} of noise call {call} in round {one.number} is not what was "
+                    f"requested: it is {share:.3g} times as long as its sources at the declared "
+                    "deviation"
                 )
     found.exact(not what, what, tests=max(worst, 1))
 

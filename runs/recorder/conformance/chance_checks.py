@@ -192,7 +192,7 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
                 if vector.owner == at.release.sender:
                     missing = missing or (
                         f"the batch of {where} was not kept" if positions is None else
-                        f"how many records {who} holds is not said; give "
+                        f"how many records {who} holds is not declared; give "
                         f"records={{{vector.owner}: N}}, or --holds {vector.owner}:N"
                     )  # fmt: skip
                 continue

@@ -38,8 +38,8 @@ def check_messages(of: LeftOver) -> Check:
     if not rows:
         return Check.not_run(
             name,
-            "every release has noise that the recorder did not draw, so what it adds up to cannot "
-            "be told exactly; see residuals",
+            "every release has noise that the recorder did not draw, so what it adds up to is not "
+            "known exactly; see residuals",
             applies=False,
         )
     faults = [(row, float((row.left - row.drawn).norm())) for row in rows]
@@ -116,7 +116,7 @@ def check_points(
         told = ", ".join(map(str, sorted(untold)))
         return Check.not_run(
             name,
-            f"the points of rounds {told} cannot be told: say what they are made of by points=, "
+            f"the points of rounds {told} are unknown: say what they are made of by points=, "
             "give the initial model as public=[...], and keep the round before each",
             applies=applies,
         )
@@ -281,7 +281,7 @@ def check_knowledge(
         return Check.not_run(
             name, "no release has sources with names and nothing else that is secret"
         )
-    words = f"{pairs} pairs of a source and an agent that is said to know it were made again"
+    words = f"{pairs} pairs of a source and an agent that is declared to know it were made again"
     words += f"; {wrong}" if wrong else "; each is what the release holds"
     return Check.exact(name, f"{words}.", tests=pairs, passed=not wrong)
 

@@ -138,7 +138,7 @@ class LeftOver:
         """The row of a release, or why there is none."""
         kept, width = at.kept, len(at.kept.value)
         if not at.release.of and not at.release.noise and kept.known is None:
-            return "it is said to be made of what was released, and of what was not kept as known="
+            return "it is declared as made of what was released, and of what was not kept as known="
         value = kept.value.double()
         known = torch.zeros_like(value) if kept.known is None else kept.known.double()
         unit = torch.finfo(kept.value.dtype).eps

@@ -103,7 +103,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
     if unkept:
         return Check.not_run(
             name,
-            f"what {unkept[0].name} added for each record was not kept, so that nobody compared it "
+            f"what {unkept[0].name} added for each record was not kept, so that no one compared it "
             "with the record: give rows=, or let the recorder draw the noise",
         )
     off, shorter = [], next((one for one in kept if _rows_of(one) != len(one.positions)), None)

@@ -64,7 +64,7 @@ def tail(guesses: Guesses, *, threshold: float, delta: float, confidence: float)
         threshold=threshold,
         noise_scale=None,
         assumptions=(
-            "fair coins are not needed; one threshold fixed in advance, errors of canaries "
+            "fair assignments are not needed; one threshold fixed in advance, errors of canaries "
             "independent; nothing of the mechanism"
         ),
     )

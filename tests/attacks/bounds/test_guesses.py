@@ -54,7 +54,7 @@ def test_coins_that_are_no_truth_values_are_refused():
 
 @pytest.mark.parametrize("heads", [0, 1000, 400])
 def test_coins_that_cannot_have_been_fair_are_refused(heads):
-    with pytest.raises(ValueError, match=f"{heads} of 1000 canaries; fair coins"):
+    with pytest.raises(ValueError, match=f"{heads} of 1000 canaries; a fair assignment"):
         Guesses(scores=np.zeros(1000), included=np.arange(1000) < heads)
 
 

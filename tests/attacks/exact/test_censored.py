@@ -87,7 +87,7 @@ def test_what_saturated_units_hide_is_told_and_never_certified() -> None:
     assert found.saturated > found.units / 2
     assert found.reason == (
         "the search through saturated units found no picture that explains the gradient; "
-        f"{found.saturated} of {found.units} units are saturated or cannot be told from it"
+        f"{found.saturated} of {found.units} units are saturated or indistinguishable from it"
     )
 
 

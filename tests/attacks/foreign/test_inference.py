@@ -85,7 +85,7 @@ def test_the_table_says_rates_intervals_and_what_the_claim_allows():
     found = membership(gaussian(1), DATA, references=4, records=SIZE, seed=1, claim=claim)
     text = str(found.table())
     assert repr(found) == repr(found.table()) == text
-    assert "LiRA online: 300 records at stake" in text
+    assert "LiRA online: 300 target records" in text
     assert "TPR at 1 % FPR: 0." in text
     assert "the claim allows 0.093" in text  # Phi(1 - 2.326) = .0924
     assert "TPR at 0.1 % FPR: needs 1000 non-members" in text
@@ -152,7 +152,7 @@ def test_what_is_no_training_is_refused_in_a_sentence(train, options, words):
 
 
 def test_data_that_change_are_refused():
-    with pytest.raises(InputError, match="differs when it is asked for twice"):
+    with pytest.raises(InputError, match="differs when it is read twice"):
         membership(gaussian(0), Restless(), records=40)
     mine = TensorDataset(torch.arange(SIZE), torch.zeros(SIZE, dtype=torch.int64))
     with pytest.raises(InputError, match="train changed record"):

@@ -112,7 +112,7 @@ def test_observations_of_different_clips_are_not_joined():
 
 
 def test_a_scenario_of_another_algorithm_is_refused():
-    with pytest.raises(ValueError, match="'momentum' is not to be had from 'dp-dpsgd'"):
+    with pytest.raises(ValueError, match="'momentum' does not exist for 'dp-dpsgd'"):
         intercept(replay(trial("dp-dpsgd"), planted()), scenario=Scenario.MOMENTUM)
 
 

@@ -228,7 +228,7 @@ FAULTS = (
     ),
     Planted(
         name="one link without noise",
-        sentence="Whoever reads that link sees a gradient: epsilon is infinite.",
+        sentence="Anyone who reads that link sees a gradient: epsilon is infinite.",
         plant=one_link_without_noise,
         kind=Kind.NOISE_SIZE,
         origin=Origin.FIRST,

@@ -255,7 +255,7 @@ def test_a_table_that_the_output_shares_is_told_from_what_the_output_adds() -> N
     assert sorted(found.tokens.tolist()) == sorted(x.tolist())
     assert found.labels.sort().values.tolist() == [7, 41]
     noisy = replace(seen, covariance=torch.tensor([[1e-8]]).double())
-    with pytest.raises(ValueError, match="under noise no row is told from those"):
+    with pytest.raises(ValueError, match="under noise no row is distinguishable from those"):
         reconstruct_tokens(noisy, model, length=6, classes=VOCABULARY, generator=torch.Generator())
 
 

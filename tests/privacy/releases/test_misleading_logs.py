@@ -98,7 +98,7 @@ def test_a_vector_of_another_agent_whose_round_was_met_more_often_is_refused(tmp
     write(tmp_path / "0.jsonl", [*again, again[0]], agents=2, agent=0)
     relayed = one(1, to=[0], of=[of()])
     write(tmp_path / "1.jsonl", {1: [relayed]}, agents=2, agent=1)
-    with pytest.raises(UnsupportedView, match="which vector it was cannot be told"):
+    with pytest.raises(UnsupportedView, match="which vector it was is unknown"):
         read_log(tmp_path)
     write(tmp_path / "1.jsonl", {1: [one(1, to=[0])]}, agents=2, agent=1)
     assert len(read_log(tmp_path).rounds) == 2

@@ -203,5 +203,5 @@ def test_a_weak_source_in_one_message_still_uncovers_another(weak):
 def test_what_is_surely_shown_is_infinite_whatever_else_may_be_rounding():
     contributions, noise = np.array([[1.0], [1.0 + 3e-13], [1.0]]), np.array([[0.0], [1.0], [1.0]])
     assert View(contributions=contributions, noise=noise).mu([0]) == math.inf
-    with pytest.raises(UnsupportedView, match="cannot be told from rounding"):
+    with pytest.raises(UnsupportedView, match="is indistinguishable from rounding"):
         View(contributions=contributions[1:], noise=noise[1:]).mu([0])

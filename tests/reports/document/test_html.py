@@ -427,4 +427,4 @@ def test_a_cleared_audit_its_seed_and_the_audits_of_the_run_file_are_shown(repor
     assert "Damaged: audits.jsonl line 2 is no audit" in text
     markdown = report_markdown(typed(report))
     assert "The run file was audited 3 times: 1 consistent, 2 suspicious" in markdown
-    assert "seed of the coins 987654321; audit 2 of this run" in markdown
+    assert "seed of the assignment 987654321; audit 2 of this run" in markdown

@@ -26,7 +26,7 @@ def with_membership(report: Report, **changes: Any) -> Report:
 
 
 def test_without_it_the_page_says_so(plain: Report) -> None:
-    assert "nobody tried to tell from the final models" in Page(html.render(plain)).text()
+    assert "no one tried to tell from the final models" in Page(html.render(plain)).text()
     assert "## Membership" not in report_markdown(plain)
 
 
@@ -47,7 +47,7 @@ def test_a_run_without_games_or_proof_has_a_part_too(plain: Report) -> None:
     )  # fmt: skip
     text = Page(html.render(report)).text()
     assert "The run itself. The diagonal is chance." in text
-    assert "Games that coins decide" not in text
+    assert "Games with random assignment" not in text
     assert "nothing proven" in report_markdown(report)
 
 

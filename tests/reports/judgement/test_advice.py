@@ -159,7 +159,7 @@ def test_one_agent_is_no_network_to_be_overheard() -> None:
     (only,) = advise(run := config(data={"agents": 1}), plan_of(run))
     assert only.what is What.WITHIN
     assert "link" not in only.words
-    assert "worst off" not in only.words
+    assert "highest risk" not in only.words
 
 
 def test_a_single_message_alone_is_no_adversary() -> None:

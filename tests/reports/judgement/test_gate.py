@@ -585,7 +585,7 @@ def test_a_second_trace_is_evidence_where_a_second_opinion_is_asked_for(facts: F
     assert decision.exit_code == 0
     assert decision.requirements[-1].name == "evidence: second trace of eavesdropper"
     small = traced(Verdict.NOT_CHECKED, "the view has 900 rows, and at most 800 are checked")
-    for held, why in (({}, "none was asked"), (small, "the view has 900 rows")):
+    for held, why in (({}, "none was requested"), (small, "the view has 900 rows")):
         decision = decided(ran(facts, opinions=fine, traced=held), evidence=ASKED)
         assert decision.exit_code == 5
         assert kinds(decision) == [Kind.NOT_TRACED]
@@ -593,12 +593,12 @@ def test_a_second_trace_is_evidence_where_a_second_opinion_is_asked_for(facts: F
 
 
 def test_a_second_trace_that_contradicts_fails_every_policy(facts: Facts) -> None:
-    wrong = ran(facts, traced=traced(Verdict.CONTRADICTED, "neighbour:1 is told more of agent 0"))
+    wrong = ran(facts, traced=traced(Verdict.CONTRADICTED, "neighbour:1 learns more of agent 0"))
     decision = decided(wrong)  # not asked for
     assert decision.exit_code == 4
     assert kinds(decision) == [Kind.TRACE_CONTRADICTS]
     said = decision.requirements[1].sentence
-    assert "neighbour:1 is told more of agent 0" in said
+    assert "neighbour:1 learns more of agent 0" in said
     assert "Do not rely on any figure of this run" in said
     assert verdict(wrong).doubt == "contradicted"
 
@@ -624,7 +624,7 @@ def test_a_second_opinion_that_is_not_there_is_missing_evidence(
     assert decision.exit_code == 5
     assert kinds(decision) == [Kind.NO_OPINION]
     said = decision.requirements[-2].sentence
-    assert ("it takes too long" if held else "none was asked for") in said
+    assert ("it takes too long" if held else "none was requested") in said
     assert "leave `second_opinion` out of the policy" in said
 
 

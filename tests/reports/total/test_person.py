@@ -79,7 +79,7 @@ def test_a_person_with_records_at_two_agents_is_what_the_line_is_about(runs, tmp
     add_runs(ledger, [held, runs[0]])
     one, other = read_person_ledger(ledger).runs
     assert one.whose == "one person with 2 records at agent 0 and 1 record at agent 2"
-    assert other.whose == "one person with 1 record at the agent that is worst off"
+    assert other.whose == "one person with 1 record at the agent at highest risk"
     total = person_total([ledger])
     alone = collect(held).ledger.epsilon["eavesdropper"]
     assert total.runs[0].alone == pytest.approx(alone, rel=1e-9)
@@ -91,11 +91,11 @@ def test_a_person_with_records_at_two_agents_is_what_the_line_is_about(runs, tmp
 @pytest.mark.parametrize(
     ("changes", "whose"),
     [
-        (["training.largest_batch=54"], "one person with 1 record at the agent that is worst off"),
+        (["training.largest_batch=54"], "one person with 1 record at the agent at highest risk"),
         (["training.largest_batch=54", "privacy.adjacency=replace-one", "privacy.victim=2"],
          "one person with 1 record at agent 2"),
         (["algorithm.name=dp-cga", "algorithm.clip=batch", "privacy.unit=agent"],
-         "all data of the agent that is worst off"),
+         "all data of the agent at highest risk"),
         (["participation.agents_per_round=2", "privacy.holders=[0, 1]"],
          "one person with 1 record at agent 0 and 1 record at agent 1"),
     ],

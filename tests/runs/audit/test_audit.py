@@ -119,7 +119,7 @@ def test_the_audit_of_a_folder_is_kept(run_file: Path, tmp_path: Path, capsys) -
     assert len(kept["adversaries"][0]["evidence"]["looks"]) == 2
     again = ["audit", str(folder), "--again", "--set", f"audit.seed={first['seed']}"]
     assert main(again) == 2
-    assert "the same coins are no new evidence" in capsys.readouterr().err
+    assert "the same assignment is no new evidence" in capsys.readouterr().err
 
 
 @pytest.mark.slow

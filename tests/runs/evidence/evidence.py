@@ -44,7 +44,9 @@ AUDIT: dict[str, Any] = {
             ],
             "canaries": 1000,
             "verdict": "consistent",
-            "estimators": [{"name": "total error", "epsilon": 1.5, "assumptions": "fair coins"}],
+            "estimators": [
+                {"name": "total error", "epsilon": 1.5, "assumptions": "fair assignments"}
+            ],
             "words": "within the proof",
         }
     ],

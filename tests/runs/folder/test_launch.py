@@ -252,7 +252,7 @@ def test_who_clears_the_folder_of_the_store_is_told_of_in_a_sentence(monkeypatch
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(launch, "_GRACE", 0.5)
-    with pytest.raises(OSError, match=r"lost their store in .* that nobody clears in TMPDIR"):
+    with pytest.raises(OSError, match=r"lost their store in .* that no one clears in TMPDIR"):
         start(monkeypatch, watch)
 
 

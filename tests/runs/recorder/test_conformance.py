@@ -79,7 +79,7 @@ def test_rows_are_compared_with_their_records_where_the_noise_is_the_systems_own
         found = checked(ledger.path, points=None)
         if name == "without":
             assert found.status is Status.DECLARED
-            assert "was not kept, so that nobody compared it" in found["rows"].words
+            assert "was not kept, so that no one compared it" in found["rows"].words
         else:
             assert found["rows"].verdict is (FAILED if fault else PASSED)
             assert (found.status is Status.CHECKED) is not bool(fault)
@@ -143,7 +143,7 @@ def test_points_are_not_run_where_the_round_before_was_not_kept(tmp_path):
     play(tmp_path, own_noise=False, keep=[1, 5])
     found = checked(tmp_path)
     assert found["points"].verdict is NOT_RUN
-    assert "the points of rounds 5 cannot be told" in found["points"].words
+    assert "the points of rounds 5 are unknown" in found["points"].words
     play(tmp_path / "next", own_noise=False, keep=[1, 4, 5])
     assert checked(tmp_path / "next", rounds=[5])["points"].verdict is PASSED
     assert checked(tmp_path / "next", rounds=[1], public=[])["points"].verdict is NOT_RUN
@@ -193,7 +193,7 @@ def test_a_server_says_of_what_its_mean_is_made(tmp_path):
     assert of("a", value)["points"].verdict is PASSED
     assert of("b", value)["messages"].verdict is PASSED
     assert of("c", 2 * value)["messages"].verdict is FAILED
-    assert "it is said to be made of what was released" in of("d", None)["every release"].words
+    assert "it is declared as made of what was released" in of("d", None)["every release"].words
 
 
 def test_a_log_without_transcripts_has_nothing_to_check(tmp_path):

@@ -238,7 +238,7 @@ def test_another_pair_that_is_told_more_and_another_rate_are_found() -> None:
     wrong = dataclasses.replace(known, joint_sensitivities=leaf.joint_sensitivities)
     found = check_account(wrong)[name]
     assert found.verdict is Verdict.CONTRADICTED
-    assert found.because == "eavesdropper is told more of agent 0"
+    assert found.because == "eavesdropper learns more of agent 0"
     assert check_account(leaf, victim=1)[name].verdict is Verdict.AGREES
     release = stated.releases[0]._replace(sampling_rate=0.05)
     slower = {name: stated._replace(releases=(release,))}

@@ -139,7 +139,7 @@ def _bad(**at):
         (Items([(torch.zeros(2), 0.5)] * 9), {}, "its target is 0.5; a label is one whole number"),
         (Items([(torch.full((2,), np.nan), 0)] * 9), {}, r"item 0: its inputs hold nan at \[0\]"),
         (Items([("picture", 0)] * 9), {}, "its inputs are of str; give a tensor"),
-        (Random([0] * 9), {}, "item 0 comes out otherwise when it is asked for again; leave out"),
+        (Random([0] * 9), {}, "item 0 comes out otherwise when it is read again; leave out"),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_by_value_and_row(value, how, why) -> None:

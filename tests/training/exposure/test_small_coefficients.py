@@ -118,7 +118,7 @@ def test_where_rounding_of_a_large_part_hides_it_there_is_no_figure(hint, small)
     if small == 1e-6:
         assert math.isinf(spent(hint, small).epsilon)
         return
-    with pytest.raises(UnsupportedView, match="cannot be told from rounding"):
+    with pytest.raises(UnsupportedView, match="is indistinguishable from rounding"):
         spent(hint, small)
 
 
@@ -140,7 +140,7 @@ def test_parts_that_mixing_makes_small_with_their_noise_are_covered():
     assert 0.5 < mu < 1.0
     noise = mixed.copy()
     noise[40, 0] *= 1.0 - 1e-6
-    with pytest.raises(UnsupportedView, match="cannot be told from rounding"):
+    with pytest.raises(UnsupportedView, match="is indistinguishable from rounding"):
         View(contributions=mixed, noise=noise).mu([0])
 
 

@@ -64,7 +64,7 @@ def test_what_it_holds_is_named_with_what_to_do_instead(name, operation):
         purified(fn, operation)
     said = str(refused.value)
     assert f"holds {what}" in said
-    assert f"give it as an argument of round.{operation}, so that it counts as seen" in said
+    assert f"give it as an argument of round.{operation}, so that it is treated as public" in said
     assert "round.of_agents(table)" in said
 
 
@@ -87,7 +87,7 @@ def test_what_is_no_function_is_refused(given):
 def test_a_class_that_shows_old_memory_serves_isinstance_alone(kind):
     asked = purified(lambda row: isinstance(row, kind), "postprocess")
     assert asked(ROW) is (kind is torch.Tensor)
-    with pytest.raises(UndeclaredOperation, match="memory that nobody has written"):
+    with pytest.raises(UndeclaredOperation, match="memory that no one has written"):
         purified(lambda row: kind(3), "postprocess")(ROW)
 
 

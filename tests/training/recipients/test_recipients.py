@@ -81,7 +81,7 @@ def test_every_hypothesis_holds_of_logistic_regression_by_steps_that_are_mixed()
             "sums of a user's gradients",
         ),
         (subject("dpdl"), LOGISTIC, "momentum"),
-        (subject("muffliato"), LOGISTIC, "gossip steps, each of which is heard"),
+        (subject("muffliato"), LOGISTIC, "gossip steps, each of which is observed"),
         (subject("whisper"), LOGISTIC, "noise is shared"),
         (subject("decor"), LOGISTIC, "noise is shared"),
         (subject(learning_rate=0.1001), LOGISTIC, "learning_rate=0.1001 is above 0.1"),

@@ -324,7 +324,7 @@ def test_batches_of_one_record_alone_can_be_planted():
     engine = Engine(by_user(), users_of_dp_dpsgd(), randomness=SecretRandomness(3))
     shard = engine.setting.shards[0]
     engine.advance(planted={0: shard.take(torch.tensor([0]))})
-    with pytest.raises(InputError, match="nobody says whose they are"):
+    with pytest.raises(InputError, match="no one says whose they are"):
         engine.advance(planted={0: shard.take(torch.tensor([0, 1]))})
 
 

@@ -116,7 +116,7 @@ def test_less_noise_in_late_rounds_is_found(of, owner):
             return type(like)(inner(self, like, **how).rows * of(self.index))
 
         planted = patch.object(TensorRound, "noise", changed)
-        words = "is not what was asked for"
+        words = "is not what was requested"
     with planted:
         found = _check()
     assert not found.passed
@@ -133,7 +133,7 @@ def test_a_factor_that_is_not_the_declared_one_is_found(name):
 
     with patch.object(TensorRound, "noise", noise):
         found = _check(name, rounds=4)
-    assert "in round 4 is not what was asked for: it is 1.01 times" in found.words
+    assert "in round 4 is not what was requested: it is 1.01 times" in found.words
 
 
 @pytest.mark.parametrize(
