@@ -195,7 +195,8 @@ WITHOUT_FILE = {
 
 
 def test_every_reader_of_the_product_meets_the_hostile_files() -> None:
-    layer = r"^ *from \.+(?:privacy\.)?(?:bounded|formats\.(?!codec)\w+) import"  # JSON of a codec is bounded before
+    # The codec makes objects of what a reader has bounded before.
+    layer = r"^ *from \.+(?:privacy\.)?(?:bounded|formats\.(?!codec)\w+) import"
     tensors = (
         r"^ *from \.+(?:training\.)?(?:engine\.|\.)?tensor_file import|engine import tensor_file"
     )
