@@ -9,7 +9,7 @@ True
 
 TYPE_CHECKING = False  # as `typing` has it, whose own import would take most of ours
 if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS_IN`
-    from .attacks.foreign.planted import canaries
+    from .attacks.foreign.audit_training import canaries
     from .interface.attack import attack
     from .interface.audit import audit
     from .interface.budget import budget
@@ -43,7 +43,7 @@ _STANDS_IN = {
     "attack": "interface.attack",
     "audit": "interface.audit",
     "budget": "interface.budget",
-    "canaries": "attacks.foreign.planted",
+    "canaries": "attacks.foreign.audit_training",
     "plan": "interface.plan",
     "record": "runs.recorder.record",
     "report": "interface.report",

@@ -7,14 +7,13 @@ TYPE_CHECKING = False  # what type checkers see; Python goes by `_STANDS_IN`
 if TYPE_CHECKING:
     from .interception.best_linear_estimate import best_weights
     from .interception.estimate import Estimate, estimate
-    from .interception.momentum import intercept_momentum
     from .interception.names import Scenario, scenarios_of
     from .interception.replay import Protection, Replay, Trial, replay, trace_of
-    from .interception.scenarios import intercept, join
+    from .interception.scenarios import intercept, intercept_momentum, join
     from .inversion.inversion import Reconstruction, reconstruct
     from .problem.labels import recover_labels
+    from .problem.objective import PRESETS, Preset
     from .problem.observation import Observation, observe
-    from .problem.presets import PRESETS, Preset
     from .scoring.conclusion import conclusion
     from .scoring.evaluation import Row, attack_images
     from .scoring.metrics import Scores, blind_guess, match, mse, psnr, ssim
@@ -57,10 +56,10 @@ __all__ = [
 
 # Each public name, and the module that it is taken from.
 _STANDS_IN = {
-    "PRESETS": "problem.presets",
+    "PRESETS": "problem.objective",
     "Estimate": "interception.estimate",
     "Observation": "problem.observation",
-    "Preset": "problem.presets",
+    "Preset": "problem.objective",
     "Protection": "interception.replay",
     "Reconstruction": "inversion.inversion",
     "Replay": "interception.replay",
@@ -75,7 +74,7 @@ _STANDS_IN = {
     "conclusion": "scoring.conclusion",
     "estimate": "interception.estimate",
     "intercept": "interception.scenarios",
-    "intercept_momentum": "interception.momentum",
+    "intercept_momentum": "interception.scenarios",
     "join": "interception.scenarios",
     "match": "scoring.metrics",
     "mse": "scoring.metrics",

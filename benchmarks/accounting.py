@@ -39,7 +39,8 @@ from opacus.accountants.utils import get_noise_multiplier
 from overhear.privacy import SecondOpinion, epsilon, noise_multiplier, second_opinion
 from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.limits import max_rounds, max_sampling_rate, scale_for
-from overhear.privacy.reference.estimates import Unanswered, epsilon_estimate
+from overhear.privacy.reference.distributions import Unanswered
+from overhear.privacy.reference.second_opinion import epsilon_estimate
 
 CASES = (  # epsilon, delta, rounds, sampling rate
     (1.0, 1e-5, 1, 1.0),

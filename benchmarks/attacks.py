@@ -30,13 +30,12 @@ from torch.nn.functional import cross_entropy
 
 from overhear.attacks.exact.censored import censored_record
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
-from overhear.attacks.inversion.smoothing import Smoothed
+from overhear.attacks.inversion.restarts import Smoothed
+from overhear.attacks.problem.objective import PRESETS, Preset
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.presets import PRESETS, Preset
-from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Problem, distance_of, gradients_of
+from overhear.attacks.problem.problem import Problem, build_box, distance_of, gradients_of
 from overhear.attacks.scoring.metrics import match
-from overhear.runs.run_file.device import find_device
+from overhear.runs.run_file.tables import find_device
 from overhear.training.data.load import load_dataset
 from overhear.training.models.parameters import build_model, flatten, unflatten
 

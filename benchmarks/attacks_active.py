@@ -26,21 +26,21 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.active.crafted import craft, least_rounds
+from overhear.attacks.interception.names import Scenario
 from overhear.attacks.interception.replay import Trial
-from overhear.attacks.interception.scenarios import Scenario
 from overhear.attacks.inversion.inversion import reconstruct
-from overhear.attacks.problem.imprint import Imprint
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
-from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.problem.problem import Imprint
 from overhear.attacks.scoring.evaluation import attack_images
-from overhear.attacks.scoring.lineup_bound import lineup_bound
 from overhear.attacks.scoring.metrics import match
+from overhear.attacks.scoring.reconstruction_bound import lineup_bound
 from overhear.privacy.accounting.risk import risk_of_mu
 from overhear.runs.attack.planted import plant
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.data.dataset import Dataset, Examples
-from overhear.training.data.load import load_dataset
-from overhear.training.engine.engine import Setting
+from overhear.training.data.load import Dataset, load_dataset
+from overhear.training.data.store import Examples
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.topologies import grid
 from overhear.training.models.parameters import build_model, flatten
 

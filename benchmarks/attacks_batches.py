@@ -23,10 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.exact.stages import Part, solve_exactly
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import observe
-from overhear.attacks.problem.presets import PRESETS
-from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Found, Problem
+from overhear.attacks.problem.problem import Found, Problem, build_box
 from overhear.training.models.parameters import flatten
 
 SPEAR = "SPEAR to 25, SPEAR++ to 10 times that"

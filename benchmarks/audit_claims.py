@@ -20,7 +20,7 @@ import torch
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # for what the tests have beside them
 
-from overhear.attacks.bounds.guesses import Guesses  # noqa: E402
+from overhear.attacks.bounds.lower_bounds import Guesses  # noqa: E402
 from overhear.attacks.bounds.mechanism import Claim, epsilon  # noqa: E402
 from overhear.privacy.guarantee import Statement  # noqa: E402
 from overhear.privacy.noise.schedule import Schedule  # noqa: E402

@@ -30,10 +30,12 @@ from scipy.stats import binom
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # for what the tests have beside them
 
-from overhear.attacks.bounds.guesses import Guesses, errors_at_zero, surest  # noqa: E402
-from overhear.attacks.bounds.lower_bounds import (  # noqa: E402
+from overhear.attacks.bounds.lower_bounds import (  # noqa: E402  # noqa: E402
+    Guesses,
     LowerBound,
+    errors_at_zero,
     ideal,
+    surest,
     total_error,
     two_sided,
     upper_limit,

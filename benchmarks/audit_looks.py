@@ -17,8 +17,7 @@ import numpy as np
 from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import AGAIN, Proven
 from overhear.attacks.audit.game import Played
-from overhear.attacks.bounds.guesses import Guesses
-from overhear.attacks.bounds.lower_bounds import total_error
+from overhear.attacks.bounds.lower_bounds import Guesses, total_error
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.guarantee import Statement, Status
 

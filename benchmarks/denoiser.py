@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from overhear.attacks.inversion.inversion import reconstruct
-from overhear.attacks.posterior.denoised import Denoiser
+from overhear.attacks.posterior import Denoiser
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import observe
-from overhear.attacks.problem.presets import PRESETS
 from overhear.training.data.load import load_dataset
 from overhear.training.models.parameters import build_model, flatten
 

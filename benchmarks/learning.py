@@ -30,7 +30,7 @@ from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.build import Built, build
 from overhear.runs.run_file.run_file import RunFile
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.models.evaluation import evaluate
 from overhear.training.models.parameters import unflatten

@@ -38,7 +38,7 @@ from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.build import Built, build
 from overhear.runs.run_file.run_file import RunFile
 from overhear.training.algorithms.algorithm import prepared
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.models.evaluation import Metrics, evaluate

@@ -20,7 +20,8 @@ from unittest.mock import patch
 from script_cost import Stopwatch
 
 from overhear.training.algorithms import ALGORITHMS, Form, bind
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.setting import Setting
 from overhear.training.models.parameters import sizes_of
 from overhear.training.noise_tests.noise_tests import NoiseTests, RoundNoise
 

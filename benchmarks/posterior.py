@@ -24,10 +24,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from overhear.attacks.posterior import posterior
-from overhear.attacks.posterior.candidates import Candidates, sent_by
-from overhear.attacks.posterior.lineup import ranks
-from overhear.attacks.posterior.posterior import weigh
+from overhear.attacks import posterior
+from overhear.attacks.posterior import Candidates, ranks, sent_by, weigh
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.privacy.accounting.risk import risk_of_mu
 from overhear.training.data.load import Dataset, load_dataset

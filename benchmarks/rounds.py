@@ -35,11 +35,12 @@ from torch import Tensor, nn
 
 from overhear.runs.freed_memory import keep_freed_memory
 from overhear.training.algorithms import ALGORITHMS, Form, bind
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.engine import tensor_round
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
+from overhear.training.engine.setting import Setting
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights

@@ -12,8 +12,6 @@ if __name__ == "__main__" and not sys.flags.safe_path:
 
 import signal
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Run the command line and return its exit code; a signal while it loads stops it, too."""

@@ -39,7 +39,6 @@ from .read.report import report
 from .read.schema import schema
 from .read.table import plot, table
 from .read.total import total
-from .reproduce.reproduce import reproduce
 from .run.attack import attack, attack_sweep
 from .run.audit import audit, audit_last_model
 from .run.audit_log import audit_log
@@ -47,6 +46,7 @@ from .run.audit_scores import audit_scores
 from .run.demo import demo
 from .run.invert import invert
 from .run.membership import membership, membership_training
+from .run.reproduce import reproduce
 from .run.sign import sign
 from .run.sweep import sweep
 from .run.train import train

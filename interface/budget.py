@@ -13,7 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..privacy.accounting.request import Accountant, Adjacency
-from ..privacy.batches.drawing import Scheme
+from ..privacy.batches.sampling import Scheme
 from ..privacy.errors import InputError
 from ..privacy.participation import Event
 from ..runs.numbers import bound, lower_bound, small

@@ -17,8 +17,8 @@ from typing import Any
 
 from ..privacy._validate import check_real
 from ..privacy.accounting.request import Accountant, Adjacency, check_multiplier, check_setting
-from ..privacy.batches.drawing import Drawing, Scheme
-from ..privacy.batches.words import counts_words, drawn_words
+from ..privacy.batches.patterns import counts_words, drawn_words
+from ..privacy.batches.sampling import Drawing, Scheme
 from ..privacy.errors import InputError, InputTypeError
 from ..privacy.participation import Event, poisson
 

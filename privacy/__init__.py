@@ -1,8 +1,6 @@
 """Accounting: adversaries' views, guarantees, and the accountant of sampled Gaussian rounds."""
 
 from .accounting.accountant import (
-    Accountant,
-    Adjacency,
     composed_delta,
     composed_epsilon,
     delta,
@@ -11,6 +9,7 @@ from .accounting.accountant import (
 )
 from .accounting.gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .accounting.limits import max_rounds, max_sampling_rate, scale_for
+from .accounting.request import Accountant, Adjacency
 from .accounting.risk import Risk, composed_risk, risk, risk_of_mu
 from .accounting.trade_off import TradeOff, trade_off
 from .adversary import (
@@ -26,6 +25,7 @@ from .adversary import (
     parse_adversary,
 )
 from .batches.sampling import Sampling
+from .errors import UnsupportedView
 from .guarantee import Bound, Guarantee, Statement, Status, Unit
 from .ledgers.ledger import Ledger, Spent, read_ledger
 from .noise.correlated import (
@@ -47,7 +47,7 @@ from .published.dyn_d2p import dyn_d2p_clt
 from .published.muffliato import muffliato_bound, muffliato_losses
 from .published.whisper import whisper_information, whisper_theorem_2
 from .reference.second_opinion import SecondOpinion, second_opinion
-from .view.view import UnsupportedView, View
+from .view.view import View
 from .view.whole_run import Rows, StreamedView
 
 __all__ = [

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["DISTRIBUTION", "needs"]
-
 DISTRIBUTION = "overhear"
 
 

@@ -30,20 +30,6 @@ from typing import NamedTuple, SupportsIndex
 from ._validate import check_real, whole, within
 from .errors import InputError
 
-__all__ = [
-    "MOST_RECORDS",
-    "Draws",
-    "Event",
-    "Moves",
-    "Reach",
-    "Rounds",
-    "always",
-    "as_events",
-    "cohort",
-    "group",
-    "poisson",
-]
-
 MOST_RECORDS = 1000  # of one person
 _SUMS_TO = 1e-12  # what probabilities may miss 1 by, for rounding
 

@@ -17,8 +17,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-__all__ = ["csv_text", "markdown_table", "markdown_text", "plain", "plain_lines", "plain_sentence"]
-
 _KEPT = 300
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp"})
 # Letters and marks that no font draws (Default_Ignorable_Code_Point), and Braille without a dot.

@@ -6,8 +6,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["line_of", "told"]
-
 _LONGEST = 300  # characters
 _OURS = Path(__file__).resolve().parents[1] / "training"  # a checkout may be where users work
 

@@ -14,8 +14,6 @@ from markupsafe import Markup
 from ..privacy.errors import InputError
 from ..runs.numbers import bound, figure, is_infinite, lower_bound, percent, score, small
 
-__all__ = ["KINDS", "Cited", "Key", "look_up"]
-
 Key = str | int
 
 

@@ -10,8 +10,6 @@ from markupsafe import Markup
 
 from ..privacy.plain_text import plain_lines
 
-__all__ = ["template"]
-
 
 @functools.cache
 def template(package: str, name: str) -> Template:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["LONG_S", "Cost", "Expect", "duration"]
-
 LONG_S = 30.0
 """Seconds; what takes longer is told of beforehand."""
 

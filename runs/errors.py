@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..privacy.errors import InputError
 from ..privacy.plain_text import plain_sentence
 
-__all__ = ["STATED", "ContradictedProof", "as_stated", "sentence"]
-
 # What a command tells in one sentence: the user's mistake, a file that the system refuses, or an
 # input that is too large or nested too deep for what was to be done with it.
 STATED = (InputError, OSError, MemoryError, RecursionError)

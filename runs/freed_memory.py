@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import sys
 
-__all__ = ["keep_freed_memory"]
-
 _TRIM_THRESHOLD, _MAP_THRESHOLD = -1, -3  # of mallopt(3)
 _TRIM_FROM, _MAP_FROM = 2**31 - 1, 2**30  # bytes
 

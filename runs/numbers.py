@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
-__all__ = ["bound", "figure", "is_infinite", "lower_bound", "percent", "score", "small"]
-
 # A calibrated epsilon of 4 - 1e-12 is a 4: only what a reader could notice is rounded up.
 _NOISE = 1e-9
 

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["NOTHING_KEPT", "SIGNALS", "Interrupted", "Stop", "naming", "tell"]
-
 SIGNALS = tuple(
     getattr(signals, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signals, name)
 )

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from ..privacy.errors import InputError
 from ..training.algorithms.algorithm import Algorithm, Bound, Form, bind
-from ..training.data.dataset import Examples
-from ..training.engine.engine import Engine, Setting
+from ..training.data.store import Examples
+from ..training.engine.engine import Engine
 from ..training.engine.randomness import SecretRandomness
 from ..training.engine.recording import Recorded
+from ..training.engine.setting import Setting
 from ..training.engine.transcript import Transcript
 from ..training.graphs.graph import Topology
 from ..training.graphs.topologies import build_graph
@@ -35,8 +36,6 @@ from ..training.step.script import UnplannedOperation
 from ..training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ..training.tracing.round_trace import RoundTrace
 from ..training.tracing.trace import trace
-
-__all__ = ["check_algorithm"]
 
 _CLIP, _NOISE, _RATE, _RECORDS = 0.2, 0.4, 0.5, 9
 _ROUNDS = 5  # of the trace, of which one is held against a run

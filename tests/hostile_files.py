@@ -37,31 +37,29 @@ from overhear.privacy.releases.log import read_log
 from overhear.reports.document.checked_run import _told_of
 from overhear.reports.judgement.policy import load_policy
 from overhear.reports.reproduced.figures_file import read_figures
-from overhear.runs.attack.gradients.table import read_columns
+from overhear.runs.attack.gradients.invert import read_columns
 from overhear.runs.attack.gradients.tokens import read_vocabulary
 from overhear.runs.attack.points import _check_whole
-from overhear.runs.attack.prior.record_file import RecordForm, read_records
-from overhear.runs.attack.prior.tensor_file import read_tensors
+from overhear.runs.attack.prior_records import RecordForm, read_records, read_tensors
 from overhear.runs.audit.trail import read_trail
+from overhear.runs.folder.folder import _listed
 from overhear.runs.folder.records import read_environment, read_metrics, read_stopped
 from overhear.runs.folder.resume import _round_of
 from overhear.runs.folder.signature import read_key
-from overhear.runs.folder.sums import _listed
-from overhear.runs.own.sources import read_sources
+from overhear.runs.own.trust import read_sources
 from overhear.runs.recorder.conformance.keeping import Kept, keep, kept_folder, read_kept
-from overhear.runs.recorder.conformance.written import read_held
+from overhear.runs.recorder.conformance.outcome import read_held
 from overhear.runs.run_file.run_file import load_run_file, read_tables
 from overhear.runs.sweep.results import read_tuned
 from overhear.runs.sweep.sweep_file import read_sweep_file
-from overhear.training.data.array_files import read_npy, read_npz
-from overhear.training.data.image_folder import read_image_folder
-from overhear.training.data.readers import read_cifar10, read_idx, read_libsvm
-from overhear.training.data.tables.columns import declared
-from overhear.training.data.tables.table import read_table
+from overhear.training.data.columns import declared
+from overhear.training.data.own_data import read_npy, read_npz
+from overhear.training.data.readers import read_cifar10, read_idx, read_image_folder, read_libsvm
+from overhear.training.data.table import read_table
 from overhear.training.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from overhear.training.engine.transcript import Message, Transcript
-from overhear.training.graphs.graph_file import read_graph_file
 from overhear.training.graphs.participation import read_active_file
+from overhear.training.graphs.topologies import read_graph_file
 from tests.conftest import RUN_FILE
 from tests.privacy.ledgers import chained
 
@@ -452,23 +450,23 @@ READERS = (
     Reader("reports/reproduced/figures_file.py", ("text",), "f.csv",
            b"graph.name,figure\nring,88.3\n",
            lambda path: read_figures(path, [{"graph.name": "ring"}])),
-    Reader("runs/attack/gradients/table.py", ("toml",), "run.toml",
+    Reader("runs/attack/gradients/invert.py", ("toml",), "run.toml",
            b'[data]\ntarget = "b"\ncolumns = {a = [0, 1], b = ["f", "m"]}\n', read_columns),
     Reader("runs/attack/gradients/tokens.py", ("json",), "v.json", b'{"a": 0, "b": 1}',
            lambda path: read_vocabulary(
                path, SimpleNamespace(table=SimpleNamespace(vocabulary=2)))),
     Reader("runs/attack/points.py", ("safetensors",), "r.safetensors", _transcript(),
            _check_whole),
-    Reader("runs/attack/prior/record_file.py", ("npz", "npy"), "r.npz",
+    Reader("runs/attack/prior_records.py", ("npz", "npy"), "r.npz",
            _npz(inputs=np.ones((2, 1, 3, 4), dtype=np.float32), labels=np.array([0, 1])),
            lambda path: read_records(path, FORM)),
-    Reader("runs/attack/prior/record_file.py", ("safetensors",), "r.safetensors",
+    Reader("runs/attack/prior_records.py", ("safetensors",), "r.safetensors",
            save({"inputs": torch.ones(2, 1, 3, 4)}), lambda path: read_records(path, FORM)),
-    Reader("runs/attack/prior/record_file.py", ("picture",), "r.png", _picture(),
+    Reader("runs/attack/prior_records.py", ("picture",), "r.png", _picture(),
            lambda path: read_records(path, FORM)),
-    Reader("runs/attack/prior/record_file.py", ("text",), "r.csv", CSV,
+    Reader("runs/attack/prior_records.py", ("text",), "r.csv", CSV,
            lambda path: read_records(path, ROWS)),
-    Reader("runs/attack/prior/tensor_file.py", ("safetensors",), "g.safetensors",
+    Reader("runs/attack/prior_records.py", ("safetensors",), "g.safetensors",
            save({"a": torch.ones(2, 2)}, {"records": "4"}), read_tensors),
     Reader("runs/audit/trail.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
            lambda path: read_trail([path], _CONFIG)),
@@ -482,25 +480,25 @@ READERS = (
            lambda path: list(map(_round_of, path.read_bytes().splitlines()))),
     Reader("runs/folder/signature.py", ("text",), "team.secret", b"0f" * 32,
            lambda path: path.chmod(0o600) or read_key(path)),
-    Reader("runs/folder/sums.py", ("text",), "SHA256SUMS",
+    Reader("runs/folder/folder.py", ("text",), "SHA256SUMS",
            b"0" * 64 + b"  run.toml\n" + b"1" * 64 + b"  ledger.jsonl\n", _beside(_listed)),
-    Reader("runs/own/sources.py", ("json",), "sources.json",
+    Reader("runs/own/trust.py", ("json",), "sources.json",
            b'{"schema": 1, "files": {"a.py": "' + b"0" * 64 + b'"}, "installed": {}}',
            _beside(read_sources)),
     Reader("runs/recorder/conformance/keeping.py", ("safetensors",), "k.safetensors",
            _honest_kept(), _kept),
-    Reader("runs/recorder/conformance/written.py", ("json",), "conformance.json",
+    Reader("runs/recorder/conformance/outcome.py", ("json",), "conformance.json",
            b'{"schema": 1, "logs": {}}', lambda path: read_held([path.with_name("0.jsonl")])),
     Reader("runs/run_file/run_file.py", ("toml",), "run.toml", RUN_FILE.encode(), load_run_file),
     Reader("runs/sweep/results.py", ("jsonl",), "tuned.jsonl",
            b'{"row": {"a": "1"}, "chosen": {"b": "2"}}\n',
            lambda path: list(read_tuned(path.parent))),
     Reader("runs/sweep/sweep_file.py", ("toml",), "sweep.toml", _SWEEP, read_sweep_file),
-    Reader("training/data/array_files.py", ("npz", "npy"), "a.npz", _npz(X=X, y=Y), read_npz),
-    Reader("training/data/array_files.py", ("npy", "npz"), "y.npy", _npy(Y), _targets),
+    Reader("training/data/own_data.py", ("npz", "npy"), "a.npz", _npz(X=X, y=Y), read_npz),
+    Reader("training/data/own_data.py", ("npy", "npz"), "y.npy", _npy(Y), _targets),
     Reader("training/data/store.py", ("npy",), "x.npy", _npy(X),
            lambda path: read_npy(path, _saved_targets(path))),
-    Reader("training/data/image_folder.py", ("picture",), "i.png", _picture(), _image_folder),
+    Reader("training/data/readers.py", ("picture",), "i.png", _picture(), _image_folder),
     Reader("training/data/readers.py", ("idx",), "images", _idx(2, 2, 2, data=bytes(8)),
            lambda path: read_idx(path, dimensions=3)),
     Reader("training/data/readers.py", ("gz", "idx"), "images.gz",
@@ -512,8 +510,8 @@ READERS = (
            lambda path: read_libsvm(path, features=3)),
     Reader("training/data/readers.py", ("bz2",), "a.svm.bz2", bz2.compress(_SVM),
            lambda path: read_libsvm(path, features=3)),
-    Reader("training/data/tables/csv_rows.py", ("text",), "t.csv", CSV, _table("csv")),
-    Reader("training/data/tables/parquet_rows.py", ("parquet",), "t.parquet", _parquet(),
+    Reader("training/data/columns.py", ("text",), "t.csv", CSV, _table("csv")),
+    Reader("training/data/columns.py", ("parquet",), "t.parquet", _parquet(),
            _table("parquet")),
     Reader("training/engine/checkpoint.py", ("safetensors",), "round-000004.safetensors",
            _made(lambda path: save_checkpoint(
@@ -521,11 +519,11 @@ READERS = (
            load_checkpoint),
     Reader("training/engine/transcript.py", ("safetensors",), "round-000004.safetensors",
            _transcript(), _beside(Transcript.load)),
-    Reader("training/graphs/graph_file.py", ("json",), "g.json",
+    Reader("training/graphs/topologies.py", ("json",), "g.json",
            b'{"agents": 3, "edges": [[0, 1], [1, 2]]}', read_graph_file),
-    Reader("training/graphs/graph_file.py", ("npy", "npz"), "g.npy", _npy(np.eye(3)),
+    Reader("training/graphs/topologies.py", ("npy", "npz"), "g.npy", _npy(np.eye(3)),
            read_graph_file),
-    Reader("training/graphs/graph_file.py", ("text",), "g.csv", b"0.5,0.5\n0.5,0.5\n",
+    Reader("training/graphs/topologies.py", ("text",), "g.csv", b"0.5,0.5\n0.5,0.5\n",
            read_graph_file),
     Reader("training/graphs/participation.py", ("json",), "a.json",
            b'{"active": [[0, 1], [1, 2]]}', lambda path: read_active_file(path, agents=3)),

@@ -120,15 +120,14 @@ DECODES = (
 # Files outside of the layer that do so, and why they may.
 OUTSIDE = {
     "training/data/readers.py": "idx, LIBSVM and CIFAR-10 are read there, with the layer's bounds",
-    "training/data/tables/parquet_rows.py": "parquet is read there, with the layer's bounds",
-    "training/graphs/graph_file.py": "a matrix as text, of lines that are bounded before",
+    "training/data/columns.py": "parquet is read there, with the layer's bounds",
+    "training/graphs/topologies.py": "a matrix as text, of lines that are bounded before",
     "runs/run_file/hyper_parameters.py": "what it wrote itself a line before",
-    "training/own/imports.py": "code that is imported",
-    "training/own/sources.py": "code that is imported",
+    "training/own/objects.py": "code that is imported",
+    "training/own/names.py": "code that is imported",
     "runs/folder/ranks.py": "what ranks of this run say",
     "runs/hosts/meeting.py": "what ranks of this run say",
-    "runs/hosts/interface.py": "of the system",
-    "runs/hosts/same_run.py": "our own files",
+    "runs/hosts/place.py": "of the system, and our own files",
     "reports/template.py": "our own templates",
     "reports/judgement/sentence.py": "our own sentences",
     "reports/reproductions/registry.py": "our own entries",
@@ -173,22 +172,21 @@ def test_bytes_become_values_in_the_layer_of_readers_alone() -> None:
 
 # Files that use the layer and read nothing by it, or whose reader another one of the list calls.
 WITHOUT_FILE = {
-    "privacy/ledgers/chained_file.py",  # appends; ledger.py reads
-    "privacy/ledgers/ledger_lines.py",  # the lines of ledger.py and log.py
+    "privacy/ledgers/chained_file.py",  # appends; ledger.py and log.py read
     "reports/document/collect.py",  # copies pictures as they are
     "reports/reproduced/reproduce.py",  # json_text.py with a key
     "interface/results/attacked.py",  # copies pictures as they are
     "runs/attack/gradients/batch.py",  # a bound on memory
-    "runs/attack/gradients/file.py",  # a type; prior/tensor_file.py reads
+    "runs/attack/gradients/model.py",  # a type; prior/tensor_file.py reads
     "runs/attack/gradients/model.py",  # the same
-    "runs/audit/aside.py",  # copies a file as it is
+    "runs/audit/membership.py",  # copies a file as it is
     "runs/design/trainable.py",  # TOML that it wrote itself
     "runs/folder/folder.py",  # digests
     "runs/folder/same_records.py",  # described.py, of a file that the ledger names by digest
     "runs/run_file/build.py",  # a bound on memory
     "runs/run_file/toml.py",  # the command line
-    "training/data/made/quadratic.py",  # a bound on memory
-    "training/data/tables/table.py",  # its own conversions, by numpy_arrays.py
+    "training/data/quadratic.py",  # a bound on memory
+    "training/data/table.py",  # its own conversions, by numpy_arrays.py
     "training/engine/tensor_file.py",  # the layer
     "training/models/parameters.py",  # a bound on memory
 }

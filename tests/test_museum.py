@@ -12,8 +12,8 @@ import pytest
 
 import overhear
 from overhear.privacy.errors import InputError
+from overhear.privacy.ledgers.chained_file import READABLE
 from overhear.privacy.ledgers.ledger import read_ledger
-from overhear.privacy.ledgers.ledger_lines import READABLE
 from overhear.privacy.ledgers.person_ledger import SCHEMA, compose, read_person_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.reports.document.checked_run import read_checked_run

@@ -5,15 +5,18 @@ Each name is imported when it is first asked for: a run file is read, and refuse
 
 TYPE_CHECKING = False  # what type checkers see; Python goes by `_STANDS_IN`
 if TYPE_CHECKING:
+    from ..privacy.errors import UndeclaredOperation
     from .accounts.account import account
     from .accounts.result import Account
     from .algorithms import ALGORITHMS, Algorithm, Form, bind
-    from .data.dataset import Examples
-    from .data.load import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
+    from .data.load import DATASET_NAMES, Dataset, load_dataset
     from .data.own_data import dataset_of
-    from .engine.engine import Engine, Setting
+    from .data.partition import partition, poisson_batch
+    from .data.store import Examples
+    from .engine.engine import Engine
     from .engine.randomness import SecretRandomness
     from .engine.recording import Recorded
+    from .engine.setting import Setting
     from .engine.transcript import Message, Transcript
     from .exposure.sensitivity import JointSensitivity
     from .gradients.gradients import PairGradients
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from .models.tasks import ClassWeights, Task
     from .step.handles import Agents, Edges, Server
     from .step.round import Round
-    from .step.values import ALL, NUMBERS, Batch, Cohort, UndeclaredOperation
+    from .step.values import ALL, NUMBERS, Batch, Cohort
     from .tracing.round_trace import RoundTrace
     from .tracing.trace import AlgorithmTrace
 
@@ -98,7 +101,7 @@ _STANDS_IN = {
     "Dataset": "data.load",
     "Edges": "step.handles",
     "Engine": "engine.engine",
-    "Examples": "data.dataset",
+    "Examples": "data.load",
     "Form": "algorithms",
     "Graph": "graphs.graph",
     "GraphSequence": "graphs.graph",

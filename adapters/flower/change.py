@@ -19,8 +19,6 @@ from scipy.special import chdtri, gammaincinv
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 
-__all__ = ["check_clip_of_server", "check_noise", "flat"]
-
 _FALSE_ALARM = 1e-12
 _CLIPPING_NORM = "clipping_norm"  # by which Flower's strategies tell clients their bound
 

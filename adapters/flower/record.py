@@ -24,14 +24,11 @@ from typing import Any, Literal
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
 from ...privacy.missing import needs
-from ...privacy.releases.fields import integer, number, positive
-from ...privacy.releases.lines import MOST_AGENTS
+from ...privacy.releases.lines import MOST_AGENTS, integer, number, positive
 from ...runs.recorder.record import record as open_log
 from ...runs.recorder.record import rounds_to_keep
 from .change import check_clip_of_server, check_noise, flat
 from .reply import check_reply
-
-__all__ = ["RecordedReplies", "record"]
 
 _LOG = logging.getLogger(__name__)
 _UNSAID = "the client sends no reply; why stands in the client's log"

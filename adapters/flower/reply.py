@@ -9,8 +9,6 @@ import numpy as np
 
 from ...privacy.errors import InputError
 
-__all__ = ["check_reply"]
-
 _SHOWN = 6
 TRAIN = "train"
 

@@ -28,8 +28,6 @@ from torch.utils.data import (
 
 from ...privacy.errors import InputError, InputTypeError
 
-__all__ = ["Batches"]
-
 Positions = list[int]
 
 
@@ -233,6 +231,6 @@ def _says(of: Any, name: str) -> bool:
 
 def present(dataset: Any, positions: Sequence[int]) -> list[int]:
     """Those of a batch's positions whose records are there; of an audit's data some are not."""
-    from ...attacks.foreign.planted import Planted
+    from ...attacks.foreign.audit_training import Planted
 
     return dataset.present(positions) if isinstance(dataset, Planted) else list(positions)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
-
-__all__ = ["Loss", "gradients_of"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -146,3 +146,230 @@ def _is_of_opacus(hook: Any) -> bool:
     while isinstance(hook, functools.partial):
         hook = hook.func
     return str(getattr(hook, "__module__", "")).startswith("opacus.")
+
+
+# Where gradients should have been taken: the optimizer's steps done again on what was released.
+#
+# The model of a round is a function of the initial model and of the gradients released before it,
+# if nothing else moves it. So torch's own optimizer of the same kind does the steps again, on
+# copies, with the numbers (learning rates and so on) that each step had. An optimizer that is not
+# torch's, or a log of which some rounds were not kept, is held against the model that the last step
+# left behind.
+
+
+class Replay:
+    """The steps of an optimizer, to be done again.
+
+    Args:
+        optimizer: the one inside that of Opacus, before the first step of the log.
+        parameters: in the order of the released gradients.
+        first: the number of the first round.
+    """
+
+    def __init__(self, optimizer: Any, parameters: Sequence[Tensor], *, first: int) -> None:
+        self._kind = _kind(optimizer)
+        self._parameters, self._first = list(parameters), first
+        self._copies = [of.detach().clone() for of in parameters]
+        self._places = {id(of): place for place, of in enumerate(parameters)}
+        self._members = [
+            [self._places[id(of)] for of in group["params"] if id(of) in self._places]
+            for group in optimizer.param_groups
+        ]
+        self._state = _of_trained(optimizer, self._places)
+        self._numbers: list[list[dict[str, Any]]] = []
+        self._left: dict[int, Tensor] = {first: _flat(parameters)}
+        self._again: Any = None
+        self._at = first
+
+    def note(self, optimizer: Any) -> None:
+        """Note the numbers of the step that is about to be taken."""
+        self._numbers.append(
+            [{key: of for key, of in group.items() if key != "params"}
+             for group in optimizer.param_groups]
+        )  # fmt: skip
+
+    def note_left(self, round: int) -> None:
+        """Note the model that a step left behind, for a later round that cannot be done again."""
+        self._left[round] = _flat(self._parameters)
+
+    def point(self, round: int, released: Sequence[tuple[int, Tensor]]) -> Tensor | None:
+        """(D,) the model at the start of a round; None where it is not known.
+
+        Args:
+            released: (round, gradient (D,)) of every kept round before it, in order.
+
+        Raises:
+            ValueError: the round was before the first step that was watched here.
+        """
+        if round < self._first:
+            raise InputError(
+                f"round {round} is of an earlier session, whose optimizer is gone; look at rounds "
+                f"from {self._first} on, by rounds=range({self._first}, ...)"
+            )
+        released = [one for one in released if one[0] >= self._first]
+        whole = [number for number, _ in released] == list(range(self._first, round))
+        if self._kind is None or not whole or len(self._numbers) < round - self._first:
+            return self._left.get(round)
+        if self._again is None or self._at > round:
+            self._begin()
+        for number, gradient in released[self._at - self._first :]:
+            self._step(number, gradient)
+        return _flat(self._copied)
+
+    def _begin(self) -> None:
+        self._copied = [of.clone().requires_grad_() for of in self._copies]
+        groups = [
+            {**numbers, "params": [self._copied[place] for place in places]}
+            for numbers, places in zip(self._state["param_groups"], self._members, strict=True)
+        ]
+        self._again = self._kind(groups)
+        self._again.load_state_dict({**self._state, "state": _copied(self._state["state"])})
+        self._at = self._first
+
+    def _step(self, number: int, gradient: Tensor) -> None:
+        parts = gradient.split([of.numel() for of in self._copied])
+        for of, part in zip(self._copied, parts, strict=True):
+            of.grad = part.reshape(of.shape).to(of)
+        for group, numbers in zip(
+            self._again.param_groups, self._numbers[number - self._first], strict=True
+        ):
+            group.update(numbers)
+        self._again.step()
+        self._at = number + 1
+
+
+def _of_trained(optimizer: Any, places: Mapping[int, int]) -> dict[str, Any]:
+    """The optimizer's state but for parameters that are frozen, which are not done again."""
+    found = optimizer.state_dict()
+    groups, kept = [], set[int]()
+    for group, said in zip(optimizer.param_groups, found["param_groups"], strict=True):
+        pairs = zip(group["params"], said["params"], strict=True)
+        numbers = [number for of, number in pairs if id(of) in places]
+        groups.append({**said, "params": numbers})
+        kept.update(numbers)
+    state = {number: of for number, of in found["state"].items() if number in kept}
+    return {**found, "state": _copied(state), "param_groups": groups}
+
+
+def _kind(optimizer: Any) -> Any:
+    """The class of torch that an optimizer is, or is derived from."""
+    every = type(optimizer).__mro__
+    return next(
+        (of for of in every
+         if of.__module__.startswith("torch.optim.") and of is not torch.optim.Optimizer),
+        None,
+    )  # fmt: skip
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([of.detach().reshape(-1) for of in tensors]).cpu().clone()
+
+
+def _copied(state: Any) -> Any:
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: _copied(of) for key, of in state.items()}
+    return state
+
+
+# Canaries whose gradients an audit chooses: what an adversary could plant that chooses gradients.
+#
+# Canary c has a coordinate k_c of its own. Wherever its record is in a batch, its per-example
+# gradient is replaced, before Opacus clips, by
+#
+#     10 C e_(k_c)             C the clip norm; sound clipping makes C e_(k_c) of it
+#
+# so that canaries do not disturb each other. Of a step's noisy sum y the adversary, who knows all
+# other records, takes u = (y - ordinary)_(k_c) / std, and scores by the log-likelihood ratio
+#
+#     sum_t log(1 - q + q exp(mu u_t - mu^2 / 2)),     mu = C / std, q the sampling rate
+#
+# of N(0, 1) mixed with N(mu, 1) against N(0, 1): it does not know in which batches the canary was.
+#
+# Source: Nasr et al. 2023, "Tight Auditing of Differentially Private Machine Learning", whose Dirac
+# canaries these are.
+
+_LONGER = 10.0  # than the clip norm, so that a canary shows whether anything is clipped
+
+
+class GradientCanaries:
+    """The canaries of one training.
+
+    Args:
+        planted: the data set that they are in.
+        sizes: of each tensor of parameters, in numbers.
+
+    Raises:
+        ValueError: more canaries than coordinates.
+    """
+
+    def __init__(self, planted: Planted, sizes: Sequence[int]) -> None:
+        self.planted, self._sizes = planted, list(sizes)
+        total = sum(self._sizes)
+        if planted.count > total:
+            raise InputError(
+                f"{planted.count} canaries need a coordinate each, and the model has {total} "
+                f"parameters; play more trainings with per_run={total} or less"
+            )
+        # Evenly over all layers; there is nothing secret in them.
+        self._at: NDArray[np.int64] = np.arange(planted.count) * total // planted.count
+        self._first = int(planted.positions[0])
+        self._ordinary = torch.zeros(planted.count, dtype=torch.float64)
+        self.scores = np.zeros(planted.count)
+
+    def plant(
+        self, samples: Sequence[Tensor], present: Sequence[int], *, clip: float
+    ) -> list[Tensor]:
+        """Per-example gradients with those of canaries replaced.
+
+        Args:
+            samples: (B, *shape) of each tensor of parameters.
+            present: (B) positions of the rows.
+            clip: the clip norm.
+        """
+        inside = [(row, at - self._first) for row, at in enumerate(present) if at >= self._first]
+        ordinary = [row for row, at in enumerate(present) if at < self._first]
+        flat = torch.cat([of.detach().reshape(len(of), -1) for of in samples], dim=1)
+        self._ordinary = self._clipped_sum(flat[ordinary], clip)
+        for row, canary in inside:
+            flat[row] = 0.0
+            flat[row, int(self._at[canary])] = _LONGER * clip
+        parts = flat.split(self._sizes, dim=1)
+        return [part.reshape(of.shape) for part, of in zip(parts, samples, strict=True)]
+
+    def note(self, noisy: Tensor, *, std: float, clip: float, rate: float) -> None:
+        """Add up what a step shows of each canary.
+
+        Args:
+            noisy: (D,) the noisy sum.
+            std: of its noise, as declared.
+            clip: the clip norm.
+            rate: at which records are drawn.
+        """
+        at = torch.from_numpy(self._at).to(noisy.device)
+        left = (noisy.detach()[at].double().cpu() - self._ordinary).numpy()
+        # Without noise nothing is claimed; whatever is left of a canary then shows it.
+        self.scores += left / clip if std == 0 else ratio(left / std, mu=clip / std, rate=rate)
+
+    def _clipped_sum(self, rows: Tensor, clip: float) -> Tensor:
+        """(m,) the sum of clipped gradients, at the canaries' coordinates."""
+        factors = (clip / rows.norm(dim=1).clamp(min=clip)).to(rows.dtype)
+        at = torch.from_numpy(self._at).to(rows.device)
+        return (factors @ rows)[at].double().cpu()
+
+
+def ratio(u: NDArray[np.float64], *, mu: float, rate: float) -> NDArray[np.float64]:
+    """Log-likelihood ratio of a step in which a record is at the rate, against none, in nats.
+
+    >>> round(float(ratio(np.array([2.0]), mu=1.0, rate=1.0)[0]), 2)
+    1.5
+    >>> round(float(ratio(np.array([2.0]), mu=1.0, rate=0.1)[0]), 3)
+    0.299
+    """
+    if rate >= 1.0:
+        return mu * u - mu**2 / 2.0
+    if rate <= 0.0:
+        return np.zeros_like(u)
+    inside = math.log(rate) + mu * u - mu**2 / 2.0
+    return np.logaddexp(math.log1p(-rate), inside)

@@ -36,15 +36,11 @@ from opacus.optimizers import (
 )
 from torch import Tensor, nn
 
-from ...attacks.foreign.planted import Planted
+from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError, InputTypeError
 from ...runs.recorder.recorder import Recorder
 from .batches import Batches, present
-from .canaries import GradientCanaries
-from .oracle import Loss, gradients_of
-from .replay import Replay
-
-__all__ = ["OpacusSystem", "watch"]
+from .oracle import GradientCanaries, Loss, Replay, gradients_of
 
 
 def watch(

@@ -29,8 +29,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..exact.separation.first_linear import parameter_name
-from ..problem.imprint import Imprint
+from ..exact.separation.corners import parameter_name
+from ..problem.problem import Imprint
 
 Chain = Sequence[tuple[str, nn.Module]]
 

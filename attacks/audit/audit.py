@@ -35,23 +35,40 @@ from ...training.exposure.guarantees import check_traced_at
 from ...training.exposure.sensitivity import JointSensitivity, bound_of
 from ..bounds.evidence import (
     LINKS,
+    SHARE,
     Evidence,
     after,
     after_first_look,
     decisive,
+    headline,
     second_risk,
     second_risk_of_links,
 )
-from ..bounds.guesses import Guesses, best_threshold
-from ..bounds.held_out import SHARE, headline
-from ..bounds.lower_bounds import LowerBound, ideal, two_sided
+from ..bounds.lower_bounds import (
+    LEAST_SHARE,
+    Guesses,
+    LowerBound,
+    best_threshold,
+    canaries_for,
+    ideal,
+    seen_from,
+    two_sided,
+)
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
-from ..bounds.power import LEAST_SHARE, canaries_for, seen_from
 from ..watching.result import Check
-from .audited import AGAIN, Audited, Proven, Verdict, after_second_look, not_measured
+from .audited import (
+    AGAIN,
+    Audited,
+    LinkBound,
+    LinkGuesses,
+    Proven,
+    Verdict,
+    after_second_look,
+    link_bounds,
+    not_measured,
+)
 from .game import MOST, Game, Played, Progress
-from .message_bounds import LinkBound, LinkGuesses, link_bounds
 
 _LEAST_RISK = 1e-14  # of one look
 

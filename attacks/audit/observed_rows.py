@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.adversary import Adversary
-from ...privacy.view.matched_filter import MatchedFilter, matched_filter
-from ...privacy.view.view import View
+from ...privacy.view.view import MatchedFilter, View, matched_filter
 from ...training.tracing.linear_forms import Contributions, Known, Messages
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.scripts import state_column

@@ -8,11 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...privacy._validate import within
-from .guesses import Guesses
-from .lower_bounds import LowerBound, total_error
+from .lower_bounds import Guesses, LowerBound, total_error
 from .mechanism import Claim
-
-__all__ = ["loss_canaries"]
 
 _ASSUMPTIONS = (
     "Sees the final models alone; about 0 on small convex models. Assumes fair assignments, a loss "

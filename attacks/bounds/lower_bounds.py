@@ -28,13 +28,17 @@ wastes half of the confidence; and the threshold is fixed in advance, never sear
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...privacy._validate import within
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
-from ...privacy.errors import InputError
-from .guesses import Errors, Guesses, errors_at_zero
+from ...privacy.errors import InputError, InputTypeError
 from .mechanism import (
     Claim,
     Family,
@@ -45,17 +49,138 @@ from .mechanism import (
     total_variation,
 )
 
-__all__ = [
-    "Guesses",
-    "LowerBound",
-    "check_confidence",
-    "from_errors",
-    "from_total",
-    "ideal",
-    "total_error",
-    "two_sided",
-    "upper_limit",
-]
+# The scores of an audit's canaries, their coins, and how many of them a threshold gets wrong.
+
+_UNFAIR = 1e-9  # probability below which the coins are not taken for fair
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Guesses:
+    """One score and one coin a canary.
+
+    Attributes:
+        scores: (m,) log-likelihood ratio of "in" against "out" in nats; may be infinite.
+        included: (m,) whether the coin put the canary in; for "replace-one", +u rather than -u.
+
+    Raises:
+        ValueError: the shapes differ, there is no canary, a score is not a number, or so few or
+            so many canaries are in that the coins were not fair.
+        TypeError: included does not hold truth values.
+
+    >>> Guesses(scores=np.array([0.3, -1.0]), included=np.array([True, False])).scores.size
+    2
+    """
+
+    scores: NDArray[np.float64]
+    included: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no audit, and keep copies that nobody writes to."""
+        scores = np.array(self.scores, dtype=np.float64)
+        included = np.array(self.included)
+        if included.dtype != np.bool_:
+            raise InputTypeError(
+                f"included has dtype {included.dtype} and must be bool, one a coin"
+            )
+        if scores.ndim != 1 or scores.shape != included.shape or scores.size == 0:
+            raise InputError(
+                f"scores of shape {scores.shape} and included of shape {included.shape} must both "
+                "be (m,) with at least one canary"
+            )
+        if (bad := int(np.isnan(scores).sum())) > 0:
+            raise InputError(
+                f"{bad} of {scores.size} scores are not numbers; they must be finite or infinite. "
+                "Correct the run: a canary that is left out breaks the count"
+            )
+        _check_coins(int(included.sum()), scores.size)
+        for name, values in (("scores", scores), ("included", included)):
+            values.setflags(write=False)
+            object.__setattr__(self, name, values)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Guesses]) -> Guesses:
+        """The canaries of several games, one after another."""
+        return cls(
+            scores=np.concatenate([one.scores for one in parts]),
+            included=np.concatenate([one.included for one in parts]),
+        )
+
+
+class Errors(NamedTuple):
+    """What a threshold gets wrong, and of how many."""
+
+    false_alarms: int  # "in" said of a canary that is out
+    misses: int  # "out" said of a canary that is in
+    out: int
+    inside: int
+
+
+def errors_at_zero(guesses: Guesses, *, among: NDArray[np.intp] | None = None) -> Errors:
+    """Count errors of "in" above ratio 0 and "out" below; a ratio of 0 is an error either way.
+
+    Args:
+        guesses: (m,) scores and coins.
+        among: indices of the canaries that are guessed; all of them by default.
+
+    >>> scores = np.array([0.3, -1.0, 0.0])
+    >>> errors_at_zero(Guesses(scores=scores, included=np.array([True, True, False])))
+    Errors(false_alarms=1, misses=1, out=1, inside=2)
+    """
+    chosen = slice(None) if among is None else among
+    scores, included = guesses.scores[chosen], guesses.included[chosen]
+    return Errors(
+        false_alarms=int((~included & (scores >= 0.0)).sum()),
+        misses=int((included & (scores <= 0.0)).sum()),
+        out=int((~included).sum()),
+        inside=int(included.sum()),
+    )
+
+
+def surest(guesses: Guesses, count: int) -> NDArray[np.intp]:
+    """Indices of the `count` canaries whose ratio is farthest from 0, ties in the order given.
+
+    Only scores decide, never coins.
+
+    >>> coins = np.array([True, False, True])
+    >>> surest(Guesses(scores=np.array([0.3, -1.0, 0.5]), included=coins), 2).tolist()
+    [1, 2]
+    """
+    return np.argsort(-np.abs(guesses.scores), kind="stable")[:count]
+
+
+def _check_coins(heads: int, canaries: int) -> None:
+    from scipy.stats import binom
+
+    rarer = min(heads, canaries - heads)
+    if 2.0 * float(binom.cdf(rarer, canaries, 0.5)) < _UNFAIR:
+        raise InputError(
+            f"included holds {heads} of {canaries} canaries; a fair assignment does that with "
+            "probability "
+            f"below {_UNFAIR:g}. Toss each coin with probability 1/2, apart from all else"
+        )
+
+
+def best_threshold(scores: NDArray[np.float64], included: NDArray[np.bool_]) -> float:
+    """Where the fewest of these canaries are guessed wrong; the one nearest to 0 of several.
+
+    Args:
+        scores: (m,) log-likelihood ratios.
+        included: (m,) coins.
+
+    Returns:
+        0, or a place between two finite scores.
+
+    >>> best_threshold(np.array([-1.0, 2.0, 3.0, 5.0]), np.array([False, False, True, True]))
+    2.5
+    """
+    values = np.unique(scores[np.isfinite(scores)])
+    tried = np.concatenate([[0.0], 0.5 * values[:-1] + 0.5 * values[1:]])
+    tried = tried[np.argsort(np.abs(tried), kind="stable")]
+    outside, inside = np.sort(scores[~included]), np.sort(scores[included])
+    wrong = outside.size - np.searchsorted(outside, tried, side="left")
+    wrong = wrong + np.searchsorted(inside, tried, side="right")
+    return float(tried[np.argmin(wrong)])
+
 
 _FAMILIES = {
     Family.GAUSSIAN: "the adversary's view of all rounds is Gaussian, of whatever strength",
@@ -307,3 +432,98 @@ def _total_variation_of(mu: float) -> float:
     from scipy.special import ndtr
 
     return 2.0 * float(ndtr(0.5 * mu)) - 1.0
+
+
+# How much an audit can show, before it is played: whether it is worth its name.
+
+LEAST_SHARE = 0.1  # of a proven epsilon; what could show less at best measures nothing
+SEEN_IN = 0.95  # of audits, what `seen_from` says is seen
+_MOST = 10**9
+_STEPS = 12  # of the search for what must leak, to a four thousandth of what does
+
+
+def canaries_for(claim: Claim, *, epsilon: float, delta: float, confidence: float) -> int | None:
+    """Return how many canaries a perfect audit takes to show an epsilon of a claim, about.
+
+    Args:
+        claim: the declared mechanism, taken to be exactly true.
+        epsilon: to be shown, less than that of the claim, in nats.
+        delta: strictly between 0 and 1.
+        confidence: strictly between 0 and 1.
+
+    Returns:
+        A number with two digits, rounded up, so that `ideal` of so many is at least epsilon; None
+        if a billion do not show it.
+
+    Raises:
+        ValueError: epsilon is not above 0, or delta or confidence is out of range.
+
+    >>> claim = Claim(rounds={(1.390594, 1.0): 1})  # epsilon 3.0 at delta 1e-5
+    >>> canaries_for(claim, epsilon=0.3, delta=1e-5, confidence=0.95)
+    53
+    """
+    within("epsilon", epsilon, "(0, inf]", ", such as a tenth of the proven one")
+    true = total_variation(attained_in_place(claim))
+    low, high = 0.0, true
+    for _ in range(_STEPS):  # what leaks of the weakest mechanism that shows epsilon
+        middle = 0.5 * (low + high)
+        enough = least_epsilon(claim, middle, delta) >= epsilon
+        low, high = (low, middle) if enough else (middle, high)
+
+    def shows(canaries: int) -> bool:
+        errors = 0.5 * canaries * (1.0 - true)
+        return 1.0 - 2.0 * upper_limit(errors, canaries, confidence) >= high
+
+    many = 1
+    while not shows(many):
+        many *= 2
+        if many > _MOST:
+            return None
+    few = many // 2
+    while many - few > 1:
+        middle_count = (few + many) // 2
+        few, many = (few, middle_count) if shows(middle_count) else (middle_count, many)
+    digits = 10 ** max(0, len(str(many)) - 2)
+    return -(-many // digits) * digits
+
+
+def seen_from(claim: Claim, *, canaries: int, delta: float, confidence: float) -> float | None:
+    """Return the least true epsilon whose bound exceeds a claim in 95 of 100 perfect audits.
+
+    Args:
+        claim: the declared mechanism.
+        canaries: how many, at least 1.
+        delta: strictly between 0 and 1.
+        confidence: of the bound, strictly between 0 and 1.
+
+    Returns:
+        epsilon in nats, of the weakest mechanism of the claim's family that is seen so often by its
+        errors at ratio 0; None if no leak of the family is, or too few canaries are guessed.
+
+    Raises:
+        ValueError: a value is out of range.
+
+    >>> claim = Claim(rounds={(1.0, 1.0): 1})  # mu 1, epsilon 4.38 at delta 1e-5
+    >>> for canaries in (10, 300, 1200):
+    ...     found = seen_from(claim, canaries=canaries, delta=1e-5, confidence=0.95)
+    ...     print(canaries, round(found, 2))
+    10 34.37
+    300 7.12
+    1200 5.71
+    """
+    from scipy.stats import beta
+
+    allowed = total_variation(attained_in_place(claim))
+
+    def exceeds(errors: int) -> bool:
+        return 1.0 - 2.0 * upper_limit(errors, canaries, confidence) > allowed
+
+    if not exceeds(0):
+        return None
+    few, many = 0, canaries
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if exceeds(middle) else (few, middle)
+    # As often as this an error may come, and at most so many still come in 95 of 100 audits.
+    rate = float(beta.isf(SEEN_IN, few + 1.0, canaries - few))
+    return least_epsilon(claim, 1.0 - 2.0 * rate, delta)

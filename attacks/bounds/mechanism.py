@@ -38,21 +38,6 @@ from ...privacy.accounting.request import (
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.participation import Event, Reach, Rounds, always, as_events
 
-__all__ = [
-    "Claim",
-    "Family",
-    "at_scale",
-    "attained_in_place",
-    "declared_mu",
-    "epsilon",
-    "family",
-    "least_epsilon",
-    "least_epsilon_at",
-    "noise_scale",
-    "smallest_scale",
-    "total_variation",
-]
-
 _SLACK = 1e-4  # relative; the accountant's epsilon was at most 3.2e-5 above exact values
 _LEAST_MULTIPLIER = 0.1  # less noise hides nothing: TV is within 1e-6 of its limit
 _TOLERANCE = 1e-6  # relative, on a scale

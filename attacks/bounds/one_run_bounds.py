@@ -43,8 +43,7 @@ from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.accounting.trade_off import trade_off
-from .guesses import Guesses, errors_at_zero, surest
-from .lower_bounds import LowerBound, check_confidence
+from .lower_bounds import Guesses, LowerBound, check_confidence, errors_at_zero, surest
 from .mechanism import (
     Claim,
     Family,
@@ -54,14 +53,6 @@ from .mechanism import (
     least_epsilon_at,
     smallest_scale,
 )
-
-__all__ = [
-    "SHARE",
-    "guesses_made",
-    "largest_rejected_epsilon",
-    "one_run_f_dp",
-    "one_run_pure",
-]
 
 SHARE = 0.1  # of the canaries that are guessed; near the best for epsilon 1 to 8
 _LEAST_GUESSES = 100

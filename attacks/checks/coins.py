@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.batches.patterns import PatternKind
-from ...training.batches.turns import Turns, turns_of
+from ...privacy.batches.sampling import Per
+from ...training.batches import Turns, turns_of
 from ...training.data.store import Held, Shard
 from ...training.engine.recording import WholeCall
 from ...training.noise_tests.laws import binomial
-from ...training.step.values import Per
 from ...training.tracing.linear_forms import Contributions
+from ..watching.recording import WatchedRound
 from ..watching.result import Finding
-from ..watching.watched_round import WatchedRound
 from ..watching.watched_run import WatchedRun
 from .schemes import exactly
 

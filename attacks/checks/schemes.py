@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.batches.drawing import Drawing, Scheme
-from ...training.batches.sampler import Sampler
+from ...privacy.batches.sampling import Drawing, Scheme
+from ...training.batches import Sampler
 from ...training.noise_tests.laws import binomial, chernoff, least
 from ..watching.result import Finding
 

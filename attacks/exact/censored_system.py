@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from .rgap_layers import Activation, Affine, Layer, Reshape
-from .rgap_record import weight_gradient
+from .rgap_record import Activation, Affine, Layer, Reshape, weight_gradient
 
 ROUNDING = 2.0**-24
 """What float32 may be off, relative to the number."""

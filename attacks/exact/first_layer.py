@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation, sent_gradients
 from ..problem.problem import Problem
-from .separation.first_linear import first_linear, joint_of, parameter_name
+from .separation.corners import first_linear, joint_of, parameter_name
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
 _STANDS_OUT = 1.05  # times the noise's edge; the largest value of noise alone varies by 1 % of it
@@ -45,7 +45,7 @@ def first_linear_input(problem: Problem) -> Tensor | None:
         out of the noise.
 
     >>> from overhear.attacks.problem.observation import observe
-    >>> from overhear.attacks.problem.prior import Box
+    >>> from overhear.attacks.problem.problem import Box
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
     >>> seen = observe(

@@ -23,10 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from ..problem.imprint import Imprint, slots_of
 from ..problem.observation import Observation, sent_gradients
-from ..problem.prior import Box
-from ..problem.problem import Certified, Problem
+from ..problem.problem import Box, Certified, Imprint, Problem, slots_of
 from .first_layer import residual
 
 _EMPTY = 1e-4  # of the fullest slot; float32 leaves about 1e-6 of what was taken off

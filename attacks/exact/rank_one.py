@@ -26,7 +26,7 @@ from ...training.models.parameters import unflatten
 from ..problem.observation import sent_gradient
 from ..problem.problem import Problem
 from .patches import rounding_of
-from .separation.first_linear import first_linear, joint_of, parameter_name
+from .separation.corners import first_linear, joint_of, parameter_name
 
 _ROUNDS = 30  # of d and c in turn
 _EDGE = 2.0  # times the largest singular value that rounding is expected to have
@@ -48,7 +48,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
     >>> from dataclasses import replace
     >>> from torch import nn
     >>> from overhear.attacks.problem.observation import Observation
-    >>> from overhear.attacks.problem.prior import Box
+    >>> from overhear.attacks.problem.problem import Box
     >>> from overhear.training.models.parameters import flatten
     >>> _ = torch.manual_seed(0)
     >>> layers = nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)

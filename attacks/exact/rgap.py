@@ -30,12 +30,22 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
-from ..problem.prior import Box
-from ..problem.problem import Problem
+from ..problem.problem import Box, Problem
 from .first_layer import residual
-from .rgap_layers import Activation, Affine, Layer, Reshape, read_chain, solve_normal
-from .rgap_record import ACCEPTED, Level, is_determined, solve_record, weight_gradient
-from .separation.first_linear import joint_of
+from .rgap_record import (
+    ACCEPTED,
+    Activation,
+    Affine,
+    Layer,
+    Level,
+    Reshape,
+    is_determined,
+    read_chain,
+    solve_normal,
+    solve_record,
+    weight_gradient,
+)
+from .separation.corners import joint_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Certified, Found, Problem, squared_size
-from .attended import attended_patches
 from .censored import censored_record
 from .first_layer import PICTURE, first_linear_input, residual, rounding_of_input
 from .imprinted import isolate
-from .patches import embedded_patches
+from .patches import attended_patches, embedded_patches
 from .rank_one import repeated_input
 from .rgap import peel
 from .separation.corners import records_at_corners

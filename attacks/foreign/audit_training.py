@@ -15,25 +15,304 @@ fresh canaries are played, and only what exceeds the claim at 99.9 % there contr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ...privacy._validate import within
+from ...privacy._validate import whole, within
 from ...privacy.errors import InputError, InputTypeError
 from ..audit.audited import AGAIN, Verdict, after_second_look
 from .claimed import DELTA, Claimed
-from .losses import Loss
-from .own_training import OwnTraining, Train
-from .planted import Planted, canaries
-from .planted_records import GRADIENT, Record
+from .coins import SealedCoins
+from .own_training import (
+    GRADIENT,
+    Loss,
+    OwnTraining,
+    Record,
+    Train,
+    check_dataset,
+    losses_of,
+    make_records,
+)
 from .scores_audit import LEAST, ScoresAudit, audit_scores, ideal_words
 
-__all__ = ["SURE", "Observed", "TrainingAudit", "audit_training"]
+# A data set with canaries in it, each of which a sealed coin puts in or leaves out.
+#
+# The length is always that of the data plus the number of canaries: a length that followed the
+# coins would tell their sum, and would change a sampling rate that is computed from it. A canary
+# that is left out still has a number. Asked for as part of a batch it is skipped, and the batch
+# comes out shorter, so that a `DataLoader` over a `Planted` is right as it is: shuffled, or drawn
+# by a sampler of its own such as that of Opacus, in which case those that are in are a Poisson
+# sample at its rate. Asked for alone, by `planted[i]`, it is refused; `for record in planted` skips
+# it.
+#
+# A loader must meet no batch that holds such canaries alone, which small batches do. That is a
+# sentence, too; `planted.loader` leaves those batches out.
+
+Bools = NDArray[np.bool_]
+_MOST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlantedScores:
+    """Scores of planted canaries, and their assignment.
+
+    Attributes:
+        scores: (m,) higher for canaries that look trained on.
+        included: (m,) whether they were.
+    """
+
+    scores: NDArray[np.float64]
+    included: Bools
+
+    def write(self, path: str | Path) -> None:
+        """Write them as `overhear audit-scores` reads them.
+
+        Raises:
+            FileExistsError: the file is there.
+        """
+        rows = zip(self.scores.tolist(), self.included.tolist(), strict=True)
+        lines = [f"{score!r},{int(coin)}\n" for score, coin in rows]
+        with Path(path).open("x", encoding="utf-8") as file:
+            file.write("score,included\n" + "".join(lines))
+
+
+class Planted(Dataset[Any]):
+    """A map-style data set of n records and m canaries; made by `canaries`.
+
+    Attributes:
+        count: m, how many canaries.
+        positions: (m,) their numbers, n to n + m - 1, in or out.
+        records: (m) the canaries.
+    """
+
+    def __init__(self, base: Any, records: Sequence[Record], coins: SealedCoins) -> None:
+        self._base, self._size = base, len(base)
+        self._coins = coins
+        self.records = list(records)
+
+    @property
+    def count(self) -> int:
+        """How many canaries."""
+        return len(self.records)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """(m,) their numbers in the data set, in or out."""
+        return np.arange(self._size, self._size + self.count)
+
+    def __len__(self) -> int:
+        """Of the data and all canaries, whatever the coins show."""
+        return self._size + self.count
+
+    def __getitem__(self, index: int) -> Any:
+        """A record by its number.
+
+        Raises:
+            IndexError: there is no such number.
+            ValueError: it is that of a canary that is left out.
+        """
+        at = self._place(index)
+        if at < self._size:
+            return self._base[at]
+        if not self._coins.is_in(at - self._size):
+            raise InputError(
+                f"record {at} is a canary that its coin leaves out, so there is nothing to train "
+                "on; ask for batches, as a DataLoader does, or go through the data by a for loop"
+            )
+        return self.records[at - self._size]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The records of a batch that are there, which may be fewer than were asked for."""
+        here = self.present(indices)
+        if not here:
+            return _NobodyHere()
+        return [self._base[at] if at < self._size else self.records[at - self._size] for at in here]
+
+    def present(self, indices: Sequence[int]) -> list[int]:
+        """Those numbers of a batch whose records are there; for an adapter that labels its rows."""
+        return [at for at in map(self._place, indices) if self._is_there(at)]
+
+    def __iter__(self) -> Iterator[Any]:
+        """All records that are there, in order."""
+        return (self[at] for at in range(len(self)) if self._is_there(at))
+
+    def sampler(
+        self, batch_size: int, *, shuffle: bool = True, generator: torch.Generator | None = None
+    ) -> Sampler[list[int]]:
+        """Batches of numbers that are there, for `DataLoader(planted, batch_sampler=...)`.
+
+        Every number has its place, in batches of one size; canaries that are left out leave theirs
+        empty, and a batch of nothing else is left out. The length does not depend on the coins.
+
+        Args:
+            batch_size: places in a batch.
+            shuffle: whether numbers are shuffled, in each epoch anew.
+            generator: of the shuffles; torch's own by default.
+        """
+        within("batch_size", batch_size, "[1, inf)")
+        return _Batches(self, batch_size, shuffle=shuffle, generator=generator)
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> DataLoader[Any]:
+        """A `DataLoader` over `sampler`; `options` are passed on to it.
+
+        >>> data = torch.utils.data.TensorDataset(torch.eye(8), torch.arange(8))
+        >>> planted = canaries(data, 8, seed=3)
+        >>> len(planted), len(planted.loader(4)), sum(len(y) for _, y in planted.loader(4))
+        (16, 4, 14)
+        """
+        batches = self.sampler(batch_size, shuffle=shuffle, generator=generator)
+        return DataLoader(self, batch_sampler=batches, **options)
+
+    def score(
+        self, model: nn.Module | Sequence[nn.Module], *, loss: Loss | None = None
+    ) -> PlantedScores:
+        """Score all canaries by their loss, in or out, and open the coins.
+
+        Args:
+            model: that was trained on this data set; of several, such as those that were released
+                one after the other, the mean loss.
+            loss: (outputs, targets) -> (B,) losses; by default the cross-entropy of integer targets
+                and the squared error of others.
+
+        Returns:
+            Minus the loss of each, and the coins. They stay sealed if anything goes wrong.
+
+        Raises:
+            ValueError: no model, a loss of another shape, or a model that diverged.
+            TypeError: what is given is no module.
+        """
+        models = [model] if isinstance(model, nn.Module) else list(model)
+        if not models:
+            raise InputError("no model is given; train one on this data set")
+        losses = np.mean([losses_of(one, self.records, loss=loss) for one in models], axis=0)
+        return PlantedScores(scores=-losses, included=self.reveal())
+
+    @property
+    def included(self) -> Bools:
+        """(m,) the coins, once they are open.
+
+        Raises:
+            ValueError: they are sealed.
+        """
+        return self._coins.included
+
+    def reveal(self) -> Bools:
+        """Open the coins, where something else than `score` has scored the canaries."""
+        return self._coins.open()
+
+    def __repr__(self) -> str:
+        """How many records and canaries there are, and nothing of the coins."""
+        state = "open" if self._coins.opened else "sealed"
+        return f"Planted({self._size} records, {self.count} canaries, assignment {state})"
+
+    def _place(self, index: int) -> int:
+        at = int(index)
+        if not -len(self) <= at < len(self):
+            raise IndexError(f"index {at} lies outside the {len(self)} records")
+        return at % len(self)
+
+    def _is_there(self, at: int) -> bool:
+        return at < self._size or self._coins.is_in(at - self._size)
+
+
+class _NobodyHere(list[Any]):
+    """An empty batch: Opacus makes an empty tensor of it; whatever looks at its first record..."""
+
+    def __getitem__(self, at: Any) -> Any:
+        raise InputError(
+            "a batch holds nothing but canaries that their assignment leaves out; use "
+            "planted.loader(batch_size), which leaves such batches out, or larger batches"
+        )
+
+
+class _Batches(Sampler[list[int]]):
+    def __init__(
+        self,
+        planted: Planted,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        generator: torch.Generator | None,
+    ) -> None:
+        self._planted, self._size = planted, batch_size
+        self._shuffle, self._generator = shuffle, generator
+
+    def __len__(self) -> int:
+        return math.ceil(len(self._planted) / self._size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        total = len(self._planted)
+        order = range(total)
+        places = (
+            torch.randperm(total, generator=self._generator).tolist() if self._shuffle else order
+        )
+        for start in range(0, total, self._size):
+            batch = places[start : start + self._size]
+            here = [at for at in batch if self._planted._is_there(at)]
+            if here:
+                yield here
+
+
+def canaries(
+    dataset: Any,
+    count: int,
+    *,
+    kind: str = "mislabelled",
+    seed: int | None = None,
+    path: str | Path | None = None,
+    records: Sequence[Record] | None = None,
+    labels: int | None = None,
+) -> Planted:
+    """Plant canaries in a data set, each by a fair coin of its own.
+
+    Args:
+        dataset: (n) map-style, of pairs (input, integer label).
+        count: m, how many canaries, from 1 to a million.
+        kind: "mislabelled", "blank", "gradient" (for an adapter that sees gradients) or "yours".
+        seed: of coins and canaries, for tests; from the system's entropy by default.
+        path: where the coins are written before anything else, readable to the owner alone.
+        records: of "yours", the canaries.
+        labels: how many classes there are; by default as many as are seen.
+
+    Returns:
+        The data set to train on, of length n + m whatever the coins show.
+
+    Raises:
+        ValueError: a value out of range, or a data set that the kind cannot be made for.
+        FileExistsError: `path` is there.
+
+    >>> data = torch.utils.data.TensorDataset(torch.eye(8), torch.arange(8))
+    >>> planted = canaries(data, 8, seed=3)
+    >>> planted
+    Planted(8 records, 8 canaries, coins sealed)
+    >>> int(planted.reveal().sum())
+    6
+    """
+    whole("count", count, f"[1, {_MOST}]", ", canaries")
+    check_dataset(dataset, name="dataset")
+    coins = SealedCoins(count, seed=seed, path=None if path is None else Path(path))
+    # Canaries are drawn apart from the coins, by a stream of their own.
+    generator = np.random.default_rng(None if seed is None else [seed, 1])
+    made = make_records(
+        dataset, count, kind=kind, generator=generator, records=records, labels=labels
+    )
+    return Planted(dataset, made, coins)
+
 
 SURE = 0.999  # confidence of a second look
 _PER_RUN = 250

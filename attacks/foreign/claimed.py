@@ -25,8 +25,6 @@ from ...training.accounts.declared import account_of_releases
 from ..bounds.mechanism import Claim
 from ..bounds.mechanism import epsilon as epsilon_of
 
-__all__ = ["DELTA", "Claimed", "claim_of_log", "claimed", "parse_claim", "parsed_numbers", "small"]
-
 DELTA = 1e-5
 _KEYS = ("epsilon", "delta", "noise", "rate", "rounds")
 _ROUNDED = 0.01  # relative; an epsilon may be stated with so many digits

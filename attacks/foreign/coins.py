@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from ...privacy.durable import BINARY, sync_folder, write_all
 from ...privacy.errors import InputError
 
-__all__ = ["SCHEMA", "SealedCoins"]
-
 SCHEMA = "canary-coins-1"
 _OWNER_ALONE = 0o600
 

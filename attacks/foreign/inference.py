@@ -28,12 +28,8 @@ from ..membership.pool import balanced_coins, fair_coins
 from ..membership.roc import Rate, Roc, roc
 from ..membership.scores import ATTACKS
 from .claimed import DELTA, Claimed
-from .losses import confidences_of
-from .own_training import OwnTraining, Train
-from .planted_records import check_dataset
+from .own_training import OwnTraining, Train, check_dataset, confidences_of
 from .scores_audit import LEAST, ScoresAudit, audit_scores
-
-__all__ = ["RATES", "MembershipResult", "membership"]
 
 RATES = (0.01, 0.001)  # of false positives
 _NAMES = {"lira": "LiRA", "rmia": "RMIA"}

@@ -7,19 +7,183 @@ asked twice, and a call that leaves the data other than it found them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 from ...privacy.errors import InputError, InputTypeError
-from .planted_records import check_dataset
 
-__all__ = ["OwnTraining", "Train"]
+# The records that are planted: what each canary looks like, whoever draws it.
+#
+#     mislabelled   a record of the data with a label that is not its own
+#     blank         zeros but for one coordinate, another for each canary, with any label
+#     gradient      any record, drawn at random; an adapter that sees gradients replaces its own
+#     yours         records that the user gives
+#
+# A final model shows most of a canary that nothing else in the data explains, and little of any.
+# Records are drawn without their coins, so that a canary says nothing of whether it is in.
+
+GRADIENT = "gradient"
+KINDS = ("mislabelled", "blank", GRADIENT, "yours")
+_LOOKED_AT = 256  # records of the data whose labels and sizes are looked at, besides those drawn
+Record = Any  # as the data set gives it: a pair (input, target) where we make one
+
+
+def check_dataset(data: Any, *, name: str) -> int:
+    """The length of a map-style data set.
+
+    Raises:
+        ValueError: it has no length or no items by number, or is empty.
+    """
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise InputError(
+            f"{name} of {type(data).__name__} must be a map-style dataset, with len(...) and "
+            "[index], such as torch.utils.data.TensorDataset(inputs, targets)"
+        )
+    size = len(data)
+    if size < 1:
+        raise InputError(f"{name} is empty; give at least one record")
+    return size
+
+
+def make_records(
+    data: Any,
+    count: int,
+    *,
+    kind: str,
+    generator: np.random.Generator,
+    records: Sequence[Record] | None = None,
+    labels: int | None = None,
+) -> list[Record]:
+    """The canaries of an audit.
+
+    Args:
+        data: (n) the data set.
+        count: how many.
+        kind: one of `KINDS`.
+        generator: chooses records and labels.
+        records: of "yours", as many as `count`.
+        labels: how many classes there are; by default the largest label that is seen, plus 1.
+
+    Raises:
+        ValueError: an unknown kind, records where none belong, too many for the kind, items that
+            are no pairs of an input and a label, or a single class.
+    """
+    size = check_dataset(data, name="dataset")
+    if kind not in KINDS:
+        raise InputError(f"kind={kind!r} must be one of {', '.join(KINDS)}")
+    if kind == "yours":
+        return _given(records, count, data[0])
+    if records is not None:
+        raise InputError(f'records belong to kind="yours", not to {kind!r}; leave them out')
+    if kind == GRADIENT:
+        return [data[int(at)] for at in generator.choice(size, size=count)]
+    picked = generator.choice(size, size=min(size, max(count, _LOOKED_AT)), replace=False)
+    pairs = [_pair(data, int(at)) for at in picked]
+    classes = labels or 1 + max(label for _, _, label in pairs)
+    if classes < 2:
+        raise InputError("all labels that were seen are 0; give labels=, the number of classes")
+    if kind == "mislabelled":
+        if count > size:
+            raise InputError(
+                f"count={count} must be at most {size}, the records of the data: a mislabelled "
+                "canary is a copy of one with another label"
+            )
+        return [
+            (x, _like(y, (label + int(generator.integers(1, classes))) % classes))
+            for x, y, label in pairs[:count]
+        ]
+    return _blank(pairs, count, classes, generator)
+
+
+def _given(records: Sequence[Record] | None, count: int, like: Record) -> list[Record]:
+    if records is None or len(records) != count:
+        held = "none" if records is None else len(records)
+        raise InputError(
+            f'kind="yours" takes records=[...], one for each of the {count} canaries; {held} given'
+        )
+    wanted = _types(like)
+    for at, record in enumerate(records):
+        if _types(record) != wanted:
+            raise InputError(
+                f"canary {at} holds {_types(record)}, and the data hold {wanted}; give records of "
+                "the same form, so that they fit into one batch"
+            )
+    return list(records)
+
+
+def _types(record: Record) -> str:
+    parts = record if isinstance(record, tuple | list) else (record,)
+    return ", ".join(type(part).__name__ for part in parts)
+
+
+def _pair(data: Any, at: int) -> tuple[Any, Any, int]:
+    item = data[at]
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise InputError(
+            f"record {at} of the data is a {type(item).__name__} and must be a pair (input, "
+            'label); make canaries yourself and give them as kind="yours", records=[...]'
+        )
+    x, y = item
+    label = y.item() if isinstance(y, Tensor | np.ndarray | np.generic) and _is_one(y) else y
+    if isinstance(label, bool) or not isinstance(label, int) or label < 0:
+        raise InputError(
+            f"record {at} of the data has the label {y!r:.40} and must have an integer of at "
+            'least 0; make canaries yourself and give them as kind="yours", records=[...]'
+        )
+    return x, y, label
+
+
+def _is_one(value: Tensor | np.ndarray | np.generic) -> bool:
+    return (value.numel() if isinstance(value, Tensor) else value.size) == 1
+
+
+def _like(y: Any, label: int) -> Any:
+    """A label as the data has them: a tensor, an array, a number."""
+    if isinstance(y, Tensor):
+        return torch.full_like(y, label)
+    if isinstance(y, np.ndarray):
+        return np.full_like(y, label)
+    return type(y)(label)
+
+
+def _blank(
+    pairs: Sequence[tuple[Any, Any, int]],
+    count: int,
+    classes: int,
+    generator: np.random.Generator,
+) -> list[Record]:
+    x, y, _ = pairs[0]
+    if not (isinstance(x, Tensor) and x.is_floating_point()) and not (
+        isinstance(x, np.ndarray) and x.dtype.kind == "f"
+    ):
+        raise InputError(
+            f"inputs of {type(x).__name__} cannot be blank; they must be tensors or arrays of "
+            'floating-point numbers. Use kind="mislabelled"'
+        )
+    size = int(np.prod(x.shape))
+    if count > size * classes:
+        raise InputError(
+            f"count={count} must be at most {size * classes}, one blank canary a coordinate and "
+            f'label; plant fewer, or use kind="mislabelled"'
+        )
+    height = max(float(abs(other).max()) for other, _, _ in pairs) or 1.0
+    found = []
+    for at in generator.choice(size * classes, size=count, replace=False):
+        blank = torch.zeros_like(x) if isinstance(x, Tensor) else np.zeros_like(x)
+        blank.reshape(-1)[int(at) % size] = height
+        found.append((blank, _like(y, int(at) // size)))
+    return found
+
 
 Train = Callable[[Any], Any]
 _PROBED = 32  # records that are compared, where nobody says which
@@ -135,3 +299,112 @@ def _feed(found: Any, item: Any) -> None:
         found.update(repr((item.dtype, item.shape)).encode() + np.ascontiguousarray(item).tobytes())
     else:
         found.update(pickle.dumps(item))
+
+
+# The loss of single records under a model of the user's: what a final model is asked.
+
+Array = NDArray[np.float64]
+Loss = Callable[[Tensor, Tensor], Tensor]
+_BATCH = 512
+_LARGEST = 50.0  # of a logit-scaled confidence
+
+
+def losses_of(model: nn.Module, records: Sequence[Any], *, loss: Loss | None = None) -> Array:
+    """The loss of each record, in nats or the unit of `loss`.
+
+    Args:
+        model: in any mode; it is asked in evaluation mode and left as it was.
+        records: (m) pairs (input, target).
+        loss: (outputs, targets) -> (B,) losses; by default the cross-entropy of integer targets and
+            the squared error of others.
+
+    Returns:
+        (m,).
+
+    Raises:
+        ValueError: a loss of another shape, or one that is not a number.
+        TypeError: what is asked is no module.
+
+    >>> model = nn.Linear(2, 3)
+    >>> records = [(torch.zeros(2), 1), (torch.ones(2), 2)]
+    >>> losses_of(model, records).shape
+    (2,)
+    """
+    found = []
+    for outputs, targets in _asked(model, records):
+        of = _usual(outputs, targets) if loss is None else loss(outputs, targets)
+        if not isinstance(of, Tensor) or of.shape != targets.shape[:1]:
+            shape = tuple(of.shape) if isinstance(of, Tensor) else type(of).__name__
+            raise InputError(
+                f"loss gives {shape} for {len(targets)} records and must give one number a record, "
+                '(B,); use reduction="none"'
+            )
+        found.append(of.detach().double().cpu().numpy())
+    losses = np.concatenate(found)
+    if (bad := int(np.isnan(losses).sum())) > 0:
+        raise InputError(
+            f"the model gives no number for {bad} of {len(losses)} records: its training diverged; "
+            "train it again with a smaller learning rate"
+        )
+    return losses
+
+
+def confidences_of(model: nn.Module, records: Sequence[Any]) -> Array:
+    """How sure a classifier is of each record's own label: log(p / (1 - p)), (m,) in [-50, 50].
+
+    Source: Carlini et al., "Membership Inference Attacks From First Principles", section VI-A.
+    """
+    found = []
+    for outputs, targets in _asked(model, records):
+        if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
+            raise InputError(
+                f"the model gives {tuple(outputs.shape)} for targets {tuple(targets.shape)}; "
+                "membership is inferred of classifiers, which give (B, classes) logits for (B,) "
+                "integer labels"
+            )
+        logits, own = outputs.double(), targets.long()[:, None]
+        if int(own.max()) >= logits.shape[1] or int(own.min()) < 0:
+            raise InputError(
+                f"a label lies outside the {logits.shape[1]} classes that the model tells apart"
+            )
+        others = logits.scatter(1, own, -torch.inf).logsumexp(dim=1)
+        phi = logits.gather(1, own)[:, 0] - others
+        phi = phi.nan_to_num(nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+        found.append(phi.clamp(-_LARGEST, _LARGEST).cpu().numpy())
+    return np.concatenate(found)
+
+
+def _usual(outputs: Tensor, targets: Tensor) -> Tensor:
+    if not targets.is_floating_point():
+        return nn.functional.cross_entropy(outputs, targets.long(), reduction="none")
+    errors = (outputs.reshape(len(targets), -1) - targets.reshape(len(targets), -1)) ** 2
+    return errors.sum(dim=1)
+
+
+def _asked(model: nn.Module, records: Sequence[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """(outputs, targets) of batches of the records."""
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"a model of {type(model).__name__} must be a torch.nn.Module, which gives outputs for "
+            "a batch of inputs"
+        )
+    first = next(model.parameters(), None)
+    with torch.no_grad(), _evaluating(model):
+        for start in range(0, len(records), _BATCH):
+            inputs, targets = default_collate([tuple(r) for r in records[start : start + _BATCH]])
+            if first is not None:
+                inputs = inputs.to(first.device)
+                inputs = inputs.to(first.dtype) if inputs.is_floating_point() else inputs
+                targets = targets.to(first.device)
+            yield model(inputs), targets
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -22,8 +22,6 @@ from ...privacy.errors import InputError
 from ...privacy.formats.csv_rows import CsvRows
 from .scores_audit import MOST
 
-__all__ = ["ScoreFile", "read_scores"]
-
 _MOST_BYTES = 128 << 20
 _COLUMNS = ("score", "included", "split", "canary")
 _COINS = {"1": True, "true": True, "in": True, "0": False, "false": False, "out": False}

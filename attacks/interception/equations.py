@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -22,19 +22,89 @@ from torch import Tensor
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
-from ...training.engine.recording import GradientCall
-from ...training.own.algorithms import algorithm_named
+from ...training.engine.recording import GradientCall, LocalCall, WholeCall
+from ...training.own.names import algorithm_named
 from ...training.step.parts import Parts
+from ...training.step.values import SERVER
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
-from ..watching.watched_round import WatchedRound
+from ..watching.recording import WatchedRound
 from .best_linear_estimate import Weights, best_weights, determined, seen_combination
 from .replay import Replay
-from .target import Series, Target, local_target
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+
+# What an attacker estimates: a contribution of the victim, or a combination of several.
+
+
+class Target(NamedTuple):
+    """A contribution of the victim, or a combination of its contributions from one batch.
+
+    Attributes:
+        name: what it is called.
+        columns: those of the contributions.
+        factors: what each is multiplied by.
+        points: models at which its gradients were taken, for one contribution after another.
+        call: what the gradients were asked for; the same of each contribution but the models.
+        bound: on each contribution.
+        owner: agent at whose model they were taken.
+        local: number and size of the local steps, where it is the change of a model over these.
+    """
+
+    name: str
+    columns: tuple[int, ...]
+    factors: tuple[float, ...]
+    points: Tensor  # (P, D')
+    call: GradientCall
+    bound: float
+    owner: int
+    local: tuple[int, float] | None = None
+
+
+class Series(NamedTuple):
+    """Contributions of one agent that are made alike in one round after another.
+
+    Attributes:
+        owner: whose they are.
+        columns: theirs, one a round.
+        values: (D,) each, where the adversary is their owner; else nothing.
+        target: position among the targets of each that is one; -1 of others.
+    """
+
+    owner: int
+    columns: list[int]
+    values: list[Tensor]
+    target: list[int]
+
+
+def local_target(made: LocalCall, *, row: int, column: int, round: int) -> Target | None:
+    """The change of a victim's model over local steps, as a mean of their gradients.
+
+    None where the change is clipped, is made with momentum or is pulled back to its start: no
+    gradients along plain steps explain it then.
+    """
+    asked = made.asked
+    if asked.clip_norm is not None or asked.momentum or asked.proximal:
+        return None
+    rows = torch.arange(len(made.start))
+    call = GradientCall(
+        models=made.start[None], owners=rows, holders=rows, coefs=(1.0,), batch=asked.call,
+        clip_norm=None,
+    )  # fmt: skip
+    return Target(
+        name=f"round {round}, change over {asked.steps} local steps",
+        columns=(column,),
+        factors=(1.0,),
+        points=made.start[None, row],
+        call=call,
+        bound=math.inf,
+        owner=row,
+        local=(asked.steps, asked.learning_rate),
+    )
+
 
 _NOTHING = 1e-13  # share of an equation that rounding may leave
 _MOST_EQUATIONS = 2500  # a dense decomposition takes a quarter of a minute or so
@@ -403,3 +473,44 @@ def _is_plain(call: object) -> TypeGuard[GradientCall]:
         and call.scales is None
         and not isinstance(call.clip_norm, Parts)
     )
+
+
+# Why a view does not single out a victim's gradients: what is told where an attack has nothing.
+
+_LOCAL = "what an agent adds is its change over local steps, and no gradient of one batch"
+_TRUSTED = "the server releases a trusted sum over agents, and nothing else is sent"
+_FUNCTIONS = (
+    "messages hold functions of gradients, such as compressed differences, into which a linear "
+    "estimate does not look"
+)
+_BEFORE = (
+    "messages hold an estimate that goes on from round to round, of which only what was sent from "
+    "round {} on was taken; attack one of the first {} rounds, which are re-enacted from the start"
+)
+FROM_START = 5
+"""The last round up to which a min-max run is re-enacted from its start."""
+
+_UNDETERMINED = "the messages that this adversary sees do not determine it"
+
+
+def why_hidden(replay: Replay, system: Equations) -> str:
+    """Why nothing is observed, in words without a capital and a full stop.
+
+    Args:
+        replay: the re-enacted rounds.
+        system: the equations of the adversary, which determine no contribution of the victim.
+    """
+    rounds, trial = replay.rounds.values(), replay.trial
+    sent = [of for played in rounds for of in played.trace.groups if isinstance(of, Messages)]
+    crossing = [of for of in sent if of.crossing.any()]
+    why = []
+    if crossing and all((of.senders[of.crossing] == SERVER).all() for of in crossing):
+        why.append(_TRUSTED)
+    calls = [call for played in rounds for call in played.recorded.calls]
+    if any(isinstance(c, WholeCall) and c.operation == "local_update" for c in calls):
+        why.append(_LOCAL)
+    if not why and system.enters_open:
+        why.append(_FUNCTIONS)
+    if not why and trial.snapshot is not None and algorithm_named(trial.algorithm).blocks > 1:
+        why.append(_BEFORE.format(trial.snapshot_round + 1, FROM_START))
+    return "; ".join(why) or _UNDETERMINED

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from ...training.own.algorithms import algorithm_named
-from ...training.own.names import is_own
+from ...training.own.names import algorithm_named, is_own
 
 NOT_IDENTIFIED = "not identified"  # the stage of a record of which nothing was seen by itself
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...privacy._validate import within
@@ -19,18 +20,69 @@ from ...privacy.adversary import Adversary, parse_adversary
 from ...privacy.errors import InputError
 from ...training.algorithms import Form, bind
 from ...training.algorithms.learning_rates import LearningRates
-from ...training.data.dataset import Examples
-from ...training.engine.engine import Engine, Setting
+from ...training.data.store import Examples
+from ...training.engine.engine import Engine
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import Recorded
+from ...training.engine.setting import Setting
 from ...training.engine.transcript import Transcript
-from ...training.own.algorithms import algorithm_named
-from ...training.own.names import is_own
+from ...training.own.names import algorithm_named, is_own
+from ...training.step.operations import CarryOut, How, Operations, Values
+from ...training.step.values import Agents, Edges
 from ...training.tracing.trace import AlgorithmTrace
-from ..watching.on_host import on_host
-from ..watching.watched_round import WatchedRound
-from ..watching.watched_run import parts_of_state, traces_of
-from .deviation import DeviatingEngine
+from ..watching.recording import WatchedRound
+from ..watching.watched_run import on_host, parts_of_state, traces_of
+
+# The engine with one agent that deviates: it sends crafted models in place of its own.
+#
+# Everything else runs as the code does, at that agent too: what it keeps, draws and mixes is made
+# from its own model, and it replies to others as ever. What its neighbours compute on the crafted
+# model, and what they mix it into, is what a run would compute.
+
+MODEL = "model"  # the kind of message on which a neighbour takes its gradient
+
+
+class DeviatingEngine(Engine):
+    """An engine of one process in which an agent deviates.
+
+    Args:
+        crafted: by round what it sends for its model, (D,); in other rounds it follows.
+        how: as of `Engine`.
+    """
+
+    def __init__(self, *given: Any, agent: int, crafted: Mapping[int, Tensor], **how: Any) -> None:
+        super().__init__(*given, **how)
+        self._agent, self._crafted = agent, dict(crafted)
+
+    def _make_round(self, index: int, **how: Any) -> Operations:
+        made = super()._make_round(index, **how)
+        if index in self._crafted:
+            made.wrap(_Deviating(agent=self._agent, model=self._crafted[index]))
+        return made
+
+
+class _Deviating:
+    """Wrapped around a round, it lets an agent send another model than its own."""
+
+    def __init__(self, *, agent: int, model: Tensor) -> None:
+        self._agent, self._model = agent, model
+
+    def __call__(self, carry_out: CarryOut, name: str, values: Values, how: How) -> Any:
+        """See `Operations.wrap`."""
+        if name != "broadcast" or how["kind"] != MODEL:
+            return carry_out(name, values, how)
+        (value,) = values
+        own = value.rows[self._agent]
+        rows = value.rows.clone()
+        rows[self._agent] = self._model.to(own)
+        sent = carry_out(name, (Agents(rows),), how)
+        # What the agent sends to itself is its own model, one row more.
+        numbers = Edges(torch.arange(len(sent.rows), device=sent.base.device)[:, None].double())
+        loop = int(carry_out("own", (numbers,), {}).rows[self._agent, 0])
+        pick = torch.arange(len(sent.base)) if sent.pick is None else sent.pick.clone()
+        pick[loop] = len(sent.base)
+        return Edges(torch.cat([sent.base, own[None]]), pick)
+
 
 CROSS_GRADIENT = "cross-gradient"  # of `Algorithm.single_gradients`
 

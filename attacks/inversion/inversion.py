@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,22 +33,204 @@ from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Part, Unsolved, part_name, solve_exactly
-from ..posterior.candidates import Candidates
-from ..posterior.denoised import Denoiser, denoised
-from ..posterior.posterior import Posterior, weigh
-from ..problem.imprint import Imprint
-from ..problem.labels import recover_labels
-from ..problem.observation import HOST, Observation
-from ..problem.presets import Preset, preset_of
-from ..problem.problem import Found, Problem, home_of
-from ..tokens.lookup import token_table
+from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
+from ..problem.labels import likeliest_label, recover_labels, stands_out
+from ..problem.objective import Preset, preset_of
+from ..problem.observation import HOST, Observation, sent_gradients
+from ..problem.problem import Found, Imprint, Problem, build_box, home_of, with_buffers
+from ..tokens.layers import token_table
 from .anchor import anchored, steadied
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, digest
 from .fallback import Search, best_of, distance_left, fall_back, says_more
-from .optimisation import optimise
-from .pose import asks_likelihood, likeliest, name_of, pose, read_labels
+from .optimisation import finishes, optimise
 from .power import is_hopeless
-from .rehearsal import rehearsed_share
+
+# The problem that an attacker poses, with labels as far as it has them.
+#
+# Shape letters: B records.
+
+
+def pose(
+    observation: Observation,
+    model: nn.Module,
+    *,
+    preset: Preset,
+    shape: tuple[int, ...],
+    classes: int,
+    bounds: tuple[Tensor, Tensor],
+    labels: Tensor | None,
+    prior_image: Tensor | None,
+    device: torch.device,
+) -> Problem:
+    """The problem on the CPU, where its labels are read."""
+    if labels is not None and labels.shape != (observation.records,):
+        raise InputError(
+            f"labels of shape {tuple(labels.shape)} must be ({observation.records},), "
+            "one per record of the observation"
+        )
+    if prior_image is not None and tuple(prior_image.shape) != shape:
+        raise InputError(f"prior_image of shape {tuple(prior_image.shape)} must be {shape}")
+    # Noise hides what float64 adds; L-BFGS without it stalls at float32's rounding.
+    dtype = torch.float64 if finishes(preset, observation) else torch.float32
+    box = build_box(bounds, shape, dtype=dtype)
+    posed = observation.to(device=HOST)
+    posed = replace(posed, gradient=posed.gradient.to(dtype), points=posed.points.to(dtype))
+    if labels is None and not preset.joint_labels:
+        labels = recover_labels(posed, model, classes=classes)
+    if prior_image is not None:
+        prior_image = box.pixels(prior_image.to(HOST, dtype)).clamp(0, 1)
+    return Problem(
+        observation=posed,
+        model=with_buffers(model, dtype),
+        preset=preset,
+        box=box,
+        shape=shape,
+        classes=classes,
+        labels=None if labels is None else labels.to(HOST),
+        prior_image=prior_image,
+        device=device,
+    )
+
+
+def read_labels(problem: Problem) -> Problem:
+    """The same with the labels (B,) that its observation tells, where they are not optimised."""
+    if problem.labels is None:
+        return problem
+    read = recover_labels(problem.observation, problem.model, classes=problem.classes)
+    problem = problem if read is None else replace(problem, labels=read.to(problem.labels.device))
+    return replace(problem, labels=likeliest(problem)) if asks_likelihood(problem) else problem
+
+
+def asks_likelihood(problem: Problem) -> bool:
+    """Whether the last layer hides one record's label: by noise, or since losses are combined.
+
+    Of a difference of gradients at two points, or of a task's loss, signs tell nothing.
+    """
+    seen, preset = problem.observation, problem.preset
+    if seen.records != 1:
+        return False
+    combined = seen.task is not None or seen.points.shape[1] > 1
+    if not seen.is_noisy:
+        return combined and not preset.joint_labels
+    return (
+        preset.follow_noise
+        and problem.prior_image is not None
+        and (combined or not stands_out(seen, problem.model, classes=problem.classes))
+    )
+
+
+def likeliest(problem: Problem) -> Tensor:
+    """(1,) label under which the public image, or a grey one, explains the observation best."""
+    prior = problem.prior_image
+    grey = problem.box.span.new_full(problem.shape, 0.5)
+    image = problem.box.inputs(grey if prior is None else prior)
+    return likeliest_label(problem.observation, problem.model, image=image, classes=problem.classes)
+
+
+def name_of(problem: Problem) -> str:
+    """A name for everything that decides the result but the generator."""
+    seen, box = problem.observation, problem.box
+    return digest(
+        seen, problem.preset, box, problem.shape, problem.classes, problem.labels,
+        problem.prior_image, repr(problem.model),
+    )  # fmt: skip
+
+
+# How far a picture is trusted whose gradient rests on a prior: rehearsals with public records.
+#
+# Where an estimate rests on gradients that change slowly (`Drift`), its covariance is a guess, and
+# no test of residuals holds. So the attack is rehearsed: a public record x takes the victim's
+# place,
+#
+#     o = sum_t share_t grad_x(point_t) + a sample of what others leave + noise
+#
+# and is rebuilt as the victim's record is. With u = what came out and v = x, both less the public
+# guess, the picture with the least expected error among guess + s u is that of
+#
+#     s = sum <u, v> / sum <u, u>,   between 0 and 1
+#
+# It is used if it would have left less than three quarters of the public guess's error, each s
+# being taken from the other rehearsals. Otherwise the public guess stands.
+#
+# Shape letters: B records, M rehearsals.
+
+REHEARSALS = 6
+_STEPS = 300  # of a search: fewer only make the rehearsal a worse one
+_WORTH = 0.75  # share of the public guess's error
+
+Way = Callable[[Problem], Found]
+"""How a batch is found."""
+
+
+def rehearsed_share(
+    problem: Problem, candidates: Candidates | None, generator: torch.Generator, *, way: Way
+) -> float:
+    """How far to go from the public guess to what was found, in [0, 1]; 0 is the public guess.
+
+    Args:
+        problem: whose observation has a drift, and a prior image.
+        candidates: public records; None where none are known, and then nothing is trusted.
+        generator: of which records, and of noise.
+        way: how a batch is found; labels of a rehearsal's problem are those of its records, which
+            it reads anew unless the attacker knows them.
+    """
+    drift, prior = problem.observation.drift, problem.prior_image
+    records = problem.observation.records
+    if candidates is None or drift is None or prior is None or len(candidates) < records:
+        return 0.0
+    preset = problem.preset
+    quick = replace(preset, starts=1, adam_steps=min(preset.adam_steps, _STEPS))
+    pairs = []
+    for number in range(REHEARSALS):
+        chosen = candidates.at(torch.randperm(len(candidates), generator=generator)[:records])
+        seen = _rehearsal(problem, chosen, number=number, generator=generator)
+        labels = None if problem.labels is None else chosen.labels.to(problem.labels.device)
+        found = way(replace(problem, observation=seen, preset=quick, labels=labels))
+        truth = problem.box.pixels(chosen.inputs.to(problem.box.span))
+        pairs.append(((found.pixels - prior).flatten(1), (truth - prior).flatten(1)))
+    moments = torch.tensor([_moments(u, v) for u, v in pairs], dtype=torch.float64)  # (M, 3)
+    left = moments.sum(dim=0) - moments
+    shares = (left[:, 0] / left[:, 1].clamp_min(1e-300)).clamp(0, 1)
+    errors = shares**2 * moments[:, 1] - 2 * shares * moments[:, 0] + moments[:, 2]
+    if not float(errors.sum()) < _WORTH * float(moments[:, 2].sum()):
+        return 0.0
+    whole = moments.sum(dim=0)
+    return float((whole[0] / whole[1].clamp_min(1e-300)).clamp(0, 1))
+
+
+def _rehearsal(
+    problem: Problem, chosen: Candidates, *, number: int, generator: torch.Generator
+) -> Observation:
+    """The observation that public records in the victim's place would have led to."""
+    seen, drift = problem.observation, problem.observation.drift
+    assert drift is not None  # noqa: S101 # the caller looked
+    each = replace(
+        seen,
+        points=drift.points[:, None],
+        gradient=seen.gradient.expand(len(drift.points), -1),
+        covariance=torch.zeros(len(drift.points), len(drift.points), dtype=torch.float64),
+        drift=None,
+    )
+    like = seen.gradient
+    sent = sent_gradients(
+        each, problem.model, inputs=chosen.inputs.to(like), targets=chosen.labels.to(like.device)
+    ).detach()  # (T, D)
+    noise = torch.randn(like.shape[1], generator=generator, dtype=like.dtype).to(like.device)
+    total = like.new_tensor(drift.shares) @ sent + drift.others[number % len(drift.others)]
+    return replace(seen, gradient=(total + drift.noise_std * noise)[None])
+
+
+def _moments(found: Tensor, truth: Tensor) -> tuple[float, float, float]:
+    """<u, v>, <u, u> and <v, v> of (B, P) rows, the found ones in the order that suits best."""
+    from scipy.optimize import linear_sum_assignment
+
+    _, order = linear_sum_assignment(torch.cdist(truth.double(), found.double()).cpu().numpy())
+    found = found[torch.from_numpy(order).to(found.device)]
+    return (
+        float((found * truth).sum()),
+        float(found.square().sum()),
+        float(truth.square().sum()),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -26,9 +26,8 @@ from torch import Tensor, nn
 
 from ...privacy._validate import Progress
 from ..exact.first_layer import first_linear_input
-from ..problem.objective import squared_distance
+from ..problem.objective import Preset, squared_distance
 from ..problem.observation import Observation
-from ..problem.presets import Preset
 from ..problem.problem import Found, Problem, gradients_of, scores, squared_size
 from .anchor import normalises_places
 from .checkpoint import Checkpoint

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..posterior.candidates import Candidates, sent_by
+from ..posterior import Candidates, sent_by
 from ..problem.observation import Observation, sent_gradients
 from ..problem.problem import Problem
 

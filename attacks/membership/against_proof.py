@@ -23,12 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.accounting.trade_off import TradeOff, trade_off
-from ..bounds.guesses import Guesses, errors_at_zero, surest
+from ..bounds.lower_bounds import Guesses, errors_at_zero, surest
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import guesses_made, one_run_f_dp
 from .roc import Rate
-
-__all__ = ["FALSE_ALARM", "Measured", "ProvenLimit", "allowed_by_pair", "exceeds", "measure"]
 
 FALSE_ALARM = 1e-6  # probability that games of a sound run contradict its proof, over all guessers
 Array = NDArray[np.float64]

@@ -13,11 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...training.data.dataset import Examples
+from ...training.data.store import Examples
 from ...training.models.parameters import unflatten
 from .pool import Pool
-
-__all__ = ["AVERAGE", "MOST_AGENTS", "OWNER", "confidences", "confidences_by_model"]
 
 AVERAGE, OWNER = "average", "owner"
 MOST_AGENTS = 32  # whose models are attacked with everybody's records, each by itself

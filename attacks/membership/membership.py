@@ -23,14 +23,13 @@ from torch import Tensor
 from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
-from ...training.engine.engine import Engine, Setting
+from ...training.engine.engine import Engine
+from ...training.engine.setting import Setting
 from ...training.tracing.scripts import Scripts
 from .confidences import OWNER, confidences_by_model
 from .pool import Pool, balanced_coins, fair_coins
 from .roc import Roc, roc
 from .scores import ATTACKS
-
-__all__ = ["ATTACKED", "Attacked", "Inference", "Played", "infer_membership"]
 
 Array = NDArray[np.float64]
 Coins = NDArray[np.bool_]

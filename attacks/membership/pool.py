@@ -21,10 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
-from ...training.data.dataset import Dataset, Examples
-from ...training.data.store import Held, Shard, followed_by
-
-__all__ = ["LEAST_RECORDS", "Pool", "balanced_coins", "fair_coins", "make_pool"]
+from ...training.data.load import Dataset
+from ...training.data.store import Examples, Held, Shard, followed_by
 
 LEAST_RECORDS = 10  # of either kind; fewer measure nothing
 Coins = NDArray[np.bool_]

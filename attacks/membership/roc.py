@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from ...privacy._validate import within
 from ...privacy.errors import InputError
 
-__all__ = ["Rate", "Roc", "interval", "roc"]
-
 Array = NDArray[np.float64]
 _MOST_POINTS = 80  # of a curve that is drawn
 

@@ -39,8 +39,6 @@ from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
 
-__all__ = ["ATTACKS", "lira_offline", "lira_online", "rmia_offline", "rmia_online", "threshold"]
-
 _OWN_DEVIATION = 32  # references on a side, from which on each record has deviations of its own
 _PRIOR = 5.0  # references that the pooled deviation counts as
 _LEAST_DEVIATION = 1e-6

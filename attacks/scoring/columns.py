@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ...training.data.dataset import Dataset, TableColumn
+from ...training.data.load import Dataset, TableColumn
 from .metrics import Convention
 
 _TIE = 1e-4  # of its range: two guesses of a number that are as good as each other

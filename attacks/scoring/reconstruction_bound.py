@@ -39,12 +39,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ...privacy._validate import within
 from ...privacy.accounting.risk import risk_of_mu
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Status
-from ...privacy.view.view import UnsupportedView
 from ...training.exposure.joint_sensitivities import joint_sensitivities
 from ...training.tracing.trace import AlgorithmTrace
 from ..interception.replay import Trial
@@ -285,3 +285,211 @@ def proven_mu(trial: Trial, traces: AlgorithmTrace) -> float:
         if release.first <= number < release.first + release.rounds
     ]
     return math.sqrt(sum(squares))
+
+
+# How often a guess without any message counts as a rebuilt image, by public images alone.
+
+SHARE = 0.25
+NEAR = 0.05
+_ASKED = 2000
+_REACHES = (4.0, 2.0, 1.0, 1.0)  # in thresholds; images 4 apart may share a guess between them
+
+
+def rebuilt_threshold(public_images: Tensor, blind: Tensor, *, share: float = SHARE) -> float:
+    """The MSE at which an image counts as rebuilt, from public images alone.
+
+    Args:
+        public_images: (N, *shape) in [0, 1], none of them attacked.
+        blind: (*shape) blind guess.
+        share: of the blind guess's mean MSE; 1/4 is 6 dB better than guessing.
+
+    Returns:
+        share times the mean MSE of the blind guess over the public images.
+
+    Raises:
+        ValueError: there is no image, or a shape or the share is out of range.
+
+    >>> images = torch.stack([torch.zeros(1, 4, 4), torch.ones(1, 4, 4)])
+    >>> rebuilt_threshold(images, images.mean(dim=0))
+    0.0625
+    """
+    _check(public_images, blind)
+    within("share", share, "(0, 1)", "at 1 the blind guess itself counts")
+    return share * float((public_images - blind).double().square().mean())
+
+
+def near_threshold(public_images: Tensor, *, share: float = NEAR) -> float:
+    """The MSE below which a single image is no guess, from public images alone.
+
+    Args:
+        public_images: (N, *shape) in [0, 1], none of them attacked.
+        share: of the images that have another image this near.
+
+    Returns:
+        The quantile, over at most 2,000 images, of the MSE to the nearest other one; 0 where there
+        are fewer than 20 images.
+
+    >>> images = torch.arange(41.0).reshape(41, 1, 1, 1) / 40  # 1/40 apart
+    >>> round(near_threshold(images) * 1600, 3)
+    1.0
+    """
+    rows = public_images.reshape(len(public_images), -1).double()
+    if len(rows) * share < 1:
+        return 0.0
+    asked = rows[:: -(-len(rows) // _ASKED)]
+    far = _errors(asked, rows)
+    far[torch.arange(len(asked)), torch.arange(0, len(rows), -(-len(rows) // _ASKED))] = torch.inf
+    return float(far.amin(dim=1).quantile(share, interpolation="lower"))
+
+
+def prior_hit_rate(
+    public_images: Tensor,
+    blind: Tensor,
+    *,
+    threshold: float,
+    guesses: int = 200,
+    confidence: float = CONFIDENCE,
+) -> float:
+    """Upper limit on how often the best of many guesses is right without any message.
+
+    Guesses are made from one public image in four and judged on the rest: the blind guess, public
+    images themselves, and each of these drawn to the mean of the images around it, several times
+    over (mean shift with a flat kernel that narrows to the threshold: it climbs to dense places).
+
+    Args:
+        public_images: (N, *shape) in [0, 1], in the order that they were drawn in, none attacked.
+        blind: (*shape) blind guess.
+        threshold: largest MSE of a rebuilt image.
+        guesses: how many public images to start from, at most.
+        confidence: that no guess is right more often than the result says.
+
+    Returns:
+        Largest Clopper-Pearson upper limit over the guesses, each at a level that makes them hold
+        together. Few public images give a large one: 1.8 % from 1,000 at least.
+
+    Raises:
+        ValueError: there are fewer than 4 images, or a number is out of range.
+
+    >>> images = torch.rand(1000, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    >>> round(prior_hit_rate(images, images.mean(dim=0), threshold=0.01), 4)  # never right
+    0.0176
+    """
+    from scipy.stats import beta
+
+    _check(public_images, blind)
+    if len(public_images) < 4 or guesses < 1 or not threshold >= 0 or not 0 < confidence < 1:
+        raise InputError(
+            f"{len(public_images)} public images must be at least 4, guesses={guesses} at least 1, "
+            f"threshold={threshold} at least 0 and confidence={confidence} in (0, 1)"
+        )
+    rows = public_images.reshape(len(public_images), -1).double()
+    judging = torch.arange(len(rows)) % 4 != 0
+    known, judges = rows[~judging], rows[judging]
+    step = -(-len(known) // guesses)
+    tried = [torch.cat([blind.reshape(1, -1).double(), known[::step]])]
+    for reach in _REACHES:
+        inside = (_errors(tried[-1], known) <= reach * threshold).double()
+        counts = inside.sum(dim=1, keepdim=True)
+        tried.append(torch.where(counts > 0, inside @ known / counts.clamp_min(1), tried[-1]))
+    every = torch.cat(tried)
+    most = int((_errors(every, judges) <= threshold).sum(dim=1).max())
+    if most == len(judges):
+        return 1.0
+    risk = (1 - confidence) / len(every)
+    return float(beta.isf(risk, most + 1, len(judges) - most))
+
+
+def _errors(guesses: Tensor, images: Tensor) -> Tensor:
+    """(G, N) mean squared errors."""
+    return torch.cdist(guesses, images).square() / images.shape[1]
+
+
+def _check(public_images: Tensor, blind: Tensor) -> None:
+    if len(public_images) == 0 or public_images.shape[1:] != blind.shape:
+        raise InputError(
+            f"public_images of shape {tuple(public_images.shape)} must hold at least one image of "
+            f"the blind guess's shape {tuple(blind.shape)}"
+        )
+    for name, value in (("public_images", public_images), ("blind", blind)):
+        if not (value.min() >= -1e-5 and value.max() <= 1 + 1e-5):
+            raise InputError(
+                f"{name} spans [{value.min().item():.4g}, {value.max().item():.4g}] and must lie "
+                "in [0, 1]; undo the normalisation (Dataset.pixels) and clamp"
+            )
+
+
+# How often the proof lets any ranking put the victim's record first, beside how often it was.
+#
+# The record is one of k with equal probability, so a guess is right with probability 1 / k, exactly
+# known here, and `reconstruction_bound` gives Phi(Phi^-1(1 / k) + mu) for whatever is mu-GDP.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LineupBound:
+    """First places in lineups of one size, and the proof's limit on them.
+
+    Attributes:
+        size: records in a lineup, k.
+        ranks: of the victims' records, 1 for the first.
+        limit: first places as successes, with 1 / k as the probability of a guess.
+    """
+
+    size: int
+    ranks: tuple[int, ...]
+    limit: ReconstructionBound
+
+    def sentence(self) -> str:
+        """First places beside the bound, in a sentence."""
+        limit = self.limit
+        seen = f"{limit.hits} of {limit.images} records rank first among {self.size:,}"
+        if limit.mu == math.inf:
+            return f"{seen} (nothing is proven)."
+        said = f"{seen} (guessing {1 / self.size:.3g}, the proof allows {limit.bound:.1%}"
+        if not limit.exceeded:
+            return f"{said}{', nearly all' if limit.allows_nearly_all else ''})."
+        return (
+            f"{said}), that is at least {limit.lower_limit:.1%} at "
+            f"{100 * limit.confidence:.6g}% confidence: a contradiction. The noise or the "
+            "accounting is wrong."
+        )
+
+
+def lineup_bound(
+    *,
+    mu: float,
+    size: int,
+    ranks: Sequence[int],
+    confidence: float = CONFIDENCE,
+    tests: int = 1,
+) -> LineupBound:
+    """Set first places against what the proof allows.
+
+    Args:
+        mu: as of `reconstruction_bound`; may be infinite.
+        size: records in a lineup, at least 2.
+        ranks: of the victims' records, at least one.
+        confidence: that none of all tests gives a false positive.
+        tests: how many bounds are looked at together.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Source: Hayes et al. 2023, Theorem 2, with a prior of 1 / size.
+
+    >>> found = lineup_bound(mu=0.67, size=100, ranks=[3, 1, 57, 20])
+    >>> round(found.limit.bound, 3), found.limit.exceeded
+    (0.049, False)
+    """
+    within("size", size, "[2, inf)", ": a lineup of one has no others")
+    if not all(1 <= rank <= size for rank in ranks):
+        raise InputError(f"ranks={list(ranks)} must lie between 1 and size={size}")
+    limit = reconstruction_bound(
+        mu=mu,
+        threshold=0.0,
+        hits=sum(rank == 1 for rank in ranks),
+        images=len(ranks),
+        prior_hit_rate=1 / size,
+        confidence=confidence,
+        tests=tests,
+    )
+    return LineupBound(size=size, ranks=tuple(ranks), limit=limit)

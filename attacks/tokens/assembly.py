@@ -19,9 +19,8 @@ import torch
 from scipy.optimize import linear_sum_assignment, nnls
 from torch import Tensor
 
-from .candidates import Candidates
+from .candidates import Candidates, Space, spanned
 from .layers import Layer, Network, fed_alike, rows_of
-from .span import Space, spanned
 
 _TRIES = 1_200_000  # tokens of records that are tried at most, of one batch
 _SHARP = 0.01  # tolerance up to which a space tells one wrong token of a record

@@ -24,9 +24,8 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from ...training.models.parameters import unflatten
-from ..problem.derivatives import twice_differentiable
-from ..problem.observation import Observation
-from .lookup import dense
+from ..problem.observation import Observation, twice_differentiable
+from .layers import dense
 
 _HEAVY = 10.0  # weight of the sum's equation, in units of the gradient's norm
 _COLUMNS = 512  # records times classes that are solved for at once

@@ -36,10 +36,8 @@ from .certificate import (
     certified,
 )
 from .explained import Batch, Explainer
-from .layers import Network, faithful, linear_layers, network_of
-from .lookup import Table, token_table
-from .noisy import noisy_tokens
-from .refinement import refined
+from .layers import Network, Table, faithful, linear_layers, network_of, token_table
+from .noisy import noisy_tokens, refined
 
 _EXPLAINED = 1e-4  # residual up to which a batch explains a gradient of float32
 _FILLED = (

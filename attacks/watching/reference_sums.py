@@ -27,12 +27,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ...privacy.batches.sampling import Per
 from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import GradientCall
-from ...training.models.forward_calls import ForwardCalls, stated
+from ...training.models.losses import ForwardCalls, stated
 from ...training.models.tasks import Task
 from ...training.step.parts import ClipNorm, Parts
-from ...training.step.values import Per
 
 _ENTRIES_AT_ONCE = 2**23  # of per-example gradients: 64 MiB
 

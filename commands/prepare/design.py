@@ -14,10 +14,8 @@ from ..terminal.terminal import make_console, make_table, print_json, say
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ...runs.design.schema import Compared, Row
+    from ...runs.design.words import Compared, Row
     from ...runs.run_file.run_file import RunFile
-
-__all__ = ["design"]
 
 
 _WIDE = 0.01  # epsilon whose columns are wide

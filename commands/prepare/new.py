@@ -12,8 +12,6 @@ import typer
 
 from ..terminal.terminal import write
 
-__all__ = ["What", "new", "template"]
-
 
 class What(enum.StrEnum):
     """What a file is for."""

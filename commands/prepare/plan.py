@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from ...privacy.guarantee import Guarantee
     from ...reports.judgement.advice import Advice
     from ...reports.judgement.gate import Decision
-    from ...runs.readiness.readiness import Readiness
+    from ...runs.readiness import Readiness
     from ...training.accounts.traced_twice import TracedTwice
 
-__all__ = ["plan"]
 
 _LEAKS = ("leak", "within")
 _NOTES = ("no-target",)
@@ -125,15 +124,14 @@ def plan(
         # Only now: a bad run file is told without torch, and its import takes a while.
         from ...reports.judgement.advice import advise
         from ...runs.errors import ContradictedProof
-        from ...runs.plan.plan import make_plan
-        from ...runs.plan.second_opinions import contradiction, with_opinions
+        from ...runs.plan.plan import contradiction, make_plan, with_opinions
         from ..terminal.tables import second_opinions
 
     def notice(text: str) -> None:
         say(told, text)
 
     if check:
-        from ...runs.readiness.readiness import check_ready
+        from ...runs.readiness import check_ready
 
         ready = check_ready(config, out=out, notice=notice)
     with waiting(told, "plan", "tracing the algorithm, and adding up its rounds"):
@@ -154,7 +152,7 @@ def plan(
         decision = decide_plan(facts_of_plan(config, planned))
     traced: dict[str, TracedTwice] = {}
     if check:
-        from ...runs.plan.second_traces import second_traces
+        from ...runs.plan.plan import second_traces
 
         with waiting(told, "plan", "tracing the algorithm a second time, by other code"):
             traced = second_traces(config, planned, seconds=_SECONDS_TRACED)
@@ -191,7 +189,7 @@ def plan(
     if contradicted := contradiction(opinions):
         raise ContradictedProof(contradicted)
     if traced:
-        from ...runs.plan.second_traces import contradicted_trace
+        from ...runs.plan.plan import contradicted_trace
 
         if contradicted := contradicted_trace(traced):
             raise ContradictedProof(contradicted)
@@ -237,7 +235,7 @@ def _show_ready(ready: Readiness) -> None:
 
 def _show_traced(traced: Mapping[str, TracedTwice]) -> None:
     """A line for each verdict of the second tracer, with its adversaries."""
-    from ...runs.plan.second_traces import trace_words
+    from ...runs.plan.plan import trace_words
 
     console, grouped = make_console(), dict[str, list[str]]()
     for name, one in traced.items():

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ...reports.judgement.gate import Decision
     from ...reports.judgement.policy import Policy
 
-__all__ = ["check"]
-
 
 def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],

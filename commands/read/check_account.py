@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ...runs.run_file.run_file import RunFile
     from ...training.accounts.traced_twice import TracedTwice
 
-__all__ = ["check_account"]
 
 _MISSING = 5
 
@@ -55,7 +54,7 @@ def check_account(
 
     with waiting(make_console(stderr=True), "check-account", "tracing the algorithm twice"):
         from ...runs.errors import ContradictedProof
-        from ...runs.plan.second_traces import contradicted_trace, second_traces
+        from ...runs.plan.plan import contradicted_trace, second_traces
         from ...training.accounts.traced_twice import Verdict
 
         config, plan = _planned(run, overrides or ())
@@ -73,7 +72,7 @@ def check_account(
 def _planned(run: Path, overrides: list[str] | tuple[()]) -> tuple[RunFile, Plan]:
     """A run file with its plan, or those of a folder."""
     from ...privacy.errors import InputError
-    from ...runs.folder.accounted_run import read_run
+    from ...runs.folder.resume import read_run
     from ...runs.plan.plan import make_plan
     from ...runs.run_file.run_file import load_run_file
     from ...runs.stop import tell

@@ -10,8 +10,6 @@ import typer
 
 from ..terminal.options import TrustCode, trust
 
-__all__ = ["compare"]
-
 
 class ComparisonFormat(enum.StrEnum):
     """How a comparison is given."""
@@ -53,17 +51,17 @@ def compare(
 
     trust(trust_code)
     with waiting(make_console(stderr=True), "compare", "computing the figures anew from the runs"):
-        from ...reports.compare.compare import compare_runs
+        from ...reports.compare import compare_runs
 
         found = compare_runs(folders)
     if format is ComparisonFormat.JSON:
         text = found.to_json()
     elif format is ComparisonFormat.HTML:
-        from ...reports.compare.page import comparison_html
+        from ...reports.compare import comparison_html
 
         text = comparison_html(found)
     else:
-        from ...reports.compare.page import comparison_markdown
+        from ...reports.compare import comparison_markdown
 
         text = comparison_markdown(found)
     if out is None:

@@ -10,8 +10,6 @@ import typer
 from ..terminal.options import Json, TrustCode, trust
 from ..terminal.terminal import make_console, print_json, say
 
-__all__ = ["person"]
-
 
 def person(
     ledgers: Annotated[list[Path], typer.Argument(metavar="LEDGER", help="Ledgers of one person.")],

@@ -12,8 +12,6 @@ from ..terminal.options import Folder, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, write
 
-__all__ = ["report"]
-
 
 class FormatName(enum.StrEnum):
     """How a report is given."""
@@ -57,7 +55,7 @@ def report(
     from ...privacy.errors import InputError
     from ...privacy.releases.log import holds_logs
     from ...runs.errors import ContradictedProof
-    from ...runs.plan.second_opinions import contradiction
+    from ...runs.plan.plan import contradiction
 
     if holds_logs(folder):
         if show_records or total or recipients is not None:

@@ -9,8 +9,6 @@ import typer
 
 from ..terminal.terminal import print_json
 
-__all__ = ["schema"]
-
 
 class SchemaName(enum.StrEnum):
     """What has a schema."""
@@ -44,11 +42,11 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]
 
         print_json(person_total_schema())
     elif what is SchemaName.MEMBERSHIP:
-        from ...runs.evidence.membership import membership_schema
+        from ...runs.evidence.evidence import membership_schema
 
         print_json(membership_schema())
     elif what is SchemaName.LAST_MODEL:
-        from ...runs.evidence.last_model import last_model_schema
+        from ...runs.evidence.evidence import last_model_schema
 
         print_json(last_model_schema())
     elif what is SchemaName.AUDIT:

@@ -10,8 +10,6 @@ import typer
 
 from ..terminal.terminal import write
 
-__all__ = ["plot", "table"]
-
 Sweep = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep.")]
 
 
@@ -50,8 +48,7 @@ def table(
     """
     from ...privacy.errors import InputError
     from ...reports.sweep.page import sweep_html
-    from ...reports.sweep.table import sweep_table
-    from ...reports.sweep.table_text import table_text
+    from ...reports.sweep.table import sweep_table, table_text
 
     if format is TableFormat.HTML:
         if rows or columns or value != "accuracy":

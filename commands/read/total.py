@@ -10,8 +10,6 @@ import typer
 from ..terminal.options import Json, TrustCode, trust
 from ..terminal.terminal import make_console, print_json, say
 
-__all__ = ["total"]
-
 
 def total(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.")],
@@ -43,7 +41,7 @@ def total(
     if json:
         print_json(found.dump())
         return
-    from ...reports.total.words import sentences
+    from ...reports.total.total import sentences
     from ..terminal.tables import rows_table, total_rows
 
     console = make_console()

@@ -14,7 +14,7 @@ from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
-    from ...runs.evidence.last_model import LastModel
+    from ...runs.evidence.evidence import LastModel
     from ...runs.evidence.schema import Audit
     from ...runs.run_file.run_file import RunFile
 
@@ -146,7 +146,7 @@ def audit_last_model(
     stop.note(NOTHING_KEPT)
     config = load_run_file(target, overrides or (), notice=tell) if _is_run_file(target) else None
     from ...runs.audit import last_model  # after: a bad run file is told without torch
-    from ...runs.evidence.last_model import read_last_model
+    from ...runs.evidence.evidence import read_last_model
     from ..terminal.progress import audit_progress
 
     with audit_progress(make_console(stderr=True)) as progress:
@@ -215,7 +215,7 @@ def _written(folder: Path, error: Exception) -> Audit:
 
 
 def _show(found: Audit) -> None:
-    from ...runs.run_file.device import is_same_device
+    from ...runs.run_file.tables import is_same_device
     from ..terminal.audit_tables import checks_table, measured_table, trail_lines
 
     console = make_console()

@@ -59,7 +59,7 @@ def audit_log(
     """
     from ...privacy.errors import InputError
     from ...runs.recorder.conformance.conformance import conformance
-    from ...runs.recorder.conformance.written import dump, write_held
+    from ...runs.recorder.conformance.outcome import dump, write_held
     from ...training.own.names import own_object
 
     gradients: Any = own_object(oracle, key="--oracle")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ...runs.folder.records import TrainSummary
     from ...runs.run_file.run_file import RunFile
 
-__all__ = ["RUN", "demo"]
 
 _LEAKS = "What would leak, with the same noise and DPDL as it was published:"
 _SECONDS = 40  # of one core, measured
@@ -111,8 +110,8 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     from ...runs.folder.folder import claim
     from ...runs.folder.run import train_run
     from ...runs.numbers import small
-    from ...runs.run_file.device import find_device
     from ...runs.run_file.run_file import RunFile
+    from ...runs.run_file.tables import find_device
     from ...runs.stop import naming
     from ..terminal.audit_tables import measured_table
     from ..terminal.progress import attack_progress, audit_progress, train_progress

@@ -12,7 +12,7 @@ from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
-    from ...runs.evidence.membership import Membership
+    from ...runs.evidence.evidence import Membership
 
 
 def membership(
@@ -32,7 +32,7 @@ def membership(
     """
     from ...privacy.errors import InputError
     from ...runs.errors import ContradictedProof
-    from ...runs.evidence.membership import read_membership
+    from ...runs.evidence.evidence import read_membership
     from ..terminal.progress import audit_progress
 
     trust(trust_code)
@@ -106,7 +106,7 @@ def membership_training(
 
 
 def _show(found: Membership) -> None:
-    from ..terminal.membership_tables import membership_table
+    from ..terminal.tables import membership_table
 
     console = make_console()
     parts = (

@@ -12,8 +12,6 @@ from ..terminal.options import Json
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
-__all__ = ["sweep"]
-
 
 class BackendName(enum.StrEnum):
     """What runs the processes."""
@@ -56,7 +54,7 @@ def sweep(
     """
     from ...privacy.errors import InputError
     from ...runs.errors import ContradictedProof
-    from ...runs.run_file.device import check_rounds_device
+    from ...runs.run_file.tables import check_rounds_device
     from ...runs.sweep.sweep_file import read_sweep_file
 
     shared = [] if devices is None else [name.strip() for name in devices.split(",")]

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...runs.folder.ranks import Group
     from ...runs.stop import Stop
 
-__all__ = ["train"]
-
 
 def train(
     run: RunPath,
@@ -63,7 +61,7 @@ def train(
     """
     from ...runs.folder.launch import hold_on, launch
     from ...runs.hosts.place import Place
-    from ...runs.run_file.device import check_rounds_device
+    from ...runs.run_file.tables import check_rounds_device
 
     trust(trust_code)
     if device is not None:

@@ -11,8 +11,6 @@ from ...runs.evidence.schema import Audit, AuditCheck
 from ...runs.numbers import bound, lower_bound, small
 from .terminal import make_table
 
-__all__ = ["checks_table", "measured_table", "trail_lines"]
-
 
 def measured_table(found: Audit) -> Table:
     """Proven beside measured, a row an adversary.

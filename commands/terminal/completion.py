@@ -9,8 +9,6 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-__all__ = ["algorithm_names", "overrides", "presets", "sweeps", "words_of_bash"]
-
 _NAME = re.compile(r"\bAlgorithm\(\s*name=\"([\w-]+)\"")
 _ADVERSARIES = ("eavesdropper", "neighbour", "all-others", "final-models", "single-message")
 

@@ -10,8 +10,6 @@ from rich.segment import Segment
 
 from ...privacy.plain_text import plain_lines
 
-__all__ = ["PlainConsole"]
-
 
 class PlainConsole(Console):
     """A console of rich whose texts pass `plain_lines` where they are rendered.

@@ -16,8 +16,6 @@ from typing import TextIO
 
 from ...runs.hosts.names import LIFELINE
 
-__all__ = ["Log", "Remaining", "current_log", "logging"]
-
 
 class Log:
     """Where a command tells how far it is, besides the terminal.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Pace"]
-
 _SURE_S = 1.0  # after so many seconds the time of a step is known well enough
 _SLOW_S = 10.0  # so long a step is known at once
 

@@ -25,16 +25,6 @@ from ...runs.numbers import bound, small
 from .log import Remaining, current_log
 from .pace import Pace
 
-__all__ = [
-    "Steps",
-    "TrainProgress",
-    "attack_progress",
-    "audit_progress",
-    "sweep_progress",
-    "train_progress",
-    "waiting",
-]
-
 
 class TrainProgress(Protocol):
     """Called after a round; epsilon and metrics come with the rounds that are evaluated."""

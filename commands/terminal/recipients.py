@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from ...runs.plan.schema import Recipient, Recipients
 
-__all__ = ["show_recipients"]
-
 
 def show_recipients(found: Recipients, console: Console) -> None:
     """Print epsilon of every recipient: closed, an estimate, and where it is proven steered."""

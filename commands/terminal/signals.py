@@ -27,8 +27,6 @@ from contextvars import ContextVar
 from ...runs.hosts.names import LIFELINE
 from ...runs.stop import SIGNALS, Interrupted, Stop, tell
 
-__all__ = ["stop_of_command", "until_stopped"]
-
 _SAME = 0.15  # seconds in which a signal is the first one once more; longer of ranks,
 _SAME_OF = {"TORCHELASTIC_RUN_ID": 1.5, LIFELINE: 0.5}  # known by their environment
 _PATIENCE = 3.0  # seconds in which a command that may end where it is begins to do so by itself

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["make_console", "make_table", "print_json", "say", "write"]
-
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console on standard output, or on standard error.

@@ -26,7 +26,8 @@ from typing import SupportsIndex
 
 from ..errors import InputError
 from ..participation import Event, Reach, Rounds, poisson
-from ..reference.estimates import Unanswered, delta_estimate, epsilon_estimate
+from ..reference.distributions import Unanswered
+from ..reference.second_opinion import delta_estimate, epsilon_estimate
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from, stated
 from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
 from .request import (
@@ -49,16 +50,6 @@ from .search import (
 
 _SMALL = 1e-4  # nats
 _MOST_COMPARED = math.log(1e15)  # noise multiplier
-
-__all__ = [
-    "Accountant",
-    "Adjacency",
-    "composed_delta",
-    "composed_epsilon",
-    "delta",
-    "epsilon",
-    "noise_multiplier",
-]
 
 
 def epsilon(

@@ -46,8 +46,6 @@ from numpy.typing import NDArray
 
 from ..participation import Moves
 
-__all__ = ["DiscretisedPair", "Pair", "Round", "discretised_pair"]
-
 Array = NDArray[np.float64]
 _NEAR = 30.0  # exponent up to which a ratio is 1 and a difference
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)

@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 from .._validate import check_real
 from ..errors import InputError
 
-__all__ = ["LEAST_EPSILON", "delta_from_mu", "epsilon_from_mu", "mu_from", "stated"]
-
 LEAST_EPSILON = 1e-12  # nats; what is not 0 is not stated to be less, where rounding would show
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)

@@ -35,8 +35,6 @@ from .request import (
 )
 from .search import log_delta_guess, smallest_safe
 
-__all__ = ["max_rounds", "max_sampling_rate", "scale_for"]
-
 _TOLERANCE = 2e-6  # relative, on a sampling rate or a scale
 _SMALLEST = 40.0  # -log of a sampling rate that counts as 0
 _GROUPS = 16  # of rounds, where a first guess is wanted

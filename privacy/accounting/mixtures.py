@@ -38,8 +38,6 @@ from numpy.typing import NDArray
 from ..participation import poisson
 from .dominating_pairs import Pair, Round
 
-__all__ = ["Cell", "mixed_log_moments", "mixed_moments", "mixtures"]
-
 Array = NDArray[np.float64]
 _WIDTHS = (0.01, 0.02, 0.04, 0.08)  # ratio of neighbouring corners, less 1
 _MOST_CORNERS = 192

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from ..errors import InputError
 from .gaussian import mu_from
 
-__all__ = ["clt_mu", "clt_multiplier", "prv_epsilon", "rdp_delta", "rdp_epsilon"]
-
 _CELL = 0.01  # by which opacus' epsilon may be off
 _MOST_CELLS = 5e7
 

@@ -21,23 +21,6 @@ from ..participation import Event, Reach, Rounds, always, as_events, poisson
 from .dominating_pairs import Pair, Round
 from .gaussian import LEAST_EPSILON
 
-__all__ = [
-    "MOST_ROUNDS",
-    "RESOLVED_MULTIPLIERS",
-    "Accountant",
-    "Adjacency",
-    "Orders",
-    "check_count",
-    "check_delta",
-    "check_epsilon",
-    "check_multiplier",
-    "check_pld",
-    "check_rounds",
-    "check_setting",
-    "closed_form",
-    "orders_of",
-]
-
 MOST_ROUNDS = 10_000_000
 RESOLVED_MULTIPLIERS = (1e-4, 1e9)  # outside, every record counts as sampled in every round
 

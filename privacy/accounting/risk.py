@@ -45,15 +45,6 @@ from .request import Adjacency, check_count, check_rounds, orders_of
 from .search import smallest_safe
 from .trade_off import GaussianCurve, TradeOff, trade_off
 
-__all__ = [
-    "Risk",
-    "composed_risk",
-    "risk",
-    "risk_of_mu",
-    "scale_for_risk",
-    "true_positive_rate_of_pair",
-]
-
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 _TOLERANCE = 2e-6  # relative, on a scale
 _LEAST_RATE = 1e-6  # of false positives or false negatives, where mu is fitted

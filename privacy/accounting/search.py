@@ -20,18 +20,6 @@ from .gaussian import mu_from
 from .mixtures import Cell, mixtures
 from .privacy_loss import LossDistribution, cell_step, compose, tilt_for_delta, tilt_for_epsilon
 
-__all__ = [
-    "FEW_ROUNDS",
-    "composed_delta_bound",
-    "composed_epsilon_bound",
-    "ever_sampled",
-    "least_that_meets",
-    "log_delta_guess",
-    "scale_bound",
-    "scaled",
-    "smallest_safe",
-]
-
 Rounds = Sequence[Round]
 _COARSE = 0.05  # cell width, in noise stds, where only a tilt or a first guess is wanted
 FEW_ROUNDS = 64  # more distinct rounds than this are composed as mixtures of fewer

@@ -40,8 +40,6 @@ from .privacy_loss import LossDistribution, compose, tilt_for_delta
 from .request import Adjacency, check_epsilon, check_rounds, orders_of
 from .search import FEW_ROUNDS
 
-__all__ = ["GaussianCurve", "TradeOff", "trade_off"]
-
 Array = NDArray[np.float64]
 _MISSING = 1e-18  # probability that all rounds together may leave out
 _DEPTHS = (2.0, 4.0, 6.0, 8.0)  # where compositions are precise, in stds of the loss

@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 from .._validate import check_real
 from ..errors import InputError
 
-__all__ = ["least_epsilon_of_shuffled"]
-
 Array = NDArray[np.float64]
 _MOST_COUNTS = 200  # values of m that are tried
 

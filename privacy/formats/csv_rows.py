@@ -9,8 +9,6 @@ from pathlib import Path
 
 from ..errors import InputError
 
-__all__ = ["LONGEST_ROW", "CsvRows", "check_names"]
-
 LONGEST_ROW = 1 << 20  # characters
 
 

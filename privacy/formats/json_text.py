@@ -16,8 +16,6 @@ from typing import Any, NoReturn
 from ..bounded import read_bounded
 from ..errors import InputError
 
-__all__ = ["check_counts", "parse_json", "read_json"]
-
 _MOST_DIGITS = 308  # of an integer: a float holds it
 _MOST_LISTS = 1 << 21  # and objects; links of a graph are lists
 _MOST_TEXTS = 1 << 22

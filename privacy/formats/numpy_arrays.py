@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from ..bounded import check_expansion, check_memory, check_size, decoding
 from ..errors import InputError
 
-__all__ = ["ArrayHeader", "PackedArrays", "header_of", "map_array", "read_array"]
-
 _LONGEST_HEADER = 10_000  # characters, as NumPy bounds it
 _WIDEST = 8  # bytes of a number
 _MOST_MEMBERS = 1000

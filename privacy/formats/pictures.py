@@ -14,7 +14,6 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["opened_picture"]
 
 _FORMATS = ("PNG", "JPEG", "BMP")
 _MOST_PIXELS = 1 << 22  # of a record; 2048 x 2048

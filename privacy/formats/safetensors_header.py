@@ -16,8 +16,6 @@ from ..bounded import check_size
 from ..errors import InputError
 from .json_text import parse_json
 
-__all__ = ["SafetensorsHeader", "read_header"]
-
 _LARGEST = 16 << 20  # bytes of the header, which is JSON
 _SMALLEST = 2  # which is empty
 _MOST_TENSORS = 100_000

@@ -9,8 +9,6 @@ from pathlib import Path
 from ..bounded import read_text
 from ..errors import InputError
 
-__all__ = ["NotToml", "parse_toml", "read_toml"]
-
 # Strings and comments are passed over; an open string ends the reading anyway.
 _TOKENS = re.compile(
     r"""

@@ -31,14 +31,14 @@ from typing import Any, BinaryIO
 
 from ..bounded import check_size
 from ..errors import InputError
-from .chained_file import ChainedFile
-from .ledger_lines import (
+from .chained_file import (
     LONGEST_HEADER,
     LONGEST_LINE,
     READABLE,
     SCHEMA,
     TESTS_NOISE,
     Chain,
+    ChainedFile,
     check_release,
     check_tested,
     damaged,

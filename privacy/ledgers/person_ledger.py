@@ -36,10 +36,7 @@ from ..accounting.request import Adjacency, check_count, check_delta, check_roun
 from ..bounded import read_bounded
 from ..errors import InputError
 from ..participation import Event, Moves, Reach
-from .chained_file import ChainedFile
-from .ledger_lines import LONGEST_HEADER, Chain, damaged, parsed
-
-__all__ = ["PersonLedger", "PersonRun", "PersonView", "compose", "read_person_ledger"]
+from .chained_file import LONGEST_HEADER, Chain, ChainedFile, damaged, parsed
 
 SCHEMA = "person-1"  # raised with every change of a line (tests/test_formats.py)
 _SCHEMAS = re.compile(r"person-\d{1,9}")

@@ -30,8 +30,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["MOST_LOST", "mu_lost"]
-
 MOST_LOST = 2.0**-8
 """Of mu, that rounding before the noise came in may add in a round."""
 

@@ -55,8 +55,6 @@ from ..accounting.request import Accountant, Adjacency, check_pld, check_setting
 from ..errors import InputError
 from ..guarantee import Statement
 
-__all__ = ["Schedule", "calibrated_schedule", "check_course", "check_length", "scheduled_epsilon"]
-
 _USUAL = 4.0  # of clip_decay and of budget_growth
 _LEAST, _MOST = 1e-6, 1e6  # of an entry of a list
 _SLACKS = (0.0, 1e-15, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6)

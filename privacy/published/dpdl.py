@@ -25,8 +25,6 @@ from ..accounting.accountant import epsilon as accounted_epsilon
 from ..guarantee import Status
 from .claim import PublishedClaim, check_run, epsilon_and_noise
 
-__all__ = ["dpdl_theorem_1"]
-
 
 def dpdl_theorem_1(
     *,

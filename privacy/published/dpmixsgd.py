@@ -26,8 +26,6 @@ from ..accounting.accountant import composed_epsilon
 from ..errors import InputError
 from .claim import PublishedClaim, check_run, epsilon_and_noise
 
-__all__ = ["dpmixsgd_theorem_3"]
-
 
 def dpmixsgd_theorem_3(
     *,

@@ -30,8 +30,6 @@ from ..guarantee import Statement
 from ..noise.schedule import Schedule, scheduled_epsilon
 from .claim import PublishedClaim, check_one_given
 
-__all__ = ["dyn_d2p_clt"]
-
 
 def dyn_d2p_clt(
     schedule: Schedule,

@@ -37,10 +37,8 @@ from .._validate import within
 from ..accounting.gaussian import epsilon_from_mu
 from ..accounting.request import check_delta
 from ..errors import InputError
-from ..noise.covariance import square_matrix
+from ..noise.correlated import square_matrix
 from .claim import PublishedClaim
-
-__all__ = ["muffliato_bound", "muffliato_losses", "worst_pair"]
 
 _RANK = 1e-12  # a message that adds less than this of its length says nothing new
 

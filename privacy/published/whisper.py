@@ -28,8 +28,6 @@ from ..accounting.accountant import epsilon as accounted_epsilon
 from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
 from .claim import PublishedClaim, check_one_given
 
-__all__ = ["whisper_information", "whisper_theorem_2"]
-
 
 def whisper_information(
     *, epsilon: float, delta: float, rounds: int, clip_norm: float = 1.0

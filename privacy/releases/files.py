@@ -12,8 +12,6 @@ from typing import NamedTuple
 from ..errors import InputError, UnsupportedView
 from .lines import Header, Release, party_name
 
-__all__ = ["LogFile", "Played", "check_joined", "check_same_system", "missing_rounds"]
-
 
 class Played(NamedTuple):
     """A round as often as it was played: once more for each time that it was gone through again."""

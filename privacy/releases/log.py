@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..bounded import check_size
+from ..bounded import check_links, check_size
 from ..errors import InputError
-from ..inside import check_links
-from ..ledgers.ledger_lines import (
+from ..ledgers.chained_file import (
     LONGEST_LINE,
     Chain,
     damaged,
@@ -29,8 +28,6 @@ from ..ledgers.ledger_lines import (
 from .files import LogFile, Played, check_joined, check_same_system, missing_rounds
 from .lines import SCHEMA, Header, Release, party_name, read_header, read_release
 from .received import hold_received
-
-__all__ = ["Played", "ReleaseLog", "holds_logs", "party_name", "read_log"]
 
 _MOST_BYTES = 4 << 30
 _MOST_RELEASES = 5_000_000

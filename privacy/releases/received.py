@@ -31,8 +31,6 @@ from ..errors import InputError
 from .files import LogFile, Played
 from .lines import Header, Noise, Release, Vector, party_name
 
-__all__ = ["Received", "hold_received"]
-
 _Key = tuple[int, Played, str]  # owner, round and batch of a vector
 _SHOWN = 3
 _ROUNDING = 1e-6

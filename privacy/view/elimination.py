@@ -38,17 +38,6 @@ from ..errors import UnsupportedView
 if TYPE_CHECKING:
     from scipy.sparse import csc_array, csr_array
 
-__all__ = [
-    "CUT",
-    "ROUNDING",
-    "Factors",
-    "apart",
-    "compressed",
-    "factor",
-    "is_hidden",
-    "small_entries",
-    "without_rounding",
-]
 
 CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
 ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["final_row", "in_round", "leak_sentence"]
-
 _END = "at the end of the round"
 _FINAL = re.compile(r"final (?:model|field (\w+)), row \d+")
 _SENT = (" of agent ", " of the server")

@@ -39,8 +39,6 @@ from numpy.typing import ArrayLike, NDArray
 from .._validate import within
 from ..errors import InputError
 
-__all__ = ["Plan", "heard_by", "late_age", "late_mu", "steered_mu", "steered_plan"]
-
 _MOST = 40_000  # agents times rounds
 
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from ...privacy.releases.lines import Header
 
-__all__ = ["CHECKS", "Assumed", "assumed"]
-
 
 class Assumed(NamedTuple):
     """One thing that the figures rest on.

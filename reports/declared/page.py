@@ -19,16 +19,6 @@ from ..standing import STATUSES
 from ..template import template
 from .declared import DELTA, DeclaredReport, declared_report
 
-__all__ = [
-    "HEADS",
-    "declared_html",
-    "declared_markdown",
-    "headline",
-    "meaning",
-    "rows",
-    "write_declared",
-]
-
 _JSON, _PAGE = "declared.json", "report.html"
 HEADS = ("adversary", "victim", "epsilon", "status", "because")
 

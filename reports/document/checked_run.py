@@ -18,23 +18,19 @@ from ...privacy.formats.json_text import parse_json, read_json
 from ...privacy.ledgers.ledger import Spent
 from ...privacy.plain_text import plain
 from ...runs.described import LARGEST_OBJECT, Described
-from ...runs.evidence.last_model import LastModel
-from ...runs.evidence.membership import Membership
+from ...runs.evidence.evidence import LastModel, Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
-from ...runs.folder.accounted_run import read_run
+from ...runs.folder.folder import check_sums
 from ...runs.folder.released import read_released
+from ...runs.folder.resume import read_run
 from ...runs.folder.signature import check_signature
-from ...runs.folder.sums import check_sums
-from ...runs.plan.plan import Plan
-from ...runs.plan.second_traces import second_traces
+from ...runs.plan.plan import Plan, second_traces
 from ...runs.run_file.run_file import ForeignFolder, RunFile
 from ..judgement.facts import Facts, facts_of_report
 from ..judgement.policy import Policy
 from ..schema import REPORT_SCHEMA, Report
 from .collect import collect
-
-__all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"]
 
 # The same arithmetic on another machine may differ in the last digits. No decision is made on the
 # figures that were held, so the tolerance lets nothing pass.

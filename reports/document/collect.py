@@ -13,28 +13,25 @@ from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...privacy.ledgers.ledger import Spent
-from ...runs.attack.entry import PLANTED
-from ...runs.attack.kept import commands_of
+from ...runs.attack.entry import PLANTED, commands_of
 from ...runs.audit.trail import trail_of_folder
 from ...runs.errors import ContradictedProof
 from ...runs.evidence.assumptions import Facts, assumptions
-from ...runs.evidence.evidence import measured, read_attack, read_audit
-from ...runs.evidence.last_model import read_last_model
-from ...runs.evidence.membership import read_membership
+from ...runs.evidence.evidence import (
+    measured,
+    read_attack,
+    read_audit,
+    read_last_model,
+    read_membership,
+)
 from ...runs.evidence.schema import Attack
 from ...runs.folder import folder as run_folder
-from ...runs.folder.accounted_run import (
-    AccountedRun,
-    epsilon_of_ledger,
-    read_run,
-    released_sensitivities,
-)
+from ...runs.folder.folder import write_sums
 from ...runs.folder.records import Items, header_of, read_environment, read_metrics
-from ...runs.folder.sums import write_sums
-from ...runs.plan.plan import Plan
+from ...runs.folder.resume import AccountedRun, epsilon_of_ledger, read_run, released_sensitivities
+from ...runs.plan.plan import Plan, contradiction, opinions
 from ...runs.plan.recipients import recipients as recipients_of
 from ...runs.plan.schema import Recipients
-from ...runs.plan.second_opinions import contradiction, opinions
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
 from ...training.exposure.events import accounted
@@ -44,8 +41,7 @@ from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import REPORT_SCHEMA, About, Released, Report, Reproduce, Run, Tool
 from ..total.total import total_of_runs
 from .html import render
-from .risk import risk_by_adversary
-from .run_facts import course, run_facts, traffic, utility
+from .officer import course, risk_by_adversary, run_facts, traffic, utility
 
 _POINTS = 12  # of epsilon by round
 _LARGEST_PICTURE, _LONG = 64 << 20, 8 << 30  # bytes of a picture, and of any other file

@@ -19,13 +19,17 @@ from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.formats.codec import as_text
 from ...runs.numbers import is_infinite
 from ..cited import Cited
-from ..figures.by_round import epsilon_figure, epsilon_series, utility_figure
 from ..figures.chart import both, key
 from ..figures.graph import graph_figure, network, network_key
-from ..figures.measured import measured_figure
-from ..figures.odds import odds_figure
-from ..figures.roc import roc_figure
-from ..figures.scale import scale_figure
+from ..figures.plots import (
+    epsilon_figure,
+    epsilon_series,
+    measured_figure,
+    odds_figure,
+    roc_figure,
+    scale_figure,
+    utility_figure,
+)
 from ..judgement.facts import facts_of_report
 from ..judgement.sentence import PARTS, Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
@@ -33,10 +37,8 @@ from ..judgement.wording import who
 from ..schema import Report
 from ..standing import HEURISTIC, kind_of, sign_of
 from ..template import template
-from ..total.words import notes
+from ..total.total import notes
 from .officer import officer
-
-__all__ = ["render"]
 
 _SEES = {
     "eavesdropper": "reads every message on every link",

@@ -10,9 +10,8 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from ...privacy.plain_text import plain
-from ..judgement.gate import Decision, Outcome
-
-__all__ = ["unfinished", "write_junit"]
+from ..judgement.findings import Outcome
+from ..judgement.gate import Decision
 
 _ELEMENTS = {
     Outcome.OVER: "failure",

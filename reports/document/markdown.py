@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...privacy.plain_text import markdown_table, markdown_text
-from ...runs.evidence.membership import MembershipRate
+from ...runs.evidence.evidence import MembershipRate
 from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, lower_bound, percent, small
-from ...runs.plan.second_opinions import bracket_words
+from ...runs.plan.plan import bracket_words
 from ..judgement.facts import about_of, facts_of_report
 from ..judgement.sentence import adversary_words, text_of
 from ..judgement.verdict import verdict
 from ..schema import Report
 from ..standing import STATUSES, epsilon_text
-from ..total.words import sentences
-
-__all__ = ["report_markdown"]
+from ..total.total import sentences
 
 
 def report_markdown(report: Report) -> str:

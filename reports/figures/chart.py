@@ -13,23 +13,6 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-__all__ = [
-    "MARKS",
-    "NARROW",
-    "WIDE",
-    "Area",
-    "Frame",
-    "Line",
-    "axes",
-    "both",
-    "draw_line",
-    "draw_places",
-    "drawing",
-    "key",
-    "spread",
-    "ticks",
-]
-
 MARKS = 4
 _MOST_MARKS = 12
 

@@ -17,8 +17,6 @@ from ...privacy.guarantee import Guarantee
 from ..schema import Report, Run
 from .chart import drawing
 
-__all__ = ["Network", "graph_figure", "network", "network_key"]
-
 _MOST_AGENTS, _MOST_LINKS = 120, 600
 _MOST_AROUND = 40
 _CROWDED = 80  # links, from where lines are thin

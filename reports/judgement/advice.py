@@ -15,8 +15,7 @@ from typing import NamedTuple
 from ...privacy.adversary import EAVESDROPPER, SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
-from ...runs.plan.local_steps import local_steps_words
-from ...runs.plan.plan import Plan
+from ...runs.plan.plan import Plan, local_steps_words
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile
 from ...training.exposure.guarantees import run_epsilon
@@ -27,8 +26,6 @@ from .findings import Action, Finding, Kind, Remedy, fixed, hiding, judge
 from .remedies import as_planned, fixes, with_rounds
 from .sentence import text_of
 from .wording import action_sentence, closest_sentence, listed, same_sentence, sentence
-
-__all__ = ["Advice", "What", "advise"]
 
 _KINDS_OF_ROUND = 16  # each is composed by itself: more make every figure take a second or so
 _ROUNDING = 1e-9  # of a figure: less than what the noise is rounded up by

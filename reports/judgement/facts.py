@@ -13,8 +13,7 @@ from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
 from ...privacy.goal import Goal, Target
 from ...privacy.guarantee import Guarantee, Unit
 from ...runs.evidence.assumptions import COUNTED
-from ...runs.evidence.last_model import LastModel
-from ...runs.evidence.membership import Membership
+from ...runs.evidence.evidence import LastModel, Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder.records import Items
 from ...runs.folder.signature import Signed
@@ -22,7 +21,7 @@ from ...runs.plan.plan import Plan
 from ...runs.plan.schema import SecondOpinion
 from ...runs.run_file.run_file import RunFile
 from ...training.accounts.traced_twice import TracedTwice
-from ...training.own.algorithms import algorithm_named, known_algorithm
+from ...training.own.names import algorithm_named, known_algorithm
 from ..schema import Remedy as Fix
 from ..schema import Report
 from .policy import Limit

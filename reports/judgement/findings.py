@@ -20,20 +20,6 @@ from ..schema import Remedy as Fix
 from .facts import Asked, Facts
 from .sentence import Figure, Value
 
-__all__ = [
-    "Action",
-    "Finding",
-    "Fixes",
-    "Kind",
-    "Outcome",
-    "Remedy",
-    "Risks",
-    "fixed",
-    "hiding",
-    "judge",
-    "no_fixes",
-]
-
 
 class Outcome(enum.StrEnum):
     """What became of a requirement, worst last."""

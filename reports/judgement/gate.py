@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...attacks.bounds.power import LEAST_SHARE
+from ...attacks.bounds.lower_bounds import LEAST_SHARE
 from ...attacks.interception.names import NOT_IDENTIFIED
-from ...attacks.problem.presets import satisfies
+from ...attacks.problem.objective import satisfies
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.plain_text import plain
@@ -23,17 +23,6 @@ from .policy import Evidence, Limit, Policy
 from .proofs import against_proofs, of_membership, of_opinion, of_trace
 from .sentence import PARTS, Figure, Note, Value, text_of
 from .wording import notes, plain_sentences, sentence
-
-__all__ = [
-    "EXIT_CODES",
-    "Decision",
-    "Outcome",
-    "Requirement",
-    "decide",
-    "decide_plan",
-    "limit_name",
-]
-
 
 EXIT_CODES: Mapping[Outcome, int] = {
     Outcome.PASSED: 0,

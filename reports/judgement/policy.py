@@ -23,12 +23,10 @@ from ...privacy.formats.toml_text import read_toml
 from ...privacy.goal import Goal
 from ...privacy.participation import MOST_RECORDS
 from ...privacy.plain_text import plain
-from ...privacy.releases.fields import SERVER
+from ...privacy.releases.lines import SERVER
 from ...runs.own.tables import Call
-from ...runs.run_file.problems import stated
+from ...runs.run_file.hyper_parameters import stated
 from ...runs.run_file.tables import PresetName, Table
-
-__all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_of", "policy_schema"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 UnitName = Literal["record", "user", "agent", "client"]

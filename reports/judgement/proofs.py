@@ -13,8 +13,6 @@ from .facts import Facts
 from .findings import Action, Finding, Kind, Remedy
 from .sentence import Figure, Value
 
-__all__ = ["against_proofs", "of_membership", "of_opinion", "of_trace"]
-
 _REFUTED = "contradicted"
 _RATE = 0.01  # of false positives, at which a policy limits members that are found
 

@@ -29,16 +29,6 @@ from ..schema import Remedy as Fix
 from ..schema import RoundsWithin
 from .facts import Asked, facts_of_plan
 
-__all__ = [
-    "as_planned",
-    "fixes",
-    "fixes_of_run",
-    "limit_fixes",
-    "limit_risks",
-    "rounds_within",
-    "with_rounds",
-]
-
 _NO_BETTER = 1.0 - 1e-6  # of the figure at hand: what differs by rounding fixes nothing
 
 

@@ -19,8 +19,6 @@ from .proofs import against_proofs
 from .sentence import Sentence
 from .wording import action_sentence, headline, notes, sentence, statement
 
-__all__ = ["Outcome", "Verdict", "verdict"]
-
 
 class Outcome(enum.StrEnum):
     """What the report says about its run."""

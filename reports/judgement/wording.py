@@ -35,21 +35,6 @@ from .sentence import (
     text_of,
 )
 
-__all__ = [
-    "action_sentence",
-    "closest_sentence",
-    "fields_of",
-    "headline",
-    "listed",
-    "notes",
-    "plain_sentences",
-    "same_sentence",
-    "sentence",
-    "statement",
-    "who",
-]
-
-
 _WHAT = {
     "record": "a given record of agent",
     "user": "a given user of agent",

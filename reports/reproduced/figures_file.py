@@ -19,8 +19,6 @@ from ...privacy.errors import InputError, did_you_mean
 from ...privacy.formats.csv_rows import CsvRows
 from ..reproductions.entry import Figure
 
-__all__ = ["read_figures"]
-
 _FIGURES = ("figure", "low", "high")
 
 

@@ -21,18 +21,58 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...privacy.errors import InputError
 from ...runs.run_file.run_file import RunFile
-from ...runs.sweep.points import config_of, points_of, tried_of
-from ..reproductions.entry import Entry, ScaleName
-from .data_at_hand import check_data
-from .scales import sweep_of
+from ...runs.sweep.sweep_file import SweepFile, checked, config_of, points_of, tried_of
+from ..reproductions.entry import SCALES, Entry, ScaleName
+from .verdicts import check_data, placed
 
 if TYPE_CHECKING:
     import torch
 
     from ...training.engine.engine import Engine
 
-__all__ = ["Price", "Seconds", "price_of", "round_seconds", "runs_of", "stored_price"]
+
+# An entry's sweep at a scale, and which entries have one.
+
+
+def scale_named(name: str) -> ScaleName:
+    """A scale by its name.
+
+    Raises:
+        ValueError: there is no such scale.
+    """
+    for one in SCALES:
+        if one == name:
+            return one
+    raise InputError(f"scale={name!r} must be one of {', '.join(SCALES)}")
+
+
+def sweep_of(entry: Entry, name: ScaleName) -> tuple[SweepFile, dict[str, object]]:
+    """The sweep file of an entry at a scale, and the tables of its run file.
+
+    Raises:
+        ValueError: the entry lacks an ingredient, or has no runs.
+    """
+    check_runnable(entry)
+    scale = entry.scales[name]
+    base = placed(scale)
+    values: dict[str, object] = {
+        "base": base,
+        "grid": dict(scale.grid),
+        "seeds": scale.seeds,
+        "also": {"attack": scale.attack},
+    }
+    if scale.tune:
+        values["tune"] = dict(scale.tune)
+    return checked(values, where=entry.name), base
+
+
+def check_runnable(entry: Entry) -> None:
+    """Refuse an entry that lacks an ingredient."""
+    if entry.lacks:
+        raise InputError(f"{entry.name} cannot be run: {entry.lacks}")
+
 
 Timed = Callable[[int, int, str], None]
 

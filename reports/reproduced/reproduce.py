@@ -6,27 +6,385 @@ DIR/reproduction.json, DIR/reproduction.md     the lines beside the paper's, and
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...privacy._validate import StatedProgress
+from ...privacy.bounded import check_links
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import read_json
-from ...privacy.inside import check_links
+from ...privacy.plain_text import markdown_table, plain
 from ...runs.described import LARGEST_OBJECT
+from ...runs.evidence.evidence import read_attack
+from ...runs.numbers import bound
 from ...runs.stop import Stop
+from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP, SweepFile
-from ..reproductions.entry import Entry, Figure, ScaleName
-from .data_at_hand import check_data
+from ..reproductions.entry import Computed, Entry, Figure, Scale, ScaleName
+from ..sweep.statistics import Mean, mean_of
+from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
 from .figures_file import read_figures
-from .outcome import Outcome, outcome_of, outcome_of_closed_form
-from .outcome_text import as_data, as_markdown
-from .scales import check_runnable, sweep_of
+from .prices import check_runnable, sweep_of
+from .verdicts import ClaimLine, Seeds, Verdict, check_data, claim_lines, figure_of, figure_verdict
 
-__all__ = ["reproduce"]
+# Lines of a sweep whose runs are attacked: each scenario, without a defence and as it was sent.
+
+ATTACK = "attack"
+"""The key of a line that says what was attacked, beside the swept keys."""
+_ROWS = ("no defence", "defended")
+_SCORES = ("mse", "psnr", "ssim")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttackedLine:
+    """What was attacked in one way.
+
+    Attributes:
+        name: "no defence" or "defended", and the scenario.
+        scores: mse, psnr and ssim by seed, each the mean over images and attacked rounds.
+    """
+
+    name: str
+    scores: Mapping[str, Mapping[int, float]]
+
+
+def attacked_lines(out: Path, results: Sequence[PointResult]) -> list[AttackedLine]:
+    """The lines of the runs of one setting.
+
+    Args:
+        results: of its runs, which differ in their seed alone.
+    """
+    found: dict[str, dict[str, dict[int, list[float]]]] = {}
+    for one in results:
+        kept = read_attack(out / POINTS / one.name) if one.attacked else None
+        for scenario in () if kept is None else kept.scenarios:
+            if scenario.attack:  # one that somebody added to a run would be in no other's mean
+                continue
+            for row in scenario.rows:
+                if row.name not in _ROWS:
+                    continue
+                scores = found.setdefault(f"{row.name}, {scenario.scenario}", {})
+                for score in _SCORES:
+                    values = scores.setdefault(score, {}).setdefault(one.seed, [])
+                    values.append(getattr(row.mean, score))
+    return [
+        AttackedLine(
+            name=name,
+            scores={
+                score: {seed: sum(values) / len(values) for seed, values in by_seed.items()}
+                for score, by_seed in scores.items()
+            },
+        )
+        for name, scores in sorted(found.items(), key=lambda item: item[0].startswith(_ROWS[1]))
+    ]
+
+
+# What a reproduction came to: its lines beside the paper's figures, and its claims.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A line of the table or figure.
+
+    Attributes:
+        place: its settings, by swept key.
+        of_mean: of the mean model, of the attack, or of the closed form.
+        agents: of the mean over agents; None where there is no such figure.
+        paper: the paper's figure; None where it is not at hand.
+        verdict: on that figure, of the mean over agents where there is one.
+        epsilons: by adversary the largest epsilon over its runs, its delta and its status.
+        tuned: what was chosen for it.
+        failed: how many runs failed.
+        beside: other scores of an attack, by name.
+    """
+
+    place: Mapping[str, str]
+    of_mean: Mean
+    agents: Mean | None
+    paper: Figure | None
+    verdict: Verdict
+    epsilons: Mapping[str, tuple[float, float, str]] = field(default_factory=dict)
+    tuned: Mapping[str, str] = field(default_factory=dict)
+    failed: int = 0
+    beside: Mapping[str, Mean] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a reproduction came to.
+
+    Attributes:
+        entry: what was reproduced.
+        scale: at which scale.
+        lines: in the order of the sweep.
+        claims: each at every place.
+        failures: runs that failed, in sentences.
+    """
+
+    entry: Entry
+    scale: ScaleName
+    lines: list[Line]
+    claims: list[ClaimLine]
+    failures: list[str] = field(default_factory=list)
+
+
+def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Figure]) -> Outcome:
+    """What the sweep of a scale came to, in its folder.
+
+    Args:
+        entry: what was run.
+
+    Raises:
+        ValueError: every run failed.
+    """
+    scale = entry.scales[name]
+    columns = [key for key in entry.columns if key in scale.grid]
+    results = results_of(out)
+    if results and all(one.state == "failed" for one in results):
+        raise InputError(
+            f"every run of {entry.name} failed, the first because {results[0].error}; mend that, "
+            "and add --retry"
+        )
+    table = sweep_table(out, value=entry.value, columns=columns)
+    lines, seeds = list[Line](), list[Seeds]()
+    for cell in table.cells:
+        place = {key: {**cell.column, **cell.row}[key] for key in scale.grid}
+        of = [one for one in results if one.settings == place]
+        if scale.attack:
+            for line in attacked_lines(out, of):
+                at = {**place, ATTACK: line.name}
+                scores = {name: mean_of(list(by.values())) for name, by in line.scores.items()}
+                own = line.scores[entry.value]
+                seeds.append(Seeds(place=at, compared=own, of_mean=own))
+                attacked = replace(cell, mean=scores.pop(entry.value), agents=None)
+                found = _line(attacked, at, entry=entry, scale=scale, figures=figures)
+                lines.append(replace(found, beside=scores))
+            continue
+        own, agents = figures_of(out, of, entry.value)
+        seeds.append(Seeds(place=place, compared=agents or own, of_mean=own))
+        lines.append(_line(cell, place, entry=entry, scale=scale, figures=figures))
+    return Outcome(
+        entry=entry,
+        scale=name,
+        lines=lines,
+        claims=claim_lines(entry, seeds, more=VALUES[entry.value].more is not False),
+        failures=[
+            ", ".join(f"{k}={v}" for k, v in one.settings.items())
+            + f", seed {one.seed}: {one.error}"
+            for one in results
+            if one.state == "failed"
+        ],
+    )
+
+
+def _line(
+    cell: Cell,
+    place: Mapping[str, str],
+    *,
+    entry: Entry,
+    scale: Scale,
+    figures: Sequence[Figure],
+) -> Line:
+    paper = figure_of(figures, place)
+    ours = cell.agents or cell.mean
+    verdict = figure_verdict(paper, ours, within=entry.within, scale=scale)
+    if cell.contradicted and paper is not None:
+        verdict = Verdict(word="not comparable", because="a run measured more than is proven")
+    return Line(
+        place=place,
+        of_mean=cell.mean,
+        agents=cell.agents,
+        paper=paper,
+        verdict=verdict,
+        epsilons={s.adversary: (s.epsilon, s.delta, cell.status(s)) for s in cell.spent},
+        tuned=cell.tuned,
+        failed=cell.failed,
+    )
+
+
+def outcome_of_closed_form(
+    entry: Entry, name: ScaleName, computed: Sequence[Computed], *, figures: Sequence[Figure]
+) -> Outcome:
+    """The same of lines that a closed form gives."""
+    seeds = [Seeds(place=one.place, compared=one.values, of_mean=one.values) for one in computed]
+    lines = []
+    for one in computed:
+        ours, paper = mean_of(list(one.values.values())), figure_of(figures, one.place)
+        verdict = figure_verdict(paper, ours, within=entry.within, scale=None)
+        lines.append(Line(place=one.place, of_mean=ours, agents=None, paper=paper, verdict=verdict))
+    claims = claim_lines(entry, seeds, more=entry.more)
+    return Outcome(entry=entry, scale=name, lines=lines, claims=claims)
+
+
+# A reproduction as Markdown, and as data for other programs.
+
+
+def as_markdown(outcome: Outcome) -> str:
+    """The lines beside the paper's, the claims, and what was done, as Markdown."""
+    entry, parts = outcome.entry, list[str]()
+    parts.append(f"## {entry.paper.name}, {entry.title}\n")
+    parts.append(f"`{entry.name}` at scale {outcome.scale}. {entry.paper.source}.\n")
+    if entry.reading:
+        parts.append(f"{entry.reading}\n")
+    if differs := () if entry.closed else entry.scales[outcome.scale].differs:
+        parts.append("Not as in the paper:\n\n" + "".join(f"- {one}\n" for one in differs))
+    parts.append(_table(_lines(outcome)))
+    parts.append(_caption(outcome))
+    if outcome.claims:
+        parts.append(_table([_claim(one, outcome) for one in outcome.claims]))
+        parts.append(_claims_caption(outcome))
+    if outcome.failures:
+        told = "".join(f"- {plain(one, most=None)}\n" for one in outcome.failures)
+        parts.append(f"{len(outcome.failures)} runs failed and are left out:\n\n{told}")
+    return "\n".join(parts)
+
+
+def _lines(outcome: Outcome) -> list[dict[str, str]]:
+    found, value = [], outcome.entry.value
+    head = VALUES[value].head if value in VALUES else value
+    head = head.replace(" of the defended attack", "")
+    for line in outcome.lines:
+        row = dict(line.place)
+        if line.agents is None:
+            row[head] = _mean(line.of_mean)
+        else:
+            row[f"{head}: agents"] = _mean(line.agents)
+            row["mean model"] = _mean(line.of_mean)
+        row |= {
+            VALUES[name].head.partition(" of ")[0]: _mean(of) for name, of in line.beside.items()
+        }
+        row |= {
+            f"ε {name}": f"{bound(epsilon) if math.isfinite(epsilon) else '∞'}, {status}"
+            for name, (epsilon, _, status) in line.epsilons.items()
+        }
+        row |= line.tuned
+        row["n"] = f"{line.of_mean.count}" + (f" ({line.failed} failed)" if line.failed else "")
+        row["paper"] = "–" if line.paper is None else _figure(line.paper)
+        row["verdict"] = f"{line.verdict.word}: {line.verdict.because}"
+        found.append(row)
+    return found
+
+
+def _claim(line: ClaimLine, outcome: Outcome) -> dict[str, str]:
+    of_mean = {"mean model": _signed(line.of_mean)}
+    return {
+        "claim": line.words,
+        "where": line.where or "everywhere",
+        "better by": _signed(line.difference),
+        "95 % interval": f"{_short(line.low)} to {_short(line.high)}",
+        **(of_mean if any(one.agents is not None for one in outcome.lines) else {}),
+        "n": str(line.difference.count),
+        "verdict": f"{line.verdict.word}: {line.verdict.because}",
+    }
+
+
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    return markdown_table(heads, ([row.get(head, "") for head in heads] for row in rows))
+
+
+def _caption(outcome: Outcome) -> str:
+    entry = outcome.entry
+    words = ["Mean and standard error over n seeds."]
+    if any(line.agents is not None for line in outcome.lines):
+        words.append(
+            "The paper's figure is compared with the mean over the agents' own models, which "
+            "papers report; the mean model stands beside."
+        )
+    deltas = {delta for line in outcome.lines for _, delta, _ in line.epsilons.values()}
+    if deltas:
+        words.append(f"Epsilon at delta {', '.join(f'{d:g}' for d in sorted(deltas))}.")
+    if entry.closed is None and (tune := entry.scales[outcome.scale].tune):
+        tried = "; ".join(f"{key}: {len(values)} values" for key, values in tune.items())
+        words.append(
+            f"Chosen for each line on validation records that its reported runs train on ({tried}),"
+            " never on test records; no epsilon counts that choice."
+        )
+    elif entry.closed is None:
+        words.append("Nothing was tuned.")
+    sources = dict.fromkeys(line.paper.source for line in outcome.lines if line.paper is not None)
+    words += [f"The paper's figures: {plain(source, most=None)}." for source in sources]
+    return " ".join(words) + "\n"
+
+
+def _claims_caption(outcome: Outcome) -> str:
+    words = [line.verdict.word for line in outcome.claims]
+    counts = ", ".join(f"{words.count(word)} {word}" for word in _WORDS if word in words)
+    sources = dict.fromkeys(line.source for line in outcome.claims)
+    return (
+        "Differences are taken seed by seed, with the standard error of their mean and Student's "
+        f"interval. Of {len(words)} lines: {counts}. Where the claims were read: "
+        f"{'; '.join(sources)}.\n"
+    )
+
+
+def _mean(mean: Mean) -> str:
+    if not mean.count:
+        return "–"
+    if math.isnan(mean.value):
+        return "diverged"
+    small = _ROUNDING * abs(mean.value)
+    error = (
+        "" if math.isnan(mean.error) else f" ± {_short(mean.error if mean.error > small else 0)}"
+    )
+    return f"{_short(mean.value)}{error}"
+
+
+_WORDS = ("reproduced", "not reproduced", "not comparable")
+_SMALL = 0.1
+_ROUNDING = 1e-12  # of a figure; what lies below it is the error of floats
+
+
+def _signed(mean: Mean) -> str:
+    if not mean.count:
+        return "–"
+    text = _mean(mean)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def _short(value: float) -> str:
+    if not math.isfinite(value):
+        return "∞" if value > 0 else ("-∞" if value < 0 else "–")
+    if abs(value) >= 1:
+        return f"{value:.2f}"
+    return f"{value:.2g}" if abs(value) < _SMALL else f"{value:.3f}"
+
+
+def _figure(figure: Figure) -> str:
+    if figure.low == figure.high:
+        return f"{figure.low:g}"
+    return f"{figure.low:g} to {figure.high:g}"
+
+
+def as_data(outcome: Outcome) -> dict[str, object]:
+    """The same for other programs; figures that are not finite are words or None."""
+    scale = None if outcome.entry.closed else outcome.entry.scales[outcome.scale]
+    return {
+        "name": outcome.entry.name,
+        "paper": outcome.entry.paper.source,
+        "scale": outcome.scale,
+        "value": outcome.entry.value,
+        "differs": [] if scale is None else list(scale.differs),
+        "lines": [_line_data(line) for line in outcome.lines],
+        "claims": [without_nan(dataclasses.asdict(line)) for line in outcome.claims],
+        "failures": outcome.failures,
+    }
+
+
+def _line_data(line: Line) -> object:
+    found = dataclasses.asdict(line)
+    found["epsilons"] = {
+        name: {"epsilon": epsilon, "delta": delta, "status": status}
+        for name, (epsilon, delta, status) in line.epsilons.items()
+    }
+    return without_nan(found)
+
 
 _DATA, _TEXT = "reproduction.json", "reproduction.md"
 

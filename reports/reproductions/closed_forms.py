@@ -28,8 +28,6 @@ from ...training.graphs.graph import Graph
 from ...training.graphs.topologies import erdos_renyi
 from .entry import Computed, ScaleName
 
-__all__ = ["energies_of", "noise_energies"]
-
 _AGENTS, _EPSILON, _DELTA, _ROUNDS, _CLIP = 20, 10.0, 1e-5, 5000, 0.1
 _PROBABILITIES: Mapping[ScaleName, tuple[float, ...]] = {
     "smoke": (0.2, 1.0),

@@ -14,22 +14,6 @@ from typing import Literal, get_args
 
 from ...privacy.errors import InputError
 
-__all__ = [
-    "LEAST_SEEDS",
-    "SCALES",
-    "Claim",
-    "Close",
-    "Computed",
-    "Entry",
-    "Figure",
-    "Order",
-    "Paper",
-    "Scale",
-    "ScaleName",
-    "Tables",
-    "Trend",
-]
-
 ScaleName = Literal["smoke", "small", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
 LEAST_SEEDS = 10

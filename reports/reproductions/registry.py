@@ -18,8 +18,6 @@ from ...privacy.errors import InputError
 from .closed_forms import noise_energies
 from .entry import SCALES, Close, Entry, Figure, Order, Paper, Scale, Trend
 
-__all__ = ["ENTRIES", "entry_named"]
-
 _PAPERS = ("dpdl", "dpmixsgd", "dyn_d2p", "whisper")
 _CLAIMS = {"order": Order, "trend": Trend, "close": Close}
 _CLOSED = {"noise-energies": noise_energies}

@@ -20,8 +20,6 @@ from ...runs.evidence.evidence import read_attack
 from ...runs.evidence.schema import Scenario
 from ...runs.sweep.results import POINTS, PointResult
 
-__all__ = ["SCORES", "OverImages", "mean_score", "over_images"]
-
 SCORES: Mapping[str, str] = {"mse": "MSE", "psnr": "PSNR, dB", "ssim": "SSIM"}
 
 

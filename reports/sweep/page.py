@@ -12,10 +12,7 @@ from ...privacy.errors import InputError
 from ...privacy.plain_text import plain
 from ..template import template
 from .plot import figure_of
-from .table import VALUES, SweepTable, figures_of, results_of, sweep_table
-from .table_text import lines_of
-
-__all__ = ["sweep_html"]
+from .table import VALUES, SweepTable, figures_of, lines_of, results_of, sweep_table
 
 _MOST_PANELS = 6
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "figure_of", "plot_sweep"]
 
 FORMATS = (".svg", ".pdf", ".png")
 _ROUND, _EPSILON = "round", "epsilon"

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Difference", "Mean", "difference_of", "mean_of"]
-
 _LEVEL = 0.95
 
 

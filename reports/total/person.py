@@ -22,12 +22,10 @@ from ...privacy.ledgers.person_ledger import (
     read_person_ledger,
 )
 from ...privacy.plain_text import plain
-from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
+from ...runs.folder.resume import AccountedRun, read_run, released_sensitivity
 from ...runs.numbers import bound, figure, is_infinite, small
 from ...training.exposure.events import counted, spent_releases
 from ..schema import PersonTotal, PersonTotalRun
-
-__all__ = ["add_runs", "person_total", "run_of_folder", "sentences"]
 
 
 def add_runs(ledger: Path, folders: Sequence[Path]) -> None:

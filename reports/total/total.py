@@ -9,7 +9,7 @@ where they deal alike and another agent is worst in each, the figure is an upper
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -17,10 +17,11 @@ from typing import Literal
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.plain_text import plain
-from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
+from ...runs.folder.resume import AccountedRun, read_run, released_sensitivity
 from ...runs.folder.same_records import HeldRecords, held_records
+from ...runs.numbers import small
 from ...training.exposure.guarantees import run_epsilon
-from ...training.persons.totals import total_epsilon
+from ...training.persons import total_epsilon
 from ..schema import Total, TotalAdversary, TotalRun
 
 _ASSUME = "--assume-same-records takes them for the same"
@@ -242,4 +243,87 @@ def _run(folder: Path, run: AccountedRun) -> TotalRun:
         rounds=run.spent.rounds,
         planned_rounds=run.plan.rounds,
         victim=_victim(run),
+    )
+
+
+# A total in words: what was added up, of which records, and what it does not count.
+
+_UNCOUNTED = (
+    "Not counted: runs that are not named here, such as those that hyper-parameters were chosen "
+    "by, runs that were deleted, and whatever other programs released of these records."
+)
+_COMPOSED = {
+    "privacy loss distribution": (
+        "All releases that the ledgers name are composed by privacy loss distribution; epsilons "
+        "are not added up."
+    ),
+    "as its report": "One run is given, so every figure is that of its own report.",
+}
+
+
+def sentences(total: Total) -> Iterator[str]:
+    """What a reader must know of a total.
+
+    Args:
+        total: as `total_of_runs` gives it.
+    """
+    yield _counted(total)
+    yield from notes(total)
+
+
+def notes(total: Total) -> Iterator[str]:
+    """The same without the figures, which a page cites.
+
+    Args:
+        total: as `total_of_runs` gives it.
+    """
+    yield _COMPOSED[total.composed]
+    yield _records_words(total)
+    victims = {one.victim for one in total.runs}
+    if victims != {None}:
+        yield (
+            f"The figures are for the records of agent {victims.pop()} alone: the run files name "
+            "it as the victim."
+        )
+    unproven: dict[tuple[str, str], list[str]] = {}
+    for one in total.adversaries:
+        if one.status != "proven":
+            unproven.setdefault((one.status, one.because), []).append(one.name)
+    for (status, because), names in unproven.items():
+        yield f"{', '.join(names)}: {status}: {because}."
+    if total.left_out:
+        yield (
+            f"Not every run accounts for {', '.join(total.left_out)}, so no total is known for "
+            "these."
+        )
+    yield _UNCOUNTED
+
+
+def _counted(total: Total) -> str:
+    each = "; ".join(_run_words(one.run, one.rounds, one.planned_rounds) for one in total.runs)
+    return (
+        f"Counted at delta {small(total.delta)}, for one "
+        f"{Unit(total.unit).name_with(total.records_per_person)} ({total.adjacency}): {each}."
+    )
+
+
+def _run_words(name: str, rounds: int, planned: int) -> str:
+    released = f"{rounds} releases of rounds" if rounds != 1 else "1 release of a round"
+    of = f"{planned} planned" if planned > rounds else "all that were planned"
+    return f"{name} ({released}, {of}{' counted' if planned > rounds else ''})"
+
+
+def _records_words(total: Total) -> str:
+    if len(total.runs) == 1:
+        return "Other runs on the same records cost more together; name them, too."
+    if total.records != "the same":
+        return (
+            "The runs are assumed to be on the same records; nothing shows that they are. For a "
+            "record that is in fewer of them the figures are upper bounds."
+        )
+    if total.holders == "the same":
+        return "Every agent holds the same records in all runs."
+    return (
+        "The runs deal the same records to agents differently, so a record may be at the worst-off "
+        "agent of each."
     )

@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 
 from ...attacks.interception.replay import Trial, trace_of
-from ...attacks.problem.presets import preset_of
+from ...attacks.problem.objective import preset_of
 from ...attacks.problem.problem import home_of
 from ...attacks.scoring.columns import with_columns
 from ...attacks.scoring.evaluation import attack_images
-from ...attacks.scoring.lineup_bound import lineup_bound
 from ...attacks.scoring.reconstruction_bound import (
     count_rebuilt,
+    lineup_bound,
     proven_mu,
     reconstruction_bound,
 )
@@ -31,18 +31,29 @@ from ..cost import Cost, Expect
 from ..errors import ContradictedProof
 from ..evidence.schema import Attack, Scenario
 from ..folder import folder as run_folder
+from ..folder.folder import check_sums
 from ..folder.records import header_of
 from ..folder.released import read_released
-from ..folder.sums import check_sums
 from ..run_file.build import Built, build
-from ..run_file.device import find_device
 from ..run_file.run_file import ForeignFolder, RunFile
+from ..run_file.tables import find_device
 from ..stop import Stop, tell
-from .entry import Aim, Planted, entry_of, save_pictures
-from .kept import Place, alone, asked_of, check_unrepeated, find_place, finished_attack, reopen
+from .denoiser import own_denoiser
+from .entry import (
+    Aim,
+    Place,
+    Planted,
+    alone,
+    asked_of,
+    check_unrepeated,
+    entry_of,
+    find_place,
+    finished_attack,
+    reopen,
+    save_pictures,
+)
 from .planted import plant, with_prior
 from .points import check_attack, points_of, trial_of
-from .prior.denoiser import own_denoiser
 
 _SURE_S = 1.0  # after so many seconds the time of a step is known well enough
 

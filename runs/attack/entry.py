@@ -2,29 +2,369 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ...attacks.interception.replay import Trial
-from ...attacks.posterior.denoised import Denoiser
+from ...attacks.posterior import Denoiser
 from ...attacks.scoring.columns import column_gains
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, score_each
-from ...attacks.scoring.lineup_bound import LineupBound
 from ...attacks.scoring.metrics import Scores, bootstrap_interval, conventions_for
-from ...attacks.scoring.reconstruction_bound import ReconstructionBound
-from ...training.data.dataset import Dataset
-from ..evidence.schema import AllowedByProof, AttackRow, Lineup, Means, ScaledMeans, Scenario
+from ...attacks.scoring.reconstruction_bound import LineupBound, ReconstructionBound
+from ...privacy.durable import lock, make_folder, sync_folder
+from ...privacy.errors import InputError
+from ...training.data.load import Dataset
+from ...training.own.names import found_object
+from ..described import Described
+from ..evidence.evidence import read_evidence
+from ..evidence.schema import (
+    AllowedByProof,
+    Attack,
+    AttackRow,
+    Lineup,
+    Means,
+    ScaledMeans,
+    Scenario,
+)
+from ..folder import folder as run_folder
+from ..folder.folder import forget_sums, is_listed, write_sums
+from ..own.trust import digest_of_sources
+from ..run_file.run_file import RunFile
+from .denoiser import KEY
 from .gallery import save_gallery, save_picture
-from .kept import Place
 from .planted import Public
 from .points import Point
+from .prior_records import digest_of
 from .rows import DISTANCE, HELD_OUT, row_fields, values_of
+
+# Where an attack on a run lies, what is kept of it while it goes on, and how it is closed.
+#
+# The first attack of a run lies in attacks/ itself, and each other in a folder of its own below it:
+#
+#     attacks/attack.json             the first attack, once it is finished
+#     attacks/NAME/attack.json        another, named by the user or by the keys that differ
+#     .../asked.json                  its keys of [attack], written before anything else
+#     .../point-*.json                of an attack that is not finished: its points that are done
+#
+# A process that is killed loses at most one point: asked.json comes first, a point is written
+# whole, attack.json is written while the points are still there, and they go once SHA256SUMS names
+# it. An attack.json that no sum names and beside which points lie is written again from them.
+
+_ASKED = "asked.json"
+_LATER = ("prior", "prior_only", "denoiser")
+_DIGESTS = ("prior_sha256", "denoiser_sha256")  # of what [attack] names
+_LONGEST = 60  # letters of a name
+_NAME = re.compile(rf"[a-z0-9][a-z0-9._+-]{{0,{_LONGEST - 1}}}")
+
+
+class Asked(Described):
+    """The object of asked.json."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    attack: dict[str, object]
+    """[attack] of the run file, with what was given in place of its keys."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """The folder of one attack.
+
+    Attributes:
+        folder: of the run.
+        name: of the attack; empty of the first.
+    """
+
+    folder: Path
+    name: str = ""
+
+    @property
+    def held(self) -> str:
+        """Path of the attack's folder within the run.
+
+        >>> Place(folder=Path("run"), name="idlg").held
+        'attacks/idlg'
+        """
+        return f"{run_folder.ATTACKS}/{self.name}" if self.name else run_folder.ATTACKS
+
+    @property
+    def path(self) -> Path:
+        """The attack's folder."""
+        return self.folder / self.held
+
+    @property
+    def attack(self) -> Path:
+        """Its attack.json."""
+        return self.folder / run_folder.attack_file(self.name)
+
+    def point(self, point: Point) -> Path:
+        """What is kept of a point until all are done."""
+        return self.path / f"point-{point.name}.json"
+
+    def begin(self, asked: Mapping[str, object]) -> None:
+        """Make the folder of an attack, or go on with it; its files are written anew."""
+        forget_sums(self.folder, within=self.held)
+        make_folder(self.path)
+        sync_folder(self.path.parent)
+        if not (self.path / _ASKED).exists():
+            Asked(version=1, attack=dict(asked)).write(self.path / _ASKED)
+
+    def read(self, point: Point) -> Scenario | None:
+        """What an earlier process found of a point; None where it is yet to be attacked."""
+        remedy = "remove it, and the point is attacked again"
+        return Scenario.read_if_there(self.point(point), remedy=remedy)
+
+    def finish(self, result: Attack) -> None:
+        """Write attack.json and the sums, and drop what was kept of single points."""
+        result.write(self.attack)
+        write_sums(self.folder)
+        for path in self._points():
+            path.unlink(missing_ok=True)
+
+    def _points(self) -> list[Path]:
+        return sorted(self.path.glob("point-*.json"))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no attack was begun here."""
+        return not (self.attack.exists() or (self.path / _ASKED).exists() or self._points())
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether an attack was finished here."""
+        return self.attack.exists()
+
+    def reopen(self) -> None:
+        """Take away an attack.json that no sum names and whose points are still there."""
+        if self._points() and not is_listed(self.folder, run_folder.attack_file(self.name)):
+            self.attack.unlink()
+
+    def asked(self) -> dict[str, object] | None:
+        """What an attack here was asked to do; None where an older version did not write it."""
+        remedy = f"move {self.path} away and attack again"
+        found = Asked.read_if_there(self.path / _ASKED, remedy=remedy)
+        return None if found is None else found.attack
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let no other process attack a run meanwhile: one would write over what the other found.
+
+    Args:
+        folder: of the run. It is locked itself, so that nothing is left in it; where the system
+            locks no folders, nobody is kept out.
+
+    Raises:
+        InputError: another process attacks it.
+    """
+    with contextlib.ExitStack() as held:
+        if sys.platform != "win32" and folder.is_dir():
+            file = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, file)
+            free = True
+            with contextlib.suppress(OSError):  # a file system without locks
+                free = lock(file)
+            if not free:
+                raise InputError(
+                    f"another process is attacking {folder}; wait until it ends, and then attack "
+                    "again"
+                )
+        yield
+
+
+def reopen(folder: Path) -> None:
+    """Make every attack that was killed in its last step one that goes on."""
+    for place in _places(folder):
+        place.reopen()
+
+
+def check_unrepeated(folder: Path) -> None:
+    """Refuse to repeat the first attack, without reading the run, if it was the run file's.
+
+    Raises:
+        FileExistsError: it is finished.
+    """
+    first = Place(folder=folder)
+    if first.is_finished and first.asked() is None:
+        raise _finished(first)
+
+
+def find_place(
+    folder: Path, asked: Mapping[str, object], *, of_run: Mapping[str, object], name: str | None
+) -> Place:
+    """Where an attack lies: a new folder, or that of the same attack if it was interrupted.
+
+    Args:
+        asked: [attack] of the run file with what was given in place of its keys, as JSON holds it.
+        of_run: [attack] of the run file.
+        name: of the attack; by default the first lies in attacks/, and another is named after the
+            keys in which it differs from the run file.
+
+    Raises:
+        FileExistsError: an attack is finished there, or one with other keys was begun.
+        ValueError: the name is none, or something else lies there.
+    """
+    attacks = folder / run_folder.ATTACKS
+    if attacks.exists() and not attacks.is_dir():
+        raise InputError(f"{attacks} is no folder, where an attack is written; move it away")
+    if name is not None:
+        return _claimed(Place(folder=folder, name=_checked(name)), asked, of_run)
+    first = Place(folder=folder)
+    if first.is_free or _asked_of(first, of_run) == asked:
+        return _claimed(first, asked, of_run)
+    return _claimed(Place(folder=folder, name=_named(asked, of_run)), asked, of_run)
+
+
+def finished_attack(
+    folder: Path, asked: Mapping[str, object], *, of_run: Mapping[str, object]
+) -> Attack | None:
+    """What the latest finished attack found that was asked the same; None where there is none.
+
+    Args:
+        asked: as of `find_place`.
+        of_run: the same.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    alike = [one for one in _places(folder) if one.is_finished and _asked_of(one, of_run) == asked]
+    if not alike:
+        return None
+    latest = max(alike, key=lambda one: one.attack.stat().st_mtime_ns)
+    return read_evidence(latest.attack, Attack, "overhear attack DIR")
+
+
+def commands_of(folder: Path, config: RunFile) -> dict[str, str]:
+    """The command that makes each finished attack of a run: attack.json -> command."""
+    of_run, found = asked_of(config, digested=False), {}
+    for place in _places(folder):
+        asked = _asked_of(place, of_run)
+        words = ["overhear", "attack", "DIR", *(["--name", place.name] if place.name else [])]
+        for key, value in asked.items():
+            if value != of_run.get(key) and key not in _DIGESTS:
+                words += _option(key, value)
+        found[run_folder.attack_file(place.name)] = shlex.join(words)
+    return found
+
+
+def _option(key: str, value: Any) -> list[str]:
+    """What gives a key of [attack] on the command line."""
+    if key == "presets":
+        return [word for preset in value for word in ("--preset", preset)]
+    if key in ("images", "adversary", "prior", "denoiser"):
+        return [f"--{key}", str(value)]
+    if key == "prior_only" and value:
+        return ["--prior-only"]
+    return ["--set", f"attack.{key}={value!r}"]
+
+
+def asked_of(config: RunFile, *, digested: bool = True) -> dict[str, object]:
+    """[attack] of a run file, as JSON holds it, with digests of the records and code it names.
+
+    A key that came later and says nothing is left out, as attacks of before have it not.
+
+    Args:
+        digested: whether the records are digested, which have to be there then, and the code, if
+            it was imported.
+    """
+    asked = config.attack.model_dump(mode="json")
+    found: dict[str, object] = {
+        key: value for key, value in asked.items() if value is not None or key not in _LATER
+    }
+    if digested and config.attack.prior is not None:
+        found[_DIGESTS[0]] = digest_of(Path(config.attack.prior).expanduser())
+    name = config.attack.denoiser
+    if digested and name is not None and found_object(name) is not None:
+        found[_DIGESTS[1]] = digest_of_sources({KEY: name})
+    return found
+
+
+def _places(folder: Path) -> list[Place]:
+    """Of the finished attacks of a run."""
+    return [
+        Place(folder=folder, name="" if name == run_folder.ATTACK else Path(name).parent.name)
+        for name in run_folder.attack_files(folder)
+    ]
+
+
+def _claimed(place: Place, asked: Mapping[str, object], of_run: Mapping[str, object]) -> Place:
+    """The place, if it is free or holds the same attack unfinished."""
+    if place.path.is_symlink() or (place.path.exists() and not place.path.is_dir()):
+        raise InputError(
+            f"{place.path} is no folder, where an attack is written; give another --name"
+        )
+    if place.is_finished:
+        raise _finished(place)
+    if not place.is_free and (held := _asked_of(place, of_run)) != asked:
+        raise FileExistsError(
+            f"{place.path} holds an unfinished attack with {_differences(held, asked)}; give that "
+            "again to go on with it, or another --name"
+        )
+    return place
+
+
+def _finished(place: Place) -> FileExistsError:
+    return FileExistsError(
+        f"{place.attack} exists; attack another run, or move {place.held} away, or attack this "
+        "run again beside it: with other keys of [attack] or, with the same, by a --name of its own"
+    )
+
+
+def _asked_of(place: Place, of_run: Mapping[str, object]) -> Mapping[str, object]:
+    """What an attack was asked; before it was written down, only the run file could ask."""
+    held = place.asked()
+    return of_run if held is None else held
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name) or name.endswith((".json", ".png")):
+        raise InputError(
+            f"name={name!r} of an attack names its folder below {run_folder.ATTACKS}: give at most "
+            f"{_LONGEST} small letters, digits and . _ + -, the first a letter or digit, and no "
+            "ending .json or .png"
+        )
+    return name
+
+
+def _named(asked: Mapping[str, object], of_run: Mapping[str, object]) -> str:
+    """A name made of the keys that differ.
+
+    >>> run = {"presets": ["matched"], "images": 4, "adversary": "eavesdropper"}
+    >>> _named(run | {"presets": ["dlg", "idlg"], "images": 8}, run)
+    'dlg+idlg-images-8'
+    >>> _named(run | {"adversary": "coalition:1,2"}, run), _named(run, run)
+    ('coalition-1-2', 'run-file')
+    """
+    parts = []
+    for key, value in asked.items():
+        if value == of_run.get(key) or key in _DIGESTS:
+            continue
+        text = "+".join(map(str, value)) if isinstance(value, list) else str(value)
+        parts.append(text if key in ("presets", "adversary") else f"{key}-{text}")
+    name = re.sub(r"[^a-z0-9._+]+", "-", "-".join(parts).lower()).strip("-") or "run-file"
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _differences(held: Mapping[str, object], asked: Mapping[str, object]) -> str:
+    """The keys of a begun attack that are not those asked for now."""
+    keys = [key for key in {**held, **asked} if held.get(key) != asked.get(key)]
+    return ", ".join(f"{key}={held.get(key)!r}" for key in keys)
+
 
 PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
 

@@ -12,16 +12,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...attacks.posterior.candidates import MOST, Candidates
-from ...attacks.posterior.lineup import sizes_for
+from ...attacks.posterior import MOST, Candidates, sizes_for
 from ...attacks.scoring.columns import Distance, usual_record
 from ...attacks.scoring.metrics import blind_guess
-from ...attacks.scoring.prior_hit_rate import near_threshold, prior_hit_rate, rebuilt_threshold
+from ...attacks.scoring.reconstruction_bound import (
+    near_threshold,
+    prior_hit_rate,
+    rebuilt_threshold,
+)
 from ...privacy.errors import InputError
 from ...training.data.load import Dataset
 from ..run_file.run_file import RunFile
-from .prior.known import candidates_of, check_unplanted
-from .prior.record_file import RecordForm, read_records
+from .prior_records import RecordForm, candidates_of, check_unplanted, read_records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

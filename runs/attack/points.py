@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...attacks.active.crafted import least_rounds, why_not_crafted
-from ...attacks.interception.hidden import FROM_START
+from ...attacks.interception.equations import FROM_START
 from ...attacks.interception.names import Scenario, scenarios_of
 from ...attacks.interception.replay import Trial, check_deviation
 from ...attacks.scoring.columns import with_columns
@@ -21,7 +21,7 @@ from ...privacy.formats.safetensors_header import read_header
 from ...training.engine.checkpoint import load_checkpoint
 from ...training.engine.round_files import round_name
 from ...training.graphs.graph import ScheduledGraph, Topology
-from ...training.own.algorithms import algorithm_named
+from ...training.own.names import algorithm_named
 from ..folder import folder as run_folder
 from ..folder.rounds_kept import snapshot_round
 from ..run_file.build import Built

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...attacks.exact.stages import count_proven
 from ...attacks.scoring.columns import column_scores
 from ...attacks.scoring.evaluation import Row
-from ...training.data.dataset import Dataset, TableColumn
+from ...training.data.load import Dataset, TableColumn
 from ..evidence.schema import ColumnScore
 
 HELD_OUT = (

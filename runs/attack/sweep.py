@@ -18,11 +18,11 @@ from ..described import Described
 from ..errors import ContradictedProof, sentence
 from ..evidence.schema import Attack, AttackRow, Scenario
 from ..folder import folder as run_folder
+from ..folder.folder import check_sums
 from ..folder.run import train_run
-from ..folder.sums import check_sums
 from ..plan.sweep import combinations_of
-from ..run_file.device import find_device
 from ..run_file.run_file import ForeignFolder, RunFile, load_run_file
+from ..run_file.tables import find_device
 from ..stop import Stop, naming
 from .attack import attack_as_asked, attack_run
 

@@ -13,15 +13,15 @@ from ...attacks.membership.black_box import (
     LastModelGame,
     LastModelMeasured,
     measure_last_model,
+    worst_start,
 )
-from ...attacks.membership.worst_start import worst_start
 from ...privacy._validate import StatedProgress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
-from ...training.data.dataset import Examples
+from ...training.data.store import Examples
 from ..errors import ContradictedProof
-from ..evidence.last_model import (
+from ..evidence.evidence import (
     EarlierLastModel,
     LastModel,
     LastModelVerdict,
@@ -32,12 +32,11 @@ from ..folder import folder as run_folder
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
 from ..run_file.build import build, check_classes, check_poisson, statement_of
-from ..run_file.device import find_device
 from ..run_file.run_file import RunFile
+from ..run_file.tables import find_device
 from ..stop import Stop
-from .aside import AuditedFolder
 from .audit import check_auditable
-from .membership import proof_of
+from .membership import AuditedFolder, proof_of
 from .requests import LastModelRequest
 
 _CONFIDENCE = 0.95

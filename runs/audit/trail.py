@@ -26,8 +26,7 @@ from ...privacy.errors import InputError
 from ...privacy.formats.codec import Count, NotNegative, finite
 from ..described import Described
 from ..evidence.schema import Audit, AuditSettings, AuditVerdict, Trail
-from ..folder.folder import SUMS
-from ..folder.sums import forget_sums, write_sums
+from ..folder.folder import SUMS, forget_sums, write_sums
 from ..run_file.run_file import RunFile
 from ..run_file.tables import AuditTable, InterceptTable
 

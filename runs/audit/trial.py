@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...attacks.audit.agents.game import AgentGame
+from ...attacks.audit.agents_game import AgentGame
 from ...attacks.audit.game import Game
 from ..cost import Cost, Expect
 

@@ -11,12 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.formats.toml_text import parse_toml
-from ...privacy.noise.correlated import whisper_covariance
-from ...privacy.noise.covariance import Matrix
-from ...privacy.noise.design.kinds import Design, Kind
-from ...privacy.noise.design.pairs import pair_exposure
-from ...privacy.noise.design.toeplitz import filter_cost
-from ...privacy.noise.design.workload import MOST_DENSE, Modes, grams, modes_of
+from ...privacy.noise.correlated import Matrix, whisper_covariance
+from ...privacy.noise.design.design import Design, Kind, pair_exposure
+from ...privacy.noise.design.over_time import MOST_DENSE, Modes, filter_cost, grams, modes_of
 from ...training.algorithms.remembering.strategy import (
     joint_tables,
     matrix_of,
@@ -26,9 +23,7 @@ from ...training.algorithms.remembering.strategy import (
 from ...training.exposure.infinite import MOST_WORK, work_of
 from ...training.graphs.graph import Graph
 from ..run_file.run_file import RunFile, validated
-from .schema import Row
-
-__all__ = ["Trained", "run_file_with", "trained"]
+from .words import Row
 
 _MOST_REMEMBERED = 320  # vectors that an agent keeps; more make a run's trace slow
 

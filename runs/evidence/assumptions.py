@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ...privacy.batches.words import CONSTANTS
-from ...training.graphs.missing import MISSING
+from ...privacy.batches.patterns import CONSTANTS
+from ...training.graphs.participation import MISSING
 from ..folder.records import Items
 from .schema import Assumption, Audit, AuditCheck
-
-__all__ = ["COUNTED", "DECLARED", "Declared", "Facts", "assumptions"]
 
 COUNTED = "record-count"
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ...attacks.audit.message_bounds import LinkBound
+from ...attacks.audit.audited import LinkBound
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
 from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
 from ..described import Described

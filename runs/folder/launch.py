@@ -35,7 +35,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..hosts.interface import GLOO, NCCL, interface_names
 from ..hosts.names import (
     AGENT_STORE,
     CAME,
@@ -45,12 +44,12 @@ from ..hosts.names import (
     SECRET,
     STORE_FILE,
 )
+from ..hosts.place import GLOO, NCCL, interface_names
 from ..stop import SIGNALS, Stop, tell
 
 if TYPE_CHECKING:
-    from ..hosts.store import RankStore
+    from ..hosts.meeting import RankStore
 
-__all__ = ["hold_on", "launch"]
 
 _FAILED = 2
 _POLL = 0.05  # seconds between two looks at the children
@@ -147,7 +146,7 @@ def _store_of(told: Mapping[str, str]) -> RankStore:
     """The store of the children, which load torch at the same time."""
     from torch._C._distributed_c10d import FileStore
 
-    from ..hosts.store import RankStore
+    from ..hosts.meeting import RankStore
 
     file = FileStore(told[STORE_FILE], -1)
     file.set_timeout(timedelta(seconds=_GRACE))  # of waiting for a file that was removed

@@ -54,27 +54,31 @@ import torch
 import torch.distributed as dist
 
 from ...privacy.errors import InputError
-from ...training.data.digests import digests_of
+from ...training.data.store import digests_of
 from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
 from ...training.models.parameters import flatten
 from ..errors import STATED, ContradictedProof, as_stated, sentence
-from ..hosts.meeting import connect, hosts_of, introduce, store_of
+from ..hosts.meeting import (
+    LyingStore,
+    RankStore,
+    connect,
+    hosts_of,
+    introduce,
+    secret_of_ranks,
+    store_of,
+)
 from ..hosts.names import CLOSED, FAILED_FIRST, SAID
-from ..hosts.place import Place
-from ..hosts.same_run import check_same_facts, program_facts
-from ..hosts.store import LyingStore, RankStore, secret_of_ranks
-from ..own.sources import digest_of_sources
+from ..hosts.place import Place, check_same_facts, program_facts
 from ..own.tables import names_of
+from ..own.trust import digest_of_sources
 from ..plan.plan import Plan
 from ..run_file.build import Built
-from ..run_file.device import gpu_number
 from ..run_file.run_file import RunFile
+from ..run_file.tables import gpu_number
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
-
-__all__ = ["Group", "Start", "facts_of", "joined", "take_device"]
 
 _CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release

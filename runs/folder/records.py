@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from ...privacy.batches.drawing import Drawing
+from ...privacy.batches.sampling import Drawing
 from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, as_text, load

@@ -13,13 +13,11 @@ from pathlib import Path
 from ...privacy.errors import InputError
 from ...privacy.ledgers.ledger import Spent, read_ledger
 from ...training.exposure.guarantees import run_epsilon
-from ..own.sources import SOURCES
+from ..own.trust import SOURCES
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile
 from .folder import CHECKPOINTS, LEDGER, METRICS, TRANSCRIPT, digest
 from .records import read_metrics
-
-__all__ = ["epsilon_so_far", "price_of_loss", "read_released"]
 
 _OF_ROUND = re.compile(r"(?:round|broken)-(\d+)\.safetensors")
 _DISCARDED = re.compile(r"discarded-(\d+)")

@@ -14,24 +14,29 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from ...privacy.bounded import check_size
 from ...privacy.durable import PART, make_folder, sync_folder, write_durably
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.formats.json_text import parse_json
 from ...privacy.ledgers.ledger import Ledger, Spent
-from ...privacy.view.view import UnsupportedView
 from ...training.accounts.targets import reached
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
 from ...training.engine.round_files import round_files
 from ...training.exposure.events import accounted
+from ...training.exposure.guarantees import run_epsilon
+from ...training.exposure.sensitivity import JointSensitivity
 from ..numbers import bound, small
-from ..plan.plan import Plan
-from ..run_file.run_file import RunFile, check_same
+from ..plan.plan import Plan, make_plan
+from ..run_file.build import Built, build
+from ..run_file.run_file import ForeignFolder, RunFile, check_same
 from ..stop import Stop
 from . import folder as run_folder
+from .folder import check_sums
 from .ranks import Group
 from .records import (
     MOST_MEASURED,
@@ -45,17 +50,8 @@ from .records import (
 )
 from .released import read_released, where_it_goes_on
 from .rounds_kept import forget_half_saved
-from .run import (
-    Progress,
-    Session,
-    agreed,
-    first_session,
-    plan_session,
-    run_session,
-    summary,
-)
-from .same_records import check_turns
-from .sums import check_sums
+from .run import Progress, Session, agreed, first_session, plan_session, run_session, summary
+from .same_records import check_records_file, check_turns
 
 Notice = Callable[[str], None]
 
@@ -402,3 +398,121 @@ def _round_of(line: bytes) -> float:
 
 def _keep_silent(_: str) -> None:
     pass
+
+
+# A run folder as its files say it is, each held against the others, with the plan of its run file.
+#
+# Report, check, comparison and total read a run by `read_run`, and take what may be signed of it
+# from `epsilon_of_ledger`.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccountedRun:
+    """A run that released something, finished or not.
+
+    Attributes:
+        config: its run file.
+        built: the objects that it names.
+        plan: what was planned.
+        spent: what was released.
+    """
+
+    config: RunFile
+    built: Built
+    plan: Plan
+    spent: Spent
+
+    @property
+    def header(self) -> LedgerHeader:
+        """What the ledger says of every release."""
+        return header_of(self.spent)
+
+
+def read_run(folder: Path) -> AccountedRun:
+    """Read a run folder.
+
+    Raises:
+        FileNotFoundError: no run is in it, or one that released nothing.
+        ValueError: its files were changed, do not belong together, or cannot be read.
+    """
+    opened = ForeignFolder(folder)
+    check_sums(folder)
+    run_folder.require(folder, run_folder.RUN)
+    config = opened.run_file()
+    spent = _spent(folder)
+    check_records_file(folder, header_of(spent))
+    built = build(config, device=torch.device("cpu"))  # where the run's own may not be there
+    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size, begun=True)
+    check_ledger(folder, spent, plan)
+    return AccountedRun(config=config, built=built, plan=plan, spent=spent)
+
+
+def _spent(folder: Path) -> Spent:
+    """The ledger of a run that released something."""
+    if (folder / run_folder.LEDGER).exists():
+        return read_released(folder)
+    check_nothing_released(folder)
+    raise FileNotFoundError(
+        f"{folder} has no {run_folder.LEDGER}, so nothing was released and there is nothing to "
+        f"report; `overhear train {folder / run_folder.RUN} --out {folder} --resume` begins the run"
+    )
+
+
+def check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
+    """Refuse a ledger of another run: what was released is what it says, at what its header says.
+
+    Args:
+        plan: of its run file, with the graph and the data as they are today.
+
+    Raises:
+        ValueError: they do not belong together.
+    """
+    header = header_of(spent)
+    if header.run_file != run_folder.digest(folder / run_folder.RUN):
+        raise InputError(
+            "run.toml is not the run file that the ledger was written for; the folder's files do "
+            "not belong together"
+        )
+    for name, planned, released in (
+        ("noise_multiplier", plan.noise_multiplier, header.noise_multiplier),
+        ("sampling_rate", plan.sampling_rate, header.sampling_rate),
+    ):
+        if abs(released - planned) > 1e-9 * max(1.0, abs(planned)):
+            raise InputError(
+                f"the ledger was written with {name}={released:g}, but run.toml gives "
+                f"{planned:g}; the folder's files do not belong together"
+            )
+    check_exposures(header, plan)
+
+
+def released_sensitivity(plan: Plan, spent: Spent, name: str) -> JointSensitivity:
+    """The joint sensitivity to an adversary of every planned round, or of more that were released.
+
+    Args:
+        spent: its ledger.
+
+    Raises:
+        UnsupportedView: a round was released again where none may repeat.
+    """
+    return accounted(plan.exposures[name], spent.numbers, torn=spent.torn)
+
+
+def released_sensitivities(plan: Plan, spent: Spent) -> dict[str, JointSensitivity]:
+    """By adversary the releases that may be signed for."""
+    return {name: released_sensitivity(plan, spent, name) for name in plan.exposures}
+
+
+def epsilon_of_ledger(plan: Plan, spent: Spent) -> dict[str, float]:
+    """What may be signed, by adversary: epsilon of every planned round, or of more.
+
+    Raises:
+        UnsupportedView: a round was released again where none may repeat.
+    """
+    return {
+        name: run_epsilon(
+            released_sensitivity(plan, spent, name),
+            statement=plan.statement,
+            noise_multiplier=plan.noise_multiplier,
+        )
+        for name in plan.exposures
+    }

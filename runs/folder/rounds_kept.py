@@ -15,15 +15,6 @@ from ...training.engine.round_files import round_files
 from ...training.engine.transcript import Transcript
 from ..run_file.run_file import RunFile
 
-__all__ = [
-    "forget_half_saved",
-    "forget_states",
-    "layout_of",
-    "save_transcript",
-    "snapshot_round",
-    "snapshot_rounds",
-]
-
 _HALF_SAVED = "part"  # in the folder of transcripts
 
 

@@ -18,37 +18,154 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...privacy.durable import write_durably
 from ...privacy.formats.codec import dump
+from ...privacy.guarantee import Statement
 from ...privacy.ledgers.ledger import Ledger
+from ...training.data.left_out import leave_out
+from ...training.data.load import Dataset
+from ...training.data.tied_items import tied_items
 from ...training.engine.checkpoint import Checkpoint, save_checkpoint
-from ...training.engine.engine import Engine
+from ...training.engine.engine import Engine, rehearse
 from ...training.engine.exchange import share_root
-from ...training.engine.messages import Gathered
+from ...training.engine.links import Gathered
 from ...training.engine.randomness import SecretRandomness
-from ...training.engine.rehearsal import rehearse
 from ...training.engine.transcript import Transcript
 from ...training.models.evaluation import Metrics
-from ..own.sources import SOURCES, check_at_end, write_sources
+from ...training.models.parameters import sizes_of
+from ...training.noise_tests.noise_tests import RATE, NoiseTestFailed, NoiseTests
+from ...training.tracing.trace import check_noise
+from ..errors import ContradictedProof
 from ..own.tables import names_of
+from ..own.trust import SOURCES, check_at_end, write_sources
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile
 from ..stop import Stop, tell
 from . import folder as run_folder
-from .items import items_of
+from .folder import write_sums
 from .ranks import Group, Start
 from .records import ExposureFacts, Items, LedgerHeader, TrainSummary
 from .released import epsilon_so_far, price_of_loss
 from .rounds_kept import forget_states, layout_of, save_transcript, snapshot_rounds
 from .same_records import write_records
-from .sums import write_sums
-from .tested_noise import TestedNoise, noise_test_rate, stopped_by_noise
+
+# How the items of a run's data were made of records, looked at before anything is released.
+
+
+def items_of(
+    config: RunFile,
+    data: Dataset,
+    statement: Statement,
+    *,
+    notice: Callable[[str], None] | None = None,
+) -> Items | None:
+    """Leave records out of what a data function gives, and look for items of several records.
+
+    Args:
+        data: its data set.
+        statement: whose records the figures are about.
+        notice: told what speaks for items of several records.
+
+    Returns:
+        What was found; None of data that come along with a library or were made by a seed.
+
+    Raises:
+        ValueError: with a record left out more changes than its own item.
+    """
+    d = config.data
+    if d.root is None and d.source == "rows":
+        return None
+    shown = 0
+    if d.source == "function":
+        shown = leave_out(
+            d.name,
+            d.options,
+            classes=data.classes or None,
+            outputs=data.outputs,
+            most=statement.at_once,
+            notice=notice,
+        )
+    found = Items(source=d.source, left_out=shown, tied=tied_items(data))
+    if notice is not None:
+        for words in found.tied:
+            notice(
+                f"Warning: {words}; a figure of a record holds where items are made of one alone"
+            )
+    return found
+
+
+# The tests of a run's noise while it trains, and what of them the ledger may say.
+#
+# That is how many rounds and numbers passed, and at which false-alarm rate: what everybody can tell
+# beforehand. A failed test ends the run before the round's messages leave, with no figure.
+
+_SHARE = 1e-10  # of delta: far below what the accountant allows for rounding
+
+
+def noise_test_rate(plan: Plan) -> float:
+    """The false-alarm rate of a run's tests, in all: (1 + e^epsilon) times it is next to no delta.
+
+    Args:
+        plan: of the run; its finite epsilons count, and its delta.
+
+    Returns:
+        1e-30, or less where an epsilon above 30 or a small delta asks for it; at least 1e-250.
+    """
+    figures = [g.epsilon for g in plan.guarantees if math.isfinite(g.epsilon)]
+    most = min(max(figures, default=0.0), 500.0)
+    return max(1e-250, min(RATE, _SHARE * plan.statement.delta / (1 + math.exp(most))))
+
+
+class TestedNoise:
+    """The tests of one session, on one rank.
+
+    Args:
+        built: the objects of the run.
+        ranks: how many processes share the agents.
+
+    Raises:
+        ValueError: the step's noise is not that of the plan.
+    """
+
+    __test__ = False  # no test of pytest's
+
+    def __init__(self, built: Built, plan: Plan, *, ranks: int) -> None:
+        bound = built.bound(plan.noise_multiplier)
+        check_noise(plan.noise_multiplier, bound.init, bound.step)
+        sizes = sizes_of(built.setting.model)
+        self._alone, self._met = ranks == 1, {"rounds": 0, "numbers": 0}
+        self.tests = NoiseTests(parts={sum(sizes): sizes}, rate=noise_test_rate(plan) / ranks)
+
+    def meet(self) -> None:
+        """All ranks are here, so every one of them has passed what this one has."""
+        self._met = self._own()
+
+    def known(self) -> dict[str, int]:
+        """What is known to have passed on all ranks."""
+        return self._own() if self._alone else self._met
+
+    def _own(self) -> dict[str, int]:
+        return {"rounds": self.tests.rounds, "numbers": self.tests.numbers}
+
+
+@contextmanager
+def stopped_by_noise() -> Iterator[None]:
+    """End a run where a test of its noise fails.
+
+    Raises:
+        ContradictedProof: the noise is not what epsilon was computed for.
+    """
+    try:
+        yield
+    except NoiseTestFailed as error:
+        raise ContradictedProof(str(error)) from error
+
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
 

@@ -17,13 +17,10 @@ from typing import NamedTuple
 
 from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
-from ...training.data.digests import digest_of_records
-from ...training.data.store import Held
+from ...training.data.store import Held, digest_of_records
 from ...training.engine.setting import Setting
 from . import folder as run_folder
 from .records import LedgerHeader, RecordsFile
-
-__all__ = ["HeldRecords", "check_records_file", "check_turns", "held_records", "write_records"]
 
 _LARGEST = 1 << 16  # bytes of records.json, which holds two strings
 

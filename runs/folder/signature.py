@@ -23,16 +23,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...privacy.bounded import read_bounded
+from ...privacy.bounded import check_links, read_bounded
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
-from ...privacy.inside import check_links
 from ...privacy.releases.log import holds_logs
 from ...training.engine.secret import sign as signed_by
-from .folder import RUN, SIGNATURE, SUMS, digest, require
-from .sums import check_sums, listed, write_sums
-
-__all__ = ["Key", "Signed", "check_signature", "read_key", "sign"]
+from .folder import RUN, SIGNATURE, SUMS, check_sums, digest, listed, require, write_sums
 
 NAMESPACE = "overhear"  # a signature for mail or of a commit is none of a folder
 _TOOL = "ssh-keygen"

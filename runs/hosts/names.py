@@ -1,17 +1,5 @@
 """Names that ranks share with who starts them: variables of the environment, keys of a store."""
 
-__all__ = [
-    "AGENT_STORE",
-    "CAME",
-    "CLOSED",
-    "FAILED_FIRST",
-    "LIFELINE",
-    "SAID",
-    "SECRET",
-    "STORE_FILE",
-    "STORE_PREFIX",
-]
-
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """The variable that is "True" where who started the ranks keeps their store."""
 

@@ -10,17 +10,6 @@ from dataclasses import dataclass, field
 from ...training.own.names import is_own
 from ...training.own.objects import OBJECT, give
 
-__all__ = [
-    "ATTACK_KEYS",
-    "OWN_KEYS",
-    "Call",
-    "calls_of",
-    "in_toml",
-    "named",
-    "names_of",
-    "with_names",
-]
-
 OWN_KEYS = (("data", "name"), ("model", "name"), ("model", "loss"), ("algorithm", "name"))
 ATTACK_KEYS = (("attack", "denoiser"),)  # what a run is attacked with is no part of what it is
 

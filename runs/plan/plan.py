@@ -8,32 +8,38 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from ...privacy.accounting.accountant import composed_epsilon
 from ...privacy.errors import InputError
 from ...privacy.goal import Target
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
+from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.raised import line_of, told
+from ...privacy.reference import second_opinion as reference
 from ...training.accounts.account import account_of
-from ...training.accounts.result import Account
+from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
 from ...training.accounts.subject import Subject
-from ...training.accounts.warnings import unknown_users, warnings_of
+from ...training.accounts.traced_twice import TracedTwice, Verdict, check_account
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
-from ...training.batches.users import NO_USERS
+from ...training.batches import NO_USERS
+from ...training.exposure.events import spent_releases
 from ...training.exposure.sensitivity import JointSensitivity
-from ...training.graphs.digraphs import joined_within
-from ...training.graphs.graph import ScheduledGraph, Topology
-from ...training.graphs.missing import missing_words
-from ...training.graphs.participation import participation_words
-from ...training.models.gradient_norm import NOT_COUNTED
-from ...training.own.algorithms import algorithm_named
-from ...training.own.names import is_own
-from ...training.presentation.html import page_part
+from ...training.graphs.graph import ScheduledGraph, Topology, joined_within
+from ...training.graphs.participation import missing_words, participation_words
+from ...training.models.evaluation import NOT_COUNTED
+from ...training.own.names import algorithm_named, is_own
 from ...training.presentation.paragraph import as_paragraph
-from ...training.presentation.rows import as_frame
-from ...training.presentation.summary import Summary, rounded_up, users_words
-from ...training.presentation.text import lines_of
+from ...training.presentation.summary import (
+    Summary,
+    as_frame,
+    lines_of,
+    page_part,
+    rounded_up,
+    users_words,
+)
 from ...training.tracing.scripts import Scripts
+from ..numbers import bound, figure, lower_bound
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -50,10 +56,11 @@ from ..run_file.build import (
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
-from .schema import Missing, Participation, Planned, PublishedBound
+from .schema import Missing, Participation, Planned, PublishedBound, SecondOpinion
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
 
 _SOME_BATCH = 37.5
 
@@ -410,3 +417,180 @@ def _published_bound(
             "return a PublishedClaim, or None"
         )
     return claim
+
+
+# What dp-accounting says of the releases behind the figures of a plan, or of a run's ledger.
+
+
+def with_opinions(plan: Plan) -> Planned:
+    """The object that `overhear plan --json` prints, with a second opinion on each figure."""
+    epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
+    found = opinions(plan, plan.exposures, epsilon)
+    return plan.planned().model_copy(update={"second_opinion": found})
+
+
+def opinions(
+    plan: Plan, exposures: Mapping[str, JointSensitivity], epsilon: Mapping[str, float]
+) -> dict[str, SecondOpinion]:
+    """A second opinion on epsilon of each adversary; equal releases are asked about once.
+
+    Args:
+        plan: gives the statement and the noise.
+        exposures: by adversary the releases that epsilon is of, planned or accounted.
+        epsilon: by adversary.
+    """
+    return {
+        name: described(
+            opinion_on(
+                epsilon[name],
+                exposure,
+                statement=plan.statement,
+                noise_multiplier=plan.noise_multiplier,
+            )
+        )
+        for name, exposure in exposures.items()
+    }
+
+
+def described(found: reference.SecondOpinion) -> SecondOpinion:
+    """As JSON holds it."""
+    verdict = "none"
+    if not found.because:
+        verdict = "confirmed" if found.confirms else "not confirmed"
+        verdict = "contradicted" if found.contradicts else verdict
+    return SecondOpinion.model_validate(
+        {
+            "by": found.by,
+            "epsilon": found.ours,
+            "optimistic": found.optimistic,
+            "pessimistic": found.pessimistic,
+            "ratio": found.ratio,
+            "verdict": verdict,
+            "because": found.because,
+        }
+    )
+
+
+def bracket_words(found: SecondOpinion) -> str:
+    """The bracket in a clause, or why there is none.
+
+    >>> from overhear.privacy import second_opinion
+    >>> asked = second_opinion({(1.0, 0.01): 1000}, ours=1.8283, delta=1e-5)
+    >>> bracket_words(described(asked))
+    'epsilon between 1.70 and 1.83, and ours is 1.000 of the upper one'
+    """
+    if found.optimistic is None or found.pessimistic is None or found.ratio is None:
+        return f"none: {found.because}"
+    if float(found.pessimistic) == 0.0:
+        return "epsilon is 0"
+    ends = f"epsilon between {lower_bound(found.optimistic)} and {bound(found.pessimistic)}"
+    said = f"{ends}, and ours is {figure(found.ratio, 4)} of the upper one"
+    if found.verdict == "contradicted":
+        return f"CONTRADICTED: {said}; do not rely on it, and report it"
+    return said
+
+
+def contradiction(found: Mapping[str, SecondOpinion]) -> str:
+    """The sentence for figures that a second opinion contradicts; empty where none does."""
+    said = [
+        f"{one.by} puts epsilon against {name} at no less than {float(one.optimistic):.6g}, more "
+        f"than the {float(one.epsilon):.6g} that is stated"
+        for name, one in found.items()
+        if one.verdict == "contradicted" and one.optimistic is not None
+    ]
+    return "; ".join(said) and f"{'; '.join(said)}: do not rely on any figure, and report it"
+
+
+# What a second tracer says of the joint sensitivities behind a plan.
+
+_SECONDS = 20.0
+
+
+def second_traces(
+    config: RunFile, plan: Plan, *, seconds: float = _SECONDS
+) -> dict[str, TracedTwice]:
+    """A second trace of what every adversary of a plan is told; none of a plan of no run file.
+
+    Args:
+        config: the run file.
+        plan: of it.
+        seconds: that all of it may take; what it does not reach is not checked.
+    """
+    if plan.account is None:
+        return {}
+    victim = None if config.privacy is None else config.privacy.victim
+    return check_account(plan.account, victim=victim, seconds=seconds)
+
+
+def trace_words(found: TracedTwice) -> str:
+    """The verdict in a clause.
+
+    >>> trace_words(TracedTwice(adversary="eavesdropper", who="eavesdropper", victim=0, first=2.0,
+    ...     second=2.0, verdict=Verdict.AGREES))
+    'agrees: 2.000 over all rounds'
+    """
+    if found.second is None:
+        return f"not checked: {found.because}"
+    ends = f"{figure(found.second, 4)} over all rounds"
+    if found.verdict is Verdict.AGREES:
+        return f"agrees: {ends}"
+    ours = figure(found.first, 4)
+    if found.verdict is Verdict.LOOSER:
+        return f"finds no more: {ends}, and {ours} is stated"
+    return f"CONTRADICTED: {found.because}; {ends}, and {ours} is stated"
+
+
+def contradicted_trace(found: Mapping[str, TracedTwice]) -> str:
+    """The sentence for figures that a second tracer contradicts; empty without any."""
+    said = [
+        f"a second tracer finds more against {name} than is stated ({one.because})"
+        for name, one in found.items()
+        if one.verdict is Verdict.CONTRADICTED
+    ]
+    return "; ".join(said) and f"{'; '.join(said)}: do not rely on any figure, and report it"
+
+
+# Whether clipping what several steps change costs a record more than noise at each of them.
+
+
+def local_steps_words(plan: Plan, adversary: str) -> tuple[str, float] | None:
+    """A sentence, and epsilon with noise at each local step; None where that is not less.
+
+    A record may turn round what the steps of its agent change, which is twice the clip norm; a sum
+    of clipped gradients it changes by once the clip norm, and only where it is in the batch.
+
+    Args:
+        plan: of a run.
+        adversary: whose figure is compared.
+    """
+    of = plan.guarantee(adversary)
+    updates = [e for e in plan.scripts.of(1, None) if e.operation == "local_update"]
+    releases = spent_releases(plan.exposures[adversary].releases)
+    if plan.statement.unit is not Unit.RECORD or len(updates) != 1 or len(releases) != 1:
+        return None
+    (one,), given = releases, dict(updates[0].given)
+    steps = int(given["steps"])
+    simple = one.reach is Reach.BALL and one.contributions == 1 and one.drawn is None
+    whole = given["batch"] == ("batch", -1)  # of all data
+    if not simple or one.members is not None or steps > MOST_RECORDS or not of.status.is_finite:
+        return None
+    rate = 1.0 if whole else plan.sampling_rate
+    if one.cohort < 1.0:
+        each = {Event(plan.noise_multiplier, cohort(1.0, steps, rate), coin=one.cohort): one.rounds}
+    else:
+        each = {Event(plan.noise_multiplier, poisson(rate)): one.rounds * steps}
+    try:
+        found = composed_epsilon(
+            each, delta=plan.statement.delta, adjacency=plan.statement.adjacency
+        )
+    except InputError:
+        return None
+    if not found < of.epsilon:
+        return None
+    at = "all data" if whole else f"a batch of its own at rate {rate:.6g}"
+    words = (
+        "Clipping what the local steps change does not pay for single records: noise of the same "
+        f"multiplier on the clipped sum of each of the {steps} steps, on {at}, costs epsilon "
+        f"{bound(found)} in place of {bound(of.epsilon)}."
+    )
+    return words, found

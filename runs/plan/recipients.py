@@ -9,11 +9,10 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...training.accounts.subject import Subject
 from ...training.algorithms import Form
-from ...training.data.dataset import Dataset
+from ...training.data.load import Dataset
 from ...training.graphs.graph import Graph
-from ...training.own.algorithms import algorithm_named
-from ...training.recipients.figures import as_if_alone, distances, steered
-from ...training.recipients.hypotheses import LinearModel, refusal
+from ...training.own.names import algorithm_named
+from ...training.recipients import LinearModel, as_if_alone, distances, refusal, steered
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -28,8 +27,6 @@ from ..run_file.build import (
 from ..run_file.run_file import RunFile
 from .plan import Plan, make_plan
 from .schema import Recipient, Recipients
-
-__all__ = ["recipients"]
 
 _MOST_AGENTS = 200
 RESTS_ON = (

@@ -27,7 +27,6 @@ from ..run_file.run_file import load_run_file
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["Combination", "combinations_of", "plan_sweep", "read_sweep"]
 
 _OPENING, _CLOSING = "[{", "]}"
 _MOST_COMBINATIONS = 10_000

@@ -2,19 +2,193 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ...privacy.errors import InputError
-from ...privacy.releases.fields import shown
-from ...privacy.releases.lines import Header
-from .drawn import DrawnBatch
+from ...privacy.releases.lines import Header, check_name, integer, positive, probability, shown
+from ...training.data.partition import poisson_batch
+from ...training.engine.randomness import Purpose, SecretRandomness
 from .said import Said
 
-__all__ = ["labelled"]
+# Batches and noise that a recorder draws, and the round that each belongs to.
+#
+# Both come from the engine's secret randomness under a root of the system's entropy, each from a
+# stream of its own that is never used again. What was drawn since the last release belongs to the
+# round of the next. Noise is held as the place of its stream, not as its numbers.
+
+_MOST_RECORDS = 10**9
+_MOST_VALUES = 2**31
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class DrawnBatch:
+    """A Poisson batch of one owner; its name is given when its round is known."""
+
+    owner: int
+    positions: NDArray[np.int64]
+    records: int
+    rate: float
+    name: str = ""
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class DrawnNoise:
+    """Gaussian noise, as the place of its stream.
+
+    Attributes:
+        number: of the draw.
+        std: the deviation of each value.
+        id: the source's name, where it has one.
+        used: whether a release has it, so that no other may have it without its name.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+    std: float
+    id: str | None
+    dtype: torch.dtype
+    device: torch.device
+    used: bool = False
+
+    @property
+    def values(self) -> int:
+        """How many numbers it has."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What was drawn in the current round, and what waits for the round of the next release."""
+
+    batches: list[DrawnBatch] = field(default_factory=list)
+    noise: list[DrawnNoise] = field(default_factory=list)
+    named: dict[str, DrawnNoise] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()  # names of an earlier session's noise
+    _randomness: SecretRandomness = field(default_factory=SecretRandomness)
+    _waiting_batches: list[DrawnBatch] = field(default_factory=list)
+    _waiting_noise: list[DrawnNoise] = field(default_factory=list)
+    _count: int = 0
+    _process: int = field(default_factory=os.getpid)
+
+    def batch(self, owner: int, records: Any, rate: Any) -> NDArray[np.int64]:
+        """Positions (B,), ascending, each drawn on its own at the rate."""
+        self.check_process()
+        records = integer(_plain(records), "n", least=0, most=_MOST_RECORDS)
+        rate = probability(_plain(rate))
+        stream = self._randomness.stream(Purpose.BATCH, round=self._next(), call=0, row=owner)
+        drawn = np.asarray(poisson_batch(records, rate, generator=stream), dtype=np.int64)
+        self._waiting_batches.append(
+            DrawnBatch(owner=owner, positions=drawn, records=records, rate=rate)
+        )
+        return drawn.copy()
+
+    def draw_noise(self, shape: Any, std: Any, id: str | None, like: Any) -> Tensor | NDArray[Any]:
+        """Noise of a shape, as a tensor or, where `like` is one, an array."""
+        self.check_process()
+        one = self._noise_of(shape, std, id, like)
+        made = self.made(one).reshape(one.shape)
+        return made.numpy() if isinstance(like, np.ndarray) else made
+
+    def _noise_of(self, shape: Any, std: Any, id: str | None, like: Any) -> DrawnNoise:
+        dtype, device = _kind(like)
+        std, sizes = positive(_plain(std), "std"), _sizes(shape)
+        if id is not None:
+            check_name(id, "id")
+        if id in self.gone:
+            raise InputError(
+                f"noise {id!r} is that of an earlier session, whose randomness is gone, so what "
+                "were drawn now would be other noise under its name; give it another name"
+            )
+        if id is None or id not in self.named:
+            one = DrawnNoise(
+                number=self._next(), shape=sizes, std=std, id=id, dtype=dtype, device=device
+            )
+            self._waiting_noise.append(one)
+            if id is not None:
+                self.named[id] = one
+            return one
+        one = self.named[id]
+        if (one.shape, one.std, one.dtype, one.device) != (sizes, std, dtype, device):
+            raise InputError(
+                f"noise {id!r} was drawn with shape {one.shape} and std={one.std:g}, and is "
+                "requested "
+                f"with {sizes} and {std:g}; one source has one of each: weight it in the sum"
+            )
+        return one
+
+    def made(self, one: DrawnNoise) -> Tensor:
+        """(D,) the numbers of some noise."""
+        z = self._randomness.normal(
+            round=one.number,
+            call=0,
+            rows=[0],
+            width=one.values,
+            dtype=one.dtype,
+            device=one.device,
+        )
+        return one.std * z[0]
+
+    def enter(self, *, new: bool) -> None:
+        """Give what waits to the round of a release; `new` where it is another than before."""
+        if new:
+            self.batches, self.noise = [], []
+        self.batches += self._waiting_batches
+        self.noise += self._waiting_noise
+        self._waiting_batches, self._waiting_noise = [], []
+
+    def check_process(self) -> None:
+        """Refuse a copy of the process, which would draw the same noise again.
+
+        Raises:
+            ValueError: this is another process than the one that began.
+        """
+        if os.getpid() != self._process:
+            raise InputError(
+                "this recorder was copied into another process, where it would draw the same noise "
+                "and the same batches once more; open a recorder in each process, after the fork"
+            )
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+
+def _kind(like: Any) -> tuple[torch.dtype, torch.device]:
+    if like is None:
+        return torch.get_default_dtype(), torch.device("cpu")
+    if isinstance(like, Tensor):
+        dtype, device = like.dtype, like.device
+    elif isinstance(like, np.ndarray) and like.dtype.kind == "f" and like.dtype.itemsize <= 8:
+        dtype, device = torch.from_numpy(np.empty(0, like.dtype)).dtype, torch.device("cpu")
+    else:
+        raise InputError(f"like={shown(like)} must be a tensor or an array of floats")
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(f"like holds {dtype}; noise is drawn in float32 or float64")
+    return dtype, device
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    every = [shape] if isinstance(shape, int | np.integer) else shape
+    try:
+        sizes = tuple(integer(_plain(n), "shape", least=0, most=_MOST_VALUES) for n in every)
+    except TypeError:
+        raise InputError(f"shape={shown(shape)} must be a number or a tuple of them") from None
+    if np.prod(sizes, dtype=float) > _MOST_VALUES:
+        raise InputError(f"shape={shown(shape)} must have at most {_MOST_VALUES} values")
+    return sizes
+
+
+def _plain(found: Any) -> Any:
+    """A number of numpy as one of Python."""
+    return found.item() if isinstance(found, np.generic) else found
 
 
 def labelled(

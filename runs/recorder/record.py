@@ -18,16 +18,12 @@ from typing import Any, Literal
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
-from ...privacy.ledgers.chained_file import ChainedFile
-from ...privacy.ledgers.ledger_lines import LONGEST_LINE, Chain, round_number
-from ...privacy.releases.fields import check_keys, party, shown
-from ...privacy.releases.lines import SCHEMA, SERVER, Header, read_header
+from ...privacy.ledgers.chained_file import LONGEST_LINE, Chain, ChainedFile, round_number
+from ...privacy.releases.lines import SCHEMA, SERVER, Header, check_keys, party, read_header, shown
 from ...privacy.releases.log import ReleaseLog, read_log
 from .conformance.keeping import kept_folder
 from .recorder import Recorder
 from .system import Observing, System
-
-__all__ = ["record", "rounds_to_keep"]
 
 _ENDING = ".jsonl"
 _OF_A_SYSTEM = ("name", "agent", "agents", "clip", "rate", "sampler", "unit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,33 +10,198 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Unit
-from ...privacy.ledgers.chained_file import ChainedFile
-from ...privacy.ledgers.ledger_lines import round_number
-from ...privacy.releases.fields import SERVER, check_size, number, party, shown
-from ...privacy.releases.lines import Header, read_release
-from ...privacy.releases.log import ReleaseLog, party_name, read_log
+from ...privacy.ledgers.chained_file import ChainedFile, round_number
+from ...privacy.noise.floor import MOST_LOST, mu_lost
+from ...privacy.releases.lines import (
+    SERVER,
+    Header,
+    Release,
+    check_size,
+    number,
+    party,
+    party_name,
+    read_release,
+    shown,
+)
+from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
-from .conformance.keeping import keep
-from .conformance.vectors import each_of, positions_of, vector_of
-from .drawn import Drawn
-from .floor import check_floor
-from .labels import labelled
-from .numbers import plain
+from .conformance.keeping import Kept, check_precise, each_of, keep, positions_of, vector_of
+from .conformance.outcome import kept_rows
+from .labels import Drawn, labelled
 from .said import Said
 from .system import Observing, System
-from .transcribe import transcribed
 
 if TYPE_CHECKING:
     from ...attacks.foreign.claimed import Claimed
     from .conformance.outcome import Conformance
 
-__all__ = ["Recorder"]
+
+# From a release and what its caller gave to the transcript that is kept of it.
+
+
+def transcribed(
+    release: Release,
+    *,
+    drawn: Drawn,
+    value: Tensor,
+    batches: Sequence[NDArray[np.int64] | None],
+    point: Any,
+    known: Tensor | None,
+    scale: float,
+    records: int | None,
+    rows: Any,
+    order: Any,
+) -> Kept:
+    """The transcript of a release.
+
+    Args:
+        release: as its line says it.
+        drawn: what the recorder drew for its round.
+        value: (D,) what leaves.
+        batches: positions of each vector, None where none were given.
+        point: one for all vectors, or a tuple of one for each.
+        known: (D,) what of the value everybody may know, None for nothing.
+        scale: of the sum and its noise.
+        records: that batches were drawn from which the recorder did not draw.
+        rows: (B, D) of a vector, what each record of its batch added before it was clipped, one for
+            all or a tuple; None where it is not kept.
+        order: positions in the order of the rows, as the caller gave the batch.
+
+    Raises:
+        ValueError: sizes that do not fit.
+    """
+    check_precise(value, "value")
+    mine = {(one.owner, one.name): one for one in drawn.batches}
+    positions, held, points = dict[int, Tensor](), dict[int, int](), dict[int, Tensor]()
+    given = each_of(point, len(release.of), "point")
+    for j, vector in enumerate(release.of):
+        if given[j] is not None:
+            points[j] = vector_of(given[j], "point")
+        one = mine.get((vector.owner, vector.batch)) if vector.round is None else None
+        at = batches[j] if j < len(batches) else None
+        if at is None and one is not None:
+            at = one.positions
+        if at is not None:
+            positions[j] = torch.from_numpy(at.copy())
+        if one is not None:
+            held[j] = one.records
+        elif records is not None and at is not None:
+            held[j] = records
+    if known is not None and known.shape != value.shape:
+        raise InputError(
+            f"known has {len(known)} coordinates and value {len(value)}; they are added up"
+        )
+    return Kept(
+        value=value,
+        known=known,
+        scale=scale,
+        batches=positions,
+        records=held,
+        points=points,
+        noise=_noise(release, drawn, len(value)),
+        rows=_rows(release, rows, order, positions),
+    )
+
+
+def _noise(release: Release, drawn: Drawn, width: int) -> dict[int, Tensor]:
+    """Of each source that the recorder drew what is in the sum; an unnamed draw is used once."""
+    found = dict[int, Tensor]()
+    for j, source in enumerate(release.noise):
+        if source.id is not None:
+            one = drawn.named.get(source.id)
+        else:
+            free = (of for of in drawn.noise if of.id is None and not of.used)
+            fits = (of for of in free if of.std == abs(source.std) and of.values == width)
+            one = next(fits, None)
+        if one is not None and one.values == width:
+            one.used = True
+            found[j] = (source.std / one.std) * drawn.made(one).cpu()
+    return found
+
+
+def _rows(
+    release: Release, rows: Any, order: Any, positions: Mapping[int, Tensor]
+) -> dict[int, Tensor]:
+    """Sketches of what each record of a vector's batch added, in the order of its positions."""
+    found = dict[int, Tensor]()
+    given = each_of(order, len(release.of), "batch")
+    for j, one in enumerate(each_of(rows, len(release.of), "rows")):
+        if one is None:
+            continue
+        if j not in positions:
+            raise InputError("rows are given without a batch; give batch=, whose records they are")
+        at = positions[j] if given[j] is None else torch.as_tensor(given[j]).reshape(-1)
+        found[j] = kept_rows(one, at.cpu(), release.of[j].clip)
+    return found
+
+
+# Whether a release's numbers are too large for its noise; see `privacy.noise.floor`.
+#
+# In which order a system of one's own adds up what it knows, data and noise, nobody can see. So it
+# counts as the worst unless its line says `noise_first`, where noise comes last: what is known, or
+# else the whole of what leaves, is rounded with clean data beside it. What leaves in fewer digits
+# than float32 was summed in float32.
+
+_SUMMED = (torch.float32, torch.float64)
+
+
+def check_floor(release: Release, value: Tensor | None, known: Tensor | None, scale: float) -> None:
+    """Refuse a release whose noise is lost in the rounding of the numbers beside it.
+
+    Args:
+        release: as its line says it; one without noise, or whose noise came first, is not looked
+            at.
+        value: (D,) what leaves, None where it is not given.
+        known: (D,) what of it everybody may know, likewise.
+        scale: of the sum and its noise in the value.
+
+    Raises:
+        ValueError: rounding would add more than 2^-8 to mu.
+    """
+    beside = value if known is None else known
+    if beside is None or not len(beside) or not release.noise or release.noise_first:
+        return
+    # Noise that two parties know hides nothing from one of them, unless there is no other.
+    own = [n.std for n in release.noise if len(n.known_to) <= 1] or [n.std for n in release.noise]
+    deviation, name = abs(scale) * math.hypot(*own), "value" if known is None else "known"
+    kind = torch.float32 if known is None and beside.dtype not in _SUMMED else beside.dtype
+    beside = beside.double()
+    lost = mu_lost(float(beside.norm()), deviation, eps=torch.finfo(kind).eps)
+    if lost <= MOST_LOST:
+        return
+    at = int(beside.abs().argmax())
+    raise InputError(
+        f"{name} is as large as {float(beside[at]):g} (coordinate {at}), and its noise has "
+        f"deviation {deviation:.3g}: where noise comes in last, the rounding of "
+        f"{str(kind).removeprefix('torch.')} adds {lost:.2g} to mu, and {MOST_LOST:.2g} is the "
+        "most; where noise is added to the clipped sum before anything else, say noise_first=True, "
+        "which is then assumed; else add it there, or centre the values"
+    )
+
+
+# Numbers as a caller has them, as those that a line of JSON takes.
+
+
+def plain(found: Any) -> Any:
+    """Numbers of numpy as those of Python, and tuples and sets as lists."""
+    if isinstance(found, np.ndarray | Tensor):
+        return plain(found.tolist())
+    if isinstance(found, np.generic):
+        return found.item()
+    if isinstance(found, Mapping):
+        return {str(key): plain(of) for key, of in found.items()}
+    if isinstance(found, set | frozenset):
+        return sorted(map(plain, found), key=str)
+    if isinstance(found, list | tuple | range):
+        return [plain(one) for one in found]
+    return found
 
 
 class Recorder:
@@ -297,7 +463,7 @@ class Recorder:
             how: more of `conformance`.
         """
         from .conformance.conformance import conformance
-        from .conformance.written import write_held
+        from .conformance.outcome import write_held
 
         if gradients is None:
             seen = self._observing("gradients", "give gradients=, a function of your own")

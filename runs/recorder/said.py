@@ -13,8 +13,6 @@ from ...privacy.releases.files import Played
 from ...privacy.releases.lines import Header, Release, Vector
 from ...privacy.releases.received import Received
 
-__all__ = ["Said"]
-
 # (owner, batch, None) with its rate, or (owner, batch, vector) with its clip norm.
 _Fact = tuple[tuple[int, str, str | None], float]
 

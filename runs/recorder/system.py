@@ -8,8 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
-__all__ = ["Observing", "System"]
-
 
 class System(Protocol):
     """Training code that a recorder listens to, by an adapter for its library."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...privacy.accounting.request import Accountant, Adjacency
-from ...privacy.batches.drawing import Drawing, drawings
+from ...privacy.batches.sampling import Drawing, drawings
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
@@ -21,9 +21,8 @@ from ...training.accounts.subject import takes_batch_size
 from ...training.algorithms import Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
 from ...training.algorithms.learning_rates import LearningRates, read_rates
-from ...training.batches.sampler import Sampler
-from ...training.batches.turns import turns_of
-from ...training.data.dataset import Dataset
+from ...training.batches import Sampler, turns_of
+from ...training.data.load import Dataset
 from ...training.data.partition import (
     check_cap,
     check_together,
@@ -32,20 +31,19 @@ from ...training.data.partition import (
     parts_held,
 )
 from ...training.data.store import Shard
-from ...training.engine.engine import Setting
+from ...training.engine.setting import Setting
 from ...training.gradients.choice import BY_LAYER, with_layers
 from ...training.graphs.graph import Topology
 from ...training.graphs.participation import drawn_list, read_active_file, scheduled
 from ...training.graphs.topologies import build_graph
-from ...training.models.evaluation import Metrics, evaluate
-from ...training.models.gradient_norm import NOT_COUNTED
-from ...training.models.named_tasks import with_task
+from ...training.models.evaluation import NOT_COUNTED, Metrics, evaluate
 from ...training.models.parameters import build_model, sizes_of, validate_model
-from ...training.own.algorithms import algorithm_named
+from ...training.models.tasks import with_task
+from ...training.own.names import algorithm_named
 from ...training.tracing.trace import trace
 from .cross_checks import cap_problems
-from .device import find_device
 from .run_file import RunFile
+from .tables import find_device
 
 _DELTA = 1e-5
 _LEAST_COPIES = 3  # of all models at once: the models, their gradients, and noise

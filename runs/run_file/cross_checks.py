@@ -12,15 +12,6 @@ from .data_table import DataTable
 from .privacy_table import PrivacyTable
 from .tables import AttackTable, AuditTable, InterceptTable, ModelTable, TrainingTable
 
-__all__ = [
-    "audit_problems",
-    "gradient_problems",
-    "resolved_attack",
-    "resolved_intercept",
-    "resolved_model",
-    "resolved_privacy",
-]
-
 
 def resolved_privacy(
     privacy: PrivacyTable | None, *, algorithm: str, agents: int, links: str
@@ -32,7 +23,7 @@ def resolved_privacy(
         agents: how many there are.
         links: clear or encrypted.
     """
-    from ...training.own.algorithms import algorithm_named
+    from ...training.own.names import algorithm_named
 
     private = algorithm_named(algorithm).private
     if privacy is None:
@@ -93,7 +84,7 @@ def resolved_model(
         data: what is learned from.
     """
     from ...training.algorithms import ALGORITHMS
-    from ...training.own.algorithms import algorithm_named
+    from ...training.own.names import algorithm_named
 
     has_dual = algorithm_named(algorithm).blocks > 1
     wanted = "class-weights" if has_dual else "classification"
@@ -205,7 +196,7 @@ def resolved_attack(
 
 def gradient_problems(training: TrainingTable, *, algorithm: str) -> list[str]:
     """What is wrong with a gradient norm of an algorithm: at a saddle point there is none."""
-    from ...training.own.algorithms import algorithm_named
+    from ...training.own.names import algorithm_named
 
     if not training.gradient_norm or algorithm_named(algorithm).blocks == 1:
         return []

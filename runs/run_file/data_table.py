@@ -19,9 +19,8 @@ from ..own.trust import is_foreign
 from .tables import Count, Index, NotNegative, Positive, Table
 
 if TYPE_CHECKING:
-    from ...training.data.dataset import Dataset
+    from ...training.data.load import Dataset
 
-__all__ = ["DATA_NAMES", "DataTable"]
 
 _BUNDLED = ("digits", "faces", "mnist", "fashion-mnist", "cifar10", "libsvm", "image-folder")
 _TABLES, _ARRAYS, _MADE = ("csv", "parquet"), ("npz", "npy"), ("quadratic",)
@@ -194,7 +193,7 @@ class DataTable(Table):
         if self.name not in _TABLES:
             return self
         if not self.columns:
-            from ...training.data.tables.header import undeclared
+            from ...training.data.columns import undeclared
 
             raise undeclared(
                 Path(self.root or ""), form=self.name, separator=self.separator, target=self.target
@@ -249,7 +248,7 @@ class DataTable(Table):
         Raises:
             ValueError: a column is declared by what is no range and no list of categories.
         """
-        from ...training.data.tables.columns import declared
+        from ...training.data.columns import declared
 
         return declared(
             self.columns or {},
@@ -280,16 +279,15 @@ class DataTable(Table):
         found = self._read()
         if self.feature_norm is None:
             return found
-        from ...training.recipients.feature_norm import with_feature_norm
+        from ...training.recipients import with_feature_norm
 
         return with_feature_norm(found, self.feature_norm)
 
     def _read(self) -> Dataset:
-        from ...training.data.array_files import read_npy, read_npz
         from ...training.data.load import load_dataset
-        from ...training.data.made.quadratic import quadratic
-        from ...training.data.own_data import own_dataset
-        from ...training.data.tables.load import table_dataset
+        from ...training.data.own_data import own_dataset, read_npy, read_npz
+        from ...training.data.quadratic import quadratic
+        from ...training.data.table import table_dataset
 
         if is_own(self.name):
             return own_dataset(

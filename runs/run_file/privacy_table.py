@@ -16,8 +16,6 @@ from ...privacy.participation import MOST_RECORDS
 from .refusals import PRIVACY
 from .tables import Count, Index, Indices, Names, Positive, Table
 
-__all__ = ["PrivacyTable", "ReportTable"]
-
 _Share = Annotated[float, Field(gt=0, lt=1)]
 ParticipationPattern = Annotated[
     Any,

@@ -11,15 +11,6 @@ from dataclasses import dataclass
 
 from ...privacy.errors import InputError
 
-__all__ = [
-    "PRIVACY",
-    "TRAINING",
-    "Unprovable",
-    "check_batches",
-    "check_largest",
-    "refuse_unprovable",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unprovable:

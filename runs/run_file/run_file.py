@@ -20,15 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self, get_args
+from typing import Annotated, Self, get_args
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
+from ...privacy.bounded import check_links
 from ...privacy.errors import InputError
 from ...privacy.formats.toml_text import read_toml
-from ...privacy.inside import check_links
 from ..own.tables import ATTACK_KEYS, OWN_KEYS, Call, calls_of, with_names
 from ..own.trust import NamedPath, ask, check_after, check_before, check_path, is_of_folder, say_of
 from .cross_checks import (
@@ -41,32 +41,70 @@ from .cross_checks import (
     resolved_privacy,
 )
 from .data_table import DataTable
-from .hyper_parameters import settings_schema
-from .participation_table import ParticipationTable
+from .hyper_parameters import sentences, settings_schema
 from .privacy_table import PrivacyTable, ReportTable
-from .problems import sentences
 from .tables import (
     AlgorithmTable,
     AttackTable,
     AuditTable,
+    Count,
     GraphTable,
     InterceptTable,
     ModelTable,
+    Seed,
     Table,
     TrainingTable,
 )
 from .toml import merge_overrides, write_toml
 
-__all__ = [
-    "ForeignFolder",
-    "RunFile",
-    "check_same",
-    "load_run_file",
-    "named_paths",
-    "read_tables",
-    "run_file_schema",
-    "validated",
-]
+# The table of a run file that says who takes part in which round, or how many may be missing.
+
+
+class ParticipationTable(Table):
+    """[participation]: who takes part in which round, by a public list; else everybody in all.
+
+    The list is fixed before the run. It amplifies nothing, since whoever reads links sees who
+    sends; an absent agent draws nothing, sends nothing and keeps its state. Without a list some
+    may be missing from any round, which nobody knows when noise is made.
+    """
+
+    paths = ("path",)
+
+    probability: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Probability of each agent to take part in each round, drawn from the seed."""
+    agents_per_round: Count | None = None
+    """Instead of probability: how many agents take part in each round, drawn from the seed."""
+    path: str | None = None
+    """Instead of both: file with a row a round; .csv of 1 and 0, or .json."""
+    missing: Count | None = None
+    """Instead of a list: how many agents, any, may be missing from any round unforeseen."""
+    seed: Seed = 0
+    """Public seed of a list that is drawn."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        keys = ("probability", "agents_per_round", "path", "missing")
+        given = [key for key in keys if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise InputError(
+                "give probability, agents_per_round, path or missing, exactly one of them; "
+                f"{' and '.join(given) or 'none'} given"
+            )
+        if not self._is_drawn and "seed" in self.model_fields_set:
+            raise InputError(f"seed={self.seed} has no effect with {given[0]}; leave it out")
+        return self
+
+    @property
+    def _is_drawn(self) -> bool:
+        """Whether the list is drawn from the seed."""
+        return self.path is None and self.missing is None
+
+    def entries(self) -> dict[str, object]:
+        """The keys that have an effect."""
+        found = super().entries()
+        if not self._is_drawn:
+            found.pop("seed")
+        return found
 
 
 _RUN = "run.toml"

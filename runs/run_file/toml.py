@@ -11,8 +11,6 @@ import tomli_w
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.formats.toml_text import NotToml, parse_toml
 
-__all__ = ["merge_overrides", "write_toml"]
-
 _BARE_WORD = re.compile(r"[A-Za-z][\w.,:/-]*")
 _POINTED = re.compile(r"([+-]?)(?:\.(\d+)|(\d+)\.)((?:[eE][+-]?\d+)?)")
 _LONGEST_SHOWN = 200  # characters of an override that a refusal repeats

@@ -18,20 +18,17 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
 
-from ...privacy.bounded import read_bounded
+from ...privacy.bounded import check_links, read_bounded
 from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.codec import Count, NotNegative
 from ...privacy.formats.json_text import parse_json
 from ...privacy.guarantee import Guarantee
-from ...privacy.inside import check_links
 from ...training.models.evaluation import Metrics
 from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
 from ..folder.records import read_metrics
-from .points import Point
-
-__all__ = ["PointResult", "append_to_index", "read_result", "read_results", "write_index"]
+from .sweep_file import Point
 
 INDEX, TUNED = "sweep.jsonl", "tuned.jsonl"
 POINTS, RESULTS, LOCKS = "points", "results", "locks"

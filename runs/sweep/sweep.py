@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...privacy._validate import StatedProgress
+from ...privacy.bounded import check_links
 from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
-from ...privacy.inside import check_links
 from ..stop import Stop
-from .engine import Backend, Engine, default_jobs
-from .one_run import Task, digest_of
-from .points import Point, Tried, check_points, config_of, points_of, shown, tried_of
+from .engine import Backend, Engine, Task, default_jobs, digest_of
 from .results import (
     LOCKS,
     POINTS,
@@ -30,10 +28,19 @@ from .results import (
     write_result,
     write_tuned,
 )
-from .sweep_file import SWEEP, SweepFile, file_text
+from .sweep_file import (
+    SWEEP,
+    Point,
+    SweepFile,
+    Tried,
+    check_points,
+    config_of,
+    file_text,
+    points_of,
+    shown,
+    tried_of,
+)
 from .swept_values import Choice
-
-__all__ = ["Swept", "goal_of", "run_sweep"]
 
 _Row = tuple[str, ...]
 

@@ -12,18 +12,6 @@ from typing import Any
 from ...privacy.errors import InputError
 from ..run_file.toml import write_toml
 
-__all__ = [
-    "Choice",
-    "brief",
-    "choice_of",
-    "combinations",
-    "flat",
-    "is_one_of",
-    "overlaps",
-    "problems_of",
-    "toml_of",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:

@@ -10,7 +10,7 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.privacy.view import view as first_view
-from overhear.runs.plan import second_traces
+from overhear.runs.plan import plan as second_traces
 
 RUN = """\
 [data]

@@ -24,9 +24,9 @@ from overhear.privacy.formats.codec import as_text, load
 from overhear.privacy.guarantee import Guarantee
 from overhear.runs.evidence.schema import Attack
 from overhear.runs.folder.records import TrainSummary
-from overhear.runs.plan import second_opinions
+from overhear.runs.plan import plan as second_opinions
+from overhear.runs.plan.plan import described
 from overhear.runs.plan.schema import SecondOpinion
-from overhear.runs.plan.second_opinions import described
 from tests.conftest import typed
 
 SETTING = ["--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
@@ -484,7 +484,7 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_names_of_choices_are_those_of_the_accountant() -> None:
-    from overhear.privacy.accounting.accountant import Accountant, Adjacency
+    from overhear.privacy.accounting.request import Accountant, Adjacency
 
     assert set(ACCOUNTANTS) == set(Accountant)
     assert set(ADJACENCIES) == set(Adjacency)

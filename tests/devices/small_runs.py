@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overhear.attacks.problem import presets
+from overhear.attacks.problem import objective as presets
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.algorithms import ALGORITHMS
 
@@ -44,10 +44,10 @@ checked_rounds = 1
 # Where a run, its attack and its audit read a device, between rounds.
 PLACES = {
     ("training/engine/engine.py", "Engine.snapshot"): "the state is written, or watched",
-    ("training/device/numbers.py", "check_numbers"): "a round's models may be no numbers",
+    ("training/device/precision.py", "check_numbers"): "a round's models may be no numbers",
     ("training/engine/transcript.py", "Transcript.__call__"): "an intercepted message is kept",
     ("training/functions/batched.py", "_agree"): "a function is tried once",
-    ("training/functions/projection.py", "same_bits"): "a function's results are compared",
+    ("training/functions/batched.py", "same_bits"): "a function's results are compared",
     ("training/gradients/choice.py", "disagreement"): "a layout is tried once",
     ("training/gradients/gradients.py", "PairGradients.check"): "a round's sums may overflow",
     ("training/models/evaluation.py", "_scores"): "metrics are told",
@@ -57,14 +57,17 @@ PLACES = {
     # What audits do between rounds, or in rounds of their own.
     ("attacks/audit/canaries.py", "PlantedGradients.clipped_sums"): "canaries are found in batches",
     ("attacks/audit/canaries.py", "PlantedGradients._weight"): "coefficients size the canaries",
-    ("attacks/audit/layout_clipping.py", "layout_check"): "gradients are held against the oracle",
-    ("attacks/checks/knowledge.py", "knowledge_check"): "noise is drawn again, and compared",
+    ("attacks/audit/game.py", "layout_check"): "gradients are held against the oracle",
+    ("attacks/checks/checks.py", "knowledge_check"): "noise is drawn again, and compared",
     ("attacks/checks/noise/streams.py", "_by_hand"): "noise is drawn again, and compared",
-    ("attacks/checks/values.py", "_initial"): "the initial model is held against the public one",
+    (
+        "attacks/checks/sensitivity.py",
+        "_initial",
+    ): "the initial model is held against the public one",
     ("attacks/watching/reference_sums.py", "_loss_of"): "the oracle is on the host",
     ("attacks/watching/reference_sums.py", "Oracle.sums"): "the oracle is on the host",
     ("attacks/watching/reference_sums.py", "_plain"): "the oracle is on the host",
-    ("attacks/watching/on_host.py", "placed"): "what a round recorded is read once, whole",
+    ("attacks/watching/watched_run.py", "placed"): "what a round recorded is read once, whole",
     ("training/engine/links.py", "Links.on_host"): "a replay is given another round's positions",
     ("training/engine/recording.py", "makers"): "a recorded round says who makes its noise",
 }
@@ -72,7 +75,7 @@ PLACES = {
 
 # Where searches, exact stages and games of membership read: between their steps, or at their end.
 READ_BY_ATTACKS = {
-    ("attacks/exact/separation/first_linear.py", "_is_fed_raw"): "a network is tried once",
+    ("attacks/exact/separation/corners.py", "_is_fed_raw"): "a network is tried once",
     ("attacks/exact/first_layer.py", "denoise"): "a picture is denoised on the host",
     ("attacks/exact/first_layer.py", "first_linear_input"): "ranks decide what is solved",
     ("attacks/exact/first_layer.py", "residual"): "what is left of an equation is told",
@@ -90,13 +93,13 @@ READ_BY_ATTACKS = {
     ("attacks/inversion/optimisation.py", "_newton_part"): "Newton's step is taken or shortened",
     ("attacks/inversion/optimisation.py", "optimise"): "the best start is chosen",
     ("attacks/inversion/restarts.py", "_stop"): "starts are looked at now and then",
-    ("attacks/posterior/posterior.py", "_temperature"): "a temperature is chosen once",
+    ("attacks/posterior.py", "_temperature"): "a temperature is chosen once",
     ("attacks/problem/observation.py", "Observation.__post_init__"): "intercepts are checked",
-    ("attacks/problem/prior.py", "Box.__post_init__"): "bounds are checked",
+    ("attacks/problem/problem.py", "Box.__post_init__"): "bounds are checked",
     ("attacks/problem/problem.py", "is_faster_together"): "two ways are timed once",
     ("attacks/problem/problem.py", "squared_size"): "a loss is scaled once",
     ("attacks/membership/confidences.py", "confidences"): "statistics are compared on the host",
-    ("attacks/membership/worst_start.py", "_mislabelled"): "a canary's label is chosen",
+    ("attacks/membership/black_box.py", "_mislabelled"): "a canary's label is chosen",
     ("attacks/membership/black_box.py", "LastModelGame._log_odds"): "a run's guess is scored",
 }
 

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from overhear.attacks.inversion import inversion, restarts
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
-from overhear.attacks.problem import presets
+from overhear.attacks.problem import objective as presets
 from overhear.attacks.problem import problem as problems
+from overhear.attacks.problem.objective import PRESETS, Preset
 from overhear.attacks.problem.observation import HOST, Observation, observe
-from overhear.attacks.problem.presets import PRESETS, Preset
-from overhear.attacks.problem.prior import Box
-from overhear.attacks.problem.problem import Problem
+from overhear.attacks.problem.problem import Box, Problem
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.audit.audit import audit_config
 from overhear.runs.evidence.schema import Attack

@@ -40,17 +40,17 @@ from pathlib import Path
 import PIL.Image, safetensors.torch, sklearn.datasets
 from overhear.privacy.errors import InputError
 from overhear.reports.judgement.policy import load_policy
-from overhear.runs.attack.prior.tensor_file import read_tensors
+from overhear.runs.attack.prior_records import read_tensors
 from overhear.runs.folder.records import read_metrics, read_stopped
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.training.data.image_folder import read_image_folder
+from overhear.training.data.readers import read_image_folder
 from overhear.training.data.readers import read_cifar10, read_idx, read_libsvm
 from overhear.training.engine.checkpoint import load_checkpoint
 from overhear.training.engine.transcript import Transcript
 from overhear.privacy.formats.pictures import opened_picture
 from overhear.privacy.ledgers.person_ledger import read_person_ledger
-from overhear.training.data.tables.csv_rows import csv_blocks
-from overhear.training.graphs.graph_file import read_graph_file
+from overhear.training.data.columns import csv_blocks
+from overhear.training.graphs.topologies import read_graph_file
 from overhear.training.graphs.participation import read_active_file
 
 def pictures_read(path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy.batches.patterns import EVERY, Pattern, PatternKind, pattern_of
-from overhear.privacy.view.worst_rounds import largest_apart, largest_most
+from overhear.privacy.view.whole_run import largest_apart, largest_most
 
 
 @pytest.mark.parametrize(

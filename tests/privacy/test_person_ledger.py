@@ -14,8 +14,7 @@ from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.errors import InputError
 from overhear.privacy.ledgers import person_ledger
-from overhear.privacy.ledgers.chained_file import LedgerInUse
-from overhear.privacy.ledgers.ledger_lines import Chain
+from overhear.privacy.ledgers.chained_file import Chain, LedgerInUse
 from overhear.privacy.ledgers.person_ledger import (
     PersonLedger,
     PersonRun,

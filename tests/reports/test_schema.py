@@ -14,9 +14,8 @@ import pytest
 from overhear.reports.document.collect import collect, report_run
 from overhear.reports.judgement.policy import policy_schema
 from overhear.reports.schema import report_schema
-from overhear.runs.folder.folder import AUDIT
+from overhear.runs.folder.folder import AUDIT, write_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.evidence.evidence import AUDIT as AUDITED
 

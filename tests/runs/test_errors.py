@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from overhear.privacy.errors import InputError, InputTypeError, NotFiniteError
-from overhear.privacy.view.view import UnsupportedView
+from overhear.privacy.errors import (
+    InputError,
+    InputTypeError,
+    NotFiniteError,
+    UndeclaredOperation,
+    UnsupportedView,
+)
 from overhear.runs.errors import STATED, ContradictedProof, as_stated, sentence
 from overhear.training.engine.checkpoint import BrokenCheckpoint
 from overhear.training.engine.transcript import MissingMessage
-from overhear.training.exposure.guarantees import UnsupportedMechanism
-from overhear.training.step.values import UndeclaredOperation
+from overhear.training.exposure.sensitivity import UnsupportedMechanism
 
 
 @pytest.mark.parametrize(

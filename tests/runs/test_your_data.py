@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks.messages import message_check
+from overhear.attacks.checks.checks import message_check
 from overhear.attacks.watching.watched_run import WatchedRun, watch
 from overhear.commands.cli import main
 from overhear.privacy.errors import InputError

@@ -16,11 +16,12 @@ from torch import nn
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.data.store import Examples
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import DrawBatch, TensorRound
 from overhear.training.engine.transcript import Message, Tap, Transcript
 from overhear.training.gradients.gradients import PairGradients

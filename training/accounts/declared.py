@@ -26,20 +26,17 @@ from ...privacy.adversary import (
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Statement, Status
-from ...privacy.releases.fields import SERVER
+from ...privacy.releases.lines import SERVER
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Exposed, Views
 from ..exposure.guarantees import guarantee, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, Release
-from ..presentation.html import page_part
-from ..presentation.rows import as_frame
-from ..presentation.text import lines_of
+from ..presentation.summary import as_frame, lines_of, page_part
 from .targets import reached
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["DeclaredAccount", "account_of_releases"]
 
 _MOST_PAIRS = 250_000  # of an adversary and a victim, that a name may ask about
 _MOST_MEMBERS = 10_000_000  # of all coalitions that a name may ask about

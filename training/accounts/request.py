@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...privacy._validate import check_real, within
 from ...privacy.accounting.request import Accountant, check_count
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
-from ...privacy.batches.drawing import Drawing, Scheme, drawings
+from ...privacy.batches.sampling import Drawing, Scheme, drawings
 from ...privacy.errors import InputError, InputTypeError, did_you_mean
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Statement
@@ -22,23 +22,9 @@ from ..exposure.events import check_scheme
 from ..graphs.graph import Graph, GraphSequence, ScheduledGraph, Topology
 from ..graphs.participation import check_active, scheduled
 from ..graphs.topologies import build_graph
-from ..own.algorithms import algorithm_named
+from ..own.names import algorithm_named
 from ..step.final_release import released_fields
 from .subject import Subject
-
-__all__ = [
-    "Chosen",
-    "algorithm_of",
-    "check_drawn",
-    "check_with_missing",
-    "drawn_of",
-    "from_records_of",
-    "goal_of",
-    "graph_of",
-    "held_by",
-    "named_in",
-    "topology_of",
-]
 
 # What `account` gives a start and a step by name, and nothing else may.
 _GIVEN = ("form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records")

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...privacy.adversary import SINGLE_MESSAGE
+from ...privacy.batches.patterns import EVERY, Pattern
+from ...privacy.batches.sampling import Drawing, Sampling
 from ...privacy.errors import InputError
 from ...privacy.goal import Goal
-from ...privacy.guarantee import Guarantee, Statement
-from ..algorithms.algorithm import Bound
+from ...privacy.guarantee import Guarantee, Statement, Status, Unit
+from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
+from ..algorithms.algorithm import Algorithm, Bound, Form
+from ..exposure.events import asked_releases, counted
 from ..exposure.guarantees import run_epsilon
-from ..exposure.sensitivity import JointSensitivity
+from ..exposure.joint_sensitivities import joint_sensitivities_by_victim
+from ..exposure.sensitivity import JointSensitivity, Release, of_records, rounded
+from ..exposure.whole_run import whole_run_by_victim
 from ..graphs.participation import participation_words
-from ..presentation.explanation import Explanation, explain
-from ..presentation.html import as_html
-from ..presentation.paragraph import as_paragraph
-from ..presentation.plots import plot
-from ..presentation.rows import as_frame, as_json
-from ..presentation.summary import Summary, users_words
-from ..presentation.text import as_rich, as_text
-from ..tracing.agents import at_unit
+from ..presentation.paragraph import Explanation, as_paragraph, explain, plot
+from ..presentation.summary import (
+    Summary,
+    as_frame,
+    as_html,
+    as_json,
+    as_rich,
+    as_text,
+    rounded_down,
+    rounded_up,
+    users_words,
+)
+from ..tracing.linear_forms import Known
 from ..tracing.scripts import Scripts
-from ..tracing.trace import AlgorithmTrace
-from .by_agent import epsilon_by_agent, exposures_by_agent
+from ..tracing.trace import AlgorithmTrace, at_unit
 from .subject import Subject, is_amplified
 from .targets import reached
 
@@ -34,7 +45,145 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.table import Table
 
-__all__ = ["Account"]
+
+# Epsilon of every agent's records, not of the worst alone.
+
+_Release = tuple[float | str | Drawing | None, ...]
+_Key = tuple[_Release, ...]
+
+
+def exposures_by_agent(
+    traces: AlgorithmTrace,
+    worst: Mapping[str, JointSensitivity],
+    *,
+    sampling_rate: float,
+    encrypted: bool = False,
+    drawn: Sequence[Drawing] | None = None,
+    records: int = 1,
+    pattern: Pattern = EVERY,
+    amplified: bool = False,
+) -> dict[str, list[JointSensitivity]]:
+    """The exposure of every agent to the adversaries of `worst`, accounted as the worst one is.
+
+    Where the worst figure is that of a view of all rounds together, so are the others. What
+    differs from the worst figure by rounding is the worst figure.
+
+    Args:
+        traces: at the noise of the run.
+        worst: by adversary the joint sensitivity of the worst agent.
+        sampling_rate: of batches that the step draws without a rate of its own.
+        encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        drawn: as for `joint_sensitivities`.
+        records: of one user, which are all there or none is.
+        pattern: in which rounds one record may take part.
+        amplified: as for `whole_run_joint_sensitivities`.
+    """
+    settled: dict[str, list[JointSensitivity]] = {}
+    every = joint_sensitivities_by_victim(
+        traces, list(worst), sampling_rate=sampling_rate, encrypted=encrypted, drawn=drawn
+    )
+    for name, found in every:
+        whole = (
+            whole_run_by_victim(
+                traces,
+                name,
+                sampling_rate=sampling_rate,
+                encrypted=encrypted,
+                pattern=pattern,
+                amplified=amplified,
+            )
+            if worst[name].whole_run and traces.noise_multiplier != 0
+            else {}
+        )
+        any_round = pattern.is_every
+        each = [
+            e if any_round and math.isfinite(e.largest) else whole.get(e.victim, e) for e in found
+        ]
+        held = [of_records(exposure, records) for exposure in each]
+        settled[name] = [_as_worst(exposure, worst[name]) for exposure in held]
+    return settled
+
+
+def _as_worst(exposure: JointSensitivity, worst: JointSensitivity) -> JointSensitivity:
+    """The same, with the worst agent's figure where the two are equal but for rounding."""
+    if len(exposure.releases) != len(worst.releases):
+        return exposure
+    pairs = zip(exposure.releases, worst.releases, strict=True)
+    return exposure._replace(releases=tuple(w if _alike(e, w) else e for e, w in pairs))
+
+
+def epsilon_by_agent(
+    exposures: Sequence[JointSensitivity],
+    *,
+    agents: int,
+    statement: Statement,
+    noise_multiplier: float,
+) -> list[float | None]:
+    """Epsilon of each agent's records, None for agents that belong to the adversary.
+
+    Agents whose joint sensitivities differ in the tenth digit are accounted for once, by the
+    largest.
+
+    Args:
+        exposures: traced at this noise or holding at any, one for each agent outside the adversary.
+        agents: how many there are.
+        statement: what epsilon is said of.
+        noise_multiplier: of the run.
+
+    >>> from overhear.privacy import EAVESDROPPER, Statement, Status
+    >>> found = [
+    ...     JointSensitivity(EAVESDROPPER, v, (Release(j, 0.02, 1000, 1),), Status.PROVEN, "a test")
+    ...     for v, j in ((0, 1.0), (2, 0.5), (3, 1.0 + 1e-15))
+    ... ]
+    >>> of = Statement(delta=1e-5)
+    >>> known = epsilon_by_agent(found, agents=4, statement=of, noise_multiplier=2.0)
+    >>> [None if e is None else round(e, 3) for e in known]
+    [1.33, None, 0.579, 1.33]
+    """
+    groups: dict[_Key, list[JointSensitivity]] = {}
+    for exposure in exposures:
+        groups.setdefault(_key(exposure), []).append(exposure)
+    found: list[float | None] = [None] * agents
+    for alike in groups.values():
+        releases = tuple(
+            same[0]._replace(joint_sensitivity=max(r.joint_sensitivity for r in same))
+            for same in zip(*(e.releases for e in alike), strict=True)
+        )
+        spent = run_epsilon(
+            alike[0]._replace(releases=releases),
+            statement=statement,
+            noise_multiplier=noise_multiplier,
+        )
+        for exposure in alike:
+            found[exposure.victim] = spent
+    return found
+
+
+def _alike(one: Release, other: Release) -> bool:
+    return _release(one) == _release(other)
+
+
+def _key(exposure: JointSensitivity) -> _Key:
+    return tuple(_release(r) for r in exposure.releases)
+
+
+def _release(r: Release) -> _Release:
+    return (
+        rounded(r.joint_sensitivity),
+        r.sampling_rate,
+        r.rounds,
+        r.contributions,
+        r.first,
+        r.reach,
+        r.interleaved,
+        r.records,
+        r.drawn,
+        r.cohort,
+        r.several,
+        r.members,
+        r.whole,
+        r.summed,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -285,3 +434,156 @@ class Account:
             users=users_words(self.said_of),
             whole_users=self.scripts.draws_users,
         )
+
+
+# What the reader of an account has to know besides its figures, in sentences.
+
+
+def warnings_of(
+    guarantees: Sequence[Guarantee],
+    *,
+    algorithm: Algorithm,
+    form: Form,
+    target: str | None,
+    encrypted: bool,
+    repeatable: bool = False,
+    batches: str | None = None,
+    counted: str | None = None,
+) -> list[str]:
+    """Sentences for the reader, the gravest first.
+
+    Args:
+        guarantees: of every adversary, worst first.
+        algorithm: what runs.
+        form: published or repaired.
+        target: the adversary to whom the noise is calibrated; None where the noise is given.
+        encrypted: whether nobody on a link can read it.
+        repeatable: whether the noise comes from a seed that somebody may know.
+        batches: how they are drawn and what counts as public, where they are not Poisson.
+        counted: that the number of all records is public, where it has to be.
+    """
+    said = []
+    if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
+        blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
+        fix = (
+            ' Use form = "repaired" for a proven figure.'
+            if form is Form.PUBLISHED and Form.PUBLISHED in algorithm.forms
+            else ""
+        )
+        said.append(f"Heuristic: {blame}.{fix}")
+    leaking = [g for g in guarantees if g.status is Status.NO_PROTECTION]
+    if leaking:
+        said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")
+    unknown = [g for g in guarantees if g.status is Status.CANNOT_BE_EXPRESSED]
+    if unknown:
+        who = unknown[0].adversary
+        said.append(f"No finite bound can be expressed for {who}: {unknown[0].because}.")
+    if repeatable:
+        said.append(
+            "evaluation_noise_seed is set: anyone who knows it can subtract the noise. For "
+            "evaluation."
+        )
+    said += [words for words in (batches, counted) if words is not None]
+    if (least := next((g for g in guarantees if g.at_least is not None), None)) is not None:
+        what = "cohorts" if least.sampling is Sampling.SHUFFLED_COHORT else "batches"
+        said.append(
+            f"Of {what} that are shuffled the epsilon of {least.adversary} lies between "
+            f"{rounded_down(least.at_least or 0.0)}, for worst-case gradients, and "
+            f"{rounded_up(least.epsilon)}; the figure of Poisson {what} of that rate is none of "
+            "theirs."
+        )
+    if target == SINGLE_MESSAGE.name:
+        said.append(
+            "The target is that of a single message, which no adversary is limited to; name "
+            'adversary = "eavesdropper" for a figure that protects.'
+        )
+    if encrypted:
+        said.append(
+            "links = encrypted: the eavesdropper is taken to see released final models, sizes and "
+            "timing; agents still see what is sent to them."
+        )
+    return said
+
+
+def unknown_users(statement: Statement) -> list[str]:
+    """What a figure of users takes for granted where the data do not say whose a record is.
+
+    Args:
+        statement: what every epsilon is said of.
+    """
+    if statement.unit is not Unit.USER:
+        return []
+    return [
+        f"that no user has more than {statement.records_per_person} "
+        f"{'record' if statement.records_per_person == 1 else 'records'}, and that all of them are "
+        "at one agent, is assumed: nothing in the data says whose a record is ([data] user names "
+        "the column that does)"
+    ]
+
+
+def memory_words(
+    traces: AlgorithmTrace,
+    found: Mapping[str, JointSensitivity],
+    *,
+    target: str | None,
+    noise_multiplier: float,
+) -> list[str]:
+    """What noise that is taken back means for the figures, where there is some.
+
+    Args:
+        traces: of the run.
+        found: by adversary.
+        target: the adversary to whom the noise is calibrated, whose figure is told.
+        noise_multiplier: of the run.
+    """
+    groups = (g for part, _ in traces.rounds for g in part.groups)
+    whole = [name for name, of in found.items() if of.whole_run and math.isfinite(of.largest)]
+    if not whole or not any(isinstance(g, Known) and g.history for g in groups):
+        return []
+    of = found[target if target in whole else whole[0]]
+    said = "The noise of a round is partly taken back in the next ones."
+    if any(r.sampling_rate < 1 for r in of.releases):
+        return [f"{said} It is taken back before a record has its next turn: {of.because}."]
+    mu = f"mu {rounded_up(of.largest / noise_multiplier, 4)}" if noise_multiplier else "mu"
+    said += f" All rounds count as one release: {mu} for a record that takes part"
+    if of.pattern.is_every:
+        return [
+            f"{said} in every round. Sampling adds no further protection here, and under this "
+            "sampler independent noise would do better: state in which rounds a record may be, "
+            "such as [privacy] participation = { cycle = 10 }."
+        ]
+    return [
+        f"{said} {of.pattern.words}, which the sampler enforces. Sampling adds no further "
+        "protection here."
+    ]
+
+
+# What another library says of the releases of a run.
+
+
+def opinion_on(
+    epsilon: float,
+    sensitivity: JointSensitivity,
+    *,
+    statement: Statement,
+    noise_multiplier: float,
+    rounds: int | Sequence[int] | None = None,
+) -> SecondOpinion:
+    """What dp-accounting says of the releases whose `epsilon` `run_epsilon` has found.
+
+    Args:
+        sensitivity: as for `run_epsilon`.
+        statement: as for `run_epsilon`.
+        noise_multiplier: as for `run_epsilon`.
+        rounds: as for `run_epsilon`.
+    """
+    releases = asked_releases(sensitivity, rounds)
+    hidden = noise_multiplier > 0 and math.isfinite(sensitivity.largest)
+    return second_opinion(
+        counted(releases, noise_multiplier, statement.adjacency, records=statement.at_once)
+        if hidden
+        else {},
+        ours=epsilon,
+        delta=statement.delta,
+        adjacency=statement.adjacency,
+    )

@@ -15,18 +15,22 @@ from typing import Any
 
 from ...privacy._validate import check_real, within
 from ...privacy.accounting.request import Adjacency, check_count
-from ...privacy.batches.drawing import Drawing
-from ...privacy.batches.patterns import EVERY, Pattern
-from ...privacy.batches.words import counts_words, drawn_words, total_words, turn_words
+from ...privacy.batches.patterns import (
+    EVERY,
+    Pattern,
+    counts_words,
+    drawn_words,
+    total_words,
+    turn_words,
+)
+from ...privacy.batches.sampling import Drawing
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ..algorithms.algorithm import Algorithm, Bound, Form, bind
 from ..algorithms.learning_rates import LearningRates, Rates, rates_of, read_rates
 from ..graphs.graph import ScheduledGraph, Topology
-from ..graphs.missing import check_missing, missing_words
+from ..graphs.participation import check_missing, missing_words
 from ..tracing.trace import AlgorithmTrace, trace, with_missing
-
-__all__ = ["Subject", "check_pattern", "is_amplified", "takes_batch_size"]
 
 _SOME_BATCH = 37.5  # where none is given; what a round costs must not depend on it
 _LEAST, _MOST = 1e-30, 1e30  # products and squares of such numbers stay within double precision

@@ -19,8 +19,6 @@ from ..exposure.events import asked_releases, counted, spent_releases
 from ..exposure.guarantees import calibrated_multiplier, check_traced_at, run_epsilon
 from ..exposure.sensitivity import JointSensitivity
 
-__all__ = ["multiplier_for", "reached"]
-
 
 def reached(
     sensitivity: JointSensitivity,

@@ -21,19 +21,18 @@ from ...privacy.adversary import (
     coalition,
     neighbour,
 )
-from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.batches.patterns import PatternKind
+from ...privacy.batches.sampling import Drawing, Scheme
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.participation import Reach
 from ..algorithms.algorithm import bind
 from ..exposure.sensitivity import JointSensitivity, Release
 from ..graphs.graph import ScheduledGraph
-from ..second_tracer.second_trace import Moves, NotAnswered, SecondTrace
+from ..second_tracer.dense_round import NotAnswered
+from ..second_tracer.second_trace import Moves, SecondTrace
 from .result import Account
 from .subject import Subject
-
-__all__ = ["TracedTwice", "Verdict", "check_account"]
 
 _AGREES = 1e-9  # relative
 _SECONDS = 20.0  # of all figures of an account together

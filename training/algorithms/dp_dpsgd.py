@@ -27,7 +27,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy.batches.drawing import Per
+from ...privacy.batches.sampling import Per
 from .algorithm import Algorithm
 
 if TYPE_CHECKING:

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from ..step.round import Round
     from ..step.values import Batch
 
-__all__ = ["ALGORITHM", "Cohorts", "LocalData", "Settings", "State", "init", "step"]
-
 
 class LocalData(enum.StrEnum):
     """What an agent's steps take: all its data, or Poisson batches, one of each step or of all."""

@@ -32,17 +32,6 @@ from typing import Any, NamedTuple
 from ...privacy._validate import check_real
 from ...privacy.errors import InputError, InputTypeError, did_you_mean
 
-__all__ = [
-    "Course",
-    "LearningRates",
-    "RateSchedule",
-    "Rated",
-    "Rates",
-    "at_rates",
-    "rates_of",
-    "read_rates",
-]
-
 Rates = float | tuple[float, ...]
 """One rate of all rounds, or one of each."""
 

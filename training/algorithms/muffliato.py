@@ -44,8 +44,7 @@ from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.muffliato import muffliato_bound, worst_pair
-from ..graphs.graph import Topology
-from ..graphs.spectrum import spectral_gap
+from ..graphs.graph import Topology, spectral_gap
 from .algorithm import Algorithm, PlannedRun
 
 if TYPE_CHECKING:

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 
-__all__ = ["check_finite", "checked_inputs", "checked_targets", "classes_of"]
-
 _ROWS = 1 << 16  # at once
 
 

@@ -34,12 +34,9 @@ import torch
 
 from ...privacy.errors import InputError
 from ...privacy.raised import line_of, told
-from .dataset import Dataset
-from .digests import digests_of
+from .load import Dataset
 from .own_data import LEAVE_OUT, own_function, stores_of
-from .store import Store, TensorStore, blocks
-
-__all__ = ["leave_out"]
+from .store import Store, TensorStore, blocks, digests_of
 
 _MOST_PAIRS = 12  # of records that are left out after each other
 _SECONDS = 60.0  # after which no further pair is begun

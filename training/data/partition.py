@@ -23,18 +23,6 @@ from torch import Tensor
 from ...privacy._validate import within
 from ...privacy.errors import InputError
 
-__all__ = [
-    "PartitionScheme",
-    "check_cap",
-    "check_together",
-    "deal_users",
-    "hold_out_users",
-    "partition",
-    "parts_held",
-    "poisson_batch",
-    "user_numbers",
-]
-
 _DIGEST = 8  # bytes of a user's number
 
 Indices = NDArray[np.int64]

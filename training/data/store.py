@@ -16,33 +16,46 @@ round: a store belongs to the agent that it serves, as the records do.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
 from ...privacy.formats.numpy_arrays import map_array
-from .examples import Examples
 
-__all__ = [
-    "Followed",
-    "Held",
-    "MappedStore",
-    "Shard",
-    "Store",
-    "TensorStore",
-    "blocks",
-    "check_copies",
-    "followed_by",
-    "moved",
-    "placed",
-]
+# Records in memory.
+#
+# Shape letters: B records; shape is that of one record.
+
+
+class Examples(NamedTuple):
+    """Inputs (B, *shape) and targets of one agent: (B,) labels, or (B,) or (B, K) numbers."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return len(self.targets)
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return tuple(self.inputs.shape[1:])
+
+    def take(self, positions: Tensor) -> Examples:
+        """The records at positions (b,), copies."""
+        return Examples(self.inputs[positions], self.targets[positions])
+
 
 _FEWEST_ALIKE = 8  # records; fewer may be alike by chance in a table of few values
 _BLOCK = 4096  # records at once, where all are gone through
@@ -339,3 +352,58 @@ def check_copies(shards: Sequence[Held]) -> None:
                 "of agents that share none: give each record to one agent, or state a person at "
                 f"several by holders=[{other}, {agent}]"
             )
+
+
+# Digests of records, which are compared and never published.
+
+_BYTES = 32  # of a SHA-256
+
+
+def digests_of(records: Store, *, targets: bool = True) -> NDArray[np.bytes_]:
+    """(N,) SHA-256 of each record in their order, by default with its target; 32 bytes a record.
+
+    >>> from torch import ones
+    >>> twice = Examples(ones(2, 3), ones(2))
+    >>> len(set(digests_of(twice).tolist()))
+    1
+    """
+    found = np.empty(records.size, dtype=f"S{_BYTES}")
+    for place, one in enumerate(_each(records, targets=targets)):
+        found[place] = one
+    return found
+
+
+def _each(records: Store, *, targets: bool) -> Iterator[bytes]:
+    for block in blocks(records):
+        inputs = block.inputs.detach().cpu().contiguous()
+        shape = f"{inputs.dtype} {tuple(inputs.shape[1:])} ".encode()
+        for row, target in zip(inputs.numpy(), block.targets.cpu().tolist(), strict=True):
+            label = f"{target} ".encode() if targets else b""
+            yield hashlib.sha256(shape + label + row.tobytes()).digest()
+
+
+def digest_of_records(shards: Sequence[Held]) -> tuple[str, str]:
+    """SHA-256 of all records, in whatever order and wherever they are, and of who holds which.
+
+    Args:
+        shards: the records of each agent, normalised.
+
+    Returns:
+        Of the records; and of the records of each agent, in the order of the agents.
+
+    >>> import torch
+    >>> ones, zeros = (Examples(value * torch.ones(1, 2), torch.zeros(1)) for value in (1.0, 0.0))
+    >>> first, second = digest_of_records([ones, zeros]), digest_of_records([zeros, ones])
+    >>> first[0] == second[0], first[1] == second[1]
+    (True, False)
+    """
+    every = np.empty(sum(shard.size for shard in shards), dtype=f"S{_BYTES}")
+    held, start = hashlib.sha256(), 0
+    for shard in shards:
+        mine = every[start : start + shard.size]
+        mine[:] = digests_of(shard)
+        mine.sort()
+        held.update(hashlib.sha256(mine.view(np.uint8).data).digest())
+        start += shard.size
+    every.sort()
+    return hashlib.sha256(every.view(np.uint8).data).hexdigest(), held.hexdigest()

@@ -28,10 +28,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .dataset import Dataset
+from .load import Dataset
 from .store import Store, blocks
-
-__all__ = ["tied_items"]
 
 _Rows = NDArray[np.float32]
 _D = NDArray[np.float64]

@@ -15,15 +15,16 @@ bound. How much longer no factor can say, so neither is offered:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import deterministic
 
-from ...privacy.errors import InputError
-
-__all__ = ["full_precision", "readable_precision"]
+from ...privacy.errors import InputError, NotFiniteError
 
 # Where a setting of its own exists: CUDA's and the CPU's products and convolutions; the setting's
 # name and value there. Before torch 2.9 CUDA alone has one.
@@ -111,3 +112,123 @@ def _give_back(setting: Any, value: Any) -> None:
 def _at(backend: str, part: str) -> Any:
     found = getattr(torch.backends, backend)
     return getattr(found, part) if part else found
+
+
+# What a device computed, looked at between rounds.
+
+
+def check_numbers(state: Mapping[str, Tensor], *, first: int, round: int) -> None:
+    """Refuse a state that holds what is not a number, or on the CPU what is not finite.
+
+    Within a round nothing waits for a device, so what raises an error on the CPU gives such a value
+    there: a solver that does not settle, or a projection that is not the same twice. On the CPU a
+    state that overflowed is one of a run whose steps are too large. A state is seen by every closed
+    view, so that to stop by it tells nothing more.
+
+    Args:
+        state: by field the rows of agents, (A, D).
+        first: the agent of the first row.
+        round: the number of the round that ended.
+
+    Raises:
+        FloatingPointError: A value is not a number.
+
+    >>> check_numbers({"x": torch.zeros(2, 3)}, first=0, round=1)
+    """
+    here = {name: rows for name, rows in state.items() if rows.device.type == "cpu"}
+    for name, rows in here.items():
+        # An entry that is not finite makes its row's sum so; the converse is looked at.
+        if not bool(rows.sum().isfinite()) and not bool((finite := rows.isfinite().all(1)).all()):
+            raise NotFiniteError(
+                f"after round {round} {name} of agent {first + int((~finite).nonzero()[0])} is not "
+                "finite: the run diverged; lower the learning rate, and check the inputs"
+            )
+    there = {name: rows for name, rows in state.items() if rows.device.type != "cpu"}
+    if not there or not bool(torch.stack([rows.isnan().any() for rows in there.values()]).any()):
+        return
+    name, rows = next((n, rows) for n, rows in there.items() if bool(rows.isnan().any()))
+    agent = first + int(rows.isnan().any(1).nonzero()[0])
+    raise NotFiniteError(
+        f"after round {round} {name} of agent {agent} is not a number: values overflowed, a solver "
+        "did not settle, or a projection gave another result for the same value; check the "
+        "learning rate, and set training.device=cpu, where each has an error of its own"
+    )
+
+
+# Settings under which a device computes the same bits again, for evaluation runs.
+#
+# A run with `evaluation_noise_seed` is to end with the same models bit for bit. On CUDA that takes
+#
+# | setting                               | value     | why                                      |
+# |---------------------------------------|-----------|------------------------------------------|
+# | `torch.use_deterministic_algorithms`  | True      | atomic additions come in any order       |
+# | `torch.backends.cudnn.deterministic`  | True      | so do those of some convolutions         |
+# | `torch.backends.cudnn.benchmark`      | False     | a clock would choose the convolution     |
+# | environment `CUBLAS_WORKSPACE_CONFIG` | ":4096:8" | cuBLAS splits products by its workspace  |
+#
+# and the same chip, versions and number of ranks. Memory is not filled before it is written
+# (`torch.utils.deterministic.fill_uninitialized_memory`), which costs time and which nothing here
+# reads. The CPU needs none of it.
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_SERVE = (":4096:8", ":16:8")  # of its values, those under which cuBLAS repeats itself
+
+
+@contextmanager
+def computing(device: torch.device, *, repeats: bool = False) -> Iterator[None]:
+    """Full products inside, and on a device the same bits again where `repeats` asks for them.
+
+    Raises:
+        ValueError: Torch allows no full products, or an operation that does not repeat itself.
+    """
+    with full_precision(), repeatable(device) if repeats else nullcontext():
+        yield
+
+
+@contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """Let a device compute the same bits again inside; leave the settings as found.
+
+    Args:
+        device: Where the run computes; on the CPU nothing is set.
+
+    Raises:
+        ValueError: An operation inside has no algorithm that repeats itself on the device.
+
+    >>> with repeatable(torch.device("cpu")):
+    ...     torch.are_deterministic_algorithms_enabled()
+    False
+    """
+    if device.type != "cuda":
+        yield
+        return
+    cudnn = torch.backends.cudnn
+    filling: Any = deterministic  # a module with a property, which no stub knows
+    algorithms = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = filling.fill_uninitialized_memory
+    fixed, measures = cudnn.deterministic, cudnn.benchmark
+    workspace = os.environ.get(_WORKSPACE)
+    try:
+        if workspace not in _SERVE:
+            os.environ[_WORKSPACE] = _SERVE[0]
+        torch.use_deterministic_algorithms(True)
+        filling.fill_uninitialized_memory = False
+        cudnn.deterministic, cudnn.benchmark = True, False
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        raise InputError(
+            "evaluation_noise_seed promises the same bits again, but "
+            f"{' '.join(str(error).split())[:200]}; take a network without this operation, set "
+            "training.device=cpu, or leave out evaluation_noise_seed"
+        ) from error
+    finally:
+        cudnn.deterministic, cudnn.benchmark = fixed, measures
+        filling.fill_uninitialized_memory = fills
+        torch.use_deterministic_algorithms(algorithms, warn_only=warns)
+        if workspace is None:
+            os.environ.pop(_WORKSPACE, None)
+        else:
+            os.environ[_WORKSPACE] = workspace

@@ -31,16 +31,6 @@ from .randomness import Purpose, SecretRandomness
 from .ranks import MissingRank, Ranks
 from .secret import sign
 
-__all__ = [
-    "Arrivals",
-    "check_peers",
-    "check_same_root",
-    "fetch",
-    "gather",
-    "share_root",
-    "warm_up",
-]
-
 _MOST_OPERATIONS = 256  # of one batch
 _NONCE = 32  # bytes
 _GRACE = 2.0  # seconds in which a rank that stopped as well says for whom it waited

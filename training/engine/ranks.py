@@ -25,8 +25,6 @@ from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound, check_blocks, check_weights
 from ..graphs.graph import Topology
 
-__all__ = ["MissingRank", "Ranks", "check_fit"]
-
 
 class MissingRank(RuntimeError):
     """A rank did not answer in time, or its process is gone."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["round_files", "round_name"]
-
 _NAME = re.compile(r"round-([0-9]{6,18})\.safetensors")
 
 

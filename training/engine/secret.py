@@ -6,8 +6,6 @@ Without a secret (empty) anybody can say it, and a signature is no more than a c
 import hashlib
 import hmac
 
-__all__ = ["sign"]
-
 
 def sign(secret: bytes, *parts: str | bytes) -> bytes:
     """What only who has the secret can say of these parts: their HMAC-SHA-256, 32 bytes.

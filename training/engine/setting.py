@@ -8,18 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...privacy.batches.patterns import EVERY
-from ...privacy.batches.words import turn_words
+from ...privacy.batches.patterns import EVERY, turn_words
 from ...privacy.errors import InputError
-from ..batches.sampler import Sampler
-from ..batches.turns import Kept, Turns
-from ..batches.users import NO_USERS, check_users_of, needs_users
+from ..batches import NO_USERS, Kept, Sampler, Turns, check_users_of, needs_users
 from ..data.store import Held
 from ..graphs.graph import Topology
 from ..models.tasks import Task
 from ..step.script import Entry
-
-__all__ = ["Setting"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,6 @@ from torch import Tensor
 from ...privacy.bounded import check_memory, decoding
 from ...privacy.formats.safetensors_header import read_header
 
-__all__ = ["TensorFile", "read_tensors", "tensors_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorFile:

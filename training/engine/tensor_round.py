@@ -10,26 +10,26 @@ row has the same noise wherever it is made.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...privacy.errors import InputError
-from ..data.dataset import Examples
-from ..device.copies import on_device
-from ..functions.projection import no_projection, projection
+from ...privacy.batches.sampling import Per
+from ...privacy.errors import InputError, UndeclaredOperation
+from ...privacy.noise.floor import MOST_LOST
+from ..data.store import Examples
+from ..device.memory import on_device
+from ..functions.batched import no_projection, projection
 from ..functions.purity import PureFunction
 from ..gradients.counts import Counts
 from ..gradients.gradients import ClippedSums
 from ..gradients.whole_vectors import clipped, local_change, sums_of
-from ..step.counts import Of, checked_scale
-from ..step.floor import INITIAL, NO_FLOOR, RANDOM, RESULT, TABLE
-from ..step.local_steps import LocalSteps
-from ..step.operations import Coef, Operations, P, V, reply_order
+from ..step.floor import INITIAL, NO_FLOOR, RANDOM, RESULT, TABLE, UNIT, Floor
+from ..step.operations import Coef, Of, Operations, P, PublicNumbers, V, checked_scale, reply_order
 from ..step.parts import ClipNorm, Parts
-from ..step.public_numbers import PublicNumbers
 from ..step.values import (
     ALL,
     NUMBERS,
@@ -37,20 +37,106 @@ from ..step.values import (
     Batch,
     Cohort,
     Edges,
-    Per,
+    LocalSteps,
     Server,
-    UndeclaredOperation,
     Value,
     check_parameters,
     check_table,
 )
 from .exchange import Arrivals, fetch, gather
-from .function_calls import Argument, Calls, called
-from .links import Links, by_coordinate, stacked
-from .messages import Gathered, Outbox
-from .public_values import PublicValues
+from .links import Gathered, Links, Outbox, by_coordinate, stacked
 from .randomness import NoiseMaker
+from .ranks import Ranks
+from .recording import Argument, Calls, called
 from .transcript import Tap
+
+# Public values of a round, compared with its floor before noise that is too small for them leaves.
+#
+# Looked at are models that earlier rounds released, the initial one, and results of functions of
+# what was released, by the largest norm of a row. Ranks look at the largest of all ranks, so that
+# all of them stop or none. A round whose trace asks for nothing looks at nothing.
+
+
+class NoiseBelowRounding(InputError):
+    """Float rounding beside large public values would be seen through the noise of a round."""
+
+
+class PublicValues:
+    """The public values of one round so far.
+
+    Args:
+        floor: of the round.
+        round: its number; 0 is the start.
+        tensors: the names of the parameter tensors, each with its number of values.
+        ranks: this process among the others, if there are some.
+    """
+
+    def __init__(
+        self,
+        floor: Floor,
+        *,
+        round: int,
+        tensors: Sequence[tuple[str, int]] = (),
+        ranks: Ranks | None = None,
+    ) -> None:
+        self._floor, self._round, self._tensors, self._ranks = floor, round, tensors, ranks
+        self._names, self._norms = floor.names, dict[str, float]()
+
+    def note(self, what: str, rows: Tensor) -> None:
+        """Look at values of a name, before anything is made of them.
+
+        Raises:
+            NoiseBelowRounding: they are too large for the noise of the round.
+        """
+        if what not in self._names:
+            return
+        largest = self._of_all_ranks(torch.linalg.vector_norm(rows.detach(), dim=1).max()[None])
+        norms, eps = self._norms, torch.finfo(rows.dtype).eps
+        norms[what] = max(norms.get(what, 0.0), float(largest.max()))
+        norms[UNIT] = max(norms.get(UNIT, 0.0), math.sqrt(rows.shape[1]))
+        if not (lost := self._floor.mu_lost(norms, eps=eps)) <= MOST_LOST:
+            raise NoiseBelowRounding(self._sentence(what, rows.detach(), lost))
+
+    def _of_all_ranks(self, numbers: Tensor) -> Tensor:
+        """(ranks, n) the numbers (n,) of each rank, on every rank."""
+        if self._ranks is None:
+            return numbers[None]
+        shares = [range(rank, rank + 1) for rank in range(self._ranks.size)]
+        return gather(numbers[None], shares=shares, ranks=self._ranks)
+
+    def _sentence(self, what: str, rows: Tensor, lost: float) -> str:
+        """What is too large for which noise, and what helps."""
+        eps, kind = torch.finfo(rows.dtype).eps, str(rows.dtype).removeprefix("torch.")
+        worst = self._floor.worst(self._norms, eps=eps)
+        # The largest number of all ranks, which all of them say.
+        mine = rows.abs().flatten()
+        at = mine.argmax()
+        found = self._of_all_ranks(torch.stack([mine[at].double(), at.double()])).tolist()
+        value, place = max(found)
+        tensor = self._tensor(int(place) % rows.shape[1], rows)
+        step = eps * 2.0 ** math.floor(math.log2(value)) if 0 < value < math.inf else math.inf
+        hidden = (
+            f"noise of deviation {worst.deviation:.3g} a coordinate"
+            if worst.deviation
+            else "noise that others know or share, and none of the row's own,"
+        )
+        return (
+            f"round {self._round} was stopped before its noise left: {hidden} comes in after data "
+            f"were added to {what}, whose largest number is {value:g} ({tensor}), "
+            f"where {kind} has steps of {step:.3g}; over all coordinates this rounding adds "
+            f"{lost:.2g} to mu, and {MOST_LOST:.2g} is the most: add the noise to the clipped sum "
+            "first, before any other term, or centre the target, so that the model is small"
+        )
+
+    def _tensor(self, at: int, rows: Tensor) -> str:
+        """Where a coordinate is."""
+        if sum(size for _, size in self._tensors) == rows.shape[1]:
+            for name, size in self._tensors:
+                if at < size:
+                    return f"{name!r}"
+                at -= size
+        return f"coordinate {at}"
+
 
 # (call, sampling rate, what has a coin) -> a batch for each agent that is here
 DrawBatch = Callable[[int, float | None, Per], Sequence[Examples]]

@@ -14,8 +14,7 @@ from ...privacy.adversary import (
     neighbour,
     parse_adversary,
 )
-from ...privacy.errors import InputError
-from ...privacy.view.view import UnsupportedView
+from ...privacy.errors import InputError, UnsupportedView
 
 if TYPE_CHECKING:
     from ..tracing.trace import AlgorithmTrace

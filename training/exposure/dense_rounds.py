@@ -36,14 +36,6 @@ from ..tracing.trace import AlgorithmTrace
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = [
-    "DenseRound",
-    "RoundRows",
-    "contributions_of",
-    "dense_rounds",
-    "streamed_view",
-    "witness",
-]
 
 _MOST_ENTRIES = 4_000_000  # of the matrix of all rounds: 32 MB
 

@@ -16,24 +16,13 @@ from ...privacy._validate import within
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import Sees
 from ...privacy.batches.at_least import least_epsilon_of_shuffled
-from ...privacy.batches.drawing import Drawing, EpochRound, Scheme, epoch_events
-from ...privacy.errors import InputError
+from ...privacy.batches.sampling import Drawing, EpochRound, Scheme, epoch_events
+from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Statement, Status
 from ...privacy.participation import Draws, Event, Reach, cohort, group
-from ...privacy.view.view import UnsupportedView
 from ..tracing.linear_forms import Contributions
 from ..tracing.round_trace import RoundTrace
 from .sensitivity import JointSensitivity, Release, UnsupportedMechanism, bound_of
-
-__all__ = [
-    "accounted",
-    "asked_releases",
-    "at_least",
-    "check_draws",
-    "check_scheme",
-    "counted",
-    "spent_releases",
-]
 
 _MOST_COUNTS = 64  # numbers of records that a lower bound is looked at for
 

@@ -21,8 +21,8 @@ from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import Accountant, check_multiplier, orders_of
 from ...privacy.accounting.search import least_that_meets
 from ...privacy.batches.sampling import Sampling
+from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Bound, GroupEpsilon, Guarantee, Holder, Statement, Status, Unit
-from ...privacy.view.view import UnsupportedView
 from .events import asked_releases, at_least, counted, spent_releases
 from .sensitivity import JointSensitivity, UnsupportedMechanism
 
@@ -108,7 +108,7 @@ def check_traced_at(sensitivity: JointSensitivity, noise_multiplier: float | Non
     raise UnsupportedView(
         f"the joint sensitivity was traced at noise multiplier {traced:g} and says nothing of "
         f"{asked}, where the step's noise may not keep its proportion; trace it there, or check "
-        "that it does (training.accounts.proportion)"
+        "that it does (training.accounts.figures)"
     )
 
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.patterns import EVERY, Pattern
+from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Status
 from ...privacy.participation import Reach
 from ...privacy.view.leak import leak_sentence
-from ...privacy.view.view import UnsupportedView
 from ..tracing.linear_forms import Contributions, NoiseSources
 from ..tracing.record import GRADIENTS_AT
 from ..tracing.round_trace import UNCLIPPED
@@ -25,8 +25,6 @@ from .candidates import candidates
 from .dense_rounds import witness
 from .sensitivity import JointSensitivity, Release
 from .whole_run import effective_of, whole_run_joint_sensitivities
-
-__all__ = ["MOST_WORK", "replace_infinite_by_whole_run", "work_of"]
 
 MOST_WORK = 3e10  # multiplications; half a minute or so
 _TOO_LARGE = "the run is too large for a view of all its rounds together"

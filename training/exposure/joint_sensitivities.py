@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from ...privacy.adversary import Adversary, Sees
-from ...privacy.batches.drawing import Drawing, Scheme
-from ...privacy.errors import InexpressibleView
+from ...privacy.batches.sampling import Drawing, Scheme
+from ...privacy.errors import InexpressibleView, UnsupportedView
 from ...privacy.guarantee import Status, Unit
-from ...privacy.view.view import UnsupportedView, View
+from ...privacy.view.view import View
 from ..tracing.trace import AlgorithmTrace, parts_of
 from .candidates import candidates
 from .events import check_draws

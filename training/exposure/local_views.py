@@ -28,8 +28,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import UnsupportedView
 from ...privacy.participation import Draws
-from ...privacy.view.view import UnsupportedView, View
+from ...privacy.view.view import View
 from ..tracing.batches import Charge, Key, Sensitivity, charges, joined, kinds
 from ..tracing.linear_forms import Messages, NoiseSources
 from ..tracing.round_trace import RoundTrace

@@ -43,7 +43,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
-from ...privacy.view.view import UnsupportedView, View
+from ...privacy.errors import UnsupportedView
+from ...privacy.view.view import View
 from ..tracing.cancellation import (
     MOST_SHOWN,
     UNIT_ROUNDING,
@@ -61,7 +62,6 @@ from .shared_view import columns_of, in_row_space, numbered
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["Residues"]
 
 _SMALL_KNOWN = 2.0**-4  # the same where known values alone cancel: 2^-20 of their size
 _ROUNDED = 2.0**-20  # of a row's noise: as much as rounding of the noise itself

@@ -9,27 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.adversary import Adversary
-from ...privacy.batches.cohorts import drawing_of_cohort
-from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.batches.patterns import EVERY, Pattern
-from ...privacy.errors import InputError
+from ...privacy.batches.sampling import Drawing, Scheme, drawing_of_cohort
+from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Status, Unit
 from ...privacy.participation import Draws, Reach
-from ...privacy.view.view import UnsupportedView
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace, parts_of
-
-__all__ = [
-    "JointSensitivity",
-    "Release",
-    "UnsupportedMechanism",
-    "bound_of",
-    "cost",
-    "of_records",
-    "rounded",
-    "single_message",
-    "worst",
-]
 
 
 class Release(NamedTuple):

@@ -38,12 +38,11 @@ import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.patterns import EVERY, Pattern, PatternKind, pattern_of
+from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Status
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.leak import leak_sentence
-from ...privacy.view.view import UnsupportedView
-from ...privacy.view.whole_run import StreamedView
-from ...privacy.view.worst_rounds import largest_apart, largest_most
+from ...privacy.view.whole_run import StreamedView, largest_apart, largest_most
 from ..tracing.linear_forms import Contributions
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["constant_parts", "held_words", "is_enum", "written"]
-
 _PLAIN = (int, str, bytes, bool, types.NoneType, types.EllipsisType, torch.dtype, torch.device)
 _SCALARS = frozenset(one for one in np.sctypeDict.values() if issubclass(one, np.bool_ | np.number))
 _MEMBER = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})

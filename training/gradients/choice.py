@@ -36,19 +36,354 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy
+from torch.utils.hooks import RemovableHandle
 
+from ...privacy.errors import InputError
+from ..device.memory import elements_at_once, on_device
 from ..forwards.separate import Separate, separate
-from ..models.forward_calls import unknown_forward
-from .clipping import Examples, Pass, Span
-from .ghost import BookKeeping
-from .grouped import Grouped
-from .layers import find_layers, unsupported_layer
+from ..models.losses import unknown_forward
+from ..models.parameters import flatten, unflatten
+from .clipping import Coefficient, Examples, Pass, Span, clip_factors, total_squares
+from .ghost import BookKeeping, factor, find_layers, unsupported_layer, without_overwriting
+from .linear_conv import Cells, Factors, Layer
 from .loop_and_vmap import Kernel, Loop, OfModel
+
+# Clipped gradient sums of many model owners at once, for many small models and for accelerators.
+#
+#     sort the passes by size, cut them into blocks of M owners of about as many examples each
+#     stack the owners' parameters (M, D) and their examples (M, B)
+#     take inputs a and signals u of every layer for the block     # vmap of the gradient by outputs
+#     f = min(1, C / |G|) for all M B examples                     # the rules of `layers`
+#     rows of the block's pairs += sums over their examples        # one product for cells of a
+#     length
+#
+# | symbol | name here  | shape     | meaning                                                     |
+# |--------|------------|-----------|-------------------------------------------------------------|
+# | M      |            |           | passes of a block, each of another owner                    |
+# | B      |            |           | examples of a block's longest pass                          |
+# |        | ``cells``  | (C, L)    | spans of about one length, see `layer_rules.Cells`          |
+# | u      | ``zeros``  | (M, B, *) | what is added to a layer's output, to differentiate by it   |
+#
+# A shorter pass repeats its last example, and no cell takes the repetition. All positions come from
+# lists on the host: nothing waits for the device.
+
+# Elements, 16 MiB in float32, and owners of a block on a CPU: measured, more gain nothing.
+_CPU_ELEMENTS, _CPU_OWNERS = 2**22, 200
+
+
+class _Tape:
+    """What the hooks of one call add to the layers' outputs, and what they keep."""
+
+    def __init__(self) -> None:
+        self.zeros: dict[str, Tensor] = {}
+        self.inputs: dict[str, Tensor] = {}
+        self.shapes: dict[str, torch.Size] = {}
+
+    def hook(self, layer: Layer) -> RemovableHandle:
+        """Record a layer's calls."""
+
+        def keep(_module: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+            if layer.name in self.inputs:
+                raise InputError(f"layer {layer.name!r} is called twice; use layout='vmap'")
+            self.inputs[layer.name], self.shapes[layer.name] = inputs[0], outputs.shape
+            return outputs + self.zeros[layer.name] if self.zeros else outputs
+
+        return layer.module.register_forward_hook(keep)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Place:
+    """Where a span's examples lie in a block, and the output row of their sum."""
+
+    row: int
+    start: int
+    length: int
+
+
+class Grouped:
+    """Layout for the models of `BookKeeping`, many owners at a time."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = without_overwriting(model)
+        self._layers = find_layers(self._model)
+        self._size = sum(p.numel() for p in model.parameters())
+        self._tape = _Tape()
+        for layer in self._layers:
+            self._tape.hook(layer)
+        self._elements = 0
+        self._shapes: dict[str, torch.Size] = {}  # of one example's outputs, by layer called
+        self._shape: torch.Size | None = None  # of the example that was measured
+
+    def prepare(self, examples: Examples, *, uses: int) -> Examples:  # noqa: ARG002 - one interface
+        """Measure an example; nothing is shared."""
+        if examples.inputs.shape[1:] != self._shape:
+            self._measure(examples.inputs[:1], examples.targets[:1])
+        return examples
+
+    def examples_at_once(self, device: torch.device) -> int:
+        """Most examples of one pass."""
+        return max(elements_at_once(device) // self._elements, 1)
+
+    def add(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        passes: Sequence[Pass],
+        coefficients: Sequence[Coefficient],
+        clip_norm: float | None,
+        drops: bool = False,
+    ) -> None:
+        """Add the sums at one point of each owner, points (1, A, D), to the rows (E, D).
+
+        Its coefficient is one number: signals belong to no coordinate.
+        """
+        (coefficient,) = coefficients
+        on_cpu = out.device.type == "cpu"
+        for block in cut_blocks(
+            passes,
+            per_example=self._elements,
+            per_row=self._size,
+            limit=elements_at_once(out.device, on_cpu=_CPU_ELEMENTS),
+            owners=_CPU_OWNERS if on_cpu else len(passes),
+        ):
+            self._add_block(
+                out,
+                points[0],
+                examples=examples,
+                block=block,
+                coefficient=coefficient,
+                clip_norm=clip_norm,
+                drops=drops,
+            )
+
+    def _add_block(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        block: Sequence[Pass],
+        coefficient: Coefficient,
+        clip_norm: float | None,
+        drops: bool = False,
+    ) -> None:
+        owners = _to_device([work.owner for work in block], device=out.device)
+        positions, places = _lay_out(block)
+        index = _to_device(positions.ravel(), device=out.device)
+        inputs = examples.inputs.index_select(0, index).unflatten(0, positions.shape)
+        targets = examples.targets.index_select(0, index).unflatten(0, positions.shape)
+        found = self._factors(
+            points.index_select(0, owners),
+            inputs,
+            targets=targets,
+            coefficient=coefficient,
+            measured=clip_norm is not None,
+        )
+        factors = None
+        if clip_norm is not None:
+            squares = total_squares([layer.squared_norms() for layer in found])
+            factors = clip_factors(squares, clip_norm, drops=drops)  # (M * B,)
+            if drops:
+                found = [layer.kept(squares) for layer in found]
+        for rows, cells in _cells(places, factors, count=positions.size, like=out):
+            parts = sorted(
+                (part for layer in found for part in layer.sums(cells)), key=lambda part: part[0]
+            )
+            out.index_add_(0, rows, _joined(parts, size=self._size))
+
+    def _factors(
+        self,
+        points: Tensor,
+        inputs: Tensor,
+        *,
+        targets: Tensor,
+        coefficient: Coefficient,
+        measured: bool,
+    ) -> list[Factors]:
+        """Each layer's factors over the block's (M, B) examples, flat."""
+        lead = targets.shape
+        zeros = {
+            name: torch.zeros((), device=points.device, dtype=points.dtype).expand(*lead, *shape)
+            for name, shape in self._shapes.items()
+        }
+        signals, read = torch.func.vmap(torch.func.grad(self._loss, has_aux=True))(
+            zeros, unflatten(self._model, points), inputs, targets
+        )
+        self._tape.inputs.clear()
+        return [
+            factor(
+                layer,
+                read[layer.name].flatten(0, 1),
+                signals=sent if coefficient == 1 else sent * coefficient,
+                measured=measured,
+            )
+            for layer in self._layers
+            if layer.name in read
+            for sent in [signals[layer.name].flatten(0, 1)]
+        ]
+
+    def _loss(
+        self, zeros: dict[str, Tensor], parameters: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One owner's loss, summed over its examples, and what its layers read."""
+        logits = self._call(parameters, x, zeros=zeros)
+        return cross_entropy(logits, y, reduction="sum"), dict(self._tape.inputs)
+
+    def _call(
+        self, parameters: dict[str, Tensor], x: Tensor, *, zeros: dict[str, Tensor]
+    ) -> Tensor:
+        self._tape.zeros = zeros
+        self._tape.inputs.clear()
+        self._tape.shapes.clear()
+        try:
+            with sdpa_kernel(SDPBackend.MATH):  # no other attention has a rule for vmap
+                return torch.func.functional_call(self._model, parameters, (x,))
+        finally:
+            self._tape.zeros = {}
+
+    def _measure(self, inputs: Tensor, targets: Tensor) -> None:
+        """Note the shapes of the layers' outputs; count the elements one example keeps."""
+        self._call(dict(self._model.named_parameters()), inputs, zeros={})
+        self._shapes = {name: shape[1:] for name, shape in self._tape.shapes.items()}
+        self._tape.inputs.clear()
+        found = self._factors(
+            flatten(self._model)[None],
+            inputs[None],
+            targets=targets[None],
+            coefficient=1.0,
+            measured=True,
+        )
+        self._elements = sum(layer.elements() for layer in found)
+        self._shape = inputs.shape[1:]
+
+
+def cut_blocks(
+    passes: Sequence[Pass], *, per_example: int, per_row: int, limit: int, owners: int
+) -> list[list[Pass]]:
+    """Passes of about one size, each of another owner, that are computed together.
+
+    Args:
+        passes: In any order.
+        per_example: Elements that one example holds.
+        per_row: Elements of a model, and of a row of sums.
+        limit: Most elements of a block of several passes.
+        owners: Most passes of a block.
+
+    Returns:
+        Blocks from the longest passes to the shortest; a block's longest pass has at most one and
+        a half times the examples of its shortest.
+
+    >>> from overhear.training.gradients.clipping import Span
+    >>> spans = [(Span(row=m, start=0, stop=n),) for m, n in enumerate((2, 9, 3, 8))]
+    >>> passes = [Pass(owner=m, spans=of) for m, of in enumerate(spans)]
+    >>> blocks = cut_blocks(passes, per_example=1, per_row=1, limit=100, owners=10)
+    >>> [[work.owner for work in block] for block in blocks]
+    [[1, 3], [2, 0]]
+    """
+    blocks: list[list[Pass]] = []
+    longest, rows, members = 0, 0, set[int]()
+    for work in sorted(passes, key=lambda work: (-_length(work), work.owner)):
+        length, spans = _length(work), len(work.spans)
+        held = (len(members) + 1) * longest * per_example + (rows + spans + 1) * per_row
+        full = held > limit or len(members) == owners
+        if not blocks or full or 3 * length < 2 * longest or work.owner in members:
+            blocks.append([])
+            longest, rows, members = length, 0, set[int]()
+        blocks[-1].append(work)
+        members.add(work.owner)
+        rows += spans + 1
+    return blocks
+
+
+def _length(work: Pass) -> int:
+    return sum(span.stop - span.start for span in work.spans)
+
+
+def _lay_out(block: Sequence[Pass]) -> tuple[np.ndarray, list[_Place]]:
+    """Positions (M, B) in the stack of a block's examples, and the places of its spans there."""
+    width = max(map(_length, block))
+    positions = np.empty((len(block), width), dtype=np.int64)
+    places = []
+    for i, work in enumerate(block):
+        at = 0
+        for span in work.spans:
+            length = span.stop - span.start
+            positions[i, at : at + length] = np.arange(span.start, span.stop)
+            places.append(_Place(row=span.row, start=i * width + at, length=length))
+            at += length
+        positions[i, at:] = work.spans[-1].stop - 1
+    return positions, places
+
+
+def _cells(
+    places: Sequence[_Place], factors: Tensor | None, *, count: int, like: Tensor
+) -> list[tuple[Tensor, Cells]]:
+    """Output rows and cells of the spans, those of about one length together.
+
+    Args:
+        places: Of the spans in a block of ``count`` examples.
+        factors: Clip factors (M * B,); None for no clipping.
+        count: M * B.
+        like: Gives device and dtype.
+    """
+    groups: dict[int, list[_Place]] = {}
+    for place in places:
+        groups.setdefault(_longest_beside(place.length), []).append(place)
+    found = []
+    for group in groups.values():
+        starts = np.array([place.start for place in group])
+        lengths = np.array([place.length for place in group])
+        shape = (len(group), int(lengths.max()))
+        steps = np.arange(shape[1])
+        inside = steps < lengths[:, None]  # (C, L)
+        positions = (starts[:, None] + np.minimum(steps, lengths[:, None] - 1)).ravel()
+        in_order = len(positions) == count and bool((positions == np.arange(count)).all())
+        index = None if in_order else _to_device(positions, device=like.device)
+        weights = None
+        if factors is not None:
+            chosen = factors if index is None else factors.index_select(0, index)
+            weights = chosen.view(shape)
+        if not inside.all():
+            mask = _to_device(inside, device=like.device).to(like.dtype)
+            weights = mask if weights is None else weights * mask
+        rows = _to_device([place.row for place in group], device=like.device)
+        found.append((rows, Cells(shape=shape, index=index, weights=weights)))
+    return found
+
+
+def _longest_beside(length: int) -> int:
+    """The least of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is not below a length."""
+    power = 1 << (length - 1).bit_length()
+    return power // 4 * 3 if power >= 4 and length <= power // 4 * 3 else power
+
+
+def _joined(parts: Sequence[tuple[int, Tensor]], *, size: int) -> Tensor:
+    """Parts (C, n) in the order of their places as rows (C, D), zero where no layer was called."""
+    columns, at = [], 0
+    for start, values in parts:
+        if start > at:
+            columns.append(values.new_zeros(len(values), start - at))
+        columns.append(values)
+        at = start + values.shape[1]
+    if at < size:
+        columns.append(parts[0][1].new_zeros(len(parts[0][1]), size - at))
+    return torch.cat(columns, 1)
+
+
+def _to_device(values: Sequence[int] | np.ndarray, *, device: torch.device) -> Tensor:
+    """A host array on a device."""
+    return on_device(torch.as_tensor(np.asarray(values)), device)
+
 
 # Layouts by layer, in the order of preference.
 BY_LAYER: Mapping[str, Callable[[nn.Module], Kernel]] = {

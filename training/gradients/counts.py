@@ -17,12 +17,10 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError
 from ..models.parameters import copied
 from ..models.tasks import Task
-from ..step.counts import Of
+from ..step.operations import Of
 from .clipping import Examples, squared_norms
 from .loop_and_vmap import OfModel, OfTask
 from .own_code import OwnCode
-
-__all__ = ["Counts"]
 
 
 class Counts:

@@ -8,7 +8,7 @@ Bu, Wang, Zha, Karypis, "Differentially Private Optimization on Large Model at S
     f_b = min(1, C / |G_b|),  G_b from a_b and u_b over all layers    # layers.factor
     row of the pair += sum_b f_b G_b                              # Factors.add_sum
 
-Symbols and shapes: `overhear.training.gradients.rules` and, for u^T a,
+Symbols and shapes: `overhear.training.gradients.linear_conv` and, for u^T a,
 `overhear.training.gradients.linear_conv`.
 
 Where we differ from the paper: one pass takes the data of all neighbours of a model, and the
@@ -24,15 +24,305 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, group_norm, layer_norm
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, InputTypeError
 from ..device.memory import elements_at_once
 from ..models.parameters import flatten, unflatten
-from .clipping import Coefficient, Examples, Pass, clip_factors, gather, joined, total_squares
-from .layers import factor, find_layers
-from .linear_conv import cut_patches
-from .rules import Layer
+from .clipping import Coefficient, Examples, Pass, clip_factors, gather, joined, kept, total_squares
+from .linear_conv import (
+    Cells,
+    Factors,
+    Layer,
+    Part,
+    convolution_product,
+    cut_patches,
+    linear_product,
+    unsupported_convolution,
+)
+
+# GroupNorm and LayerNorm: gradients of the scale and the shift, which are small and kept whole.
+#
+#     weight gradient of example b = sum over positions of u_b * xhat_b
+#     bias gradient of example b   = sum over positions of u_b
+#
+# | symbol | name here    | shape          | unit                                        |
+# |--------|--------------|----------------|---------------------------------------------|
+# | x      | ``inputs``   | (B, *)         | layer input; a GroupNorm's is (B, n, *)     |
+# | xhat   | ``standard`` | as x           | x normalised, before the scale; no unit     |
+# | u      | ``signals``  | as x           | gradient of the loss by the layer's output  |
+# | n      |              |                | channels, or the size of a normalized_shape |
+#
+# xhat is computed again from the input: it does not depend on the parameters.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Affine:
+    """Per-example gradients of a scale and a shift, each (B, n)."""
+
+    layer: Layer
+    weights: Tensor
+    biases: Tensor | None
+
+    def elements(self) -> int:
+        """See `Factors.elements`; the normalised input is held beside the gradients."""
+        return 2 * self.weights.numel()
+
+    def squared_norms(self) -> Tensor:
+        """See `Factors.squared_norms`."""
+        squares = self.weights.square().sum(1)
+        return squares if self.biases is None else squares + self.biases.square().sum(1)
+
+    def kept(self, squares: Tensor) -> Affine:
+        """See `Factors.kept`."""
+        biases = None if self.biases is None else kept(self.biases, squares)
+        return replace(self, weights=kept(self.weights, squares), biases=biases)
+
+    def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
+        """See `Factors.add_sum`."""
+        for start, values in self._parts():
+            chosen = values[examples]
+            found = chosen.sum(0) if weights is None else chosen.T @ weights[examples]
+            row[start : start + len(found)].add_(found)
+
+    def sums(self, cells: Cells) -> list[Part]:
+        """See `Factors.sums`."""
+        return [(start, cells.total(values)) for start, values in self._parts()]
+
+    def _parts(self) -> list[Part]:
+        parts = [(self.layer.weight, self.weights)]
+        if self.layer.bias is not None and self.biases is not None:
+            parts.append((self.layer.bias, self.biases))
+        return parts
+
+
+def group_affine(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
+    """The gradients of a GroupNorm's scale and shift; see `layers.factor`."""
+    module = layer.module
+    if not isinstance(module, nn.GroupNorm):
+        raise InputTypeError(
+            f"layer {layer.name!r} is {type(module).__name__}, must be a GroupNorm"
+        )
+    standard = group_norm(inputs, module.num_groups, eps=module.eps)
+    count, channels = inputs.shape[:2]
+    product, signals = (v.reshape(count, channels, -1) for v in (standard * signals, signals))
+    return _affine(layer, product.sum(2), biases=signals.sum(2))
+
+
+def layer_affine(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
+    """The gradients of a LayerNorm's scale and shift; see `layers.factor`."""
+    module = layer.module
+    if not isinstance(module, nn.LayerNorm):
+        raise InputTypeError(
+            f"layer {layer.name!r} is {type(module).__name__}, must be a LayerNorm"
+        )
+    standard = layer_norm(inputs, module.normalized_shape, eps=module.eps)
+    width = layer.module.get_parameter("weight").numel()
+    count = len(inputs)
+    product, signals = (v.reshape(count, -1, width) for v in (standard * signals, signals))
+    return _affine(layer, product.sum(1), biases=signals.sum(1))
+
+
+def _affine(layer: Layer, weights: Tensor, *, biases: Tensor) -> Affine:
+    return Affine(layer=layer, weights=weights, biases=None if layer.bias is None else biases)
+
+
+# Embeddings: the gradient of an example has a row for each token that it holds.
+#
+#     gradient of example b at token v = sum of u_bp over the positions p with token v
+#
+# | symbol | name here   | shape     | unit                                       |
+# |--------|-------------|-----------|--------------------------------------------|
+# |        | ``tokens``  | (B, P)    | layer input, integers in 0..V-1            |
+# | u      | ``signals`` | (B, P, O) | gradient of the loss by the layer's output |
+# | V, O   |             |           | tokens and their width                     |
+#
+# A token that occurs at several positions of an example is summed once, at its first position, and
+# these sums make the norm and the row: signals that nearly cancel leave a sum of rounding, which is
+# another in another order, and what is measured is what is added. A Gram matrix of positions is no
+# substitute: its terms may cancel in float32.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lookup:
+    """Tokens, and signals that are zero where a token is the padding.
+
+    Where a norm is asked for, the signals are those of each example's tokens, at the first position
+    of each and zero at the others.
+    """
+
+    layer: Layer
+    rows: int  # V
+    tokens: Tensor  # (B, P)
+    signals: Tensor  # (B, P, O)
+
+    def elements(self) -> int:
+        """See `Factors.elements`; where a norm is asked for, all positions are compared."""
+        positions = self.tokens.shape[1]
+        return 2 * self.signals.numel() + self.tokens.numel() * (1 + 2 * positions)
+
+    def squared_norms(self) -> Tensor:
+        """See `Factors.squared_norms`."""
+        return self.signals.square().sum((1, 2))
+
+    def kept(self, squares: Tensor) -> Lookup:
+        """See `Factors.kept`."""
+        return replace(self, signals=kept(self.signals, squares))
+
+    def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
+        """See `Factors.add_sum`."""
+        signals, tokens = self.signals[examples], self.tokens[examples]
+        if weights is not None:
+            signals = signals * weights[examples, None, None]
+        found = _by_token(signals, tokens, rows=self.rows)
+        row[self.layer.weight : self.layer.weight + found.numel()].add_(found.flatten())
+
+    def sums(self, cells: Cells) -> list[Part]:
+        """See `Factors.sums`."""
+        signals, tokens = cells.take(self.signals), cells.take(self.tokens)  # (C, L, P[, O])
+        if cells.weights is not None:
+            signals = signals * cells.weights[..., None, None]
+        count = cells.shape[0]
+        own = torch.arange(count, device=tokens.device)[:, None, None] * self.rows
+        found = _by_token(signals, tokens + own, rows=count * self.rows)
+        return [(self.layer.weight, found.reshape(count, -1))]
+
+
+def lookup(layer: Layer, inputs: Tensor, *, signals: Tensor, measured: bool) -> Lookup:
+    """The gradient of an embedding; see `layers.factor`."""
+    module = layer.module
+    if not isinstance(module, nn.Embedding):
+        raise InputTypeError(
+            f"layer {layer.name!r} is {type(module).__name__}, must be an Embedding"
+        )
+    tokens = inputs.reshape(len(inputs), -1)
+    signals = signals.reshape(*tokens.shape, module.embedding_dim)
+    if module.padding_idx is not None:
+        # Chosen, not multiplied: a signal that is not finite must not reach the padding's row.
+        signals = torch.where((tokens == module.padding_idx)[..., None], 0.0, signals)
+    if measured:
+        signals = _at_first(signals, tokens)
+    return Lookup(layer=layer, rows=module.num_embeddings, tokens=tokens, signals=signals)
+
+
+def unsupported_embedding(module: nn.Embedding) -> str | None:
+    """Why an embedding has no rule; None where it has one."""
+    if module.sparse or module.scale_grad_by_freq or module.max_norm is not None:
+        return "is sparse, scales gradients by frequency or has a max_norm"
+    return None
+
+
+def _at_first(signals: Tensor, tokens: Tensor) -> Tensor:
+    """Sums (B, P, O) of each example's signals by token, at the token's first position."""
+    same = tokens[:, :, None] == tokens[:, None, :]  # (B, P, P)
+    first = ~same.tril(-1).any(2)  # (B, P): the token occurs at no earlier position
+    return torch.where(first[..., None], same.to(signals.dtype) @ signals, 0.0)
+
+
+def _by_token(signals: Tensor, tokens: Tensor, *, rows: int) -> Tensor:
+    """Sums (rows, O) of signals by token, in an order that is fixed on every device."""
+    # Torch's own backward of an embedding sorts on CUDA, where index_add_ adds in any order.
+    width = signals.shape[-1]
+    return torch.ops.aten.embedding_dense_backward(
+        signals.reshape(-1, width), tokens.reshape(-1), rows, -1, False
+    )
+
+
+# The layers whose per-example gradients follow from what they read and what they returned.
+#
+# ========================  ==============================================  =====================
+# Layer                     Rule                                            Left to another layout
+# ========================  ==============================================  =====================
+# `nn.Linear`, `nn.Conv2d`  a product of two factors (`products`)           groups, padding modes
+# `nn.GroupNorm`,           gradients of scale and shift, whole             none; without scale
+# `nn.LayerNorm`            (`normalisations`)                              there is nothing to sum
+# `nn.Embedding`            signals summed by token (`embeddings`)          sparse, max_norm,
+#                                                                           scale_grad_by_freq
+# ========================  ==============================================  =====================
+
+_KINDS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
+
+
+def unsupported_layer(model: nn.Module) -> str | None:
+    """Why a model has parameters without a rule here; None where all have one.
+
+    >>> unsupported_layer(nn.Sequential(nn.Linear(4, 4), nn.PReLU()))
+    "layer '1' (PReLU) is neither Linear, Conv2d, GroupNorm, LayerNorm nor Embedding"
+    """
+    seen = set[int]()
+    for name, module in model.named_modules():
+        own = list(module.parameters(recurse=False))
+        if not own:
+            continue
+        kind = f"layer {name!r} ({type(module).__name__})"
+        # A subclass may compute something else from the same parameters.
+        if type(module) not in _KINDS:
+            return f"{kind} is neither Linear, Conv2d, GroupNorm, LayerNorm nor Embedding"
+        reason = None
+        if isinstance(module, nn.Conv2d):
+            reason = unsupported_convolution(module)
+        elif isinstance(module, nn.Embedding):
+            reason = unsupported_embedding(module)
+        if reason is not None:
+            return f"{kind} {reason}"
+        if any(id(parameter) in seen for parameter in own):
+            return f"{kind} shares its parameters with another layer"
+        seen.update(id(parameter) for parameter in own)
+    return None
+
+
+def find_layers(model: nn.Module) -> list[Layer]:
+    """The layers with parameters of a model that `unsupported_layer` lets pass.
+
+    >>> [(layer.weight, layer.bias) for layer in find_layers(nn.Linear(3, 2))]
+    [(0, 6)]
+    """
+    starts, at = dict[str, int](), 0
+    for name, parameter in model.named_parameters():
+        starts[name] = at
+        at += parameter.numel()
+    found = []
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        if f"{prefix}weight" in starts and type(module) in _KINDS:
+            weight, bias = starts[f"{prefix}weight"], starts.get(f"{prefix}bias")
+            found.append(Layer(name=name, module=module, weight=weight, bias=bias))
+    return found
+
+
+def factor(
+    layer: Layer, inputs: Tensor, *, signals: Tensor, measured: bool, patches: Tensor | None = None
+) -> Factors:
+    """What a layer's per-example gradients follow from.
+
+    Args:
+        inputs: Its input, with the examples first.
+        signals: Gradient of the loss by its output, of the output's shape.
+        measured: Whether norms follow, so that gradients are formed where a rule needs them.
+        patches: Of a convolution's input, where `products.cut_patches` has run before.
+
+    Raises:
+        TypeError: If no rule is for the layer.
+
+    >>> layer, = find_layers(nn.Linear(2, 1))
+    >>> found = factor(layer, Tensor([[1, 1]]), signals=Tensor([[3]]), measured=True)
+    >>> float(found.squared_norms())  # 9 for each weight and 9 for the bias
+    27.0
+    """
+    match layer.module:
+        case nn.Linear():
+            return linear_product(layer, inputs, signals=signals, measured=measured)
+        case nn.Conv2d():
+            return convolution_product(
+                layer, inputs, signals=signals, measured=measured, patches=patches
+            )
+        case nn.GroupNorm():
+            return group_affine(layer, inputs, signals=signals)
+        case nn.LayerNorm():
+            return layer_affine(layer, inputs, signals=signals)
+        case nn.Embedding():
+            return lookup(layer, inputs, signals=signals, measured=measured)
+    raise InputTypeError(f"layer {layer.name!r} ({type(layer.module).__name__}) has no rule")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ Four layouts compute the same sums. "loop" takes one example at a time; the othe
 against it. "vmap" stacks the data of a model's neighbours and takes per-example gradients by
 `torch.func`. "book-keeping" makes one pass to the layers' outputs for each model owner
 (`overhear.training.gradients.ghost`), and "grouped" one for many
-(`overhear.training.gradients.grouped`).
+(`overhear.training.gradients.choice`).
 `overhear.training.gradients.choice` has the rule by which "auto" takes one.
 """
 
@@ -36,7 +36,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ..device.memory import make_room, too_large
 from ..device.precision import full_precision
 from ..forwards.separate import Separate
-from ..models.forward_calls import FailedForward
+from ..models.losses import FailedForward
 from ..models.parameters import copied, validate_model
 from ..models.tasks import Task
 from .choice import BY_LAYER, choose, disagreement, network_size, with_layers

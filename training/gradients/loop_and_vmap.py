@@ -2,7 +2,7 @@
 
 They take any deterministic network, and any task. Random numbers are refused: their generator would
 carry from one example to the next how many there were. `overhear.training.gradients.ghost` and
-`overhear.training.gradients.grouped` are for networks of layers with a rule;
+`overhear.training.gradients.choice` are for networks of layers with a rule;
 `overhear.training.gradients.gradients` chooses.
 """
 
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError
 from ..device.memory import elements_at_once
-from ..models.forward_calls import ForwardCalls
+from ..models.losses import ForwardCalls
 from ..models.parameters import unflatten
 from ..models.tasks import Task
 from .clipping import (

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
-from ..models.forward_calls import stated, unknown_forward
+from ..models.losses import stated, unknown_forward
 from ..models.tasks import Task
 from ..own.kept import Watch
 from .clipping import Examples, Pass, Span

@@ -20,17 +20,13 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ..data.dataset import Examples
-from ..device.copies import on_device
-from ..device.memory import elements_at_once
-from ..step.local_steps import LocalSteps
+from ..data.store import Examples
+from ..device.memory import elements_at_once, on_device
 from ..step.parts import ClipNorm, Parts
-from ..step.values import Batch
+from ..step.values import Batch, LocalSteps
 from .clipping import Coefficient, check_clip_norm, clipped_rows
 from .gradients import Batch as Records
 from .gradients import ClippedSums, Indices, PairGradients
-
-__all__ = ["ByUser", "clipped", "local_change", "sums_of", "sums_to_clip"]
 
 
 def local_change(

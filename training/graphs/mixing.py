@@ -32,19 +32,6 @@ from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
 
-__all__ = [
-    "MOST_AGENTS",
-    "Sums",
-    "WeightScheme",
-    "check_agents",
-    "check_mixing",
-    "check_scheme",
-    "mixing_weights",
-    "name_pieces",
-    "pieces",
-    "push_weights",
-]
-
 WeightScheme = Literal["metropolis", "uniform"]
 
 MOST_AGENTS = 10_000

@@ -18,19 +18,24 @@ The directed exponential graph is that of stochastic gradient push (Assran et al
 
 from __future__ import annotations
 
+import enum
 import math
 import random
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy._validate import within
+from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
-from .digraphs import random_digraph
-from .graph import Graph, GraphSequence, Topology
-from .graph_file import FileKind, read_graph_file
+from ...privacy.formats.json_text import read_json
+from ...privacy.formats.numpy_arrays import header_of, read_array
+from .graph import Graph, GraphSequence, Topology, random_digraph
 from .mixing import (
+    MOST_AGENTS,
     WeightScheme,
     check_agents,
     check_scheme,
@@ -42,22 +47,116 @@ from .mixing import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-__all__ = [
-    "GRAPH_NAMES",
-    "bipartite",
-    "build_graph",
-    "directed_exponential",
-    "directed_ring",
-    "erdos_renyi",
-    "from_file",
-    "full",
-    "grid",
-    "ring",
-    "server",
-    "star",
-]
+
+# Graphs read from a file: a matrix of weights, or a list of links.
+#
+# ==========  ==================================================================================
+# Suffix      Contents
+# ==========  ==================================================================================
+# ``.csv``    W, one row a line, separated by commas; ``#`` starts a comment
+# ``.txt``    W, one row a line, separated by blanks; ``#`` starts a comment
+# ``.npy``    W, a NumPy array of numbers
+# ``.json``   ``{"weights": [[...], ...]}``, or ``{"agents": 4, "edges": [[0, 1], [1, 2], ...]}``,
+#             or ``{"agents": 4, "arcs": [[0, 1], [1, 2], ...]}``
+# ==========  ==================================================================================
+#
+# W[i, j] is the weight agent i gives to agent j. Edges are links in both directions, arcs go from
+# the first agent to the second; agents count from 0; self-loops need not be listed.
+
+_LARGEST_TEXT = 256 << 20  # bytes
+
+
+class FileKind(enum.StrEnum):
+    """What a file holds."""
+
+    WEIGHTS = "weights"
+    EDGES = "edges"
+    ARCS = "arcs"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphFile:
+    """What a file says: an (A, A) matrix [receiver, sender], of weights or only of links (ones)."""
+
+    matrix: NDArray[np.float64]
+    kind: FileKind
+
+
+def read_graph_file(path: str | Path) -> GraphFile:
+    """Reads a weight matrix or a list of links; the suffix decides how.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the suffix is unknown or the contents are not as the module describes.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no graph file at {path.absolute()}")
+    try:
+        if path.suffix == ".json":
+            return _read_json(path)
+        if path.suffix == ".npy":
+            matrix = _read_npy(path)
+        elif path.suffix in {".csv", ".txt"}:
+            delimiter = "," if path.suffix == ".csv" else None
+            text = read_bounded(path, _LARGEST_TEXT).decode("utf-8")
+            _check_agents(text.count("\n"))  # before it is made into lines, and one into cells
+            lines = text.split("\n")
+            _check_agents(len(lines[0].split(delimiter, MOST_AGENTS)))
+            if not any(line.partition("#")[0].strip() for line in lines):
+                raise InputError("it holds no numbers")
+            matrix = np.loadtxt(lines, delimiter=delimiter, ndmin=2)
+        else:
+            raise InputError(f"its suffix {path.suffix!r} must be .csv, .txt, .npy or .json")
+    except (ValueError, TypeError) as error:
+        raise InputError(f"cannot read a graph from {path}: {error}") from error
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"the matrix in {path} has shape {matrix.shape}, must be square (A, A)")
+    return GraphFile(matrix=matrix, kind=FileKind.WEIGHTS)
+
+
+def _check_agents(agents: int) -> None:
+    if agents > MOST_AGENTS:
+        raise InputError(f"it has {agents} agents, must have at most {MOST_AGENTS}")
+
+
+def _read_npy(path: Path) -> NDArray[np.float64]:
+    """A matrix whose header says no more than the file holds."""
+    shape = header_of(path).shape
+    if len(shape) != 2:
+        raise InputError(f"it announces the shape {shape}, must be (A, A)")
+    _check_agents(max(shape))
+    return np.asarray(read_array(path), dtype=np.float64)
+
+
+def _read_json(path: Path) -> GraphFile:
+    content = read_json(path, _LARGEST_TEXT)
+    known = [{"weights"}, {"agents", "edges"}, {"agents", "arcs"}]
+    if not isinstance(content, dict) or set(content) not in known:
+        raise InputError(
+            'the keys must be "agents" and "edges", or "agents" and "arcs", or "weights" alone'
+        )
+    if "weights" in content:
+        matrix = np.array(content["weights"], dtype=np.float64)
+        return GraphFile(matrix=matrix, kind=FileKind.WEIGHTS)
+    agents = content["agents"]
+    if type(agents) is not int or agents < 1:
+        raise InputError(f'"agents"={agents!r} must be a whole number of at least 1')
+    _check_agents(agents)
+    kind = FileKind.EDGES if "edges" in content else FileKind.ARCS
+    links = np.zeros((agents, agents))
+    for link in content[kind]:
+        ends = link if isinstance(link, list) else [link]
+        if len(ends) != 2 or not all(type(end) is int and 0 <= end < agents for end in ends):
+            raise InputError(
+                f"{kind[:-1]} {link!r} must name two agents between 0 and {agents - 1}; agents "
+                "count from 0"
+            )
+        links[ends[1], ends[0]] = 1.0
+        if kind is FileKind.EDGES:
+            links[ends[0], ends[1]] = 1.0
+    return GraphFile(matrix=links, kind=kind)
 
 
 def ring(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
@@ -66,7 +165,7 @@ def ring(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     >>> ring(4).weights[0].round(3).tolist()
     [0.333, 0.333, 0.0, 0.333]
     """
-    _check_agents("ring", agents, least=1)
+    _check_agents_topologies("ring", agents, least=1)
     one = np.arange(agents)
     adjacency = np.zeros((agents, agents), dtype=bool)
     adjacency[one, (one + 1) % agents] = True
@@ -79,7 +178,7 @@ def full(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     >>> full(4).weights[0].tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    _check_agents("full", agents, least=1)
+    _check_agents_topologies("full", agents, least=1)
     return _weighted("full", np.ones((agents, agents), dtype=bool), scheme=weights)
 
 
@@ -92,7 +191,7 @@ def bipartite(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     >>> bipartite(5).neighbours(0), bipartite(5).neighbours(4)
     ((0, 3, 4), (0, 1, 2, 4))
     """
-    _check_agents("bipartite", agents, least=3)
+    _check_agents_topologies("bipartite", agents, least=3)
     adjacency = np.zeros((agents, agents), dtype=bool)
     adjacency[:-2, -2:] = True
     return _weighted("bipartite", adjacency, scheme=weights)
@@ -104,7 +203,7 @@ def star(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     >>> star(4).degree(0), star(4).degree(3)
     (4, 2)
     """
-    _check_agents("star", agents, least=2)
+    _check_agents_topologies("star", agents, least=2)
     adjacency = np.zeros((agents, agents), dtype=bool)
     adjacency[0, 1:] = True
     return _weighted("star", adjacency, scheme=weights)
@@ -120,7 +219,7 @@ def server(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     ((), False)
     """
     check_scheme(weights)
-    _check_agents("server", agents, least=1)
+    _check_agents_topologies("server", agents, least=1)
     return Graph.without_links("server", agents)
 
 
@@ -137,7 +236,7 @@ def grid(agents: int, columns: int | None = None, *, weights: WeightScheme = "me
     >>> grid(6).neighbours(4)  # two rows of three
     (1, 3, 4, 5)
     """
-    _check_agents("grid", agents, least=1)
+    _check_agents_topologies("grid", agents, least=1)
     if columns is None:
         columns = next(c for c in range(math.isqrt(agents - 1) + 1, agents + 1) if agents % c == 0)
         if columns == agents > 2:
@@ -169,7 +268,7 @@ def erdos_renyi(
     >>> int(graph.degrees.sum() - 20) // 2  # links; 57 are expected
     58
     """
-    _check_agents("erdos-renyi", agents, least=1)
+    _check_agents_topologies("erdos-renyi", agents, least=1)
     within("edge_probability", edge_probability, "[0, 1]")
     # The graph of networkx.gnp_random_graph, whose own object would take gigabytes.
     draw = random.Random(seed).random  # noqa: S311 - a public graph
@@ -194,7 +293,7 @@ def directed_ring(agents: int, *, weights: WeightScheme = "metropolis") -> Graph
     >>> directed_ring(4).weights[0].tolist(), directed_ring(4).symmetric
     ([0.5, 0.0, 0.0, 0.5], False)
     """
-    _check_agents("directed-ring", agents, least=2)
+    _check_agents_topologies("directed-ring", agents, least=2)
     return _shifted("directed-ring", agents, shift=1, scheme=weights)
 
 
@@ -212,7 +311,7 @@ def directed_exponential(agents: int, *, weights: WeightScheme = "metropolis") -
     [(0, 5), (0, 4), (0, 2), (0, 5)]
     """
     period = (agents - 1).bit_length()
-    _check_agents("directed-exponential", agents, least=2, graphs=max(period, 1))
+    _check_agents_topologies("directed-exponential", agents, least=2, graphs=max(period, 1))
     return GraphSequence(
         name="directed-exponential",
         graphs=tuple(
@@ -230,7 +329,7 @@ def _shifted(name: str, agents: int, *, shift: int, scheme: WeightScheme) -> Gra
 
 
 def from_file(path: str | Path, agents: int | None = None, *, weights: WeightScheme) -> Graph:
-    """A graph read from a file; see `overhear.training.graphs.graph_file` for the formats.
+    """A graph read from a file; see `overhear.training.graphs.topologies` for the formats.
 
     Args:
         path: A matrix W (.npy, .csv, .txt or JSON "weights") or a JSON list of links: "edges" that
@@ -360,7 +459,7 @@ def _weighted(name: str, adjacency: NDArray[np.bool_], *, scheme: WeightScheme) 
     return Graph(name=name, weights=mixing_weights(name, adjacency, scheme=scheme))
 
 
-def _check_agents(name: str, agents: int, *, least: int, graphs: int = 1) -> None:
+def _check_agents_topologies(name: str, agents: int, *, least: int, graphs: int = 1) -> None:
     if agents < least:
         raise InputError(f"agents={agents} is too few for {name!r}; it needs at least {least}")
     check_agents(name, agents, graphs=graphs)

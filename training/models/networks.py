@@ -31,8 +31,6 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 
-__all__ = ["NETWORKS", "Shape"]
-
 Shape = tuple[int, ...]
 
 _GROUPS = 32

@@ -28,7 +28,6 @@ from .networks import NETWORKS, Shape
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MODEL_NAMES", "build_model", "copied", "flatten", "unflatten", "validate_model"]
 
 MODEL_NAMES = tuple(NETWORKS)
 Probe = Callable[[nn.Module, Shape], Tensor]

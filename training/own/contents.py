@@ -40,9 +40,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from .imports import is_of_python
-
-__all__ = ["Contents"]
+from .objects import is_of_python
 
 _MOST = 200_000  # values that are looked at
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), CodeType)

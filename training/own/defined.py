@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["defined"]
-
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 

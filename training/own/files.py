@@ -11,8 +11,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Files"]
-
 
 class Files:
     """Files that this thread opens, from `begin` to `end`.

@@ -15,8 +15,6 @@ from ...privacy.errors import InputError
 from .contents import Contents
 from .files import Files
 
-__all__ = ["Watch"]
-
 
 class Watch:
     """What some objects keep.

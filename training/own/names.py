@@ -10,9 +10,12 @@ leads out of it is read, so a run can be moved and its folder names nothing of a
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import keyword
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import ModuleType
 from typing import NamedTuple
@@ -21,11 +24,25 @@ import numpy as np
 
 from ...privacy.errors import InputError, did_you_mean
 from ...privacy.raised import line_of, told
+from ..algorithms import ALGORITHMS, Algorithm
 from .defined import defined
-from .imports import NotPinned, import_file, import_module, own_path_of, pinned, pins, source_of
-from .objects import OBJECT, given
-
-__all__ = ["OwnName", "found_object", "is_own", "own_object", "parsed_name", "take_as_asked"]
+from .objects import (
+    OBJECT,
+    NotPinned,
+    digest_of,
+    file_of,
+    given,
+    import_file,
+    import_module,
+    imported_by,
+    is_own_file,
+    module_of,
+    own_path_of,
+    pinned,
+    pins,
+    ran,
+    source_of,
+)
 
 _LONGEST_NAME = 300  # characters
 _FOUND: dict[str, object] = {}
@@ -256,3 +273,140 @@ def _is_word(text: str) -> bool:
 def _shown(name: str) -> str:
     text = ascii(name)
     return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+# Which files of the user a run consists of: those of its own names, and all that they import.
+#
+# What a file imports is read off its source, so an import inside a function counts as soon as it
+# has been loaded; what was imported while a module ran, in whatever way, counts too. Installed
+# packages are not followed: versions stand in a run's environment.
+
+
+def modules_of(names: Iterable[str]) -> list[ModuleType]:
+    """The modules of names that were found; one that was not, and plain data, have none."""
+    found: list[ModuleType | None] = []
+    for name in names:
+        if name.startswith(OBJECT):
+            found.append(module_of(found_object(name)))
+            continue
+        at = parsed_name(name, key="name")
+        path = Path.cwd() / at.module
+        found.append(
+            next((one for one in list(sys.modules.values()) if file_of(one) == path), None)
+            if at.is_file
+            else sys.modules.get(at.module)
+        )
+    return [module for module in found if module is not None]
+
+
+def own_files(modules: Iterable[ModuleType]) -> dict[str, str]:
+    """SHA-256 of each file of the working directory that modules consist of, by relative path.
+
+    It is that of what was executed, where that is known, and else of the file as it is now.
+
+    Args:
+        modules: loaded ones; those that are installed add nothing.
+    """
+    pending, seen = list(modules), set[str]()
+    found: dict[str, str] = {}
+    executed = ran()
+    while pending:
+        module = pending.pop()
+        path = file_of(module)
+        if module.__name__ in seen or path is None or not is_own_file(path):
+            continue
+        seen.add(module.__name__)
+        relative = path.relative_to(Path.cwd()).as_posix()
+        found[relative] = executed.get(path) or digest_of(path)
+        names = [*_imports(module, path), *imported_by(module.__name__)]
+        pending += [sys.modules[name] for name in names if name in sys.modules]
+    return dict(sorted(found.items()))
+
+
+def installed_digests(modules: Iterable[ModuleType]) -> dict[str, str]:
+    """SHA-256 of the file of each module that is not of the working directory, by its name.
+
+    >>> import math
+    >>> installed_digests([sys])
+    {'sys': 'none'}
+    """
+    found = {}
+    for module in modules:
+        path = file_of(module)
+        if path is None or not path.is_file():
+            found[module.__name__] = "none"
+        elif not is_own_file(path):
+            found[module.__name__] = digest_of(path)
+    return dict(sorted(found.items()))
+
+
+def _imports(module: ModuleType, path: Path) -> Iterator[str]:
+    """Every module that a source names in an import, with the packages that it lies in."""
+    if path.suffix != ".py":
+        return
+    package = module.__name__ if hasattr(module, "__path__") else module.__package__ or ""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = importlib.util.resolve_name("." * node.level + base, package)
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
+# An algorithm by its name in a run file: of the registry, or one's own as "module:NAME".
+
+_KEY = "name"
+
+
+def algorithm_named(name: str) -> Algorithm:
+    """The algorithm of a name.
+
+    Args:
+        name: in the registry, or "module:NAME" of one's own.
+
+    Raises:
+        InputError: there is none, or what the name stands for is no algorithm.
+
+    >>> algorithm_named("dpdl").settings().momentum
+    0.9
+    >>> algorithm_named("math:tau")
+    Traceback (most recent call last):
+    overhear...InputError: name='math:tau' is a float; it must be an Algorithm(...)
+    """
+    if not is_own(name):
+        if name not in ALGORITHMS:
+            raise InputError(
+                f"name={name!r} must be one of {', '.join(ALGORITHMS)}, or name your own as "
+                f'"module:NAME"{did_you_mean(name, ALGORITHMS)}'
+            )
+        return ALGORITHMS[name]
+    found = own_object(name, key=_KEY)
+    if not isinstance(found, Algorithm):
+        kind = "function" if callable(found) and not isinstance(found, type) else None
+        raise InputError(
+            f"{_KEY}={name!r} is a {kind or type(found).__name__}; it must be an Algorithm(...)"
+        )
+    if not (isinstance(found.settings, type) and is_dataclass(found.settings)):
+        raise InputError(
+            f"{_KEY}={name!r} has settings={found.settings!r}; they must be a frozen dataclass of "
+            "its hyper-parameters"
+        )
+    for field in fields(found.settings):
+        if field.default is MISSING and field.default_factory is MISSING:
+            raise InputError(
+                f"{_KEY}={name!r}: its hyper-parameter {field.name!r} has no default; give it one "
+                f"in {found.settings.__name__}"
+            )
+    return found
+
+
+def known_algorithm(name: str) -> Algorithm | None:
+    """The algorithm of a name, if it is one of the registry or was found before; nothing is run."""
+    found = ALGORITHMS.get(name) or found_object(name)
+    return found if isinstance(found, Algorithm) else None

@@ -14,16 +14,267 @@ run, which is salted, tells whether others are given.
 from __future__ import annotations
 
 import hashlib
+import importlib
+import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ...privacy.errors import InputError
-from .imports import digest_of, file_of, is_own_file
 
-__all__ = ["OBJECT", "give", "given", "keys_of", "module_of"]
+# Importing code of the user: from the working directory first, with the digest of what ran.
+#
+# A module of the working directory is read, digested and compiled from the same bytes; compiled
+# files beside it (`__pycache__`) are not looked at, since a digest of the source would say nothing
+# of them. While a name is resolved the working directory comes before what is installed, as for
+# `python -m`; afterwards it comes last, so that nothing there takes the place of a library that is
+# loaded late.
+#
+# Where code is let run by its digest alone (`pinned`), a file of another digest is not executed:
+# what is compared is what was read to be compiled.
+
+_HERE = Path(__file__).resolve().parents[2]
+# Ours by name: in a checkout that is where users work, the folder that holds them says nothing.
+_PROGRAM = [
+    _HERE / part
+    for part in ("privacy", "training", "attacks", "runs", "reports", "commands", "testing")
+]
+_LIBRARY = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")]
+
+_RAN: dict[Path, str] = {}
+_LOADED_BY: dict[str, list[str]] = {}
+_RUNNING: list[str] = []  # modules that are being executed, the innermost last
+_PINS: ContextVar[Mapping[str, str] | None] = ContextVar("pins", default=None)
+
+
+class NotPinned(InputError):
+    """A file that nobody pinned would have been executed."""
+
+
+def pins() -> Mapping[str, str] | None:
+    """SHA-256 by path, or by name of an installed module, of what alone may run; None: anything."""
+    return _PINS.get()
+
+
+def pin(files: Mapping[str, str] | None) -> None:
+    """Execute no file of the working directory but these from here on, in this context."""
+    _PINS.set(files)
+
+
+@contextmanager
+def pinned(files: Mapping[str, str] | None) -> Iterator[None]:
+    """Within it no file of the working directory is executed but these; None: any."""
+    token = _PINS.set(files)
+    try:
+        yield
+    finally:
+        _PINS.reset(token)
+
+
+def ran() -> dict[Path, str]:
+    """Of every file of the user that was executed its SHA-256, by absolute path."""
+    return dict(_RAN)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file as it is now."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def source_of(module: ModuleType) -> bytes:
+    """The pinned source that a module was made of.
+
+    Raises:
+        NotPinned: its file is not, or is no source.
+    """
+    path = file_of(module)
+    if path is None or path.suffix != ".py" or not path.is_file():
+        raise NotPinned(f"{module.__name__!r} has no source, so no digest says what it is")
+    source = path.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()
+    if _RAN.get(path, digest) != digest:
+        raise NotPinned(f"{path.name} was changed since it was imported; start the command again")
+    name = _relative(path) if is_own_file(path) else module.__name__
+    _check_pinned(name, digest)
+    return source
+
+
+def _relative(path: Path) -> str:
+    """A path as pins name it."""
+    here = Path.cwd()
+    return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
+
+
+def _check_pinned(name: str, digest: str) -> None:
+    held = _PINS.get()
+    if held is not None and held.get(name) != digest:
+        raise NotPinned(
+            f"{name} (sha256 {digest[:12]}) would be run, and no pin names it; read it, then pin "
+            f'it too: "{name}" = "{digest}"'
+        )
+
+
+def import_module(name: str) -> ModuleType:
+    """A module of the working directory, or else an installed one.
+
+    Raises:
+        Exception: whatever its import raises.
+    """
+    with _working_directory_first():
+        return importlib.import_module(name)
+
+
+def import_file(path: Path) -> ModuleType:
+    """The module in a file of the working directory; a loaded one is not loaded a second time.
+
+    Args:
+        path: absolute.
+
+    Raises:
+        Exception: whatever its import raises.
+    """
+    for module in list(sys.modules.values()):
+        if file_of(module) == path:
+            return module
+    stem = path.stem
+    if path.parent == Path.cwd() and stem.isidentifier() and stem not in sys.modules:
+        module = import_module(stem)
+        if file_of(module) == path:
+            return module
+    name = f"own_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Recorded(name, str(path)))
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no file of Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with _working_directory_first(path.parent):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def own_path_of(name: str) -> Path | None:
+    """The file of the working directory that a module's name stands for; nothing is imported."""
+    path = Path.cwd().joinpath(*name.split("."))
+    for held in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+        if held.is_file():
+            return held
+    return None
+
+
+def imported_by(name: str) -> tuple[str, ...]:
+    """The modules of the working directory that were loaded while a module ran."""
+    return tuple(_LOADED_BY.get(name, ()))
+
+
+def file_of(module: ModuleType) -> Path | None:
+    """The file of a loaded module; None where it has none."""
+    file = getattr(module, "__file__", None)
+    return Path(file).absolute() if isinstance(file, str) else None
+
+
+class _Recorded(SourceFileLoader):
+    """Compiles what it reads, and keeps the digest of just that."""
+
+    def get_code(self, fullname: str) -> object:  # type: ignore[override] # of compile
+        path = self.get_filename(fullname)
+        source = self.get_data(path)
+        digest = hashlib.sha256(source).hexdigest()
+        _check_pinned(_relative(Path(path).absolute()), digest)
+        _RAN[Path(path).absolute()] = digest
+        return self.source_to_code(source, path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if _RUNNING:
+            _LOADED_BY.setdefault(_RUNNING[-1], []).append(module.__name__)
+        _RUNNING.append(module.__name__)
+        try:
+            super().exec_module(module)
+        finally:
+            _RUNNING.pop()
+
+
+class _Finder:
+    """Finds modules of the working directory, however what imports them made Python look there."""
+
+    first: tuple[str, ...] = ()  # folders that come before what is installed, while a name is found
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> ModuleSpec | None:
+        del target
+        first = [] if path is not None else [*cls.first]
+        found = PathFinder.find_spec(name, first) if first else None
+        if found is None or found.origin is None:  # a folder without __init__.py shadows nothing
+            found = PathFinder.find_spec(name, path)
+            if found is None or found.origin is None or not is_own_file(Path(found.origin)):
+                return None
+        return _recorded(found)
+
+
+class _LastFinder:
+    """Finds modules of the working directory that nothing installed has the name of."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> ModuleSpec | None:
+        del target
+        if path is not None and not any(is_own_file(Path(folder)) for folder in path):
+            return None
+        found = PathFinder.find_spec(name, [str(Path.cwd())] if path is None else path)
+        return None if found is None else _recorded(found)
+
+
+def is_of_python(path: Path) -> bool:
+    """Whether a file belongs to Python's own library."""
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return not installed and any(path.is_relative_to(folder) for folder in _LIBRARY)
+
+
+def is_own_file(path: Path) -> bool:
+    """Whether a file belongs to the user: in the working directory, not installed, not of ours."""
+    path = path.absolute()
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    elsewhere = is_of_python(path) or any(path.is_relative_to(folder) for folder in _PROGRAM)
+    return path.is_relative_to(Path.cwd()) and not installed and not elsewhere
+
+
+def _recorded(found: ModuleSpec) -> ModuleSpec:
+    if type(found.loader) is SourceFileLoader:
+        found.loader = _Recorded(found.loader.name, found.loader.path)
+    elif found.origin is not None and found.has_location:
+        path = Path(found.origin).absolute()  # compiled from C
+        _check_pinned(_relative(path), digest_of(path))
+        _RAN[path] = digest_of(path)
+    return found
+
+
+@contextmanager
+def _working_directory_first(*before: Path) -> Iterator[None]:
+    """The working directory, and what is to come before it, ahead of what is installed."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+        sys.meta_path.append(_LastFinder)
+    importlib.invalidate_caches()
+    kept = _Finder.first
+    _Finder.first = (*map(str, before), str(Path.cwd()))
+    try:
+        yield
+    finally:
+        _Finder.first = kept
+
 
 OBJECT = "object:"
 _RECORDS = "records"

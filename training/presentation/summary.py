@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-from ...privacy.goal import Goal
-from ...privacy.guarantee import Guarantee, Statement, Unit
+from ...privacy.formats.codec import dump, finite
+from ...privacy.goal import Goal, Target
+from ...privacy.guarantee import Guarantee, Statement, Status, Unit
+from ...privacy.missing import needs
+from ...privacy.plain_text import aligned
 
-__all__ = ["Summary", "rounded_down", "rounded_up", "users_words"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from rich.table import Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,3 +149,132 @@ def rounded_down(value: float, digits: int = 3) -> str:
 
 def _of(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+# An account as data: rows for pandas, and the object that `overhear plan --json` prints.
+
+
+def as_json(summary: Summary) -> dict[str, Any]:
+    """The object of a plan, without what only a run file knows; infinite figures are "inf"."""
+    return {
+        "schema": 1,
+        "noise_multiplier": finite(summary.noise_multiplier),
+        "target": dump(
+            Target.of(
+                summary.goal,
+                delta=summary.statement.delta,
+                adversary=summary.target,
+                reached=summary.reached,
+            )
+        ),
+        "adversaries": [dump(stated) for stated in summary.guarantees],
+        "published_bound": None,
+        "warnings": list(summary.warnings),
+    }
+
+
+def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:
+    """A row an adversary, worst first.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        from pandas import DataFrame
+    except ImportError as error:
+        raise ImportError(needs("to_pandas", "pandas")) from error
+    return DataFrame([dump(stated, mode="python") for stated in guarantees])
+
+
+# An account in plain text, for a terminal of any width, and as a table of rich.
+
+_STYLES = {Status.PROVEN: "green", Status.HEURISTIC: "yellow"}
+
+
+def as_text(summary: Summary) -> str:
+    """The lines of an account: what is accounted for, a row an adversary, then the warnings."""
+    head = (summary.title, summary.noise, summary.said_of)
+    return lines_of(head, guarantees=summary.guarantees, warnings=summary.warnings)
+
+
+def lines_of(
+    head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
+) -> str:
+    """The same of what is no account of an algorithm: its own head, rows and warnings."""
+    rows = [heads_of(guarantees), *(cells_of(g) for g in guarantees)]
+    return "\n".join([*head, "", *aligned(rows), *([""] if warnings else []), *warnings])
+
+
+def as_rich(summary: Summary) -> Table:
+    """The same rows for a console of rich."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=escape(summary.title),
+        caption=escape("\n".join((summary.noise, summary.said_of, *summary.warnings))),
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    for head in heads_of(summary.guarantees):
+        table.add_column(head)
+    for stated in summary.guarantees:
+        table.add_row(
+            *(Text(cell) for cell in cells_of(stated)),
+            style=_STYLES.get(Status(stated.status), "red"),
+        )
+    return table
+
+
+def heads_of(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
+    """Of the rows of statements; one more for each number of records of one person."""
+    group = guarantees[0].group if guarantees else None
+    several = tuple(f"of {one.records} records" for one in group or ())
+    return ("adversary", "epsilon", *several, "status", "victim", "joint sensitivity", "because")
+
+
+def cells_of(stated: Guarantee) -> tuple[str, ...]:
+    """The row of a statement, in the order of `heads_of`."""
+    name = stated.adversary
+    if stated.worst_adversary is not None:
+        name = f"{name} ({stated.worst_adversary})"
+    return (
+        name,
+        rounded_up(stated.epsilon),
+        *(rounded_up(one.epsilon) for one in stated.group or ()),
+        str(stated.status),
+        f"agent {stated.victim}",
+        rounded_up(stated.joint_sensitivity),
+        stated.because,
+    )
+
+
+# An account as a table of HTML, for a notebook.
+
+_LEFT = ' style="text-align:left"'
+
+
+def as_html(summary: Summary) -> str:
+    """What is accounted for, a row an adversary, then the warnings; nothing is loaded for it."""
+    head = (summary.title, summary.noise, summary.said_of)
+    return page_part(head, guarantees=summary.guarantees, warnings=summary.warnings)
+
+
+def page_part(
+    head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
+) -> str:
+    """The same of what is no account of an algorithm: its own head, rows and warnings."""
+    heads = "".join(f"<th{_LEFT}>{escape(head)}</th>" for head in heads_of(guarantees))
+    rows = "".join(
+        "<tr>" + "".join(f"<td{_LEFT}>{escape(cell)}</td>" for cell in cells_of(stated)) + "</tr>"
+        for stated in guarantees
+    )
+    first, *more = map(escape, head)
+    said = "".join(f"<p>{escape(one)}</p>" for one in warnings)
+    return (
+        f"<p>{'<br>'.join((f'<b>{first}</b>', *more))}</p><table><thead><tr>{heads}</tr></thead>"
+        f"<tbody>{rows}</tbody></table>{said}"
+    )

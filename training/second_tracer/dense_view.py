@@ -17,8 +17,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bracket", "Whitened", "largest_move"]
-
 Array = NDArray[np.float64]
 _CUT = 1e-12  # of a row, below which noise counts as none
 _SWEEPS, _CLOSE = 20_000, 1e-12

@@ -25,11 +25,8 @@ from ...privacy.guarantee import Unit
 from ..graphs.graph import Graph, Topology
 from ..step import values
 from ..step.perform import histories_of, perform
-from .dense_round import DenseRound, Message
-from .dense_rows import Contribution, Kind, NotAnswered, Rows, Sources, zeros
+from .dense_round import Contribution, DenseRound, Kind, Message, NotAnswered, Rows, Sources, zeros
 from .dense_view import Bracket, Whitened, largest_move
-
-__all__ = ["Moves", "NotAnswered", "SecondTrace", "Told"]
 
 Array = NDArray[np.float64]
 MOST_ROWS = 800  # of a view

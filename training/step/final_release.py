@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from ...privacy.errors import InputError, InputTypeError, did_you_mean
 from ...privacy.view.leak import final_row
 
-__all__ = ["NOTHING", "FinalRelease", "released_fields"]
-
 
 def released_fields(released: object, *, model: object = "x") -> tuple[str, ...] | None:
     """The names of released fields, or None for all; read before there is a state.

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from ...privacy.noise.floor import mu_lost
 
-__all__ = ["INITIAL", "NO_FLOOR", "RANDOM", "RESULT", "TABLE", "UNIT", "Beside", "Floor"]
-
 INITIAL, RESULT = "initial model", "result of postprocess"
 TABLE, RANDOM = "public table", "public random numbers"
 UNIT = ""  # the name of values of size 1 in every coordinate

@@ -23,24 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.errors import UndeclaredOperation
 from . import values
 from .refusals import remedy
 from .script import Script, frozen
-from .values import UndeclaredOperation
-
-__all__ = [
-    "Agents",
-    "Edges",
-    "Handle",
-    "Server",
-    "argument",
-    "handle",
-    "number_of",
-    "raw",
-    "script_of",
-    "shown",
-    "value_of",
-]
 
 
 class Handle:

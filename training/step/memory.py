@@ -28,8 +28,6 @@ from torch import Tensor
 from ...privacy.errors import InputError, InputTypeError
 from .values import Agents
 
-__all__ = ["check_memory", "numbers_of", "remembered"]
-
 
 def check_memory(fresh: object, past: object, kind: type, row: tuple[float, ...]) -> None:
     """Refuse what is no round's noise, no history, or no row of a strategy over it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...privacy.view.view import UnsupportedView
+from ...privacy.errors import UnsupportedView
 from .operations import OPERATIONS, Apart
 from .script import Entry
 

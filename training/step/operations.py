@@ -10,37 +10,147 @@ from __future__ import annotations
 
 import enum
 import functools
+import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.batches.cohorts import scheme_of_cohort, size_of_cohort
-from ...privacy.batches.drawing import Scheme
-from ...privacy.errors import InputError
+from ...privacy._validate import whole
+from ...privacy.batches.sampling import Per, Scheme, scheme_of_cohort, size_of_cohort
+from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
-from .counts import Of
-from .local_steps import LocalSteps, checked_number, checked_rate
 from .memory import remembered
 from .parts import clip_norm_of
-from .public_numbers import PublicNumbers
 from .values import (
     Agents,
     Batch,
     Cohort,
     Edges,
-    Per,
+    LocalSteps,
     Server,
-    UndeclaredOperation,
     Value,
     check_drawn,
     check_holder,
+    checked_number,
+    checked_rate,
 )
+
+# Random numbers that everybody may know: masks, roundings, directions of a seed that is public.
+#
+# They hide nothing. Each row is a stream of its own of Philox4x64, at (call, row, round) under a
+# key that is a digest of the seed, so that no seed meets the root of a run's secret noise; they are
+# drawn on the CPU, and are the same in every process, on every device and whenever they are drawn
+# again.
+#
+# Uniform numbers are multiples of 2^-24 in [0, 1), which float32 and float64 hold alike.
+
+_BITS = 24  # of a uniform number
+
+
+class PublicKind(enum.StrEnum):
+    """How public numbers are distributed."""
+
+    UNIFORM = "uniform"
+    NORMAL = "normal"
+
+
+class PublicNumbers(NamedTuple):
+    """What one call of `round.public` asks for.
+
+    Attributes:
+        seed: in [0, 2^64).
+        kind: uniform in [0, 1), or standard normal.
+        same: whether all agents have the same row.
+        round: the number of the round.
+        call: how many calls of the round came before.
+
+    >>> asked = PublicNumbers.of(7, kind="uniform", same=False, round=1, call=0)
+    >>> a, b = asked.rows([0, 3], width=2)
+    >>> a.tolist(), bool((asked.rows([3], width=2)[0] == b).all())
+    ([0.8464553356170654, 0.2951229214668274], True)
+    """
+
+    seed: int
+    kind: PublicKind
+    same: bool
+    round: int
+    call: int
+
+    @classmethod
+    def of(
+        cls, seed: object, *, kind: object, same: object, round: int, call: int
+    ) -> PublicNumbers:
+        """What is asked for, once it is checked.
+
+        Raises:
+            TypeError: a seed that is no integer, or `same` that is neither true nor false.
+            ValueError: a seed out of range, or a kind that is not known.
+        """
+        number = whole("round.public seed", seed, f"[0, {2**64})")
+        if not isinstance(same, bool):
+            raise InputTypeError(f"same={same!r:.40} of round.public must be True or False")
+        if kind not in tuple(PublicKind):
+            known = " or ".join(repr(str(one)) for one in PublicKind)
+            raise InputError(f"kind={kind!r:.40} of round.public must be {known}")
+        return cls(number, PublicKind(str(kind)), same, round, call)
+
+    def rows(self, agents: Iterable[int], *, width: int) -> Tensor:
+        """(agents, width) float64, the rows of these agents."""
+        digest = hashlib.blake2b(b"public" + self.seed.to_bytes(8, "little"), digest_size=16)
+        key = np.frombuffer(digest.digest(), dtype=np.uint64)
+        found = []
+        for agent in agents:
+            at = np.array([0, 0 if self.same else agent, self.call, self.round], dtype=np.uint64)
+            stream = np.random.Generator(np.random.Philox(key=key, counter=at))
+            if self.kind is PublicKind.NORMAL:
+                found.append(stream.standard_normal(width))
+            else:
+                found.append(stream.integers(2**_BITS, size=width) / 2.0**_BITS)
+        return torch.from_numpy(np.array(found).reshape(-1, width))
+
+
+# What a count looks at, and numbers that were released and that gradients are divided by.
+
+
+class Of(enum.StrEnum):
+    """What the function of a count is given of one record."""
+
+    LOSS = "loss"
+    NORM = "norm"
+    OUTPUTS = "outputs"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Of:
+        known = ", ".join(f"'{member}'" for member in cls)
+        raise InputError(f"of={value!r:.40} of round.count must be one of {known}")
+
+
+def checked_scale(rows: Tensor) -> list[float]:
+    """The numbers (A, 1) by which vectors are divided before they are clipped.
+
+    Raises:
+        InputError: another shape, or one that is no positive finite number.
+    """
+    if rows.ndim != 2 or rows.shape[1] != 1:
+        raise InputError(
+            f"scale of shape {tuple(rows.shape)} of round.clipped_sums must be (A, 1): one number "
+            "an agent"
+        )
+    found: list[float] = rows[:, 0].tolist()
+    for number in found:
+        if not 0.0 < number < math.inf:
+            raise InputError(
+                f"scale={number} of round.clipped_sums must be a positive number; keep it away "
+                "from 0 by round.postprocess, which may clamp it"
+            )
+    return found
+
 
 V = TypeVar("V", Agents, Edges, Server)
 P = TypeVar("P", Agents, Edges)

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from ...privacy.errors import InputError, InputTypeError
 
-__all__ = ["ClipNorm", "Parts", "clip_norm_of"]
-
 
 class Parts(NamedTuple):
     """The bounds of consecutive parts of a vector.

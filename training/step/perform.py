@@ -18,16 +18,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation
 from ...privacy.raised import line_of, told
 from . import values
 from .handles import Agents, Handle, handle, number_of, script_of, value_of
 from .operations import NoiseWatch, Operations
 from .round import Round
 from .script import MOST_OPERATIONS, Entry, Script, digest
-from .values import UndeclaredOperation
-
-__all__ = ["Performed", "fields_of", "histories_of", "perform"]
 
 _MOST_PAIRS, _FEWEST = 700_000_000, 500  # of operations, over all agents: 200 MB of forms
 _STATE = "a state is a NamedTuple of Agents, tuples of Agents that hold noise, and public tensors"

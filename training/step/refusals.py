@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["MOST_STEPS", "REMEDY", "foreign_weights", "remedy"]
-
 MOST_STEPS = 10_000  # of one local update
 
 REMEDY = (

@@ -15,12 +15,13 @@ from typing import Any, NoReturn, TypeVar, overload
 
 from torch import Tensor
 
+from ...privacy.errors import UndeclaredOperation
 from .handles import Agents, Edges, Handle, Server, argument, handle, raw, shown
 from .memory import check_memory, numbers_of
 from .operations import OPERATIONS, Coef, Door, NoiseWatch, Operations, Readers
 from .refusals import foreign_weights
 from .script import Script
-from .values import Batch, Cohort, UndeclaredOperation, Value, unusual
+from .values import Batch, Cohort, Value, unusual
 
 V = TypeVar("V", Agents, Edges, Server)
 P = TypeVar("P", Agents, Edges)

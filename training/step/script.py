@@ -20,17 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ...privacy.errors import UndeclaredOperation
 from ..functions.purity import PureFunction, purified
-from .values import UNSEEN_COHORT, Batch, Cohort, UndeclaredOperation
-
-__all__ = [
-    "MOST_OPERATIONS",
-    "Entry",
-    "Script",
-    "TooManyOperations",
-    "UnplannedOperation",
-    "frozen",
-]
+from .values import UNSEEN_COHORT, Batch, Cohort
 
 MOST_OPERATIONS = 10_000  # of a round, arithmetic included
 _SHOWN = 120  # characters of a value in a sentence

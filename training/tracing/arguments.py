@@ -15,22 +15,12 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy._validate import within
-from ...privacy.errors import InputError, InputTypeError
-from ..step.local_steps import checked_number
-from ..step.values import SERVER, UndeclaredOperation
+from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation
+from ..step.values import SERVER, checked_number
 from .linear_forms import Contributions, Group, Known, NoiseSources
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-__all__ = [
-    "check_history",
-    "check_shown",
-    "checked_clip_norm",
-    "checked_factor",
-    "checked_knowers",
-    "makers_of",
-]
 
 
 def checked_clip_norm(value: object) -> float | None:

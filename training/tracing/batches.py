@@ -20,8 +20,6 @@ from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.view import View
 
-__all__ = ["Charge", "Key", "Sensitivity", "charges", "joined", "kinds"]
-
 Key = tuple[int, int | None]  # the calls of `draw` and `cohort`
 
 

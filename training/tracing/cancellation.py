@@ -30,25 +30,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ..step.values import UndeclaredOperation
+from ...privacy.errors import UndeclaredOperation
 from .rounding import Kinds, Meeting
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = [
-    "CANCELS",
-    "MOST_SHOWN",
-    "OTHER",
-    "PUBLIC",
-    "UNIT_ROUNDING",
-    "Cancelled",
-    "Columns",
-    "History",
-    "Noised",
-    "Origin",
-    "cancelled_terms",
-]
 
 UNIT_ROUNDING = 2.0**-24
 MOST_SHOWN = 1e-3  # of mu, that a residue may add

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ..graphs.graph import Graph
     from .round_trace import RoundTrace
 
-__all__ = ["EarlierRounds", "repeats", "scale_between"]
 
 _ROUNDING = 16 * np.finfo(float).eps
 

@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from torch import Tensor
 
+from ...privacy.batches.sampling import Per
+from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
-from ..step.public_numbers import PublicNumbers
-from ..step.values import REMEDY, SERVER, Per, UndeclaredOperation
+from ..step.operations import PublicNumbers
+from ..step.refusals import REMEDY
+from ..step.values import SERVER
 from .cancellation import OTHER, Columns, History, Noised, Origin, cancelled_terms
 from .rounding import meet, meet_in_sums, rounded_by
 from .sparse_rows import added, diagonal, pruned, stacked, widened

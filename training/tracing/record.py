@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.batches.sampling import Per
+from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
 from ..step.floor import NO_FLOOR, TABLE, Floor
 from ..step.perform import histories_of
-from ..step.values import NUMBERS, Agents, Batch, Per, UndeclaredOperation, Value
+from ..step.values import NUMBERS, Agents, Batch, Value
 from .arguments import check_history, check_shown
 from .cancellation import OTHER, PUBLIC, Cancelled, Columns, History, Origin
 from .linear_forms import (

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
-from ...privacy.batches.cohorts import cohort_words
+from ...privacy.batches.sampling import Per, cohort_words
+from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.leak import in_round, leak_sentence
-from ...privacy.view.view import UnsupportedView, View
-from ..step.values import Per
+from ...privacy.view.view import View
 from .batches import Charge, Key, Sensitivity, charges, joined, kinds
 from .linear_forms import Contributions, Known, Messages, NoiseSources
 from .record import RoundRecord

@@ -32,15 +32,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ...privacy.errors import UndeclaredOperation
 from ..step.floor import NO_FLOOR, UNIT, Beside, Floor
-from ..step.values import UndeclaredOperation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scipy.sparse import csr_array
 
-__all__ = ["Kinds", "Meeting", "floor_of", "holds", "leave", "meet", "meet_in_sums", "rounded_by"]
 
 _ONCE = 1.0 + 1e-9  # roundings of the public values that a row holds, where there was one
 

@@ -13,18 +13,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from ...privacy.batches.drawing import Drawing
-from ...privacy.batches.patterns import EVERY, Pattern
-from ...privacy.batches.words import entry_words
-from ...privacy.errors import InputError
-from ...privacy.view.view import UnsupportedView
-from ..batches.sampler import Sampler
-from ..batches.turns import Turns
-from ..batches.users import needs_users
+from ...privacy.batches.patterns import EVERY, Pattern, entry_words
+from ...privacy.batches.sampling import Drawing
+from ...privacy.errors import InputError, UnsupportedView
+from ..batches import Sampler, Turns, needs_users
 from ..data.partition import check_cap
 from ..data.store import Held, check_copies
 from ..graphs.graph import Graph, Topology
-from ..graphs.missing import ReducedGraph
+from ..graphs.participation import ReducedGraph
 from ..step.floor import Floor
 from ..step.perform import histories_of, perform
 from ..step.script import Entry, UnplannedOperation
@@ -32,25 +28,11 @@ from ..step.values import Agents
 from .round_trace import RoundTrace
 from .traced_round import TracedRound
 
-__all__ = [
-    "Basis",
-    "PlannedScripts",
-    "Scripts",
-    "ScriptsOnDemand",
-    "Step",
-    "TracedCall",
-    "check_repeats",
-    "floors_of",
-    "state_column",
-    "trace_round",
-    "with_copies",
-]
-
 Step = Callable[..., Any]
 Lines = tuple[Entry, ...]
 
 
-class PlannedSetting(Protocol):
+class _PlannedSetting(Protocol):
     """What of a run a figure rests on, beside its rounds; as `Setting` says it."""
 
     @property
@@ -75,7 +57,7 @@ class Scripts(Protocol):
         """Of the start."""
         ...
 
-    def check_setting(self, setting: PlannedSetting) -> None:
+    def check_setting(self, setting: _PlannedSetting) -> None:
         """Refuse a run that is not the planned one."""
         ...
 
@@ -187,7 +169,7 @@ class PlannedScripts:
             basis=basis,
         )
 
-    def check_setting(self, setting: PlannedSetting) -> None:
+    def check_setting(self, setting: _PlannedSetting) -> None:
         """Refuse a run on another graph, or of batches that are drawn otherwise than planned.
 
         Of records it sees what costs nothing: that two agents are given the same ones as a whole.
@@ -251,7 +233,7 @@ class ScriptsOnDemand:
         record = traced.finish(begun.state)
         return TracedCall(0, None, begun.script, begun.state, record.floor, record.secrets)
 
-    def check_setting(self, setting: PlannedSetting) -> None:
+    def check_setting(self, setting: _PlannedSetting) -> None:
         """Any: each round is traced as it is done."""
 
     @property

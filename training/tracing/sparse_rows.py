@@ -10,7 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["added", "diagonal", "pruned", "stacked", "widened"]
 
 _ROUNDING = 4 * np.finfo(float).eps
 

@@ -10,24 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.batches.sampling import Per
+from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
-from ..step.counts import Of
 from ..step.floor import INITIAL, RANDOM, RESULT
-from ..step.local_steps import LocalSteps, checked_number
 from ..step.operations import (
     Coef,
     How,
+    Of,
     Operations,
     P,
+    PublicNumbers,
     V,
     Values,
     read_by_others,
     reply_order,
 )
 from ..step.parts import ClipNorm, Parts
-from ..step.public_numbers import PublicNumbers
 from ..step.values import (
     NUMBERS,
     SERVER,
@@ -35,12 +36,12 @@ from ..step.values import (
     Batch,
     Cohort,
     Edges,
-    Per,
+    LocalSteps,
     Server,
-    UndeclaredOperation,
     Value,
     check_parameters,
     check_table,
+    checked_number,
 )
 from .arguments import (
     checked_clip_norm,

@@ -18,16 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ....privacy.batches.patterns import EVERY, Pattern, PatternKind
-from ....training.batches.turns import Turns
+from ....training.batches import Turns
 from ....training.engine.setting import Setting
 from ....training.tracing.linear_forms import Contributions
 from ....training.tracing.round_trace import RoundTrace
 from ...watching.result import Check
-from ..canaries import rounds_with_canaries
+from ..canaries import rounds_with_canaries, with_codes_behind
 from ..canary_checks import canary_checks
-from ..coded import with_codes_behind
-from ..game import CanaryGame, Played, Scores
-from ..layout_clipping import layout_check
+from ..game import CanaryGame, Played, Scores, layout_check
 from ..scores import Scorer
 from .heard import heard_check
 from .scores import Turn, WholeRunScorer

@@ -34,9 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ..covariance import Matrix
-
-__all__ = ["Optimum", "optimum"]
+from ..correlated import Matrix
 
 Array = NDArray[np.float64]
 _GAP = 1e-9

@@ -9,35 +9,217 @@ Shape letters: K intercepts, B records, D parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ....attacks.inversion.inversion import Reconstruction, reconstruct
+from ....attacks.posterior import Candidates, Denoiser
+from ....attacks.problem.objective import Preset, preset_of
 from ....attacks.problem.observation import HOST, sent_gradients
-from ....attacks.problem.presets import Preset, preset_of
 from ....attacks.problem.problem import home_of
+from ....attacks.scoring.columns import decoded
 from ....attacks.scoring.metrics import match
 from ....attacks.tokens.certificate import TokenReconstruction
 from ....privacy._validate import Progress
 from ....privacy.durable import PART, write_durably
 from ....privacy.errors import InputError
+from ....privacy.formats.toml_text import read_toml
+from ....training.data.columns import Declared, declared
+from ....training.data.load import TableColumn
+from ....training.data.table import columns_of
 from ...folder import folder as run_folder
-from ...run_file.device import find_device
-from ...stop import Stop
+from ...run_file.tables import find_device
+from ...stop import Stop, tell
+from ..denoiser import own_denoiser
 from ..entry import means
 from ..gallery import save_picture
-from ..prior.tensor_file import read_tensors
+from ..prior_records import RecordForm, candidates_of, check_unplanted, read_records, read_tensors
+from ..rows import score_columns, values_of, whole_rows
 from .batch import BatchFacts, facts_of
-from .known import Known, known_of, pixels_of
 from .model import Posed, doubts, pose
 from .request import GradientRequest
 from .schema import GradientAttack, TruthScores
-from .table import read_columns
-from .tokens import check_token_facts, read_records, read_vocabulary, rebuild, told
+from .tokens import check_token_facts, read_vocabulary, rebuild, told
+from .tokens import read_records as read_records_of_tokens
 from .words import conclusion
+
+# Rows of a table among gradients: their columns, from a run file, and what was rebuilt of each.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientTable:
+    """The columns of the records behind gradients.
+
+    Attributes:
+        declaration: as a run file has it.
+        columns: what the numbers of a record stand for.
+        separator: of csv files.
+    """
+
+    declaration: Declared
+    columns: tuple[TableColumn, ...]
+    separator: str
+
+    def check(self, input_shape: tuple[int, ...]) -> None:
+        """Refuse records of another number of numbers.
+
+        Raises:
+            ValueError: the shape is not that of the columns.
+        """
+        width = self.declaration.width
+        if input_shape != (width,):
+            raise InputError(
+                f"input_shape={input_shape} must be ({width},), as many numbers as the declared "
+                "columns have; leave it out"
+            )
+
+    def told(self, found: Tensor, truth: Tensor | None, *, guess: Tensor) -> dict[str, object]:
+        """What a `GradientAttack` says of rows: values, and with the truth scores by column.
+
+        Args:
+            found: (N, D) on the unit box.
+            truth: (N, D), each beside its match; None where it is not known.
+            guess: (D,) what is public.
+        """
+        said: dict[str, object] = {"values": values_of(self.columns, found)}
+        if truth is not None:
+            matched = found[list(match(truth, found).order)]
+            said["whole"] = whole_rows(self.columns, truth, decoded(matched, self.columns))
+            blind = guess.expand_as(truth)
+            said["columns"] = score_columns(self.columns, truth, matched, blind)
+        return said
+
+
+def read_columns(path: Path) -> GradientTable:
+    """The columns that a run file declares.
+
+    Args:
+        path: a TOML file whose [data] has columns and target.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: it is no TOML, or declares no columns.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"no file of columns at {path}")
+    data = read_toml(path).get("data")
+    known = data.get("columns") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(known, dict) or not _are_lists(known):
+        raise InputError(
+            f'{path} must declare [data.columns], by name [low, high] or ["f", "m"], as the run '
+            "file of a table does"
+        )
+    target, separator = data.get("target", ""), data.get("separator", ",")
+    if not isinstance(target, str) or not isinstance(separator, str):
+        raise InputError(f"{path}: [data] target and separator must be text")
+    declaration = declared(known, target=target, outputs=0, clamp=data.get("outside") == "clamp")
+    return GradientTable(
+        declaration=declaration, columns=columns_of(declaration), separator=separator
+    )
+
+
+def _are_lists(columns: dict[str, object]) -> bool:
+    return all(isinstance(of, Sequence) and not isinstance(of, str) for of in columns.values())
+
+
+# What an attacker of gradients is taken to know of the record: public ones, and a denoiser.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What is known before the gradient is looked at.
+
+    Attributes:
+        guess: (*input_shape) pixels, to which falls back what the gradient does not speak for.
+        candidates: several public records, to weigh where one record is observed.
+        denoiser: of the user's.
+    """
+
+    guess: Tensor
+    candidates: Candidates | None
+    denoiser: Denoiser | None
+
+
+def pixels_of(
+    path: Path, facts: BatchFacts, *, classes: int, table: GradientTable | None = None
+) -> Tensor:
+    """(N, *input_shape) pixels in [0, 1] of the records of a file.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: `read_records` refuses it.
+    """
+    return read_records(path, _form(facts, classes=classes, table=table)).pixels
+
+
+def known_of(
+    prior: Path | None,
+    denoiser: str | None,
+    facts: BatchFacts,
+    *,
+    settings: Preset,
+    truth: Tensor | None,
+    classes: int,
+    seed: int,
+    table: GradientTable | None = None,
+) -> Known:
+    """What the options say, mid-grey where they say nothing.
+
+    Args:
+        prior: file of public records.
+        denoiser: "module:NAME".
+        settings: of the attack.
+        truth: (records, *input_shape) pixels to score against, none of which may be in the file.
+        seed: decides which of many records are weighed.
+        table: the columns of a record, if it is a row of a table.
+
+    Raises:
+        ValueError: something cannot be read, holds the truth, has no effect, or is missing.
+    """
+    guess, candidates = torch.full(facts.input_shape, 0.5, dtype=torch.float64), None
+    if prior is not None:
+        known = read_records(prior, _form(facts, classes=classes, table=table))
+        guess = known.pixels.mean(dim=0)
+        if len(known.pixels) > 1 and facts.records == 1:
+            if truth is not None:
+                check_unplanted(prior, known, truth)
+            low, high = facts.bounds()
+            candidates = candidates_of(
+                known,
+                to_inputs=lambda units: low + (high - low) * units,
+                classes=classes,
+                seed=seed,
+            )
+    own = own_denoiser(denoiser, folder=None, notice=tell).denoiser
+    if own is not None and not (settings.posterior and facts.records == 1 and facts.noise_std > 0):
+        raise InputError(
+            f"denoiser has no effect with records={facts.records} and noise_std="
+            f"{facts.noise_std:g}: it is a prior of one record under noise, by matched or "
+            "posterior; leave it out"
+        )
+    if not settings.searches and candidates is None and own is None:
+        raise InputError(
+            "preset='posterior' weighs public records against one record: give several by --prior, "
+            "and records=1; or use matched"
+        )
+    return Known(guess=guess, candidates=candidates, denoiser=own)
+
+
+def _form(facts: BatchFacts, *, classes: int, table: GradientTable | None) -> RecordForm:
+    """What a record of a file has to be."""
+    low, high = facts.bounds()
+    return RecordForm(
+        shape=facts.input_shape,
+        classes=classes,
+        to_unit=lambda inputs: (inputs - low) / (high - low),
+        said="mean and std (or low and high)",
+        table=None if table is None else table.declaration,
+        separator="," if table is None else table.separator,
+    )
+
 
 ATTACK, RECONSTRUCTION = "attack.json", "reconstruction.safetensors"
 SEARCH = "search.safetensors"
@@ -92,8 +274,10 @@ def attack_gradients(
         if request.denoiser is not None:
             raise InputError(f"denoiser={request.denoiser!r} has no effect on tokens; leave it out")
         check_token_facts(posed, preset=preset)
-        public = None if prior is None else read_records(prior, posed)
-        true_tokens = None if truth is None else _whole(read_records(truth, posed), truth, facts)
+        public = None if prior is None else read_records_of_tokens(prior, posed)
+        true_tokens = (
+            None if truth is None else _whole(read_records_of_tokens(truth, posed), truth, facts)
+        )
         words = None if vocabulary is None else read_vocabulary(vocabulary, posed)
         rebuilt = rebuild(posed, seed=seed, public=public)
         stop.finish()

@@ -17,7 +17,7 @@ from ....attacks.tokens.reconstruct import check_tokens, reconstruct_tokens
 from ....privacy.bounded import read_bounded
 from ....privacy.errors import InputError
 from ....privacy.formats.json_text import parse_json
-from ..prior.tensor_file import read_tensors
+from ..prior_records import read_tensors
 from .model import Posed
 from .schema import BlindTokens, ScoredTokens, TokensFound
 

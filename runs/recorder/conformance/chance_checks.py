@@ -23,10 +23,9 @@ from scipy.special import chdtr
 from ....attacks.checks.noise.residuals import residual_check
 from ....attacks.checks.sampler import Batches, test_batches
 from ....attacks.watching.result import TOTAL_FALSE_ALARM, Check, Finding
-from ....privacy.releases.log import party_name
+from ....privacy.releases.lines import party_name
 from ....training.noise_tests import laws
-from .kept_rounds import KeptRounds
-from .left_over import LeftOver, Row
+from .left_over import KeptRounds, LeftOver, Row
 
 _NEEDED = 7.5  # deviations by which a fault must show, so that it is missed once in 100 or less
 _SEEN = 2.0  # times what rounding accounts for

@@ -9,8 +9,8 @@ from scipy.stats import norm
 from torch.utils.data import Subset
 
 import overhear as oh
-from overhear.adapters.opacus.canaries import GradientCanaries, ratio
-from overhear.attacks.foreign.planted import canaries
+from overhear.adapters.opacus.oracle import GradientCanaries, ratio
+from overhear.attacks.foreign.audit_training import canaries
 from overhear.privacy.errors import InputError
 from overhear.privacy.participation import as_events
 

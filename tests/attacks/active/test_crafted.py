@@ -7,10 +7,8 @@ from torch import Tensor, nn
 from overhear.attacks.active.crafted import craft, least_rounds, why_not_crafted
 from overhear.attacks.exact.first_layer import residual
 from overhear.attacks.exact.imprinted import isolate
-from overhear.attacks.problem.imprint import Imprint
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Certified
+from overhear.attacks.problem.problem import Certified, Imprint, build_box
 from overhear.attacks.scoring.metrics import match
 from overhear.training.models.networks import NETWORKS
 from tests.attacks.exact.observed import posed

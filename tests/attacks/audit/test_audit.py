@@ -10,10 +10,9 @@ from overhear.attacks.audit import audit as module
 from overhear.attacks.audit import audited
 from overhear.attacks.audit import game as games_played
 from overhear.attacks.audit.audit import audit, claim_of, hosts_of
-from overhear.attacks.audit.audited import Proven, Verdict
+from overhear.attacks.audit.audited import LinkGuesses, Proven, Verdict
 from overhear.attacks.audit.game import CanaryGame, Played
-from overhear.attacks.audit.message_bounds import LinkGuesses
-from overhear.attacks.bounds.guesses import Guesses
+from overhear.attacks.bounds.lower_bounds import Guesses
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER, Sees
 from overhear.privacy.guarantee import Statement, Status

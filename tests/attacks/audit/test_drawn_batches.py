@@ -10,16 +10,15 @@ import torch
 from overhear.attacks.audit import strength
 from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import Proven, Verdict
-from overhear.attacks.audit.canaries import uncoded
-from overhear.attacks.audit.coded import with_codes_in_place
+from overhear.attacks.audit.canaries import uncoded, with_codes_in_place
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER
-from overhear.privacy.batches.drawing import Drawing, Scheme
+from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Status
 from overhear.privacy.participation import Event, always
-from overhear.training.batches.sampler import Sampler
+from overhear.training.batches import Sampler
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace
 from tests.attacks.checks.watched import a_setting

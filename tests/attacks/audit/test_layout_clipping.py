@@ -7,8 +7,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from overhear.attacks.audit.layout_clipping import layout_check
-from overhear.training.gradients import clipping, ghost, grouped, loop_and_vmap
+from overhear.attacks.audit.game import layout_check
+from overhear.training.gradients import choice as grouped
+from overhear.training.gradients import clipping, ghost, loop_and_vmap
 from overhear.training.graphs.topologies import ring
 from tests.training import contract
 

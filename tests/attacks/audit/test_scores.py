@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.audit.canaries import CanaryTask, Directions, PlantedGradients
-from overhear.attacks.audit.coded import with_codes_behind
+from overhear.attacks.audit.canaries import (
+    CanaryTask,
+    Directions,
+    HappenedRound,
+    PlantedGradients,
+    with_codes_behind,
+)
 from overhear.attacks.audit.observed_rows import Projected
-from overhear.attacks.audit.scores import HappenedRound, Scorer
+from overhear.attacks.audit.scores import Scorer
 from overhear.attacks.audit.strength import log_mixture
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form

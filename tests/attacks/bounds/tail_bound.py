@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 
-from overhear.attacks.bounds.guesses import Guesses
-from overhear.attacks.bounds.lower_bounds import LowerBound, check_confidence, upper_limit
+from overhear.attacks.bounds.lower_bounds import Guesses, LowerBound, check_confidence, upper_limit
 from overhear.privacy.accounting.request import check_delta
 from overhear.privacy.errors import InputError
 

@@ -19,7 +19,7 @@ from overhear.attacks.bounds.evidence import (
     second_risk,
     second_risk_of_links,
 )
-from overhear.attacks.bounds.guesses import Guesses, best_threshold
+from overhear.attacks.bounds.lower_bounds import Guesses, best_threshold
 from overhear.attacks.bounds.mechanism import Claim
 
 ONE = Claim(rounds={(1.0, 1.0): 1})  # mu 1

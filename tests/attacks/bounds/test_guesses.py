@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.bounds.guesses import Errors, Guesses, errors_at_zero, surest
+from overhear.attacks.bounds.lower_bounds import Errors, Guesses, errors_at_zero, surest
 
 COINS = np.array([True, True, False, False, True])
 

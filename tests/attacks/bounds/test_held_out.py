@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from overhear.attacks.bounds.guesses import Guesses, best_threshold
-from overhear.attacks.bounds.held_out import SHARE, headline, held_out
-from overhear.attacks.bounds.lower_bounds import total_error, upper_limit
+from overhear.attacks.bounds.evidence import SHARE, headline, held_out
+from overhear.attacks.bounds.lower_bounds import Guesses, best_threshold, total_error, upper_limit
 from overhear.attacks.bounds.mechanism import Claim, epsilon, total_variation
 from tests.attacks.bounds.simulated_scores import simulated_scores
 

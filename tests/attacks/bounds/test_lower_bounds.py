@@ -6,8 +6,9 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from overhear.attacks.bounds.guesses import Errors, Guesses
 from overhear.attacks.bounds.lower_bounds import (
+    Errors,
+    Guesses,
     LowerBound,
     from_errors,
     from_total,

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from overhear.attacks.bounds.guesses import Guesses
+from overhear.attacks.bounds.lower_bounds import Guesses
 from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon
 from overhear.attacks.bounds.one_run_bounds import (
     guesses_made,

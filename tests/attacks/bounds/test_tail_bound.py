@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from overhear.attacks.bounds.guesses import Guesses
+from overhear.attacks.bounds.lower_bounds import Guesses
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from tests.attacks.bounds.simulated_scores import simulated_scores
 from tests.attacks.bounds.tail_bound import tail

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import torch
 
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.gradients.gradients import PairGradients

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks.messages import message_check
+from overhear.attacks.checks.checks import message_check
 from overhear.attacks.checks.sampler import sampler_check
 from overhear.attacks.checks.sensitivity import sensitivity_check
 from overhear.attacks.watching.watched_run import watch
+from overhear.privacy.batches.sampling import Per
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.gradients.whole_vectors import ByUser
 from overhear.training.graphs.topologies import ring
-from overhear.training.step.values import Per
 from tests.attacks.checks.watched import a_setting
 from tests.training.contract import bound_to
 

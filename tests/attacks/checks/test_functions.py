@@ -6,8 +6,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from overhear.attacks.checks.functions import function_check
+from overhear.attacks.checks.checks import function_check
 from overhear.attacks.watching.watched_run import watch
+from overhear.privacy.errors import UndeclaredOperation
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.functions.purity import PureFunction
@@ -15,7 +16,6 @@ from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights
 from overhear.training.step import script
 from overhear.training.step.handles import Agents, value_of
-from overhear.training.step.values import UndeclaredOperation
 from tests.attacks.checks.watched import PRIVATE, a_run, a_setting
 
 STASH: list[torch.Tensor] = []
@@ -237,7 +237,7 @@ def test_every_algorithm_passes(name, form):
 
 
 def test_a_record_is_missing_from_every_batch_of_the_second_run():
-    from overhear.attacks.checks.functions import _OneRecordLess
+    from overhear.attacks.checks.checks import _OneRecordLess
 
     run = a_run("dp-dpsgd", rounds=1)
     second = _OneRecordLess(run.setting, run.bound, randomness=run.randomness)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from overhear.attacks.checks.knowledge import knowledge_check
+from overhear.attacks.checks.checks import knowledge_check
 from overhear.training.engine.tensor_round import TensorRound
 from tests.attacks.checks.watched import PRIVATE, a_run, sound_run, with_bug
 from tests.attacks.planted.catalogue import CATALOGUE

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from overhear.attacks.checks.messages import message_check
+from overhear.attacks.checks.checks import message_check
 from overhear.training.algorithms import Form, dp_cga
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.tensor_round import TensorRound

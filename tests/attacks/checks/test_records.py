@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from overhear.attacks.checks.messages import message_check
-from overhear.attacks.checks.records import record_check
+from overhear.attacks.checks.checks import message_check, record_check
 from overhear.attacks.checks.sampler import sampler_check
 from overhear.attacks.watching.watched_run import watch
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.graphs.topologies import ring
 from tests.attacks.checks.sensitivity_faults import FAULTS
 from tests.attacks.checks.watched import a_run, a_setting, sound_run

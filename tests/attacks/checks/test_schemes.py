@@ -13,9 +13,9 @@ import torch
 from overhear.attacks.checks import schemes as module
 from overhear.attacks.checks.schemes import test_schemes as scheme_tests
 from overhear.attacks.watching.result import Finding
-from overhear.privacy.batches.drawing import Drawing, Scheme
+from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.errors import InputError
-from overhear.training.batches.sampler import Sampler
+from overhear.training.batches import Sampler
 
 RECORDS = (40, 41, 42, 43)
 SIZE, RATE, ROUNDS = 8, 0.2, 300

@@ -13,9 +13,9 @@ from overhear.attacks.checks.sensitivity import _passes, sensitivity_check
 from overhear.attacks.watching.watched_run import watch
 from overhear.training.algorithms import Form, dp_cga
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Setting
+from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.topologies import build_graph, ring, star
 from overhear.training.step.handles import Agents
 from tests.attacks.checks.sensitivity_faults import FAULTS

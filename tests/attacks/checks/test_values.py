@@ -2,11 +2,10 @@
 
 import pytest
 
-from overhear.attacks.checks.values import value_check
+from overhear.attacks.checks.sensitivity import value_check
 from overhear.attacks.watching.watched_run import watch
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.engine.public_values import PublicValues
-from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.engine.tensor_round import PublicValues, TensorRound
 from overhear.training.step.values import Agents
 from tests.attacks.checks.sensitivity_faults import FAULTS
 from tests.attacks.checks.watched import IN_A_PRECISION, a_run

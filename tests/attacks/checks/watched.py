@@ -9,9 +9,9 @@ from torch import nn
 
 from overhear.attacks.watching.watched_run import WatchedRun, watch
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Setting
+from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.graph import Topology
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.problem.imprint import Imprint
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.prior import Box
-from overhear.attacks.problem.problem import Problem
+from overhear.attacks.problem.problem import Box, Imprint, Problem
 from overhear.training.models.parameters import flatten
 
 

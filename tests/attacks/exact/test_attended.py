@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.attended import attended_patches
+from overhear.attacks.exact.patches import attended_patches
 from overhear.attacks.inversion.inversion import reconstruct
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation
-from overhear.attacks.problem.presets import PRESETS
 from tests.attacks.exact.observed import posed
 from tests.attacks.exact.test_patches import BOUNDS, BOX, _posed
 

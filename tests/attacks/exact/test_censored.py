@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from overhear.attacks.exact.censored import Censored, censored_record
 from overhear.attacks.exact.censored_system import System, Top, bounded
 from overhear.attacks.exact.rgap import peel
-from overhear.attacks.exact.rgap_layers import Affine, read_chain
+from overhear.attacks.exact.rgap_record import Affine, read_chain
 from overhear.attacks.inversion.inversion import reconstruct
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation
-from overhear.attacks.problem.presets import PRESETS
-from overhear.attacks.problem.prior import Box
+from overhear.attacks.problem.problem import Box
 from overhear.training.models.parameters import build_model, unflatten
 from tests.attacks.exact.observed import posed, see
 

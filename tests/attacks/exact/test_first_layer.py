@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from overhear.attacks.exact.first_layer import first_linear_input, residual
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.prior import Box
+from overhear.attacks.problem.problem import Box
 from tests.attacks.exact.observed import posed
 
 BOX = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))

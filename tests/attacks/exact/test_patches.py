@@ -10,7 +10,7 @@ from torch.nn import functional
 from overhear.attacks.exact.patches import embedded_patches
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.observation import Observation
-from overhear.attacks.problem.prior import Box
+from overhear.attacks.problem.problem import Box
 from overhear.training.models.parameters import flatten
 from tests.attacks.exact.observed import posed
 
@@ -185,7 +185,7 @@ def test_a_layer_that_stands_twice_and_was_differentiated_before_is_no_obstacle(
 
 def test_the_picture_of_another_gradient_is_not_accepted():
     from overhear.attacks.exact.stages import solve_exactly
-    from overhear.attacks.problem.presets import PRESETS
+    from overhear.attacks.problem.objective import PRESETS
     from overhear.attacks.problem.problem import Problem
 
     model, _, seen = _posed()

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from overhear.attacks.exact.rgap import Peeled, peel
-from overhear.attacks.exact.rgap_layers import Affine, read_chain, solve_normal
+from overhear.attacks.exact.rgap_record import Affine, read_chain, solve_normal
 from overhear.attacks.problem.observation import Observation
-from overhear.attacks.problem.prior import Box
+from overhear.attacks.problem.problem import Box
 from overhear.training.models.parameters import build_model
 from tests.attacks.exact.observed import posed, see
 

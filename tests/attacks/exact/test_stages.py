@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 from overhear.attacks.exact.stages import Part, solve_exactly
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
-from overhear.attacks.problem.presets import PRESETS
-from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Found, Problem
-from overhear.training.models.auc import AreaUnderCurve, with_centres
+from overhear.attacks.problem.problem import Found, Problem, build_box
 from overhear.training.models.parameters import flatten
+from overhear.training.models.tasks import AreaUnderCurve, with_centres
 
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
 SHAPE = (1, 4, 4)

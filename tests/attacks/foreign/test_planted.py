@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from overhear.attacks.foreign.planted import PlantedScores, canaries
+from overhear.attacks.foreign.audit_training import PlantedScores, canaries
 from overhear.attacks.foreign.score_file import read_scores
 from overhear.privacy.errors import InputError
 

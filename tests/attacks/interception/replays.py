@@ -6,8 +6,8 @@ from torch import Tensor
 from overhear.attacks.interception.replay import Trial
 from overhear.attacks.problem.observation import Observation, sent_gradients
 from overhear.training.algorithms import ALGORITHMS, Form, dpdl
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Setting
+from overhear.training.data.store import Examples
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.graph import Topology
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model

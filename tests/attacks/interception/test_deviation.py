@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from overhear.attacks.active.crafted import craft
-from overhear.attacks.interception.deviation import DeviatingEngine
 from overhear.attacks.interception.names import Scenario
-from overhear.attacks.interception.replay import Trial, replay, trace_of
+from overhear.attacks.interception.replay import DeviatingEngine, Trial, replay, trace_of
 from overhear.attacks.interception.scenarios import intercept
 from overhear.attacks.problem.observation import Observation, sent_gradients
-from overhear.attacks.scoring.lineup_bound import lineup_bound
-from overhear.attacks.scoring.reconstruction_bound import declared_mu, proven_mu
+from overhear.attacks.scoring.reconstruction_bound import declared_mu, lineup_bound, proven_mu
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_cga
 from overhear.training.algorithms.algorithm import Clip

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from overhear.attacks.interception.estimate import Estimate, estimate
+from overhear.attacks.interception.estimate import Estimate, _walk, estimate
 from overhear.attacks.interception.replay import Replay, replay
-from overhear.attacks.interception.slow_drift import _walk
 from overhear.training.graphs.topologies import grid
 from tests.attacks.interception.replays import planted, shown, trial
 

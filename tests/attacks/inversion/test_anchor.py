@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.inversion.anchor import anchored, steadied
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import observe
-from overhear.attacks.problem.presets import PRESETS
-from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Found, Problem, asked_weight, gradients_of
+from overhear.attacks.problem.problem import Found, Problem, asked_weight, build_box, gradients_of
 from overhear.training.models.parameters import flatten
 
 SHAPE = (3, 8, 8)

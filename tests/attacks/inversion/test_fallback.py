@@ -10,13 +10,12 @@ from torch.nn.functional import cosine_similarity
 from overhear.attacks.inversion.fallback import _distance_without, fall_back
 from overhear.attacks.inversion.inversion import Reconstruction, _of_class, reconstruct
 from overhear.attacks.inversion.optimisation import optimise
-from overhear.attacks.posterior.candidates import Candidates
+from overhear.attacks.posterior import Candidates
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
-from overhear.attacks.problem.presets import PRESETS
-from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Found, Problem
-from overhear.training.models.auc import AreaUnderCurve, with_centres
+from overhear.attacks.problem.problem import Found, Problem, build_box
 from overhear.training.models.parameters import flatten
+from overhear.training.models.tasks import AreaUnderCurve, with_centres
 
 SHAPE, CLASSES = (8,), 3
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))

@@ -6,8 +6,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
+from overhear.attacks.problem.objective import PRESETS, Preset
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.presets import PRESETS, Preset
 from overhear.attacks.scoring.metrics import blind_guess, match
 
 SHAPE = (1, 8, 8)

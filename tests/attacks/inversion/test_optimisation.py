@@ -11,18 +11,24 @@ from torch import Tensor, nn
 
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
 from overhear.attacks.inversion.optimisation import optimise
-from overhear.attacks.inversion.restarts import Search, _stop
-from overhear.attacks.inversion.smoothing import Smoothed
+from overhear.attacks.inversion.restarts import Search, Smoothed, _stop
 from overhear.attacks.problem.objective import (
+    PRESETS,
     Objective,
+    Preset,
     cosine_distance,
     squared_distance,
     whitened_residual,
 )
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.presets import PRESETS, Preset
-from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Problem, distance_of, gradients_of, scores, variations
+from overhear.attacks.problem.problem import (
+    Problem,
+    build_box,
+    distance_of,
+    gradients_of,
+    scores,
+    variations,
+)
 
 SHAPE = (3, 6, 6)
 SHORT = replace(PRESETS["matched"], adam_steps=24, newton_steps=0, exact=False, starts=2)
@@ -91,7 +97,7 @@ def test_the_slope_in_the_pixels_is_that_of_finite_differences(
 ) -> None:
     # The width follows the layer's size in the search, where the slope holds it fixed.
     monkeypatch.setattr(
-        "overhear.attacks.inversion.smoothing._size", lambda _: torch.tensor(0.2).double()
+        "overhear.attacks.inversion.restarts._size", lambda _: torch.tensor(0.2).double()
     )
     model = _network(nn.Sigmoid if softness == 0 else nn.ReLU).double()
     _, seen = _seen(

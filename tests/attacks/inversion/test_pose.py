@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.labels import recover_labels
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
-from overhear.attacks.problem.presets import PRESETS
 from overhear.training.models.parameters import flatten
 
 CLASSES, PIXELS = 10, 16

@@ -9,12 +9,10 @@ from torch import nn
 
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.inversion.power import SPLIT, acceptance_power, is_hopeless
-from overhear.attacks.posterior.candidates import Candidates
-from overhear.attacks.problem.objective import whitened_residual
+from overhear.attacks.posterior import Candidates
+from overhear.attacks.problem.objective import PRESETS, whitened_residual
 from overhear.attacks.problem.observation import observe, sent_gradients
-from overhear.attacks.problem.presets import PRESETS
-from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Problem
+from overhear.attacks.problem.problem import Problem, build_box
 from overhear.training.models.parameters import flatten
 
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
-from overhear.attacks.posterior.candidates import Candidates
-from overhear.attacks.problem.drift import Drift
-from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.presets import PRESETS, Preset
+from overhear.attacks.posterior import Candidates
+from overhear.attacks.problem.objective import PRESETS, Preset
+from overhear.attacks.problem.observation import Drift, Observation, observe
 from overhear.training.models.parameters import build_model, flatten
 
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
-from overhear.attacks.inversion.smoothing import Smoothed
+from overhear.attacks.inversion.restarts import Smoothed
 
 
 def _values() -> Tensor:

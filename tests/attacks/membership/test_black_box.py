@@ -18,11 +18,11 @@ from overhear.attacks.membership.black_box import (
     guess,
     measure_last_model,
     play,
+    worst_start,
 )
-from overhear.attacks.membership.worst_start import worst_start
 from overhear.training.algorithms import ALGORITHMS, Form, bind
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Setting
+from overhear.training.data.store import Examples
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.topologies import build_graph
 from overhear.training.models.tasks import ClassWeights
 from overhear.training.tracing.scripts import ScriptsOnDemand

@@ -12,8 +12,8 @@ from overhear.attacks.membership.confidences import (
 )
 from overhear.attacks.membership.pool import balanced_coins, make_pool
 from overhear.privacy.errors import InputError
-from overhear.training.data.dataset import Examples
 from overhear.training.data.load import load_dataset
+from overhear.training.data.store import Examples
 from overhear.training.models.parameters import build_model, flatten
 
 

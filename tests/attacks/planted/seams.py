@@ -17,8 +17,9 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.gradients.clipping import clip_factors
 from overhear.training.gradients.gradients import PairGradients

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
-from overhear.attacks.posterior.denoised import Denoiser, denoised
+from overhear.attacks.posterior import Denoiser, denoised
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.presets import PRESETS
-from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Problem
+from overhear.attacks.problem.problem import Problem, build_box
 from overhear.privacy.errors import InputError
 from overhear.training.data.load import load_dataset
 from overhear.training.models.parameters import build_model, flatten

@@ -8,9 +8,7 @@ import torch
 from scipy.stats import binom, chisquare, multivariate_normal
 from torch import nn
 
-from overhear.attacks.posterior.candidates import Candidates, distances
-from overhear.attacks.posterior.lineup import ranks, sizes_for
-from overhear.attacks.posterior.posterior import weigh
+from overhear.attacks.posterior import Candidates, distances, ranks, sizes_for, weigh
 from overhear.attacks.problem.observation import Observation, observe, sent_gradient
 from overhear.training.models.parameters import flatten
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.problem.derivatives import twice_differentiable
-from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.problem.observation import sent_gradient, twice_differentiable
 from overhear.training.models.parameters import flatten
 
 

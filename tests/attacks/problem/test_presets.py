@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.problem.objective import PRESETS
 
 
 def test_the_published_attacks_are_pure_optimisation() -> None:

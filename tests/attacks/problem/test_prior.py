@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from overhear.attacks.problem.prior import Box, build_box, colour_variation, total_variation
+from overhear.attacks.problem.problem import Box, build_box, colour_variation, total_variation
 
 
 def test_a_constant_picture_has_no_variation() -> None:

@@ -10,7 +10,7 @@ from overhear.attacks.scoring.columns import column_gains
 from overhear.attacks.scoring.conclusion import conclusion
 from overhear.attacks.scoring.evaluation import BLIND, Row
 from overhear.attacks.scoring.metrics import Scores
-from overhear.training.data.dataset import TableColumn
+from overhear.training.data.load import TableColumn
 
 
 def _rows(blind, undefended, defended):

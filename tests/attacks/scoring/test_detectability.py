@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.scoring.detectability import LayerSpectrum, detectability, spectral_sentence
+from overhear.attacks.scoring.evaluation import LayerSpectrum, detectability, spectral_sentence
 from overhear.training.models.parameters import flatten
 
 

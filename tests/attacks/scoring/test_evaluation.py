@@ -8,7 +8,7 @@ import torch
 
 from overhear.attacks.interception.names import Scenario
 from overhear.attacks.inversion.inversion import Reconstruction
-from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.scoring import evaluation
 from overhear.attacks.scoring.conclusion import conclusion
 from overhear.attacks.scoring.evaluation import attack_images

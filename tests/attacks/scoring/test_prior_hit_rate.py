@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from overhear.attacks.scoring.prior_hit_rate import prior_hit_rate, rebuilt_threshold
+from overhear.attacks.scoring.reconstruction_bound import prior_hit_rate, rebuilt_threshold
 
 
 def _clusters(count: int) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 
 from overhear.attacks.interception.replay import Protection, Trial, trace_of
 from overhear.attacks.scoring.reconstruction_bound import proven_mu
-from overhear.privacy.view.view import UnsupportedView
+from overhear.privacy.errors import UnsupportedView
 from overhear.training.algorithms import Form
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import star

@@ -8,11 +8,11 @@ from scipy.stats import binom, norm
 from torch import Tensor, nn
 
 from overhear.attacks.problem.observation import Observation, sent_gradients
-from overhear.attacks.scoring.lineup_bound import lineup_bound
 from overhear.attacks.scoring.reconstruction_bound import (
     ReconstructionBound,
     count_rebuilt,
     declared_mu,
+    lineup_bound,
     reconstruction_bound,
 )
 from overhear.training.models.parameters import flatten

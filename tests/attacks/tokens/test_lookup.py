@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.tokens.lookup import probe_tokens, token_table
+from overhear.attacks.tokens.layers import probe_tokens, token_table
 from tests.attacks.tokens.texts import Attention, Bag, Encoder
 
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks.functions import function_check
-from overhear.attacks.checks.messages import message_check
+from overhear.attacks.checks.checks import function_check, message_check
 from overhear.attacks.watching import watched_run
 from overhear.attacks.watching.watched_run import chosen_rounds, watch
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
 from tests.attacks.checks.watched import a_run, a_setting, sound_run

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from overhear.commands.cli import main
+from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 
 RUN = """

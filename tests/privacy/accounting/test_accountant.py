@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhear.privacy.accounting.accountant import (
-    Accountant,
-    Adjacency,
     composed_delta,
     composed_epsilon,
     delta,
@@ -19,6 +17,7 @@ from overhear.privacy.accounting.accountant import (
     noise_multiplier,
 )
 from overhear.privacy.accounting.gaussian import delta_from_mu, epsilon_from_mu
+from overhear.privacy.accounting.request import Accountant, Adjacency
 from overhear.privacy.errors import InputError
 
 ADD = Adjacency.ADD_OR_REMOVE_ONE

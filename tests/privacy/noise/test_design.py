@@ -5,11 +5,14 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.privacy.noise.correlated import decor_factor
-from overhear.privacy.noise.design.design import design
-from overhear.privacy.noise.design.kinds import Kind
-from overhear.privacy.noise.design.pairs import pair_exposure
-from overhear.privacy.noise.design.toeplitz import lower_bound, one_precision_bound, stretched
-from overhear.privacy.noise.design.workload import grams, modes_of
+from overhear.privacy.noise.design.design import Kind, design, pair_exposure
+from overhear.privacy.noise.design.over_time import (
+    grams,
+    lower_bound,
+    modes_of,
+    one_precision_bound,
+    stretched,
+)
 from overhear.privacy.view.view import View
 from overhear.training import build_graph
 

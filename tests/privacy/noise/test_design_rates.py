@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.noise.design.design import design
-from overhear.privacy.noise.design.kinds import Kind
-from overhear.privacy.noise.design.toeplitz import best_filter, best_filter_of
-from overhear.privacy.noise.design.workload import grams, modes_of
+from overhear.privacy.noise.design.design import Kind, design
+from overhear.privacy.noise.design.over_time import best_filter, best_filter_of, grams, modes_of
 from overhear.training.algorithms.remembering.strategy import (
     joint_tables,
     matrix_of,

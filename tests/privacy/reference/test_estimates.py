@@ -12,13 +12,16 @@ from overhear.privacy.accounting.accountant import composed_delta, composed_epsi
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.limits import max_rounds, scale_for
 from overhear.privacy.accounting.request import Accountant
-from overhear.privacy.batches.drawing import Drawing, Scheme
+from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.participation import Event, Moves, Reach, cohort, group, poisson
-from overhear.privacy.reference import estimates
-from overhear.privacy.reference.estimates import Unanswered, delta_estimate, epsilon_estimate
-from overhear.privacy.reference.kinds import Kind, Law
-from overhear.privacy.reference.losses import losses_of
-from overhear.privacy.reference.second_opinion import second_opinion
+from overhear.privacy.reference import second_opinion as estimates
+from overhear.privacy.reference.distributions import Kind, Law, Unanswered
+from overhear.privacy.reference.second_opinion import (
+    delta_estimate,
+    epsilon_estimate,
+    losses_of,
+    second_opinion,
+)
 
 
 def bracket(rounds, **how):

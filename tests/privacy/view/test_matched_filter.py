@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from overhear.privacy.view.matched_filter import matched_filter
-from overhear.privacy.view.view import View
+from overhear.privacy.view.view import View, matched_filter
 
 
 def _random(rows: int, contributions: int, sources: int, seed: int = 0) -> View:

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from overhear.commands import cli
-from overhear.reports.compare.compare import (
+from overhear.reports.compare import (
     Accuracy,
     ComparedRun,
     Comparison,
     compare_runs,
+    comparison_html,
+    comparison_markdown,
     flags_of,
     rows_of,
 )
-from overhear.reports.compare.page import comparison_html, comparison_markdown
-from overhear.runs.folder.folder import ATTACK, AUDIT
+from overhear.runs.folder.folder import ATTACK, AUDIT, write_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.evidence.evidence import attack, audited
 
@@ -225,7 +225,7 @@ def test_the_command_prints_or_writes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("overhear.reports.compare.compare.compare_runs", lambda _: found)
+    monkeypatch.setattr("overhear.reports.compare.compare_runs", lambda _: found)
     arguments = ["compare", "a", "b", "--format", form]
     assert cli.main(arguments) == 0
     printed = capsys.readouterr().out

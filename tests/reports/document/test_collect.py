@@ -18,9 +18,9 @@ from overhear.reports.judgement.gate import decide
 from overhear.reports.judgement.policy import Policy
 from overhear.runs.attack.entry import PLANTED
 from overhear.runs.errors import ContradictedProof
-from overhear.runs.folder.accounted_run import read_run
+from overhear.runs.folder.folder import write_sums
+from overhear.runs.folder.resume import read_run
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import write_sums
 from overhear.runs.numbers import bound
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS, Form
@@ -202,7 +202,7 @@ def test_a_report_holds_a_second_opinion_and_ends_where_it_contradicts(
         folder / "report.html"
     ).read_text(encoding="utf-8")
     # A figure that is too small: written all the same, so that the page says so too.
-    from overhear.runs.folder import accounted_run as module
+    from overhear.runs.folder import resume as module
 
     monkeypatch.setattr(module, "run_epsilon", lambda *_, **__: 1e-3)
     with pytest.raises(ContradictedProof, match=r"more than the 0\.001 that is stated"):

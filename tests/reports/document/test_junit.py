@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from overhear.reports.document.junit import unfinished, write_junit
-from overhear.reports.judgement.gate import Decision, Outcome, Requirement
+from overhear.reports.judgement.findings import Outcome
+from overhear.reports.judgement.gate import Decision, Requirement
 
 HOSTILE = "<script>&\"']]> \x00\x1b[31m\ud800\ufffe\nfoo"
 

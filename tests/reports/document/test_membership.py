@@ -7,7 +7,7 @@ import pytest
 
 from overhear.reports.document import html
 from overhear.reports.document.markdown import report_markdown
-from overhear.reports.figures.roc import roc_figure
+from overhear.reports.figures.plots import roc_figure
 from overhear.reports.schema import Report
 from tests.conftest import typed
 from tests.reports.document.test_html import Page

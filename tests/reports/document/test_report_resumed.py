@@ -15,21 +15,22 @@ from overhear.privacy.ledgers.ledger import Ledger, read_ledger
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import collect, report_run
 from overhear.reports.document.markdown import report_markdown
-from overhear.reports.document.run_facts import course
+from overhear.reports.document.officer import course
 from overhear.reports.judgement.facts import facts_of_report
-from overhear.reports.judgement.findings import Kind
-from overhear.reports.judgement.gate import Outcome, Requirement, decide
+from overhear.reports.judgement.findings import Kind, Outcome
+from overhear.reports.judgement.gate import Requirement, decide
 from overhear.reports.judgement.policy import Policy
 from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import Outcome as Verdict
 from overhear.reports.judgement.verdict import verdict
 from overhear.reports.schema import report_schema
-from overhear.runs.folder.records import LedgerHeader, Metrics, header_of
+from overhear.runs.folder.folder import write_sums
+from overhear.runs.folder.records import LedgerHeader, header_of
 from overhear.runs.folder.resume import check_exposures, resume_run
 from overhear.runs.folder.run import plan_session, train_run
-from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.exposure.sensitivity import Release
+from overhear.training.models.evaluation import Metrics
 from tests.conftest import typed
 from tests.reports.document.test_collect import reported
 from tests.reports.document.test_html import Page

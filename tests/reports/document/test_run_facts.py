@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from overhear.reports.document.run_facts import utility
-from overhear.runs.folder.records import Metrics
+from overhear.reports.document.officer import utility
+from overhear.training.models.evaluation import Metrics
 
 LINES = [
     Metrics(

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhear.reports.cited import Cited
-from overhear.reports.figures import by_round
-from overhear.reports.figures.by_round import Series
+from overhear.reports.figures import plots as by_round
 from overhear.reports.figures.chart import WIDE, key, spread, ticks
+from overhear.reports.figures.plots import Series
 from tests.conftest import typed
 
 Report = dict[str, Any]

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 from overhear.reports.cited import Cited
-from overhear.reports.figures import measured as drawn
+from overhear.reports.figures import plots as drawn
 from tests.conftest import measured_json, typed, with_audit
 
 Report = dict[str, Any]

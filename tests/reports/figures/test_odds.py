@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from overhear.reports.cited import Cited
-from overhear.reports.figures import odds
+from overhear.reports.figures import plots as odds
 from tests.conftest import typed
 
 Report = dict[str, Any]

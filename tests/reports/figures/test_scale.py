@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from overhear.reports.cited import Cited
-from overhear.reports.figures import scale
+from overhear.reports.figures import plots as scale
 from tests.conftest import typed
 
 Report = dict[str, Any]

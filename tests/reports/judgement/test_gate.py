@@ -13,8 +13,8 @@ from overhear.privacy.errors import InputError
 from overhear.privacy.goal import Goal
 from overhear.privacy.guarantee import Guarantee, Status
 from overhear.reports.judgement.facts import Asked, Facts, facts_of_report
-from overhear.reports.judgement.findings import Action, Kind, judge
-from overhear.reports.judgement.gate import Decision, Outcome, decide, decide_plan
+from overhear.reports.judgement.findings import Action, Kind, Outcome, judge
+from overhear.reports.judgement.gate import Decision, decide, decide_plan
 from overhear.reports.judgement.policy import Policy
 from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import verdict

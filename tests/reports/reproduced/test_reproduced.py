@@ -13,13 +13,18 @@ import pytest
 from scipy import stats
 
 from overhear.privacy.errors import InputError
-from overhear.reports.reproduced import attacked
-from overhear.reports.reproduced.data_at_hand import check_data, placed
+from overhear.reports.reproduced import reproduce as attacked
 from overhear.reports.reproduced.figures_file import read_figures
-from overhear.reports.reproduced.outcome import outcome_of_closed_form
-from overhear.reports.reproduced.outcome_text import as_data, as_markdown
 from overhear.reports.reproduced.prices import Price, Seconds, price_of, stored_price
-from overhear.reports.reproduced.verdicts import Seeds, claim_lines, figure_of, figure_verdict
+from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
+from overhear.reports.reproduced.verdicts import (
+    Seeds,
+    check_data,
+    claim_lines,
+    figure_of,
+    figure_verdict,
+    placed,
+)
 from overhear.reports.reproductions.entry import (
     Close,
     Computed,

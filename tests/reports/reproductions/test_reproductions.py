@@ -9,13 +9,12 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.privacy.published.whisper import whisper_information
-from overhear.reports.reproduced.prices import runs_of
-from overhear.reports.reproduced.scales import sweep_of
+from overhear.reports.reproduced.prices import runs_of, sweep_of
 from overhear.reports.reproductions.closed_forms import energies_of, noise_energies
 from overhear.reports.reproductions.entry import LEAST_SEEDS, SCALES, Entry
 from overhear.reports.reproductions.registry import ENTRIES, entry_named
 from overhear.reports.sweep.table import VALUES
-from overhear.runs.sweep.points import check_points, points_of
+from overhear.runs.sweep.sweep_file import check_points, points_of
 from overhear.training.graphs.graph import Graph
 from tests.real_data import reference_values
 

@@ -9,11 +9,9 @@ import pytest
 
 from overhear.attacks.scoring.metrics import bootstrap_interval
 from overhear.reports.sweep import attacked
-from overhear.reports.sweep.table import sweep_table
-from overhear.reports.sweep.table_text import lines_of, table_text
-from overhear.runs.sweep.points import points_of
+from overhear.reports.sweep.table import lines_of, sweep_table, table_text
 from overhear.runs.sweep.results import PointResult, read_results, write_result
-from overhear.runs.sweep.sweep_file import checked, file_text
+from overhear.runs.sweep.sweep_file import checked, file_text, points_of
 
 BASE = {"data": {"name": "digits"}}
 

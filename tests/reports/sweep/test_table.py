@@ -16,12 +16,10 @@ from overhear.privacy import Adjacency, Bound, Guarantee, Sampling, Status, Unit
 from overhear.privacy.errors import InputError
 from overhear.reports.sweep.plot import figure_of, plot_sweep
 from overhear.reports.sweep.statistics import difference_of, mean_of
-from overhear.reports.sweep.table import sweep_table
-from overhear.reports.sweep.table_text import lines_of, table_text
-from overhear.runs.folder.records import Metrics
-from overhear.runs.sweep.points import points_of
+from overhear.reports.sweep.table import lines_of, sweep_table, table_text
 from overhear.runs.sweep.results import PointResult, write_result, write_tuned
-from overhear.runs.sweep.sweep_file import checked, file_text
+from overhear.runs.sweep.sweep_file import checked, file_text, points_of
+from overhear.training.models.evaluation import Metrics
 
 BASE = {"data": {"name": "digits"}}
 GRID = {"algorithm.name": ["zeta", "alpha"], "graph.name": ["ring", "full"]}

@@ -18,12 +18,12 @@ from overhear.privacy import epsilon_from_mu
 from overhear.privacy.errors import InputError
 from overhear.reports.document.collect import collect
 from overhear.reports.schema import Total, TotalAdversary, report_schema, total_schema
-from overhear.reports.total.total import total_of_runs
-from overhear.reports.total.words import notes, sentences
-from overhear.runs.folder import accounted_run, run
+from overhear.reports.total.total import notes, sentences, total_of_runs
+from overhear.runs.folder import resume as accounted_run
+from overhear.runs.folder import run
+from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import write_sums
 from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from tests.reports.document.test_html import Page

@@ -10,7 +10,7 @@ import torch
 
 from overhear.attacks.interception.names import Scenario
 from overhear.attacks.interception.replay import Trial
-from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.scoring.conclusion import conclusion
 from overhear.attacks.scoring.evaluation import Row, attack_images
 from overhear.runs.attack.attack import attack_run

@@ -9,7 +9,7 @@ from overhear.commands import cli
 from overhear.runs.attack import attack
 from overhear.runs.attack import sweep as module
 from overhear.runs.attack.sweep import attack_sweep, attack_sweep_rows, contradictions
-from overhear.runs.folder.sums import check_sums
+from overhear.runs.folder.folder import check_sums
 
 RUN = """
 [data]

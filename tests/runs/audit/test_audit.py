@@ -15,8 +15,8 @@ from overhear.runs.audit.game import game_of
 from overhear.runs.audit.last_model import audit_last_model
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.evidence.schema import Audit
+from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import check_sums, write_sums
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file

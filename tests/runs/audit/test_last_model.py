@@ -12,9 +12,9 @@ from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
 from overhear.runs.audit.last_model import audit_last_model
 from overhear.runs.audit.requests import LastModelRequest
-from overhear.runs.evidence.last_model import LastModel, last_model_schema
+from overhear.runs.evidence.evidence import LastModel, last_model_schema
+from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import check_sums
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.engine import Engine
 

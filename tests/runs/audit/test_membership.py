@@ -15,9 +15,9 @@ from overhear.runs.audit import membership as module
 from overhear.runs.audit.membership import audit_membership
 from overhear.runs.audit.requests import MembershipRequest
 from overhear.runs.errors import ContradictedProof
-from overhear.runs.evidence.membership import Membership, membership_schema
+from overhear.runs.evidence.evidence import Membership, membership_schema
+from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import check_sums
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.engine import Engine
 

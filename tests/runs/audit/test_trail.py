@@ -19,7 +19,7 @@ from overhear.runs.audit.trail import (
     trail_of_folder,
 )
 from overhear.runs.evidence.schema import Audit
-from overhear.runs.folder.sums import write_sums
+from overhear.runs.folder.folder import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.conftest import sample_audit
 from tests.runs.audit.test_audit import RUN

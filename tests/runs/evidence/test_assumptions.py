@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.privacy.batches.words import total_words
+from overhear.privacy.batches.patterns import total_words
 from overhear.runs.evidence.assumptions import COUNTED, DECLARED, Facts, assumptions
 from overhear.runs.evidence.schema import Audit
 from tests.conftest import sample_audit

@@ -11,9 +11,9 @@ import pytest
 
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
-from overhear.runs.folder.accounted_run import read_run
+from overhear.runs.folder.folder import write_sums
+from overhear.runs.folder.resume import read_run
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.folder.interrupted import RUN
 
@@ -116,7 +116,7 @@ def test_a_run_that_was_begun_is_planned_however_long_it_takes(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     for name in ("_LONG", "_MOST"):
-        monkeypatch.setattr(f"overhear.training.accounts.price.{name}", 0.1)
+        monkeypatch.setattr(f"overhear.training.accounts.account.{name}", 0.1)
 
     def ended(*_: object, **__: object) -> None:
         raise InputError("the end of the plan")

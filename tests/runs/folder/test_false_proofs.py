@@ -9,7 +9,7 @@ from overhear.privacy.errors import InputError, InputTypeError
 from overhear.runs.folder import run as run_folder
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
-from overhear.runs.readiness.readiness import check_ready
+from overhear.runs.readiness import check_ready
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS, Algorithm
 from tests.training.step.test_false_proofs import X, start

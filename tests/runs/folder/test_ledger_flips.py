@@ -10,9 +10,8 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.reports.document.collect import collect
-from overhear.runs.folder.accounted_run import check_ledger, epsilon_of_ledger
 from overhear.runs.folder.released import read_released
-from overhear.runs.folder.resume import resume_run
+from overhear.runs.folder.resume import check_ledger, epsilon_of_ledger, resume_run
 from overhear.runs.folder.run import plan_session
 from overhear.runs.plan.plan import Plan
 from tests.runs.folder.interrupted import (

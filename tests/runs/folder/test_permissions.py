@@ -27,10 +27,14 @@ SHOWN_FILES = {
 # name, locks without content, ledgers and logs of figures, and what is private by itself.
 OTHER_WRITERS = {
     *("privacy/durable.py", "privacy/ledgers/chained_file.py", "adapters/opacus/history.py"),
-    *("attacks/foreign/coins.py", "attacks/foreign/planted.py", "commands/prepare/design.py"),
+    *(
+        "attacks/foreign/coins.py",
+        "attacks/foreign/audit_training.py",
+        "commands/prepare/design.py",
+    ),
     *("commands/prepare/new.py", "commands/read/compare.py", "commands/read/table.py"),
     *("reports/document/junit.py", "reports/reproduced/reproduce.py"),
-    *("runs/audit/trail.py", "runs/recorder/record.py", "runs/sweep/one_run.py"),
+    *("runs/audit/trail.py", "runs/recorder/record.py", "runs/sweep/engine.py"),
     *("runs/folder/launch.py", "runs/folder/signature.py", "runs/sweep/sweep.py"),
 }
 WRITES = re.compile(

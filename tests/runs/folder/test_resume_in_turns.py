@@ -11,7 +11,7 @@ from overhear.privacy import read_ledger
 from overhear.privacy.errors import InputError
 from overhear.runs.folder import resume
 from overhear.runs.folder.resume import resume_run
-from overhear.training.data.examples import Examples
+from overhear.training.data.store import Examples
 from tests.runs.folder.interrupted import NO_TARGET, cut_off, everything, plan_once, write_run_file
 
 IN_TURNS = "privacy.participation={cycle=3}"

@@ -13,8 +13,8 @@ import torch
 from overhear.privacy import UnsupportedView, read_ledger
 from overhear.reports.document.collect import report_run
 from overhear.runs.attack.attack import attack_run
+from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.folder.sums import write_sums
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.data.load import load_dataset

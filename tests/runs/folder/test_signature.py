@@ -15,8 +15,8 @@ from overhear.commands.prepare.new import What, template
 from overhear.privacy.errors import InputError
 from overhear.reports.judgement.policy import policy_of
 from overhear.runs.folder import signature
+from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.signature import check_signature, read_key, sign
-from overhear.runs.folder.sums import write_sums
 
 KINDS = ["ssh", "secret"]
 LIMIT = {"adversary": "server", "epsilon": 99, "delta": 1e-5, "unit": "record"}

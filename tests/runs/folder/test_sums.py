@@ -13,9 +13,9 @@ import pytest
 
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
-from overhear.runs.folder import sums
+from overhear.runs.folder import folder as sums
+from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.resume import resume_run
-from overhear.runs.folder.sums import check_sums, write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.folder.conftest import RUN
 from tests.runs.folder.interrupted import cut_off

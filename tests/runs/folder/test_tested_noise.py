@@ -10,12 +10,11 @@ import pytest
 from overhear.commands.cli import main
 from overhear.privacy.ledgers.ledger import read_ledger
 from overhear.reports.document.collect import collect
-from overhear.runs.audit.folder_checks import folder_checks
+from overhear.runs.audit.audit import folder_checks
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.records import header_of
 from overhear.runs.folder.resume import resume_run
-from overhear.runs.folder.run import plan_session, train_run
-from overhear.runs.folder.tested_noise import TestedNoise, noise_test_rate
+from overhear.runs.folder.run import TestedNoise, noise_test_rate, plan_session, train_run
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.folder.interrupted import NO_TARGET, cut_off, plan_once, write_run_file

@@ -10,11 +10,18 @@ from torch.distributed import HashStore, TCPStore
 
 from overhear.privacy.errors import InputError
 from overhear.runs.hosts import meeting
-from overhear.runs.hosts.meeting import Guest, connect, introduce, store_of
+from overhear.runs.hosts.meeting import (
+    CODES,
+    Guest,
+    LyingStore,
+    RankStore,
+    connect,
+    introduce,
+    secret_of_ranks,
+    store_of,
+)
 from overhear.runs.hosts.names import CAME, FAILED_FIRST, SECRET
-from overhear.runs.hosts.place import Place
-from overhear.runs.hosts.same_run import program_facts
-from overhear.runs.hosts.store import CODES, LyingStore, RankStore, secret_of_ranks
+from overhear.runs.hosts.place import Place, program_facts
 
 PROGRAM = {"version of torch": "2.7", "code of overhear": "a0"}
 
@@ -161,7 +168,7 @@ def test_the_secret_leaves_the_environment_and_is_none_that_can_be_guessed(monke
 
 
 def test_the_code_is_part_of_the_program(monkeypatch, tmp_path):
-    from overhear.runs.hosts import same_run
+    from overhear.runs.hosts import place as same_run
 
     before = program_facts({})
     assert program_facts({}) == before

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from overhear.runs.folder.sums import write_sums
+from overhear.runs.folder.folder import write_sums
 
 EVIL = 'open("ran", "w").close()\n'
 NAMES = [

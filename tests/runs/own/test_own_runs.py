@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from overhear.runs.folder.sums import write_sums
+from overhear.runs.folder.folder import write_sums
 from tests.runs.folder.rank_processes import started_by_hand
 from tests.runs.own.conftest import MINE, command
 

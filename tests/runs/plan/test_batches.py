@@ -12,7 +12,7 @@ from overhear.privacy import composed_epsilon, poisson
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.errors import InputError
 from overhear.privacy.participation import Event, Reach
-from overhear.runs.folder.accounted_run import read_run
+from overhear.runs.folder.resume import read_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build

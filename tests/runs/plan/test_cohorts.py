@@ -10,8 +10,7 @@ from overhear.privacy import composed_epsilon, poisson
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.errors import InputError
 from overhear.privacy.participation import Event, Reach
-from overhear.runs.folder.accounted_run import epsilon_of_ledger, read_run
-from overhear.runs.folder.resume import resume_run
+from overhear.runs.folder.resume import epsilon_of_ledger, read_run, resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file

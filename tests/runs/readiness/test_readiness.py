@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from overhear.commands import cli
-from overhear.runs.readiness.readiness import check_ready
+from overhear.runs.readiness import check_ready
 from overhear.runs.run_file.run_file import load_run_file
 
 RUN = """

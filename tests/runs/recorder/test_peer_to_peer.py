@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from overhear.privacy.releases.log import Played, read_log
+from overhear.privacy.releases.files import Played
+from overhear.privacy.releases.log import read_log
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "peer_to_peer"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from overhear.privacy.errors import InputError
-from overhear.runs.run_file.device import find_device, is_same_device
 from overhear.runs.run_file.run_file import RunFile
+from overhear.runs.run_file.tables import find_device, is_same_device
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.problem.objective import PRESETS
 from overhear.runs.run_file.data_table import DATA_NAMES
 from overhear.runs.run_file.run_file import RunFile, load_run_file, run_file_schema
 from overhear.runs.run_file.tables import MODEL_NAMES, GraphName, PresetName

@@ -18,19 +18,17 @@ from overhear.commands import cli
 from overhear.privacy.errors import InputError
 from overhear.privacy.ledgers.ledger import read_ledger
 from overhear.runs.errors import ContradictedProof
-from overhear.runs.folder.folder import is_finished
+from overhear.runs.folder.folder import check_sums, is_finished
 from overhear.runs.folder.records import read_metrics
-from overhear.runs.folder.sums import check_sums
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file, read_tables
 from overhear.runs.stop import Interrupted, Stop
-from overhear.runs.sweep import one_run
-from overhear.runs.sweep.one_run import Task, run_point, started
-from overhear.runs.sweep.points import points_of
+from overhear.runs.sweep import engine as one_run
+from overhear.runs.sweep.engine import Task, run_point, started
 from overhear.runs.sweep.results import read_results, read_tuned
 from overhear.runs.sweep.sweep import run_sweep
-from overhear.runs.sweep.sweep_file import checked
+from overhear.runs.sweep.sweep_file import checked, points_of
 
 RUN: dict[str, Any] = {
     "data": {"name": "digits", "agents": 2},
@@ -184,7 +182,7 @@ def test_a_run_that_was_cut_off_goes_on_and_says_what_it_released(tmp_path, monk
 
 
 def test_a_crash_of_one_run_is_a_result_and_the_others_go_on(tmp_path, monkeypatch):
-    from overhear.runs.sweep import one_run
+    from overhear.runs.sweep import engine as one_run
 
     whole = one_run.train_run
 
@@ -202,7 +200,7 @@ def test_a_crash_of_one_run_is_a_result_and_the_others_go_on(tmp_path, monkeypat
 
 
 def test_a_full_disk_in_the_middle_loses_nothing(tmp_path, monkeypatch):
-    from overhear.runs.sweep import one_run
+    from overhear.runs.sweep import engine as one_run
 
     written = []
 
@@ -298,7 +296,7 @@ def test_each_run_is_in_the_index_as_soon_as_it_ended(tmp_path):
 
 def test_devices_are_shared_one_process_on_each(tmp_path):
     """With as many runs as devices held, another one waits; the first free one is taken."""
-    from overhear.runs.sweep.one_run import _device
+    from overhear.runs.sweep.engine import _device
 
     (tmp_path / "locks").mkdir()
     [point] = points_of(swept(), {})

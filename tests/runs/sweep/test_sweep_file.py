@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.runs.sweep.points import points_of, tried_of
 from overhear.runs.sweep.sweep_file import (
     TUNING_SEEDS,
     checked,
     file_text,
+    points_of,
     read_sweep_file,
+    tried_of,
 )
 
 RUN: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from overhear.privacy import EAVESDROPPER, Statement, Status
-from overhear.training.accounts.by_agent import epsilon_by_agent
+from overhear.training.accounts.result import epsilon_by_agent
 from overhear.training.exposure import guarantees as accounting
 from overhear.training.exposure.sensitivity import JointSensitivity, Release
 
@@ -19,7 +19,7 @@ def test_agents_alike_are_accounted_for_once_by_the_largest(
         asked.append(exposure.largest)
         return accounting.run_epsilon(exposure, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("overhear.training.accounts.by_agent.run_epsilon", counted)
+    monkeypatch.setattr("overhear.training.accounts.result.run_epsilon", counted)
     large = 1.0 + 3e-13
     exposures = [
         JointSensitivity(EAVESDROPPER, v, (Release(j, 0.02, 50, 1),), Status.PROVEN, "a test")

@@ -10,8 +10,7 @@ from scipy.stats import norm
 from overhear import account
 from overhear.privacy import Event, composed_epsilon, poisson
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
-from overhear.privacy.batches.cohorts import drawing_of_cohort
-from overhear.privacy.batches.sampling import Sampling
+from overhear.privacy.batches.sampling import Sampling, drawing_of_cohort
 from overhear.privacy.errors import InputError, UnsupportedView
 from overhear.privacy.participation import Draws, Reach
 from overhear.training import ALL, Agents, Round, UndeclaredOperation

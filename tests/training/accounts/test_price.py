@@ -7,8 +7,7 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.training import ALGORITHMS, account, build_graph
-from overhear.training.accounts.account import account_of
-from overhear.training.accounts.price import Price, price_of
+from overhear.training.accounts.account import Price, account_of, price_of
 from overhear.training.accounts.request import algorithm_of
 from overhear.training.accounts.subject import Subject
 from overhear.training.algorithms.algorithm import Form

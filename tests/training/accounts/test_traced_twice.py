@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from overhear import account
-from overhear.privacy.batches.drawing import Drawing, Scheme
+from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.participation import Reach
 from overhear.privacy.view import view as first_view
 from overhear.training import ALGORITHMS, Agents, Form, Round

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from overhear.privacy.errors import UndeclaredOperation
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
@@ -18,7 +19,7 @@ from overhear.training.graphs.topologies import build_graph, full, ring, star
 from overhear.training.models.evaluation import evaluate
 from overhear.training.models.parameters import flatten
 from overhear.training.step.operations import Door
-from overhear.training.step.values import Agents, Batch, UndeclaredOperation
+from overhear.training.step.values import Agents, Batch
 from tests.training.contract import (
     bare_round,
     bound_to,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_netfleet
-from overhear.training.engine import messages
+from overhear.training.engine import links as messages
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.engine.transcript import Message

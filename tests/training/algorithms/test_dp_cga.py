@@ -13,11 +13,13 @@ from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_cga
-from overhear.training.algorithms.dp_cga import Clip, non_negative, project
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.algorithms.algorithm import Clip
+from overhear.training.algorithms.dp_cga import non_negative, project
+from overhear.training.data.store import Examples
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.parameters import flatten

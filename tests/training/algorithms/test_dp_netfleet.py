@@ -13,10 +13,11 @@ from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.guarantee import Statement
 from overhear.training.algorithms import ALGORITHMS, bind, dp_netfleet
 from overhear.training.algorithms.dp_netfleet import Batches
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.data.store import Examples
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph

@@ -14,10 +14,11 @@ from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule, scheduled_epsilon
 from overhear.training.accounts.account import account
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, dyn_d2p
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.data.store import Examples
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities

@@ -11,14 +11,14 @@ from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, muffliato
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.data.store import Examples
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
-from overhear.training.graphs.graph import Graph
-from overhear.training.graphs.spectrum import spectral_gap
+from overhear.training.graphs.graph import Graph, spectral_gap
 from overhear.training.graphs.topologies import directed_exponential, full, ring, star
 from overhear.training.models.parameters import flatten
 from overhear.training.tracing.round_trace import RoundTrace

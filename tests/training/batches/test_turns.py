@@ -12,9 +12,9 @@ from overhear.attacks.watching.watched_run import watch
 from overhear.privacy import epsilon_from_mu
 from overhear.privacy.batches.patterns import pattern_of
 from overhear.training import account
-from overhear.training.batches import turns as module
-from overhear.training.batches.turns import Kept, Turns, turns_of
-from overhear.training.data.examples import Examples
+from overhear.training import batches as module
+from overhear.training.batches import Kept, Turns, turns_of
+from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from overhear.training.data.dataset import Dataset
+from overhear.training.data.load import Dataset
 
 
 def _fields(**changes):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from overhear.training.data.image_folder import read_image_folder
+from overhear.training.data.readers import read_image_folder
 
 
 def _image(seed, shape=(4, 6, 3)):

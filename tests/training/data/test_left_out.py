@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from overhear.privacy.errors import InputError
-from overhear.training.data.dataset import Dataset
 from overhear.training.data.left_out import leave_out
+from overhear.training.data.load import Dataset
 from overhear.training.data.own_data import dataset_of, own_dataset
 
 RECORDS, WIDTH = 90, 16

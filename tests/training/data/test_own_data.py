@@ -11,9 +11,8 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
 from overhear.privacy.errors import InputError, InputTypeError
-from overhear.training.data.array_files import read_npy, read_npz
 from overhear.training.data.load import load_dataset
-from overhear.training.data.own_data import dataset_of, own_dataset
+from overhear.training.data.own_data import dataset_of, own_dataset, read_npy, read_npz
 from overhear.training.data.store import MappedStore
 
 X, Y = np.arange(40.0).reshape(20, 2), np.arange(20) % 3

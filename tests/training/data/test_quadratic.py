@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from overhear.privacy.errors import InputError
-from overhear.training.data.made.quadratic import quadratic
 from overhear.training.data.partition import parts_held
+from overhear.training.data.quadratic import quadratic
 
 
 def loss(inputs, targets, point):

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from overhear.runs.run_file.data_table import DataTable
-from overhear.training.data.digests import digests_of
-from overhear.training.data.store import TensorStore
+from overhear.training.data.store import TensorStore, digests_of
 
 COUNT, LEFT = 24, (0, 7, 23)  # the first and the last record hold every smallest and largest value
 AGE = [None if i == 11 else 5 * i for i in range(COUNT)]

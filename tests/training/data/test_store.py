@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.training.data.dataset import Examples
-from overhear.training.data.digests import digest_of_records, digests_of
-from overhear.training.data.store import MappedStore, Shard, TensorStore, blocks, followed_by
+from overhear.training.data.store import (
+    Examples,
+    MappedStore,
+    Shard,
+    TensorStore,
+    blocks,
+    digest_of_records,
+    digests_of,
+    followed_by,
+)
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring

@@ -16,7 +16,7 @@ from overhear.training.data.partition import (
     user_numbers,
 )
 from overhear.training.data.store import TensorStore
-from overhear.training.data.tables.table import read_users
+from overhear.training.data.table import read_users
 
 
 def some_users(records: int = 200) -> torch.Tensor:

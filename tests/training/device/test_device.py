@@ -9,8 +9,7 @@ from torch.utils import deterministic
 
 from overhear.training.device import memory
 from overhear.training.device.memory import elements_at_once, make_room, too_large
-from overhear.training.device.precision import full_precision
-from overhear.training.device.repetition import computing, repeatable
+from overhear.training.device.precision import computing, full_precision, repeatable
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.functions.purity import PureFunction

@@ -25,13 +25,14 @@ from torch import nn
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.algorithms.compressed.compression import Compressor
 from overhear.training.algorithms.compressed.compression import Settings as Compressed
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.data.store import Examples
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.exchange import share_root
-from overhear.training.engine.messages import Gathered
-from overhear.training.engine.public_values import PublicValues
+from overhear.training.engine.links import Gathered
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import MissingRank, Ranks
+from overhear.training.engine.setting import Setting
+from overhear.training.engine.tensor_round import PublicValues
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.graph import Graph, GraphSequence, Topology
 from overhear.training.graphs.topologies import directed_exponential, erdos_renyi, ring

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
-from overhear.privacy.batches.drawing import Scheme
-from overhear.training.batches.cohorts import taking_part
+from overhear.privacy.batches.sampling import Scheme
+from overhear.training.batches import taking_part
 from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.step.values import Cohort
 

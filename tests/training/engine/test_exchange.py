@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from overhear.privacy.errors import UndeclaredOperation
 from overhear.training import build_graph
 from overhear.training.engine import exchange
 from overhear.training.engine.engine import Engine
@@ -23,7 +24,7 @@ from overhear.training.engine.exchange import (
 )
 from overhear.training.engine.ranks import MissingRank, Ranks
 from overhear.training.engine.recording import Recorded
-from overhear.training.step.values import Agents, UndeclaredOperation
+from overhear.training.step.values import Agents
 from tests.training.contract import bound_to, setting
 
 NOTHING = torch.empty(0)

@@ -5,14 +5,14 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from overhear.privacy.errors import UndeclaredOperation
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.function_calls import Calls, KeptCalls, ReplayedCalls
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.recording import Recorded
+from overhear.training.engine.recording import Calls, KeptCalls, Recorded, ReplayedCalls
 from overhear.training.functions.purity import PureFunction
 from overhear.training.graphs.topologies import ring
-from overhear.training.step.values import Agents, UndeclaredOperation
+from overhear.training.step.values import Agents
 from tests.training.contract import setting
 
 

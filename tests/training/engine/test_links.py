@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from overhear.privacy.batches.sampling import Per
 from overhear.training import algorithms
-from overhear.training.device import numbers
+from overhear.training.device import precision as numbers
 from overhear.training.engine import links as of_links
 from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
@@ -16,7 +17,7 @@ from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.functions import purity
 from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
 from overhear.training.step import perform, script
-from overhear.training.step.values import Agents, Batch, Edges, Per
+from overhear.training.step.values import Agents, Batch, Edges
 from overhear.training.tracing.trace import trace
 from tests.training.contract import bound_to, setting
 

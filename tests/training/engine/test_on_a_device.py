@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from overhear.training.algorithms import ALGORITHMS, dp_cga
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.participation import scheduled
 from overhear.training.graphs.topologies import ring
 from tests.devices.stand_in import StandIn
@@ -34,7 +35,7 @@ DEVICES = [
 # once, before the round that is watched.
 BETWEEN = {
     ("training/gradients/gradients.py", "PairGradients.check"): "sums are looked at",
-    ("training/device/numbers.py", "check_numbers"): "models are looked at",
+    ("training/device/precision.py", "check_numbers"): "models are looked at",
     ("training/gradients/choice.py", "disagreement"): "a layout is tried once",
     ("training/functions/batched.py", "_agree"): "a function is tried once",
     ("training/engine/engine.py", "Engine.snapshot.<locals>.<dictcomp>"): "a snapshot is read",

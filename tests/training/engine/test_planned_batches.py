@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from overhear.privacy.batches.drawing import drawings
+from overhear.privacy.batches.sampling import drawings
 from overhear.privacy.errors import InputError
 from overhear.training import account
-from overhear.training.batches.sampler import Sampler
+from overhear.training.batches import Sampler
 from overhear.training.engine.engine import Engine
 from overhear.training.graphs.topologies import ring
 from tests.training.contract import setting

@@ -8,10 +8,10 @@ from torch import nn
 
 from overhear.privacy.noise.floor import MOST_LOST
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.public_values import NoiseBelowRounding, PublicValues
 from overhear.training.engine.setting import Setting
+from overhear.training.engine.tensor_round import NoiseBelowRounding, PublicValues
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.losses import NetworkLoss, loss_named
 from overhear.training.step.floor import Beside, Floor

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from overhear.training.algorithms import ALGORITHMS
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import GradientCall, Recorded, WholeCall

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from overhear.privacy.errors import InputError
 from overhear.training import Examples, Setting, build_graph
-from overhear.training.engine.rehearsal import rehearse
+from overhear.training.engine.engine import rehearse
 from overhear.training.gradients.gradients import PairGradients
-from overhear.training.models.auc import AreaUnderCurve
 from overhear.training.models.losses import NetworkLoss, check_loss
+from overhear.training.models.tasks import AreaUnderCurve
 
 
 class Net(nn.Module):

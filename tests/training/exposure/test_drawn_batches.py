@@ -7,7 +7,7 @@ import pytest
 from overhear.privacy import EAVESDROPPER, Statement, Status, UnsupportedView
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.request import Adjacency
-from overhear.privacy.batches.drawing import Drawing, Scheme
+from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.participation import Reach
 from overhear.training import account
 from overhear.training.exposure.events import accounted, counted

@@ -9,14 +9,14 @@ from overhear.privacy import EAVESDROPPER, Statement, Status, UnsupportedView, e
 from overhear.privacy.guarantee import Bound
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.events import accounted
-from overhear.training.exposure.guarantees import (
-    UnsupportedMechanism,
-    calibrated_multiplier,
-    guarantee,
-    run_epsilon,
-)
+from overhear.training.exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
-from overhear.training.exposure.sensitivity import JointSensitivity, Release, worst
+from overhear.training.exposure.sensitivity import (
+    JointSensitivity,
+    Release,
+    UnsupportedMechanism,
+    worst,
+)
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.tracing.trace import trace
 

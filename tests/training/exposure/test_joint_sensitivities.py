@@ -12,9 +12,9 @@ import torch
 from _pytest.mark import ParameterSet
 
 from overhear.privacy.adversary import Sees, neighbour
+from overhear.privacy.errors import UnsupportedView
 from overhear.privacy.guarantee import Status
 from overhear.privacy.noise.correlated import decor_factor
-from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.candidates import candidates
 from overhear.training.exposure.joint_sensitivities import (

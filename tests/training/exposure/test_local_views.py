@@ -18,8 +18,8 @@ from overhear.privacy.adversary import (
     coalition,
     neighbour,
 )
+from overhear.privacy.errors import UnsupportedView
 from overhear.privacy.noise.correlated import decor_factor
-from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.local_views import LocalViews
 from overhear.training.graphs.graph import Graph

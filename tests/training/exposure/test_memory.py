@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy import EAVESDROPPER
-from overhear.privacy.view.view import UnsupportedView
+from overhear.privacy.errors import UnsupportedView
 from overhear.training import UndeclaredOperation, account, build_graph
 from overhear.training.exposure.dense_rounds import streamed_view
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.batches.drawing import drawings
-from overhear.privacy.errors import InputError
+from overhear.privacy.batches.sampling import drawings
+from overhear.privacy.errors import InputError, UndeclaredOperation, UnsupportedView
 from overhear.privacy.guarantee import Status
-from overhear.privacy.view.view import UnsupportedView
 from overhear.training import Agents, Algorithm, Round
 from overhear.training.accounts.account import account
 from overhear.training.algorithms.correlated.decor import prepare
-from overhear.training.graphs.missing import number_of_sets, reduced, sets_missing
+from overhear.training.graphs.participation import number_of_sets, reduced, sets_missing
 from overhear.training.graphs.topologies import build_graph
-from overhear.training.step.values import UndeclaredOperation
 
 RUN = {"rounds": 4, "sampling_rate": 0.1, "delta": 1e-5, "noise_multiplier": 2.0}
 

@@ -8,9 +8,9 @@ import pytest
 from overhear.privacy import EAVESDROPPER, Statement, Status
 from overhear.privacy.guarantee import Bound
 from overhear.privacy.participation import Reach
-from overhear.training.exposure.guarantees import UnsupportedMechanism, guarantee, run_epsilon
+from overhear.training.exposure.guarantees import guarantee, run_epsilon
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
-from overhear.training.exposure.sensitivity import JointSensitivity, Release
+from overhear.training.exposure.sensitivity import JointSensitivity, Release, UnsupportedMechanism
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.handles import Agents
 from overhear.training.step.round import Round

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from overhear.privacy import epsilon, epsilon_from_mu
-from overhear.privacy.view.view import UnsupportedView
+from overhear.privacy.errors import UnsupportedView
 from overhear.training import Agents, Round, account
 from overhear.training.exposure.events import accounted
 from overhear.training.exposure.guarantees import run_epsilon

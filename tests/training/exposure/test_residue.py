@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.view.view import UnsupportedView
+from overhear.privacy.errors import UndeclaredOperation, UnsupportedView
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.graphs.topologies import ring
-from overhear.training.step.values import Agents, UndeclaredOperation
+from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import trace
 
 

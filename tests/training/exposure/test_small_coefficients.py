@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.view.view import UnsupportedView, View
+from overhear.privacy.errors import UnsupportedView
+from overhear.privacy.view.view import View
 from overhear.training import Agents, account
 from overhear.training.graphs.topologies import ring
 

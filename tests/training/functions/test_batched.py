@@ -5,12 +5,11 @@ import torch
 
 from overhear.privacy.errors import InputError
 from overhear.training.algorithms import ALGORITHMS
-from overhear.training.engine import function_calls
+from overhear.training.engine import recording as function_calls
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.function_calls import Argument, Calls, KeptCalls, called
 from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.recording import Recorded
+from overhear.training.engine.recording import Argument, Calls, KeptCalls, Recorded, called
 from overhear.training.functions import batched
 from overhear.training.functions.batched import runs_batched
 from overhear.training.functions.purity import purified

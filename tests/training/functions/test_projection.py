@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.training.functions.projection import projection, same_bits
+from overhear.privacy.errors import UndeclaredOperation
+from overhear.training.functions.batched import projection, same_bits
 from overhear.training.models.tasks import ClassWeights, project_to_simplex
-from overhear.training.step.values import UndeclaredOperation
 from tests.devices.stand_in import StandIn
 
 VALUE = torch.tensor([0.9, 0.5, -1.0])

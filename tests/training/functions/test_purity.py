@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.errors import InputError
+from overhear.privacy.errors import InputError, UndeclaredOperation
 from overhear.training.algorithms import dp_cga, dpdl, muffliato
 from overhear.training.functions import purity
 from overhear.training.functions.purity import purified
-from overhear.training.step.values import UndeclaredOperation
 from tests.training.functions.functions import (
     ALLOWED,
     HOLDS,

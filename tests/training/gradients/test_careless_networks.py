@@ -6,7 +6,7 @@ from torch import nn
 
 from overhear.privacy.errors import InputError
 from overhear.training import PairGradients
-from overhear.training.models.forward_calls import ForwardCalls
+from overhear.training.models.losses import ForwardCalls
 from overhear.training.models.tasks import ClassWeights
 
 BY_LAYER = ("book-keeping", "grouped")

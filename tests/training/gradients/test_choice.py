@@ -7,12 +7,11 @@ from torch import Tensor, nn
 from overhear.privacy.errors import InputError
 from overhear.training.gradients import choice as layout_choice
 from overhear.training.gradients import gradients
-from overhear.training.gradients.choice import NetworkSize, choose, network_size
+from overhear.training.gradients.choice import Grouped, NetworkSize, choose, network_size
 from overhear.training.gradients.clipping import Examples
 from overhear.training.gradients.ghost import BookKeeping
 from overhear.training.gradients.gradients import PairGradients
-from overhear.training.gradients.grouped import Grouped
-from overhear.training.models.forward_calls import unknown_forward
+from overhear.training.models.losses import unknown_forward
 from overhear.training.models.parameters import MODEL_NAMES, build_model, flatten
 from tests.training.gradients.layout_cases import (
     FALLBACK,

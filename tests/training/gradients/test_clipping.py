@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from overhear.training.gradients.clipping import clip_factors, squared_norms, total_squares
-from overhear.training.gradients.layers import factor
-from overhear.training.gradients.rules import Layer
+from overhear.training.gradients.ghost import factor
+from overhear.training.gradients.linear_conv import Layer
 
 LOSS = 1.5e-6  # of a float32 norm, as `squared_norms` says
 SLACK = 32 * torch.finfo(torch.float32).eps

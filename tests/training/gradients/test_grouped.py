@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from overhear.training.device.precision import full_precision
-from overhear.training.gradients import gradients, grouped
+from overhear.training.gradients import choice as grouped
+from overhear.training.gradients import gradients
+from overhear.training.gradients.choice import cut_blocks
 from overhear.training.gradients.clipping import Pass, Span
 from overhear.training.gradients.gradients import PairGradients
-from overhear.training.gradients.grouped import cut_blocks
 from overhear.training.models.parameters import build_model, flatten
 from tests.devices.waiting import no_waiting
 

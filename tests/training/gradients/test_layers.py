@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.training.gradients.layers import factor, find_layers, unsupported_layer
-from overhear.training.gradients.rules import Cells, Layer
+from overhear.training.gradients.ghost import factor, find_layers, unsupported_layer
+from overhear.training.gradients.linear_conv import Cells, Layer
 
 LAYERS = {
     "linear": (lambda: nn.Linear(4, 3), (4,)),

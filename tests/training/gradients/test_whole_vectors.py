@@ -9,7 +9,7 @@ import torch
 
 from overhear.privacy.errors import NotFiniteError
 from overhear.training.algorithms.algorithm import Algorithm
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.gradients.clipping import clipped_rows

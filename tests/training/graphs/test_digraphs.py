@@ -4,8 +4,13 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from overhear.training.graphs.digraphs import joined_within, random_digraph, strong_window
-from overhear.training.graphs.graph import Graph, GraphSequence
+from overhear.training.graphs.graph import (
+    Graph,
+    GraphSequence,
+    joined_within,
+    random_digraph,
+    strong_window,
+)
 from overhear.training.graphs.mixing import Sums
 from overhear.training.graphs.topologies import build_graph, directed_exponential, ring
 

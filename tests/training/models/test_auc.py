@@ -7,10 +7,14 @@ from torch.nn.functional import one_hot
 
 from overhear.privacy.errors import InputError
 from overhear.training.gradients.gradients import PairGradients
-from overhear.training.models.auc import AreaUnderCurve, with_centres
-from overhear.training.models.named_tasks import with_task
 from overhear.training.models.parameters import flatten
-from overhear.training.models.tasks import ClassWeights, Task
+from overhear.training.models.tasks import (
+    AreaUnderCurve,
+    ClassWeights,
+    Task,
+    with_centres,
+    with_task,
+)
 
 
 def setting(positives=5, negatives=9):

@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.models import evaluation
 from overhear.training.models.evaluation import (
     auroc,
@@ -15,7 +15,7 @@ from overhear.training.models.evaluation import (
     evaluate,
     log_odds,
 )
-from overhear.training.models.forward_calls import FailedForward
+from overhear.training.models.losses import FailedForward
 from overhear.training.models.parameters import flatten
 
 

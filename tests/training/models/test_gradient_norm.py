@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from overhear.training.data.made.quadratic import quadratic
+from overhear.training.data.quadratic import quadratic
 from overhear.training.data.store import Shard, TensorStore
-from overhear.training.models.gradient_norm import gradient_norm
+from overhear.training.models.evaluation import gradient_norm
 from overhear.training.models.losses import NetworkLoss, loss_named
 from overhear.training.models.parameters import flatten
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from overhear.privacy.errors import InputError, InputTypeError
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.evaluation import evaluate
 from overhear.training.models.losses import LOSS_NAMES, NetworkLoss, check_loss, loss_named

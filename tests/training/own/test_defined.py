@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.training.own.imports import pinned
 from overhear.training.own.names import own_object
+from overhear.training.own.objects import pinned
 
 SOURCE = """\
 import functools

@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.training.own.algorithms import algorithm_named
-from overhear.training.own.imports import digest_of, ran
-from overhear.training.own.names import own_object, parsed_name
-from overhear.training.own.objects import give, given
-from overhear.training.own.sources import modules_of, own_files
+from overhear.training.own.names import (
+    algorithm_named,
+    modules_of,
+    own_files,
+    own_object,
+    parsed_name,
+)
+from overhear.training.own.objects import digest_of, give, given, ran
 
 KEY = "[model] name"
 

@@ -12,7 +12,7 @@ from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.participation import Reach
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.sensitivity import JointSensitivity, Release
-from overhear.training.persons.totals import total_epsilon
+from overhear.training.persons import total_epsilon
 
 ADD = Statement(delta=1e-5)
 REPLACE = Statement(delta=1e-5, adjacency=Adjacency.REPLACE_ONE)

@@ -9,6 +9,7 @@ import torch
 
 from overhear.privacy import Statement, epsilon
 from overhear.privacy.adversary import neighbour
+from overhear.privacy.batches.sampling import Per
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Unit
 from overhear.training import ALGORITHMS, Form, build_graph
@@ -17,15 +18,16 @@ from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.data.load import load_dataset
 from overhear.training.exposure.dense_rounds import streamed_view
 from overhear.training.graphs.graph import Graph
-from overhear.training.recipients.feature_norm import with_feature_norm
-from overhear.training.recipients.figures import (
+from overhear.training.recipients import (
+    LinearModel,
     as_if_alone,
     distances,
+    refusal,
     shares_alone,
     steered,
+    step_limit,
+    with_feature_norm,
 )
-from overhear.training.recipients.hypotheses import LinearModel, refusal, step_limit
-from overhear.training.step.values import Per
 
 RING = build_graph("ring", 10)
 SAID = Statement(delta=1e-5)

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from overhear.attacks.checks.checks import engine_checks
 from overhear.privacy.accounting.accountant import composed_epsilon
-from overhear.privacy.batches.drawing import Drawing, Scheme
+from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.participation import Event, group
 from overhear.training import Agents, Round, account
 from overhear.training.algorithms.algorithm import Bound

@@ -8,17 +8,19 @@ import pytest
 import torch
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.errors import UndeclaredOperation
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.models.tasks import ClassWeights, project_to_simplex
 from overhear.training.step.handles import value_of
 from overhear.training.step.round import Round
-from overhear.training.step.values import Agents, UndeclaredOperation
+from overhear.training.step.values import Agents
 from overhear.training.tracing.linear_forms import Messages
 from overhear.training.tracing.trace import trace
 from tests.training.contract import check_rows, joint, setting, traced

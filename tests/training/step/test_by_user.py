@@ -13,6 +13,7 @@ import torch
 
 from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.request import Adjacency
+from overhear.privacy.batches.sampling import Per
 from overhear.privacy.errors import InputError, UndeclaredOperation, UnsupportedView
 from overhear.privacy.participation import Event, Moves, poisson
 from overhear.testing import check_algorithm
@@ -28,7 +29,6 @@ from overhear.training.gradients.gradients import PairGradients
 from overhear.training.gradients.whole_vectors import ByUser
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.handles import Agents
-from overhear.training.step.values import Per
 from tests.training.contract import CLIP, bound_to, setting
 
 

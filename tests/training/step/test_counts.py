@@ -23,7 +23,7 @@ from overhear.training.gradients.counts import Counts
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import flatten
 from overhear.training.noise_tests.noise_tests import NoiseTests
-from overhear.training.step.counts import Of
+from overhear.training.step.operations import Of
 from overhear.training.tracing.linear_forms import Contributions
 from tests.training.contract import check_rows, setting, traced
 

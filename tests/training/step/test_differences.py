@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from overhear.privacy.view.view import UnsupportedView
+from overhear.privacy.errors import UnsupportedView
 from overhear.training import Agents, Round, account
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.graphs.topologies import ring

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.errors import InputError, InputTypeError
+from overhear.privacy.errors import InputError, InputTypeError, UndeclaredOperation
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
@@ -26,7 +26,6 @@ from overhear.training.graphs.topologies import ring
 from overhear.training.step import script
 from overhear.training.step.handles import Agents
 from overhear.training.step.script import UnplannedOperation
-from overhear.training.step.values import UndeclaredOperation
 from overhear.training.tracing.trace import trace
 from overhear.training.tracing.traced_round import TracedRound
 from tests.training.contract import setting

@@ -9,10 +9,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.errors import UndeclaredOperation
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import ring, star
@@ -20,7 +22,7 @@ from overhear.training.models.parameters import flatten
 from overhear.training.second_tracer.dense_round import DenseRound
 from overhear.training.step.operations import OPERATIONS, Readers
 from overhear.training.step.round import Round
-from overhear.training.step.values import SERVER, Agents, Server, UndeclaredOperation
+from overhear.training.step.values import SERVER, Agents, Server
 from overhear.training.tracing.linear_forms import Contributions, Messages, NoiseSources
 from overhear.training.tracing.trace import trace
 from overhear.training.tracing.traced_round import TracedRound

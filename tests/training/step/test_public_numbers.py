@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from overhear.attacks.checks.checks import engine_checks
-from overhear.attacks.checks.values import value_check
+from overhear.attacks.checks.sensitivity import value_check
 from overhear.attacks.watching.watched_run import watch
 from overhear.privacy.errors import InputError
 from overhear.training import Agents, Round, account
@@ -17,7 +17,7 @@ from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import ring
-from overhear.training.step.public_numbers import PublicNumbers
+from overhear.training.step.operations import PublicNumbers
 from overhear.training.step.script import Script
 from tests.training.contract import bare_round, check_rows, setting
 

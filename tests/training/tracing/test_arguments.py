@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from overhear.privacy.errors import InputError
+from overhear.privacy.errors import InputError, UndeclaredOperation
 from overhear.training.graphs.topologies import ring
-from overhear.training.step.values import Agents, UndeclaredOperation
+from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import trace
 
 

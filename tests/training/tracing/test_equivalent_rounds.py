@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from overhear.privacy.adversary import parse_adversary
-from overhear.privacy.view.view import UnsupportedView
+from overhear.privacy.errors import UnsupportedView
 from overhear.training.algorithms import ALGORITHMS, bind
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph, GraphSequence

@@ -5,11 +5,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from overhear.privacy.view.view import UnsupportedView
+from overhear.privacy.errors import UndeclaredOperation, UnsupportedView
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.handles import Agents
-from overhear.training.step.values import UndeclaredOperation
 from overhear.training.tracing.trace import trace
 
 STD = 0.25

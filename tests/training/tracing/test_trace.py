@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from overhear.privacy.adversary import parse_adversary
-from overhear.privacy.view.view import UnsupportedView
+from overhear.privacy.errors import UndeclaredOperation, UnsupportedView
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_netfleet, dpdl
 from overhear.training.algorithms.compressed.compression import Compressor
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import push_weights
 from overhear.training.graphs.topologies import bipartite, directed_exponential, full, ring, star
 from overhear.training.step.round import Round
-from overhear.training.step.values import Agents, UndeclaredOperation
+from overhear.training.step.values import Agents
 from overhear.training.tracing.linear_forms import NoiseSources
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     from ...step.round import Round
 
-__all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:

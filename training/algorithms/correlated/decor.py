@@ -44,13 +44,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....privacy.errors import InputError
-from ....privacy.noise.correlated import check_pair_ratio, decor_covariance, decor_factor
-from ....privacy.noise.covariance import cost_factor
+from ....privacy.noise.correlated import (
+    check_pair_ratio,
+    cost_factor,
+    decor_covariance,
+    decor_factor,
+)
 from ...graphs.graph import Graph, Topology
 from ..algorithm import Algorithm, Clip
-from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step, unsteered
-
-__all__ = ["ALGORITHM", "Settings", "State", "best_correlation", "init", "prepare", "step"]
+from .shared_step import init, objective_rounds, only_graph, shared_noise, step, unsteered
 
 # Of the ratios that are looked at. Beyond, an agent's own noise could fall by no more than 1e-4 A
 # of what it is where L is well connected, and single precision begins to lose what cancels.

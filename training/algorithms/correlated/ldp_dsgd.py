@@ -28,9 +28,7 @@ import numpy as np
 
 from ...graphs.graph import Topology
 from ..algorithm import Algorithm
-from .shared_step import State, init, shared_noise, step
-
-__all__ = ["ALGORITHM", "State", "init", "prepare", "step"]
+from .shared_step import init, shared_noise, step
 
 
 def prepare(*, graph: Topology) -> dict[str, object]:

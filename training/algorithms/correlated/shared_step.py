@@ -54,18 +54,6 @@ if TYPE_CHECKING:
     from ...step.handles import Agents
     from ...step.round import Round
 
-__all__ = [
-    "SharedNoise",
-    "State",
-    "init",
-    "objective_rounds",
-    "only_graph",
-    "released",
-    "shared_noise",
-    "step",
-    "unsteered",
-]
-
 
 _MOST_COUNTED = 1_000_000  # rounds of an objective, each a term of a polynomial
 

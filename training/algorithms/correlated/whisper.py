@@ -53,9 +53,7 @@ from ....privacy.published.claim import PublishedClaim
 from ....privacy.published.whisper import whisper_theorem_2
 from ...graphs.graph import Topology
 from ..algorithm import Algorithm, Clip, PlannedRun
-from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step, unsteered
-
-__all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
+from .shared_step import init, objective_rounds, only_graph, shared_noise, step, unsteered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from ...step.handles import Agents
     from ...step.round import Round
 
-__all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:

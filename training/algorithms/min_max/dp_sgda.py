@@ -39,8 +39,6 @@ from .sgda import State, init
 if TYPE_CHECKING:
     from ...step.round import Round
 
-__all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:

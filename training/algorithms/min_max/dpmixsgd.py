@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from ...step.round import Round
     from .shared_step import Pair
 
-__all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:

@@ -48,8 +48,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ....privacy.noise.correlated import check_pair_ratio, decor_factor
-from ....privacy.noise.design.design import design
-from ....privacy.noise.design.kinds import Kind
+from ....privacy.noise.design.design import Kind, design
 from ...graphs.graph import Topology
 from ..algorithm import Algorithm
 from ..correlated.shared_step import shared_noise, unsteered
@@ -61,8 +60,6 @@ if TYPE_CHECKING:
 
     from ...step.handles import Agents
     from ...step.round import Round
-
-__all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

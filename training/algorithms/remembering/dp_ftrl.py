@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from ...step.handles import Agents
     from ...step.round import Round
 
-__all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
-
 
 class State(NamedTuple):
     """The models, and each agent's shares of the noise of the rounds before, (A, D) each."""

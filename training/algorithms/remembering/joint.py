@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ....privacy.noise.design.workload import modes_of
+from ....privacy.noise.design.over_time import modes_of
 from ...graphs.graph import Topology
 from ..algorithm import Algorithm
 from ..correlated.shared_step import unsteered
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
     from ...step.handles import Agents
     from ...step.round import Round
-
-__all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
 
 
 class State(NamedTuple):

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from ...step.handles import Agents
     from ...step.round import Round
 
-__all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
-
 
 class State(NamedTuple):
     """The models, and the noise of the rounds before, (A, D) each."""

@@ -34,11 +34,17 @@ from numpy.typing import NDArray
 
 from ....privacy.errors import InputError
 from ....privacy.noise.correlated import decor_covariance
-from ....privacy.noise.design.design import design
-from ....privacy.noise.design.kinds import Kind, toeplitz_strategy
-from ....privacy.noise.design.over_time import strategy_of
-from ....privacy.noise.design.toeplitz import best_filter, best_filter_of
-from ....privacy.noise.design.workload import MOST_DENSE, MOST_ROUNDS, Modes, grams, modes_of
+from ....privacy.noise.design.design import Kind, design, toeplitz_strategy
+from ....privacy.noise.design.over_time import (
+    MOST_DENSE,
+    MOST_ROUNDS,
+    Modes,
+    best_filter,
+    best_filter_of,
+    grams,
+    modes_of,
+    strategy_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,16 +52,6 @@ if TYPE_CHECKING:
     from ...graphs.graph import Graph, Topology
     from ...step.round import Round
 
-__all__ = [
-    "Settings",
-    "graph_of",
-    "joint_tables",
-    "matrix_of",
-    "pair_variances",
-    "row_of",
-    "strategy_table",
-    "weighed_steps",
-]
 
 _NOTHING = 1e-9  # of an entry, over the largest one
 _LONG_BANDS = 32  # coefficients by default in a run too long for a strategy of every round

@@ -9,33 +9,30 @@ import pytest
 import torch
 
 from overhear.attacks.audit import strength
-from overhear.attacks.audit.agents.game import AgentGame, reason_against
-from overhear.attacks.audit.agents.planted import PlantedAgents, unit_change
-from overhear.attacks.audit.agents.scores import Observed, scored
+from overhear.attacks.audit.agents_game import AgentGame, Observed, reason_against, scored
 from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import Directions
+from overhear.attacks.audit.planted import PlantedAgents, unit_change
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER
-from overhear.privacy.batches.drawing import Scheme
+from overhear.privacy.batches.sampling import Scheme
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Status, Unit
 from overhear.privacy.participation import Event, poisson
 from overhear.training.algorithms import ALGORITHMS, Algorithm
 from overhear.training.algorithms.algorithm import Clip
 from overhear.training.algorithms.dp_fedavg import Cohorts
-from overhear.training.batches.cohorts import taking_part
-from overhear.training.data.dataset import Examples
+from overhear.training.batches import taking_part
+from overhear.training.data.store import Examples
 from overhear.training.engine import engine as engine_module
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import MeanOf, Recorded
 from overhear.training.gradients import whole_vectors as changes
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.handles import Agents
-from overhear.training.step.local_steps import LocalSteps
-from overhear.training.step.values import ALL, Cohort
-from overhear.training.tracing.agents import at_unit
-from overhear.training.tracing.trace import trace
+from overhear.training.step.values import ALL, Cohort, LocalSteps
+from overhear.training.tracing.trace import at_unit, trace
 from tests.attacks.planted.noise import noise_halved
 from tests.training import contract
 

@@ -20,10 +20,10 @@ from overhear.privacy import EAVESDROPPER
 from overhear.privacy.adversary import neighbour
 from overhear.privacy.batches.patterns import pattern_of
 from overhear.training.algorithms import ALGORITHMS, bind
-from overhear.training.batches.turns import turns_of
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Setting
+from overhear.training.batches import turns_of
+from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace

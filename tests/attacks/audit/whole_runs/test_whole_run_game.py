@@ -23,9 +23,9 @@ from overhear.privacy.batches.patterns import EVERY, pattern_of
 from overhear.privacy.guarantee import Statement, Status
 from overhear.training.algorithms import ALGORITHMS, bind
 from overhear.training.algorithms.remembering import mafalda
-from overhear.training.batches.turns import turns_of
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Setting
+from overhear.training.batches import turns_of
+from overhear.training.data.store import Examples
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.graphs.topologies import ring

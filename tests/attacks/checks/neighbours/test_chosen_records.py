@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from overhear.attacks.checks.neighbours.chosen_records import choose_records
+from overhear.attacks.checks.chosen_records import choose_records
 from overhear.attacks.watching.reference_sums import Oracle
 from tests.attacks.checks.watched import sound_run
 

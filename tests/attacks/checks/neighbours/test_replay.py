@@ -2,10 +2,9 @@
 
 import torch
 
-from overhear.attacks.checks.neighbours.judge import Judge
-from overhear.attacks.checks.neighbours.replay import Change, Replay
+from overhear.attacks.checks.replayed_round import Change, Judge, Replay
 from overhear.attacks.watching.reference_sums import Oracle
-from overhear.training.data.dataset import Examples
+from overhear.training.data.store import Examples
 from tests.attacks.checks.watched import a_run
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.checks.noise.coordinates import note_coordinates
+from overhear.attacks.checks.noise.shape import note_coordinates
 from overhear.attacks.watching.result import Finding
 
 

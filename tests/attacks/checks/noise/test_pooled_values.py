@@ -6,17 +6,17 @@ Every set of tests fails a sound pool with probability below 1e-6; pools have fi
 import numpy as np
 import pytest
 
-from overhear.attacks.checks.noise.pools import Pool
-from overhear.attacks.checks.noise.regularity import note_regularity
-from overhear.attacks.checks.noise.repeats import note_repeats
-from overhear.attacks.checks.noise.shape import note_shape
-from overhear.attacks.checks.noise.subsets import (
+from overhear.attacks.checks.noise.residuals import (
     note_means,
     note_pairs_of_coordinates,
+    note_regularity,
+    note_repeats,
     note_span,
     note_subsets,
 )
-from overhear.attacks.checks.noise.values import note_values
+from overhear.attacks.checks.noise.rows import Pool
+from overhear.attacks.checks.noise.shape import note_shape
+from overhear.attacks.checks.noise.streams import note_values
 from overhear.attacks.watching.recording import Part
 from overhear.attacks.watching.result import Finding
 from overhear.training.noise_tests.laws import quadratic

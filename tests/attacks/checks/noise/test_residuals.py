@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from overhear.attacks.checks.noise.residuals import residual_check
+from overhear.privacy.errors import UndeclaredOperation
 from overhear.training.algorithms.correlated import decor, whisper
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import star
-from overhear.training.step.values import Edges, UndeclaredOperation
+from overhear.training.step.values import Edges
 from overhear.training.tracing import cancellation
 from tests.attacks.checks.watched import PRIVATE, a_run, sound_run, with_bug
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from overhear.attacks.exact.separation.corners import records_at_corners
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.prior import Box
-from overhear.attacks.problem.problem import Certified
+from overhear.attacks.problem.problem import Box, Certified
 from overhear.training.models.parameters import flatten
 from tests.attacks.exact.observed import posed
 

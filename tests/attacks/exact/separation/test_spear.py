@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from overhear.attacks.exact.separation.spear import Separated, separate
 from overhear.attacks.problem.observation import Observation, observe, sent_gradient
-from overhear.attacks.problem.prior import Box
+from overhear.attacks.problem.problem import Box
 from overhear.training.models.parameters import flatten
 from tests.attacks.exact.observed import posed
 

@@ -6,18 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.separation.information_sets import sparse_mixtures
-from overhear.attacks.exact.separation.spear import separate
-from overhear.attacks.exact.separation.spear_images import find_direction
-from overhear.attacks.exact.separation.spear_rest import last_patterns
-from overhear.attacks.exact.separation.spear_sampling import sampled_directions
-from overhear.attacks.exact.separation.spear_spaces import (
+from overhear.attacks.exact.separation.corners import sparse_mixtures
+from overhear.attacks.exact.separation.spear import last_patterns, sampled_directions, separate
+from overhear.attacks.exact.separation.spear_images import (
     ReluSpaces,
+    find_direction,
     find_relu_layers,
     measure_spaces,
 )
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.prior import Box
+from overhear.attacks.problem.problem import Box
 from overhear.training.models.parameters import flatten
 from tests.attacks.exact.observed import posed as problem_of
 

@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from overhear.runs.attack.gradients.file import gradients_of
-from overhear.runs.attack.prior.tensor_file import TensorFile, read_tensors
+from overhear.runs.attack.gradients.model import gradients_of
+from overhear.runs.attack.prior_records import read_tensors
+from overhear.training.engine.tensor_file import TensorFile
 
 HERE = Path("g.safetensors")
 SHAPES = {"weight": (2, 3), "bias": (2,)}

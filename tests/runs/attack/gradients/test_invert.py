@@ -17,8 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import sent_gradient
-from overhear.attacks.problem.presets import PRESETS
 from overhear.runs.attack.gradients.invert import attack_gradients
 from overhear.runs.attack.gradients.request import GradientRequest
 from overhear.runs.attack.gradients.words import summary_lines
@@ -54,7 +54,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The preset `matched` with fewer steps: enough for 16 pixels."""
     short = replace(PRESETS["matched"], adam_steps=80, starts=1)
-    monkeypatch.setattr("overhear.attacks.problem.presets.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.problem.objective.PRESETS", {"matched": short})
 
 
 def mine(function: str) -> nn.Module:

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from overhear.attacks.exact.rank_one import repeated_input
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, sent_gradient
-from overhear.attacks.problem.presets import PRESETS
-from overhear.attacks.problem.prior import Box
+from overhear.attacks.problem.problem import Box
 from overhear.runs.attack.gradients.invert import attack_gradients
 from overhear.runs.attack.gradients.request import GradientRequest
 from overhear.training.models.parameters import build_model, flatten
@@ -135,7 +135,7 @@ def by_rank(
 def test_another_step_size_or_number_of_steps_is_never_called_exact(said, tmp_path, monkeypatch):
     # The search after the exact stages may end at once.
     short = replace(PRESETS["matched"], adam_steps=1, newton_steps=0, starts=1)
-    monkeypatch.setattr("overhear.attacks.problem.presets.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.problem.objective.PRESETS", {"matched": short})
     path, _ = written(tmp_path, 0)
     assert attack(path, "found", **said).stage != ["exact"]
 

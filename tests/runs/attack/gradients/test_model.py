@@ -16,8 +16,8 @@ from overhear.attacks.problem.observation import sent_gradient
 from overhear.runs.attack.gradients.batch import facts_of
 from overhear.runs.attack.gradients.model import Posed, doubts, pose
 from overhear.runs.attack.gradients.request import BatchRequest
-from overhear.runs.attack.prior.tensor_file import TensorFile
 from overhear.runs.errors import STATED
+from overhear.training.engine.tensor_file import TensorFile
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
 SHAPE, CLASSES = (1, 4, 4), 3

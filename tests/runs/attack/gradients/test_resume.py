@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import sent_gradient
-from overhear.attacks.problem.presets import PRESETS
 from overhear.runs.attack.gradients.invert import attack_gradients
 from overhear.runs.attack.gradients.request import GradientRequest
 from overhear.training.models.parameters import build_model, flatten, unflatten
@@ -29,7 +29,7 @@ def _gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors |= {f"parameter.{name}": p.detach() for name, p in model.named_parameters()}
     save_file(tensors, "g.st")
     short = replace(PRESETS["inverting-gradients"], adam_steps=30, starts=1)
-    monkeypatch.setattr("overhear.attacks.problem.presets.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.problem.objective.PRESETS", {"matched": short})
     monkeypatch.setattr("overhear.attacks.inversion.restarts.SAVED_EVERY", 5)
 
 

@@ -10,12 +10,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from overhear.attacks.problem.presets import PRESETS
-from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.attacks.problem.objective import PRESETS
+from overhear.runs.attack.gradients.invert import attack_gradients, read_columns
 from overhear.runs.attack.gradients.request import GradientRequest
-from overhear.runs.attack.gradients.table import read_columns
 from overhear.runs.attack.gradients.words import summary_lines
-from overhear.training.data.tables.table import read_table
+from overhear.training.data.table import read_table
 from overhear.training.models.parameters import build_model
 
 CLASSES = 2
@@ -26,7 +25,7 @@ def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test in a folder of its own, and with few steps."""
     monkeypatch.chdir(tmp_path)
     short = replace(PRESETS["matched"], adam_steps=80, starts=1)
-    monkeypatch.setattr("overhear.attacks.problem.presets.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.problem.objective.PRESETS", {"matched": short})
 
 
 COLUMNS = """

@@ -13,7 +13,7 @@ import pytest
 import overhear
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
-from overhear.runs.attack.prior.denoiser import KEY, own_denoiser
+from overhear.runs.attack.denoiser import KEY, own_denoiser
 from overhear.runs.folder.run import train_run
 from overhear.runs.own.tables import Call
 from overhear.runs.own.trust import trusting

@@ -11,9 +11,15 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from overhear.privacy.errors import InputError
-from overhear.runs.attack.prior.known import candidates_of, check_unplanted
-from overhear.runs.attack.prior.record_file import RecordForm, Records, digest_of, read_records
-from overhear.training.data.tables.columns import declared
+from overhear.runs.attack.prior_records import (
+    RecordForm,
+    Records,
+    candidates_of,
+    check_unplanted,
+    digest_of,
+    read_records,
+)
+from overhear.training.data.columns import declared
 
 SHAPE = (1, 3, 4)
 FORM = RecordForm(

@@ -11,10 +11,11 @@ from overhear.privacy import noise_floor
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd
 from overhear.training.algorithms.algorithm import Clip, prepared
 from overhear.training.algorithms.correlated import cdp_dsgd, whisper
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.data.store import Examples
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import erdos_renyi, full, grid, ring, star

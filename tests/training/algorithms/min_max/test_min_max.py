@@ -14,10 +14,11 @@ from overhear.privacy.guarantee import Statement
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.algorithms.min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
 from overhear.training.algorithms.min_max.shared_step import FirstBatch
-from overhear.training.data.dataset import Examples
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.data.store import Examples
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.infinite import replace_infinite_by_whole_run

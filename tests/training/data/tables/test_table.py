@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from overhear.privacy.errors import InputError
+from overhear.training.data import columns as parquet_rows
+from overhear.training.data import table
+from overhear.training.data.columns import declared, header_of, undeclared
 from overhear.training.data.store import MappedStore
-from overhear.training.data.tables import parquet_rows, table
-from overhear.training.data.tables.columns import declared
-from overhear.training.data.tables.header import header_of, undeclared
-from overhear.training.data.tables.load import table_dataset
-from overhear.training.data.tables.table import read_table
+from overhear.training.data.table import read_table, table_dataset
 
 COLUMNS = {"age": [0, 120], "sex": ["f", "m"], "ill": ["no", "yes"]}
 GOOD = "age,sex,ill\n60,f,no\n30, m ,yes\n,x,no\n90,,yes\n"

@@ -1,1 +1,0 @@
-"""Canaries that are all data of an agent: what is planted, played and scored."""

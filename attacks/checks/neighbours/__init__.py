@@ -1,1 +1,0 @@
-"""Watched rounds made again on neighbouring data, and what one record changes in them."""

@@ -1,1 +1,0 @@
-"""What public records say of a victim's record, weighed by the likelihood of what was observed."""

@@ -1,1 +1,0 @@
-"""The command that runs the papers' tables."""

@@ -1,1 +1,0 @@
-"""What an attacker is taken to know beside public test records: records of a file, a denoiser."""

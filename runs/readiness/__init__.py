@@ -1,1 +1,0 @@
-"""Before training: whether a run file can be trained, attacked and audited."""

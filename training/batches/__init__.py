@@ -1,1 +1,0 @@
-"""Drawing batches that are not Poisson, as the accountant takes them to be drawn."""

@@ -1,1 +1,0 @@
-"""Data that are made by a public seed."""

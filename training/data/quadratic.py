@@ -1,0 +1,150 @@
+"""Least squares whose quadratic differs between agents by a rotation.
+
+    f_i(w, b) = (w - c_i)' H_i (w - c_i) + b^2 + s^2,    H_i = R^i H R^-i,   c_i = R^i c
+
+The mean over the records (a, t) of agent i of (a'w + b - t)^2 is this quadratic, exactly and not in
+expectation: its inputs have mean 0 and second moments H_i, and t = a'c_i + r with residuals r that
+have mean 0 and deviation s, and are orthogonal to the inputs.
+
+| symbol | name here | shape  | meaning                                                        |
+|--------|-----------|--------|----------------------------------------------------------------|
+| w, b   |           | (d+1,) | parameters of the network "linear" of one output               |
+| H      |           | (d, d) | diagonal: 1, 1/condition, 1, 1/condition, ...                  |
+| c      |           | (d,)   | agent 0's optimum, all entries 1 / sqrt(d)                     |
+| R      | rotation  | (d, d) | turns coordinates 0 and 1, 2 and 3, ... by degrees             |
+| s      | spread    | scalar | deviation of the residuals                                     |
+|        | records   | scalar | of each agent; the test part has as many, of the same quadratic |
+
+The mean over agents is least at w* = (sum_i H_i)^-1 sum_i H_i c_i, b* = 0, which `optimum` has.
+
+A. Rodio, Z. Chen, E. Larsson, "Whisper D-SGD", 2025, arXiv 2501.14644, tries its noise on
+quadratics that differ between agents by a rotation of 15 degrees. Curvatures, dimension and records
+are ours: the text that we have does not give them. Nobody's data are in it: it is for evaluations.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...privacy._validate import within
+from ...privacy.bounded import MOST_VALUES
+from ...privacy.errors import InputError
+from .load import Dataset
+
+_Matrix = NDArray[np.float64]
+
+
+def quadratic(
+    agents: int,
+    *,
+    dimension: int = 2,
+    rotation: float = 15.0,
+    condition: float = 10.0,
+    records: int = 100,
+    spread: float = 0.1,
+    seed: int = 0,
+) -> Dataset:
+    """The records of all agents, each record with the agent that holds it.
+
+    Args:
+        agents: A.
+        dimension: d, inputs of a record, at least 2.
+        rotation: degrees between an agent and the next.
+        condition: largest curvature over the smallest, at least 1.
+        records: of each agent, at least d + 2.
+        spread: deviation of the residuals, at least 0; with 0 all records agree on the optimum.
+        seed: public; decides the records and not the quadratics.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    >>> data = quadratic(20)
+    >>> tuple(data.inputs.shape), data.outputs, [round(x, 3) for x in data.optimum.tolist()]
+    ((2000, 2), 1, [-0.24, 0.156, 0.0])
+    """
+    _check(agents, dimension=dimension, records=records, condition=condition, spread=spread)
+    if not math.isfinite(rotation):
+        raise InputError(f"rotation={rotation} must be a finite number of degrees")
+    draw = np.random.default_rng(seed)
+    turns = [_turn(dimension, math.radians(rotation * i)) for i in range(agents)]
+    curvature = np.where(np.arange(dimension) % 2, 1.0 / condition, 1.0)  # (d,)
+    centre = np.full(dimension, dimension**-0.5)
+    parts = [
+        [
+            _least_squares(turn, curvature, centre, records=records, spread=spread, draw=draw)
+            for turn in turns
+        ]
+        for _ in ("train", "test")
+    ]
+    (inputs, targets), (test_inputs, test_targets) = map(_joined, parts)
+    hessians = [(turn * curvature) @ turn.T for turn in turns]
+    pulls = [h @ turn @ centre for h, turn in zip(hessians, turns, strict=True)]
+    best = np.linalg.solve(np.sum(hessians, axis=0), np.sum(pulls, axis=0))
+    return Dataset(
+        name="quadratic",
+        inputs=inputs,
+        targets=targets,
+        test_inputs=test_inputs,
+        test_targets=test_targets,
+        classes=0,
+        outputs=1,
+        mean=(0.0,),
+        std=(1.0,),
+        image=False,
+        held_by=torch.arange(agents).repeat_interleave(records),
+        optimum=torch.from_numpy(np.append(best, 0.0)),
+    )
+
+
+def _check(agents: int, *, dimension: int, records: int, condition: float, spread: float) -> None:
+    within("dimension", dimension, "[2, inf)", ": a rotation takes two")
+    if records < dimension + 2:
+        raise InputError(
+            f"records={records} must be at least {dimension + 2}, dimension + 2: fewer cannot have "
+            "these second moments"
+        )
+    within("condition", condition, "[1, inf)")
+    within("spread", spread, "[0, inf)")
+    numbers = 2 * agents * (records * (dimension + 1) + dimension**2)
+    if agents < 1 or numbers > MOST_VALUES:
+        raise InputError(
+            f"agents={agents} with records={records} of dimension={dimension} are {numbers} "
+            f"numbers; they must be at least 1 agent and at most {MOST_VALUES} numbers"
+        )
+
+
+def _turn(dimension: int, angle: float) -> _Matrix:
+    """The rotation of coordinates 0 and 1, 2 and 3, ...; a last odd one stays."""
+    found = np.eye(dimension)
+    cosine, sine = math.cos(angle), math.sin(angle)
+    for k in range(0, dimension - 1, 2):
+        found[k : k + 2, k : k + 2] = [[cosine, -sine], [sine, cosine]]
+    return found
+
+
+def _least_squares(
+    turn: _Matrix,
+    curvature: _Matrix,
+    centre: _Matrix,
+    *,
+    records: int,
+    spread: float,
+    draw: np.random.Generator,
+) -> tuple[_Matrix, _Matrix]:
+    """Inputs (m, d) and targets (m,) of one agent."""
+    # An orthonormal basis whose first vector is that of ones: the others have mean 0.
+    drawn = draw.standard_normal((records, len(curvature) + 2))
+    drawn[:, 0] = 1.0
+    basis = np.linalg.qr(drawn)[0] * math.sqrt(records)
+    inputs = (basis[:, 1:-1] * np.sqrt(curvature)) @ turn.T
+    return inputs, inputs @ (turn @ centre) + spread * basis[:, -1]
+
+
+def _joined(parts: list[tuple[_Matrix, _Matrix]]) -> tuple[Tensor, Tensor]:
+    inputs, targets = (np.concatenate(one).astype(np.float32) for one in zip(*parts, strict=True))
+    return torch.from_numpy(inputs), torch.from_numpy(targets)

@@ -1,1 +1,0 @@
-"""Tables of declared columns: csv and parquet, as records in memory or in a mapped file."""

@@ -1,1 +1,0 @@
-"""What one person loses: records at several agents, and several runs."""
