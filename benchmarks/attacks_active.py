@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.active.crafted import craft, least_rounds
 from overhear.attacks.interception.names import Scenario
 from overhear.attacks.interception.replay import Trial
+from overhear.attacks.inversion.crafted import craft, least_rounds
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients

@@ -25,7 +25,7 @@ import torch
 
 from overhear.privacy.errors import InputError
 from overhear.runs.audit.audit import audit_config
-from overhear.runs.evidence.schema import Audit
+from overhear.runs.audit.evidence_schema import Audit
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS
 

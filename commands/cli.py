@@ -26,36 +26,36 @@ from typing import Annotated, Any
 import typer
 
 from ..runs.stop import Interrupted, tell
-from .prepare.budget import budget
-from .prepare.design import design
-from .prepare.new import new
-from .prepare.plan import plan
-from .read.account import account
-from .read.check import check
-from .read.check_account import check_account
-from .read.compare import compare
-from .read.person import person
-from .read.report import report
-from .read.schema import schema
-from .read.table import plot, table
-from .read.total import total
-from .run.attack import attack, attack_sweep
-from .run.audit import audit, audit_last_model
-from .run.audit_log import audit_log
-from .run.audit_scores import audit_scores
-from .run.demo import demo
-from .run.invert import invert
-from .run.membership import membership, membership_training
-from .run.reproduce import reproduce
-from .run.sign import sign
-from .run.sweep import sweep
-from .run.train import train
+from .account import account
+from .attack import attack, attack_sweep
+from .audit import audit, audit_last_model
+from .audit_log import audit_log
+from .audit_scores import audit_scores
+from .budget import budget
+from .check import check
+from .check_account import check_account
+from .compare import compare
+from .demo import demo
+from .design import design
+from .invert import invert
+from .membership import membership, membership_training
+from .new import new
+from .person import person
+from .plan import plan
+from .report import report
+from .reproduce import reproduce
+from .schema import schema
+from .sign import sign
+from .sweep import sweep
+from .table import plot, table
 from .terminal.anywhere import AnywhereCommand, LogFile, Quiet
 from .terminal.completion import words_of_bash
 from .terminal.log import Log, current_log, logging
 from .terminal.options import with_requests
 from .terminal.signals import until_stopped
 from .terminal.terminal import write
+from .total import total
+from .train import train
 
 __all__ = ["app", "main"]
 

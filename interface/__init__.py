@@ -1,1 +1,4 @@
-"""What `import overhear` gives: each public name stands in a module that is named after it."""
+"""The names of `import overhear`.
+
+Each in a module named after it, and what runs from Python give back.
+"""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..privacy.errors import InputError, InputTypeError
 from ..runs.audit.audit import audit_config
 from ..runs.run_file.run_file import RunFile
+from .audited import AuditResult, audit_of_folder
 from .plan import config_of
-from .results.audited import AuditResult, audit_of_folder
 from .run import Run
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 from ..privacy.errors import InputTypeError
 from ..runs.plan.plan import Plan, make_plan
 from ..runs.run_file.run_file import RunFile, load_run_file, read_tables
-from .results.shown import overrides_of
+from .shown import overrides_of
 
 __all__ = ["config_of", "plan"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .results.reported import Report, report_of_folder
+from .reported import Report, report_of_folder
 from .run import Run
 
 __all__ = ["report"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..privacy.errors import InputTypeError
 from ..privacy.formats.codec import dump
-from ..privacy.ledgers.ledger import Spent, read_ledger
-from ..runs.evidence.evidence import read_attack, read_audit
+from ..privacy.releases.ledger import Spent, read_ledger
+from ..runs.audit.evidence import read_attack, read_audit
 from ..runs.folder import folder as run_folder
 from ..runs.folder.records import read_metrics
 from ..runs.numbers import bound, small
@@ -19,10 +19,10 @@ from ..runs.plan.plan import Plan, make_plan
 from ..runs.run_file.build import build
 from ..runs.run_file.run_file import ForeignFolder, RunFile
 from ..training.own.objects import give
-from .results.attacked import AttackResult, attack_of_folder
-from .results.audited import AuditResult, audit_of_folder
-from .results.reported import Report, report_of_folder
-from .results.shown import as_frame, as_html, as_text
+from .attacked import AttackResult, attack_of_folder
+from .audited import AuditResult, audit_of_folder
+from .reported import Report, report_of_folder
+from .shown import as_frame, as_html, as_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -126,7 +126,7 @@ class Run:
     Args:
         folder: as `train` or `overhear train` left it. Code that its run file names is imported
             only if this process named it already with the same options, or within
-            `overhear.runs.own.trust.trusting`.
+            `overhear.runs.run_file.trust.trusting`.
         objects: data, model, algorithm or loss of a run that was trained with objects in the place
             of names, in a process that did not train it; others than these are refused.
 
@@ -236,7 +236,7 @@ class Run:
         from ..reports.judgement.gate import decide
         from ..reports.judgement.policy import load_policy, policy_of
         from ..reports.judgement.remedies import limit_fixes
-        from ..runs.own.trust import trusting
+        from ..runs.run_file.trust import trusting
 
         wanted = policy_of(policy) if isinstance(policy, Mapping) else load_policy(policy)
         with trusting(pins=wanted.code.allow, calls=wanted.code.calls):

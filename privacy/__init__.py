@@ -27,7 +27,6 @@ from .adversary import (
 from .batches.sampling import Sampling
 from .errors import UnsupportedView
 from .guarantee import Bound, Guarantee, Statement, Status, Unit
-from .ledgers.ledger import Ledger, Spent, read_ledger
 from .noise.correlated import (
     WhisperNoise,
     decor_covariance,
@@ -47,6 +46,7 @@ from .published.dyn_d2p import dyn_d2p_clt
 from .published.muffliato import muffliato_bound, muffliato_losses
 from .published.whisper import whisper_information, whisper_theorem_2
 from .reference.second_opinion import SecondOpinion, second_opinion
+from .releases.ledger import Ledger, Spent, read_ledger
 from .view.view import View
 from .view.whole_run import Rows, StreamedView
 

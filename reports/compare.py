@@ -15,7 +15,7 @@ from ..privacy.errors import InputError
 from ..privacy.formats.codec import as_text
 from ..privacy.guarantee import Guarantee
 from ..privacy.plain_text import markdown_table, markdown_text, plain
-from ..runs.evidence.schema import Attack, Audit
+from ..runs.audit.evidence_schema import Attack, Audit
 from ..runs.folder import folder as run_folder
 from ..runs.folder.records import read_metrics
 from ..runs.numbers import figure, is_infinite, lower_bound, percent, small

@@ -14,9 +14,9 @@ from pydantic.json_schema import JsonSchemaValue
 
 from ..privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
 from ..privacy.guarantee import Status, WrittenAdjacency, WrittenStatus, WrittenUnit
+from ..runs.audit.evidence import LastModel, Membership
+from ..runs.audit.evidence_schema import Assumption, Attack, Audit, Measured, Trail
 from ..runs.described import Described
-from ..runs.evidence.evidence import LastModel, Membership
-from ..runs.evidence.schema import Assumption, Attack, Audit, Measured, Trail
 from ..runs.folder.records import Environment, Items, Stopped
 from ..runs.plan.schema import Planned, Recipients, SecondOpinion
 

@@ -16,9 +16,9 @@ from PIL import Image
 
 from overhear.privacy.formats.codec import as_text
 from overhear.reports.schema import Report
-from overhear.runs.evidence.assumptions import DECLARED
-from overhear.runs.evidence.evidence import measured
-from overhear.runs.evidence.schema import Audit
+from overhear.runs.audit.assumptions import DECLARED
+from overhear.runs.audit.evidence import measured
+from overhear.runs.audit.evidence_schema import Audit
 from tests.seconds import key_of, long_ones
 
 RUN_FILE = """\

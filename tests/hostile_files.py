@@ -31,25 +31,25 @@ from safetensors.torch import save
 from overhear.attacks.foreign.score_file import read_scores
 from overhear.attacks.inversion.checkpoint import Checkpoint as SearchCheckpoint
 from overhear.privacy.formats import json_text
-from overhear.privacy.ledgers.ledger import read_ledger
-from overhear.privacy.ledgers.person_ledger import read_person_ledger
+from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
+from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.checked_run import _told_of
 from overhear.reports.judgement.policy import load_policy
 from overhear.reports.reproduced.figures_file import read_figures
-from overhear.runs.attack.gradients.invert import read_columns
-from overhear.runs.attack.gradients.tokens import read_vocabulary
+from overhear.runs.attack.invert import read_columns
 from overhear.runs.attack.points import _check_whole
 from overhear.runs.attack.prior_records import RecordForm, read_records, read_tensors
+from overhear.runs.attack.tokens import read_vocabulary
 from overhear.runs.audit.trail import read_trail
 from overhear.runs.folder.folder import _listed
 from overhear.runs.folder.records import read_environment, read_metrics, read_stopped
 from overhear.runs.folder.resume import _round_of
 from overhear.runs.folder.signature import read_key
-from overhear.runs.own.trust import read_sources
-from overhear.runs.recorder.conformance.keeping import Kept, keep, kept_folder, read_kept
-from overhear.runs.recorder.conformance.outcome import read_held
+from overhear.runs.recorder.keeping import Kept, keep, kept_folder, read_kept
+from overhear.runs.recorder.outcome import read_held
 from overhear.runs.run_file.run_file import load_run_file, read_tables
+from overhear.runs.run_file.trust import read_sources
 from overhear.runs.sweep.results import read_tuned
 from overhear.runs.sweep.sweep_file import read_sweep_file
 from overhear.training.data.columns import declared
@@ -437,9 +437,9 @@ READERS = (
            lambda path: SearchCheckpoint(path=path, problem="p").load()),
     Reader("privacy/formats/json_text.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
            lambda path: json_text.read_json(path, 1 << 20)),
-    Reader("privacy/ledgers/ledger.py", ("jsonl",), "l.jsonl",
+    Reader("privacy/releases/ledger.py", ("jsonl",), "l.jsonl",
            chained({"schema": 2, "run": "a"}, {"round": 0, "releases": []}), read_ledger),
-    Reader("privacy/ledgers/person_ledger.py", ("jsonl",), "p.jsonl",
+    Reader("privacy/releases/person_ledger.py", ("jsonl",), "p.jsonl",
            chained({"schema": "person-1"}), read_person_ledger),
     Reader("privacy/releases/log.py", ("jsonl",), "0.jsonl", _LOG, read_log),
     Reader("reports/document/checked_run.py", ("json",), "privacy.json",
@@ -450,9 +450,9 @@ READERS = (
     Reader("reports/reproduced/figures_file.py", ("text",), "f.csv",
            b"graph.name,figure\nring,88.3\n",
            lambda path: read_figures(path, [{"graph.name": "ring"}])),
-    Reader("runs/attack/gradients/invert.py", ("toml",), "run.toml",
+    Reader("runs/attack/invert.py", ("toml",), "run.toml",
            b'[data]\ntarget = "b"\ncolumns = {a = [0, 1], b = ["f", "m"]}\n', read_columns),
-    Reader("runs/attack/gradients/tokens.py", ("json",), "v.json", b'{"a": 0, "b": 1}',
+    Reader("runs/attack/tokens.py", ("json",), "v.json", b'{"a": 0, "b": 1}',
            lambda path: read_vocabulary(
                path, SimpleNamespace(table=SimpleNamespace(vocabulary=2)))),
     Reader("runs/attack/points.py", ("safetensors",), "r.safetensors", _transcript(),
@@ -482,12 +482,12 @@ READERS = (
            lambda path: path.chmod(0o600) or read_key(path)),
     Reader("runs/folder/folder.py", ("text",), "SHA256SUMS",
            b"0" * 64 + b"  run.toml\n" + b"1" * 64 + b"  ledger.jsonl\n", _beside(_listed)),
-    Reader("runs/own/trust.py", ("json",), "sources.json",
+    Reader("runs/run_file/trust.py", ("json",), "sources.json",
            b'{"schema": 1, "files": {"a.py": "' + b"0" * 64 + b'"}, "installed": {}}',
            _beside(read_sources)),
-    Reader("runs/recorder/conformance/keeping.py", ("safetensors",), "k.safetensors",
+    Reader("runs/recorder/keeping.py", ("safetensors",), "k.safetensors",
            _honest_kept(), _kept),
-    Reader("runs/recorder/conformance/outcome.py", ("json",), "conformance.json",
+    Reader("runs/recorder/outcome.py", ("json",), "conformance.json",
            b'{"schema": 1, "logs": {}}', lambda path: read_held([path.with_name("0.jsonl")])),
     Reader("runs/run_file/run_file.py", ("toml",), "run.toml", RUN_FILE.encode(), load_run_file),
     Reader("runs/sweep/results.py", ("jsonl",), "tuned.jsonl",

@@ -19,12 +19,11 @@ import safetensors
 import torch
 
 from overhear.privacy import Ledger
-from overhear.privacy.ledgers import chained_file as ledger_lines
-from overhear.privacy.ledgers import person_ledger
-from overhear.privacy.releases import lines
+from overhear.privacy.releases import chained_file as ledger_lines
+from overhear.privacy.releases import lines, person_ledger
 from overhear.reports.schema import REPORT_SCHEMA, report_schema
 from overhear.runs.folder.records import LedgerHeader
-from overhear.runs.own.trust import Sources
+from overhear.runs.run_file.trust import Sources
 from overhear.training.engine.checkpoint import FORMAT, Checkpoint, save_checkpoint
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

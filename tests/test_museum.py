@@ -12,10 +12,10 @@ import pytest
 
 import overhear
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.chained_file import READABLE
-from overhear.privacy.ledgers.ledger import read_ledger
-from overhear.privacy.ledgers.person_ledger import SCHEMA, compose, read_person_ledger
+from overhear.privacy.releases.chained_file import READABLE
+from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
+from overhear.privacy.releases.person_ledger import SCHEMA, compose, read_person_ledger
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
 from overhear.reports.total.person import add_runs, person_total, run_of_folder

@@ -17,8 +17,8 @@ import pytest
 
 import overhear
 from overhear.commands import cli
-from overhear.commands.prepare.new import What
-from overhear.commands.run import demo as of_demo
+from overhear.commands import demo as of_demo
+from overhear.commands.new import What
 from tests.test_doctests import PARTS, names
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,1 +1,1 @@
-"""Canaries and their scores: what the audit plays."""
+"""Canaries and their scores: the game that the audit plays, on records, agents and whole runs."""

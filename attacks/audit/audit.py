@@ -56,7 +56,7 @@ from ..bounds.lower_bounds import (
 )
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
-from ..watching.result import Check
+from ..checks.result import Check
 from .audited import (
     AGAIN,
     Audited,

@@ -45,7 +45,7 @@ from ...training.models.parameters import flatten
 from ...training.models.tasks import Task
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
-from ..watching.watched_run import on_host
+from ..checks.watched_run import on_host
 
 LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms, where none is drawn
 LONGEST = 1000.0  # of those that are drawn

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...training.noise_tests import laws
-from ..watching.result import Check, Finding
+from ..checks.result import Check, Finding
 from .canary_noise import CanaryNoise, of_observed_size, of_renewed_size
 from .strength import DECLARED, log_mixture
 

@@ -30,8 +30,8 @@ from ...training.gradients.gradients import Batch
 from ...training.models.parameters import flatten
 from ...training.tracing.trace import AlgorithmTrace
 from ..bounds.lower_bounds import Guesses
-from ..watching.reference_sums import Oracle
-from ..watching.result import Check
+from ..checks.reference_sums import Oracle
+from ..checks.result import Check
 from .audited import LinkGuesses
 from .canaries import (
     LENGTH,

@@ -36,7 +36,7 @@ from ...training.engine.recording import GradientCall
 from ...training.models.tasks import Task
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
-from ..watching.reference_sums import Oracle
+from ..checks.reference_sums import Oracle
 from .canaries import LENGTH, Directions, HappenedRound, Released
 from .canary_noise import Residue
 from .observed_rows import ObservedRows, Projected, RowsSeen

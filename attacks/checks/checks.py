@@ -19,12 +19,12 @@ from ...training.engine.recording import Recorded, ReplayedCalls
 from ...training.engine.setting import Setting
 from ...training.tracing.linear_forms import NoiseSources
 from ...training.tracing.trace import AlgorithmTrace
-from ..watching.result import Check
-from ..watching.watched_run import WatchedRun, placed, traces_of, watch
-from .noise.residuals import residual_check
-from .noise.streams import stream_check
+from .noise_residuals import residual_check
+from .noise_streams import stream_check
+from .result import Check
 from .sampler import sampler_check
 from .sensitivity import sensitivity_check, value_check
+from .watched_run import WatchedRun, placed, traces_of, watch
 
 # Messages: every message and end state equals A G + B z + known, to float rounding.
 #

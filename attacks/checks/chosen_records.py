@@ -19,9 +19,9 @@ from torch import Tensor
 from ...training.data.store import Examples, Held
 from ...training.engine.recording import GradientCall
 from ...training.tracing.linear_forms import Contributions
-from ..watching.recording import WatchedRound
-from ..watching.reference_sums import Oracle
-from ..watching.watched_run import WatchedRun
+from .recording import WatchedRound
+from .reference_sums import Oracle
+from .watched_run import WatchedRun
 
 _ENTRIES = 2**27  # of per-example gradients that are looked at, in all
 _MADE_OF = 8  # records of an agent that records are made of; fewer if the network is large

@@ -21,10 +21,10 @@ from ...training.data.store import Held, Shard
 from ...training.engine.recording import WholeCall
 from ...training.noise_tests.laws import binomial
 from ...training.tracing.linear_forms import Contributions
-from ..watching.recording import WatchedRound
-from ..watching.result import Finding
-from ..watching.watched_run import WatchedRun
+from .recording import WatchedRound
+from .result import Finding
 from .schemes import exactly
+from .watched_run import WatchedRun
 
 Bools = NDArray[np.bool_]
 

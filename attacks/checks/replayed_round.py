@@ -31,8 +31,8 @@ from ...training.engine.transcript import Transcript
 from ...training.step.operations import OPERATIONS, CarryOut, How, Operations, Readers, Values
 from ...training.step.values import Value
 from ...training.tracing.linear_forms import Contributions
-from ..watching.recording import RecordedColumns, WatchedRound, influence
-from ..watching.watched_run import WatchedRun, on_host, placed
+from .recording import RecordedColumns, WatchedRound, influence
+from .watched_run import WatchedRun, on_host, placed
 
 # A round made again in which all that counts as seen is what it was the first time.
 #

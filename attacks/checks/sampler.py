@@ -38,10 +38,10 @@ from ...training.batches import Sampler
 from ...training.noise_tests.laws import binomial, chernoff, least
 from ...training.step.values import Cohort
 from ...training.tracing.linear_forms import Contributions
-from ..watching.result import Check, Finding
-from ..watching.watched_run import WatchedRun
 from .coins import declared_coins, of_groups, test_turns
+from .result import Check, Finding
 from .schemes import enough_rounds, test_schemes
+from .watched_run import WatchedRun
 
 # Cohorts of a watched run: who the engine draws, and whether the rounds that ran had them.
 #

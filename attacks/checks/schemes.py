@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ...privacy.batches.sampling import Drawing, Scheme
 from ...training.batches import Sampler
 from ...training.noise_tests.laws import binomial, chernoff, least
-from ..watching.result import Finding
+from .result import Finding
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -33,11 +33,11 @@ from ...training.models.parameters import flatten
 from ...training.step.floor import INITIAL, UNIT, Floor
 from ...training.step.values import Edges, Value
 from ...training.tracing.linear_forms import Contributions, Known
-from ..watching.recording import RecordedColumns, WatchedRound
-from ..watching.result import Check
-from ..watching.watched_run import WatchedRun
 from .chosen_records import Chosen, choose_records
+from .recording import RecordedColumns, WatchedRound
 from .replayed_round import Change, Judge, Replay, Verdict
+from .result import Check
+from .watched_run import WatchedRun
 
 _NAME = "sensitivity"
 _RECORDS = 64

@@ -27,8 +27,8 @@ from torch.func import vmap
 from ...training.models.parameters import unflatten
 from ..problem.problem import Problem
 from .censored_system import ROUNDING, Solved, System, Top, bounded, search, smooth
+from .corners import parameter_name
 from .rgap_record import Activation, Affine, Layer, Reshape, read_chain, weight_gradient
-from .separation.corners import parameter_name
 
 _UNKNOWNS = 4096  # of one layer: a dense matrix of 128 MiB and some seconds
 _SMALLEST = 1e-36  # below, float32 has no digits left

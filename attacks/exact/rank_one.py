@@ -25,8 +25,8 @@ from torch import Tensor
 from ...training.models.parameters import unflatten
 from ..problem.observation import sent_gradient
 from ..problem.problem import Problem
+from .corners import first_linear, joint_of, parameter_name
 from .patches import rounding_of
-from .separation.corners import first_linear, joint_of, parameter_name
 
 _ROUNDS = 30  # of d and c in turn
 _EDGE = 2.0  # times the largest singular value that rounding is expected to have

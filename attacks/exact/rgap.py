@@ -31,6 +31,7 @@ from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
 from ..problem.problem import Box, Problem
+from .corners import joint_of
 from .first_layer import residual
 from .rgap_record import (
     ACCEPTED,
@@ -45,7 +46,6 @@ from .rgap_record import (
     solve_record,
     weight_gradient,
 )
-from .separation.corners import joint_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

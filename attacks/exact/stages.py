@@ -21,13 +21,13 @@ from torch import Tensor
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Certified, Found, Problem, squared_size
 from .censored import censored_record
+from .corners import records_at_corners
 from .first_layer import PICTURE, first_linear_input, residual, rounding_of_input
 from .imprinted import isolate
 from .patches import attended_patches, embedded_patches
 from .rank_one import repeated_input
 from .rgap import peel
-from .separation.corners import records_at_corners
-from .separation.spear import separate
+from .spear import separate
 
 _IMPRINTED = 1e-3  # residual of a whole batch of which each record fills its slot to a third of it
 _TRUSTED = 0.05  # predicted error of a pixel up to which a noisy first layer needs no search

@@ -29,7 +29,7 @@ from ...training.step.values import SERVER
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
-from ..watching.recording import WatchedRound
+from ..checks.recording import WatchedRound
 from .best_linear_estimate import Weights, best_weights, determined, seen_combination
 from .replay import Replay
 

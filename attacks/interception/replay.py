@@ -30,8 +30,8 @@ from ...training.own.names import algorithm_named, is_own
 from ...training.step.operations import CarryOut, How, Operations, Values
 from ...training.step.values import Agents, Edges
 from ...training.tracing.trace import AlgorithmTrace
-from ..watching.recording import WatchedRound
-from ..watching.watched_run import on_host, parts_of_state, traces_of
+from ..checks.recording import WatchedRound
+from ..checks.watched_run import on_host, parts_of_state, traces_of
 
 # The engine with one agent that deviates: it sends crafted models in place of its own.
 #

@@ -19,11 +19,11 @@ from ...privacy.errors import InputError
 from ...training.data.load import Dataset
 from ...training.data.store import Examples
 from ...training.models.parameters import unflatten
-from ..active.crafted import craft
 from ..interception.estimate import Estimate
 from ..interception.names import NOT_IDENTIFIED, Scenario
 from ..interception.replay import Protection, Trial, replay, trace_of
 from ..interception.scenarios import intercept
+from ..inversion.crafted import craft
 from ..inversion.inversion import Reconstruction, reconstruct
 from ..inversion.power import acceptance_power
 from ..posterior import Candidates, Denoiser, ranks

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from ...runs.evidence.schema import Audit, AuditCheck
+from ...runs.audit.evidence_schema import Audit, AuditCheck
 from ...runs.numbers import bound, lower_bound, small
 from .terminal import make_table
 

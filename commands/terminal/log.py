@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from ...runs.hosts.names import LIFELINE
+from ...runs.folder.names import LIFELINE
 
 
 class Log:

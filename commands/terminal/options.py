@@ -16,7 +16,7 @@ from ...runs.requests import RequestField, fields_of
 from . import completion
 
 if TYPE_CHECKING:
-    from ...runs.own.tables import Call
+    from ...runs.run_file.own_tables import Call
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]
@@ -55,7 +55,7 @@ def trust(code: bool, *, pins: Mapping[str, str] | None = None, calls: Iterable[
         calls: what of it folders may name, with which options.
     """
     if code or pins:
-        from ...runs.own.trust import vouch
+        from ...runs.run_file.trust import vouch
 
         vouch(pins=None if code else pins, calls=calls)
 

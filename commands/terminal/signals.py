@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ...runs.hosts.names import LIFELINE
+from ...runs.folder.names import LIFELINE
 from ...runs.stop import SIGNALS, Interrupted, Stop, tell
 
 _SAME = 0.15  # seconds in which a signal is the first one once more; longer of ranks,

@@ -14,8 +14,8 @@ from ...privacy.guarantee import Guarantee, Holder, Status, Unit
 from ...reports.judgement.sentence import adversary_words
 from ...reports.schema import PersonTotal, Total
 from ...reports.standing import STATUSES, epsilon_text
-from ...runs.evidence.evidence import MembershipPart, MembershipRate
-from ...runs.evidence.schema import AttackRow
+from ...runs.audit.evidence import MembershipPart, MembershipRate
+from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small
 from ...runs.plan.plan import bracket_words
 from ...runs.plan.schema import SecondOpinion

@@ -13,7 +13,7 @@ from agent import RECORDS, START, gradients, mixed
 from torch import Tensor
 
 from overhear.privacy.guarantee import Statement
-from overhear.runs.recorder.conformance.conformance import Released, conformance
+from overhear.runs.recorder.conformance import Released, conformance
 
 
 def start_of(round: int, _agent: int, released: Sequence[Released]) -> Tensor | None:

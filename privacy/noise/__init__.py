@@ -1,1 +1,5 @@
-"""Noise across agents and over rounds: covariances, and schedules of clip norm and budget."""
+"""Noise across agents and over rounds.
+
+Covariances, schedules of clip norm and budget, and the best noise for a graph and a number of
+rounds.
+"""

@@ -1,1 +1,5 @@
-"""Releases of systems that run elsewhere: what each is made of, as somebody declares it."""
+"""What was released.
+
+The chained lines of a run's ledger and of a person's, the logs that somebody declares, and what
+each adversary sees of them.
+"""

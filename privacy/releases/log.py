@@ -17,14 +17,7 @@ from typing import Any, BinaryIO
 
 from ..bounded import check_links, check_size
 from ..errors import InputError
-from ..ledgers.chained_file import (
-    LONGEST_LINE,
-    Chain,
-    damaged,
-    is_complete_object,
-    parsed,
-    round_number,
-)
+from .chained_file import LONGEST_LINE, Chain, damaged, is_complete_object, parsed, round_number
 from .files import LogFile, Played, check_joined, check_same_system, missing_rounds
 from .lines import SCHEMA, Header, Release, party_name, read_header, read_release
 from .received import hold_received

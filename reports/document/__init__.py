@@ -1,1 +1,4 @@
-"""The privacy report: collected, and written as a page, as Markdown or as JUnit."""
+"""The report.
+
+Collected from a run folder or from a declared log, and written as a page, as Markdown or as JUnit.
+"""

@@ -15,11 +15,11 @@ from typing import TypeGuard, TypeVar
 
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import parse_json, read_json
-from ...privacy.ledgers.ledger import Spent
 from ...privacy.plain_text import plain
+from ...privacy.releases.ledger import Spent
+from ...runs.audit.evidence import LastModel, Membership
+from ...runs.audit.evidence_schema import Attack, Audit
 from ...runs.described import LARGEST_OBJECT, Described
-from ...runs.evidence.evidence import LastModel, Membership
-from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import check_sums
 from ...runs.folder.released import read_released

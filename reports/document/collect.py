@@ -12,19 +12,19 @@ from ...privacy.bounded import read_bounded
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
-from ...privacy.ledgers.ledger import Spent
+from ...privacy.releases.ledger import Spent
 from ...runs.attack.entry import PLANTED, commands_of
-from ...runs.audit.trail import trail_of_folder
-from ...runs.errors import ContradictedProof
-from ...runs.evidence.assumptions import Facts, assumptions
-from ...runs.evidence.evidence import (
+from ...runs.audit.assumptions import Facts, assumptions
+from ...runs.audit.evidence import (
     measured,
     read_attack,
     read_audit,
     read_last_model,
     read_membership,
 )
-from ...runs.evidence.schema import Attack
+from ...runs.audit.evidence_schema import Attack
+from ...runs.audit.trail import trail_of_folder
+from ...runs.errors import ContradictedProof
 from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
 from ...runs.folder.records import Items, header_of, read_environment, read_metrics

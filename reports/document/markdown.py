@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...privacy.plain_text import markdown_table, markdown_text
-from ...runs.evidence.evidence import MembershipRate
-from ...runs.evidence.schema import AttackRow
+from ...runs.audit.evidence import MembershipRate
+from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, lower_bound, percent, small
 from ...runs.plan.plan import bracket_words
 from ..judgement.facts import about_of, facts_of_report

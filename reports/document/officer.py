@@ -21,7 +21,7 @@ from ...privacy.accounting.risk import Risk as Curve
 from ...privacy.accounting.risk import composed_risk, risk_of_mu
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status, Unit
-from ...privacy.ledgers.ledger import Spent
+from ...privacy.releases.ledger import Spent
 from ...runs.folder import folder as run_folder
 from ...runs.folder.records import Stopped, read_stopped
 from ...runs.plan.plan import Plan

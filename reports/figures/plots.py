@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from ...privacy.accounting.risk import true_positive_rate_of_pair
-from ...runs.evidence.evidence import Membership
-from ...runs.evidence.schema import AuditedAdversary
+from ...runs.audit.evidence import Membership
+from ...runs.audit.evidence_schema import AuditedAdversary
 from ...runs.numbers import is_infinite, percent
 from ..cited import Cited
 from ..schema import Report

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
 from ...privacy.goal import Goal, Target
 from ...privacy.guarantee import Guarantee, Unit
-from ...runs.evidence.assumptions import COUNTED
-from ...runs.evidence.evidence import LastModel, Membership
-from ...runs.evidence.schema import Attack, Audit
+from ...runs.audit.assumptions import COUNTED
+from ...runs.audit.evidence import LastModel, Membership
+from ...runs.audit.evidence_schema import Attack, Audit
 from ...runs.folder.records import Items
 from ...runs.folder.signature import Signed
 from ...runs.plan.plan import Plan

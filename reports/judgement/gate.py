@@ -16,7 +16,7 @@ from ...attacks.problem.objective import satisfies
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.plain_text import plain
-from ...runs.evidence.schema import Audit, AuditedAdversary
+from ...runs.audit.evidence_schema import Audit, AuditedAdversary
 from .facts import Asked, Facts, Ran, adversary_key
 from .findings import Finding, Fixes, Kind, Outcome, Risks, judge, no_fixes
 from .policy import Evidence, Limit, Policy

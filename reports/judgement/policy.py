@@ -24,8 +24,8 @@ from ...privacy.goal import Goal
 from ...privacy.participation import MOST_RECORDS
 from ...privacy.plain_text import plain
 from ...privacy.releases.lines import SERVER
-from ...runs.own.tables import Call
 from ...runs.run_file.hyper_parameters import stated
+from ...runs.run_file.own_tables import Call
 from ...runs.run_file.tables import PresetName, Table
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

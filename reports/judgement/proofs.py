@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ...attacks.bounds.evidence import LINKS
 from ...privacy.reference.second_opinion import AGREES_WITHIN
-from ...runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
+from ...runs.audit.evidence_schema import Audit, AuditCheck, AuditedAdversary
 from ...runs.numbers import percent
 from ...training.accounts.traced_twice import Verdict
 from .facts import Facts

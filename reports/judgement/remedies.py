@@ -16,7 +16,7 @@ from ...privacy.accounting.request import Accountant
 from ...privacy.errors import InputError
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Status
-from ...privacy.ledgers.ledger import Spent
+from ...privacy.releases.ledger import Spent
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile

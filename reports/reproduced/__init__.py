@@ -1,1 +1,1 @@
-"""A table or figure of a paper, run again: its lines beside the paper's, verdicts, and prices."""
+"""An entry of a paper, and its run: lines beside the paper's, verdicts, prices."""

@@ -19,16 +19,16 @@ from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import read_json
 from ...privacy.plain_text import markdown_table, plain
+from ...runs.audit.evidence import read_attack
 from ...runs.described import LARGEST_OBJECT
-from ...runs.evidence.evidence import read_attack
 from ...runs.numbers import bound
 from ...runs.stop import Stop
 from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP, SweepFile
-from ..reproductions.entry import Computed, Entry, Figure, Scale, ScaleName
 from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
+from .entry import Computed, Entry, Figure, Scale, ScaleName
 from .figures_file import read_figures
 from .prices import check_runnable, sweep_of
 from .verdicts import ClaimLine, Seeds, Verdict, check_data, claim_lines, figure_of, figure_verdict

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from ...privacy.errors import InputError
-from ..reproductions.entry import LEAST_SEEDS, Claim, Close, Entry, Figure, Order, Scale, Trend
 from ..sweep.statistics import Difference, Mean, difference_of, mean_of
+from .entry import LEAST_SEEDS, Claim, Close, Entry, Figure, Order, Scale, Trend
 
 Word = Literal["reproduced", "not reproduced", "not comparable"]
 _OTHER_SETTING = "the setting is another one, as stated above"

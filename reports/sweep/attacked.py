@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...attacks.scoring.metrics import bootstrap_interval
-from ...runs.evidence.evidence import read_attack
-from ...runs.evidence.schema import Scenario
+from ...runs.audit.evidence import read_attack
+from ...runs.audit.evidence_schema import Scenario
 from ...runs.sweep.results import POINTS, PointResult
 
 SCORES: Mapping[str, str] = {"mse": "MSE", "psnr": "PSNR, dB", "ssim": "SSIM"}

@@ -14,14 +14,14 @@ from pathlib import Path
 from ...privacy.adversary import EAVESDROPPER
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status, Unit
-from ...privacy.ledgers.person_ledger import (
+from ...privacy.plain_text import plain
+from ...privacy.releases.person_ledger import (
     PersonLedger,
     PersonRun,
     PersonView,
     compose,
     read_person_ledger,
 )
-from ...privacy.plain_text import plain
 from ...runs.folder.resume import AccountedRun, read_run, released_sensitivity
 from ...runs.numbers import bound, figure, is_infinite, small
 from ...training.exposure.events import counted, spent_releases

@@ -1,1 +1,1 @@
-"""The attack on a run folder."""
+"""The attack on a run folder, and on gradients from elsewhere."""

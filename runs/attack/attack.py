@@ -27,9 +27,9 @@ from ...attacks.scoring.reconstruction_bound import (
 )
 from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
+from ..audit.evidence_schema import Attack, Scenario
 from ..cost import Cost, Expect
 from ..errors import ContradictedProof
-from ..evidence.schema import Attack, Scenario
 from ..folder import folder as run_folder
 from ..folder.folder import check_sums
 from ..folder.records import header_of

@@ -10,8 +10,8 @@ from typing import cast
 from ...attacks.posterior import Denoiser
 from ...privacy.errors import InputError
 from ...training.own.names import own_object
-from ..own.tables import Call
-from ..own.trust import ask, check_of_attack, say_of, sources_of
+from ..run_file.own_tables import Call
+from ..run_file.trust import ask, check_of_attack, say_of, sources_of
 
 KEY = "[attack] denoiser"
 

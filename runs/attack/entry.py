@@ -29,9 +29,8 @@ from ...privacy.durable import lock, make_folder, sync_folder
 from ...privacy.errors import InputError
 from ...training.data.load import Dataset
 from ...training.own.names import found_object
-from ..described import Described
-from ..evidence.evidence import read_evidence
-from ..evidence.schema import (
+from ..audit.evidence import read_evidence
+from ..audit.evidence_schema import (
     AllowedByProof,
     Attack,
     AttackRow,
@@ -40,10 +39,11 @@ from ..evidence.schema import (
     ScaledMeans,
     Scenario,
 )
+from ..described import Described
 from ..folder import folder as run_folder
 from ..folder.folder import forget_sums, is_listed, write_sums
-from ..own.trust import digest_of_sources
 from ..run_file.run_file import RunFile
+from ..run_file.trust import digest_of_sources
 from .denoiser import KEY
 from .gallery import save_gallery, save_picture
 from .planted import Public

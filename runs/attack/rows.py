@@ -16,7 +16,7 @@ from ...attacks.exact.stages import count_proven
 from ...attacks.scoring.columns import column_scores
 from ...attacks.scoring.evaluation import Row
 from ...training.data.load import Dataset, TableColumn
-from ..evidence.schema import ColumnScore
+from ..audit.evidence_schema import ColumnScore
 
 HELD_OUT = (
     "records of the table that were held out, planted as the victim's batch of re-enacted rounds; "

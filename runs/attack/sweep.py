@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ...privacy._validate import StatedProgress
 from ...privacy.errors import InputError
+from ..audit.evidence_schema import Attack, AttackRow, Scenario
 from ..cost import Expect
 from ..described import Described
 from ..errors import ContradictedProof, sentence
-from ..evidence.schema import Attack, AttackRow, Scenario
 from ..folder import folder as run_folder
 from ..folder.folder import check_sums
 from ..folder.run import train_run

@@ -14,9 +14,9 @@ from ...attacks.audit.game import Game
 from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
 from ...attacks.checks.checks import engine_checks
+from ...attacks.checks.result import Check
 from ...attacks.checks.transcript import transcript_check
-from ...attacks.watching.result import Check
-from ...attacks.watching.watched_run import traces_of
+from ...attacks.checks.watched_run import traces_of
 from ...privacy._validate import StatedProgress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
@@ -29,8 +29,16 @@ from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import trace
 from ..cost import Expect
 from ..errors import ContradictedProof
-from ..evidence.evidence import read_audit
-from ..evidence.schema import (
+from ..folder import folder as run_folder
+from ..folder.records import read_environment
+from ..plan.plan import make_plan
+from ..run_file.build import Built, build, missing_of
+from ..run_file.privacy_table import PrivacyTable
+from ..run_file.run_file import RunFile
+from ..run_file.tables import find_device
+from ..stop import Stop
+from .evidence import read_audit
+from .evidence_schema import (
     Audit,
     AuditCheck,
     AuditedAdversary,
@@ -41,14 +49,6 @@ from ..evidence.schema import (
     SecondLook,
     Wealth,
 )
-from ..folder import folder as run_folder
-from ..folder.records import read_environment
-from ..plan.plan import make_plan
-from ..run_file.build import Built, build, missing_of
-from ..run_file.privacy_table import PrivacyTable
-from ..run_file.run_file import RunFile
-from ..run_file.tables import find_device
-from ..stop import Stop
 from .game import game_of
 from .membership import AuditedFolder
 from .trial import cost_of, pricing_checks

@@ -12,8 +12,8 @@ from ...attacks.audit.audit import claim_of, hosts_of
 from ...attacks.audit.audited import Proven
 from ...attacks.audit.game import MOST, CanaryGame, Game
 from ...attacks.audit.observed_rows import shares_noise
-from ...attacks.audit.whole_runs.game import WholeRunGame
-from ...attacks.watching.watched_run import traces_of
+from ...attacks.audit.whole_run_game import WholeRunGame
+from ...attacks.checks.watched_run import traces_of
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
 from ...privacy.batches.sampling import Scheme

@@ -21,13 +21,6 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...training.data.store import Examples
 from ..errors import ContradictedProof
-from ..evidence.evidence import (
-    EarlierLastModel,
-    LastModel,
-    LastModelVerdict,
-    SecondLastModel,
-    read_last_model,
-)
 from ..folder import folder as run_folder
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
@@ -36,6 +29,13 @@ from ..run_file.run_file import RunFile
 from ..run_file.tables import find_device
 from ..stop import Stop
 from .audit import check_auditable
+from .evidence import (
+    EarlierLastModel,
+    LastModel,
+    LastModelVerdict,
+    SecondLastModel,
+    read_last_model,
+)
 from .membership import AuditedFolder, proof_of
 from .requests import LastModelRequest
 

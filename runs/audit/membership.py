@@ -26,7 +26,17 @@ from ...privacy.guarantee import Status, WrittenStatus
 from ...training.engine.checkpoint import load_checkpoint
 from ..described import LARGEST_OBJECT, Described
 from ..errors import ContradictedProof
-from ..evidence.evidence import (
+from ..folder import folder as run_folder
+from ..folder.folder import check_sums, write_sums
+from ..folder.records import LedgerHeader, header_of
+from ..folder.released import read_released
+from ..numbers import bound, lower_bound, small
+from ..plan.plan import make_plan
+from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
+from ..run_file.run_file import ForeignFolder, RunFile
+from ..run_file.tables import find_device
+from ..stop import NOTHING_KEPT, Stop
+from .evidence import (
     EarlierMembership,
     ExposedRecord,
     GuessedGames,
@@ -39,16 +49,6 @@ from ..evidence.evidence import (
     MembershipVerdict,
     read_membership,
 )
-from ..folder import folder as run_folder
-from ..folder.folder import check_sums, write_sums
-from ..folder.records import LedgerHeader, header_of
-from ..folder.released import read_released
-from ..numbers import bound, lower_bound, small
-from ..plan.plan import make_plan
-from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
-from ..run_file.run_file import ForeignFolder, RunFile
-from ..run_file.tables import find_device
-from ..stop import NOTHING_KEPT, Stop
 from .requests import MembershipRequest
 
 # What was found of membership, as the object of membership.json and in words.

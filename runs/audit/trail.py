@@ -25,10 +25,10 @@ from ...privacy.durable import BINARY, SHOWN, lock, write_all, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.codec import Count, NotNegative, finite
 from ..described import Described
-from ..evidence.schema import Audit, AuditSettings, AuditVerdict, Trail
 from ..folder.folder import SUMS, forget_sums, write_sums
 from ..run_file.run_file import RunFile
 from ..run_file.tables import AuditTable, InterceptTable
+from .evidence_schema import Audit, AuditSettings, AuditVerdict, Trail
 
 TRAIL = "audits.jsonl"
 _LARGEST = 64 << 20  # bytes; an audit has about six hundred

@@ -1,1 +1,1 @@
-"""Training into a run folder, resuming it, and spreading it over ranks."""
+"""Training into a run folder, resuming it, and spreading it over the ranks of several hosts."""

@@ -20,11 +20,11 @@ from ...privacy.bounded import check_size, read_bounded
 from ...privacy.durable import PART, lock, make_folder, open_private, sync_folder, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.safetensors_header import read_header
-from ...privacy.ledgers.ledger import read_ledger
+from ...privacy.releases.ledger import read_ledger
 from ...privacy.releases.log import holds_logs
 from ...training.engine.round_files import round_name
-from ..own.trust import COPIES, SOURCES
 from ..run_file.tables import is_same_device
+from ..run_file.trust import COPIES, SOURCES
 from .records import Environment, header_of, read_environment, read_metrics, read_stopped
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"

@@ -60,25 +60,17 @@ from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
 from ...training.models.parameters import flatten
 from ..errors import STATED, ContradictedProof, as_stated, sentence
-from ..hosts.meeting import (
-    LyingStore,
-    RankStore,
-    connect,
-    hosts_of,
-    introduce,
-    secret_of_ranks,
-    store_of,
-)
-from ..hosts.names import CLOSED, FAILED_FIRST, SAID
-from ..hosts.place import Place, check_same_facts, program_facts
-from ..own.tables import names_of
-from ..own.trust import digest_of_sources
 from ..plan.plan import Plan
 from ..run_file.build import Built
+from ..run_file.own_tables import names_of
 from ..run_file.run_file import RunFile
 from ..run_file.tables import gpu_number
+from ..run_file.trust import digest_of_sources
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
+from .meeting import LyingStore, RankStore, connect, hosts_of, introduce, secret_of_ranks, store_of
+from .names import CLOSED, FAILED_FIRST, SAID
+from .place import Place, check_same_facts, program_facts
 
 _CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release

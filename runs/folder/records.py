@@ -14,8 +14,8 @@ from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, as_text, load
 from ...privacy.guarantee import Guarantee
-from ...privacy.ledgers.ledger import Spent
 from ...privacy.participation import Reach
+from ...privacy.releases.ledger import Spent
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.models.evaluation import Metrics
 from ..described import LARGEST_OBJECT, Described

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...privacy.errors import InputError
-from ...privacy.ledgers.ledger import Spent, read_ledger
+from ...privacy.releases.ledger import Spent, read_ledger
 from ...training.exposure.guarantees import run_epsilon
-from ..own.trust import SOURCES
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile
+from ..run_file.trust import SOURCES
 from .folder import CHECKPOINTS, LEDGER, METRICS, TRANSCRIPT, digest
 from .records import read_metrics
 

@@ -23,7 +23,7 @@ from ...privacy.bounded import check_size
 from ...privacy.durable import PART, make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.formats.json_text import parse_json
-from ...privacy.ledgers.ledger import Ledger, Spent
+from ...privacy.releases.ledger import Ledger, Spent
 from ...training.accounts.targets import reached
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
 from ...training.engine.round_files import round_files

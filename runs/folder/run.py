@@ -26,7 +26,7 @@ from pathlib import Path
 from ...privacy.durable import write_durably
 from ...privacy.formats.codec import dump
 from ...privacy.guarantee import Statement
-from ...privacy.ledgers.ledger import Ledger
+from ...privacy.releases.ledger import Ledger
 from ...training.data.left_out import leave_out
 from ...training.data.load import Dataset
 from ...training.data.tied_items import tied_items
@@ -41,11 +41,11 @@ from ...training.models.parameters import sizes_of
 from ...training.noise_tests.noise_tests import RATE, NoiseTestFailed, NoiseTests
 from ...training.tracing.trace import check_noise
 from ..errors import ContradictedProof
-from ..own.tables import names_of
-from ..own.trust import SOURCES, check_at_end, write_sources
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
+from ..run_file.own_tables import names_of
 from ..run_file.run_file import RunFile
+from ..run_file.trust import SOURCES, check_at_end, write_sources
 from ..stop import Stop, tell
 from . import folder as run_folder
 from .folder import write_sums

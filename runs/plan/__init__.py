@@ -1,1 +1,1 @@
-"""Before training: noise for the target, and epsilon for every adversary."""
+"""Before training: noise for the target, epsilon for every adversary, and designs compared."""

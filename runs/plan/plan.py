@@ -17,8 +17,17 @@ from ...privacy.published.claim import PublishedClaim
 from ...privacy.raised import line_of, told
 from ...privacy.reference import second_opinion as reference
 from ...training.accounts.account import account_of
+from ...training.accounts.paragraph import as_paragraph
 from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
 from ...training.accounts.subject import Subject
+from ...training.accounts.summary import (
+    Summary,
+    as_frame,
+    lines_of,
+    page_part,
+    rounded_up,
+    users_words,
+)
 from ...training.accounts.traced_twice import TracedTwice, Verdict, check_account
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
@@ -29,15 +38,6 @@ from ...training.graphs.graph import ScheduledGraph, Topology, joined_within
 from ...training.graphs.participation import missing_words, participation_words
 from ...training.models.evaluation import NOT_COUNTED
 from ...training.own.names import algorithm_named, is_own
-from ...training.presentation.paragraph import as_paragraph
-from ...training.presentation.summary import (
-    Summary,
-    as_frame,
-    lines_of,
-    page_part,
-    rounded_up,
-    users_words,
-)
 from ...training.tracing.scripts import Scripts
 from ..numbers import bound, figure, lower_bound
 from ..run_file.build import (

@@ -1,1 +1,5 @@
-"""A recorder for systems of one's own: what they release, written down before it leaves."""
+"""A recorder for systems of one's own.
+
+What they release, written down before it leaves, and the check that a program does what it
+recorded.
+"""

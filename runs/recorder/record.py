@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
-from ...privacy.ledgers.chained_file import LONGEST_LINE, Chain, ChainedFile, round_number
+from ...privacy.releases.chained_file import LONGEST_LINE, Chain, ChainedFile, round_number
 from ...privacy.releases.lines import SCHEMA, SERVER, Header, check_keys, party, read_header, shown
 from ...privacy.releases.log import ReleaseLog, read_log
-from .conformance.keeping import kept_folder
+from .keeping import kept_folder
 from .recorder import Recorder
 from .system import Observing, System
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Unit
-from ...privacy.ledgers.chained_file import ChainedFile, round_number
 from ...privacy.noise.floor import MOST_LOST, mu_lost
+from ...privacy.releases.chained_file import ChainedFile, round_number
 from ...privacy.releases.lines import (
     SERVER,
     Header,
@@ -32,15 +32,15 @@ from ...privacy.releases.lines import (
 )
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
-from .conformance.keeping import Kept, check_precise, each_of, keep, positions_of, vector_of
-from .conformance.outcome import kept_rows
+from .keeping import Kept, check_precise, each_of, keep, positions_of, vector_of
 from .labels import Drawn, labelled
+from .outcome import kept_rows
 from .said import Said
 from .system import Observing, System
 
 if TYPE_CHECKING:
     from ...attacks.foreign.claimed import Claimed
-    from .conformance.outcome import Conformance
+    from .outcome import Conformance
 
 
 # From a release and what its caller gave to the transcript that is kept of it.
@@ -462,8 +462,8 @@ class Recorder:
             gradients: the oracle; by default that of the adapter which was given to `record`.
             how: more of `conformance`.
         """
-        from .conformance.conformance import conformance
-        from .conformance.outcome import write_held
+        from .conformance import conformance
+        from .outcome import write_held
 
         if gradients is None:
             seen = self._observing("gradients", "give gradients=, a function of your own")

@@ -1,1 +1,4 @@
-"""The run file: its tables, what is refused, and the objects that it names."""
+"""The run file.
+
+Its tables, what is refused, the objects that it names, and what a stranger's file may make run.
+"""

@@ -15,8 +15,8 @@ from pydantic import Field, model_validator
 
 from ...privacy.errors import InputError, did_you_mean
 from ...training.own.names import is_own
-from ..own.trust import is_foreign
 from .tables import Count, Index, NotNegative, Positive, Table
+from .trust import is_foreign
 
 if TYPE_CHECKING:
     from ...training.data.load import Dataset

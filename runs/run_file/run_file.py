@@ -29,8 +29,6 @@ from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
 from ...privacy.bounded import check_links
 from ...privacy.errors import InputError
 from ...privacy.formats.toml_text import read_toml
-from ..own.tables import ATTACK_KEYS, OWN_KEYS, Call, calls_of, with_names
-from ..own.trust import NamedPath, ask, check_after, check_before, check_path, is_of_folder, say_of
 from .cross_checks import (
     audit_problems,
     cap_problems,
@@ -42,6 +40,7 @@ from .cross_checks import (
 )
 from .data_table import DataTable
 from .hyper_parameters import sentences, settings_schema
+from .own_tables import ATTACK_KEYS, OWN_KEYS, Call, calls_of, with_names
 from .privacy_table import PrivacyTable, ReportTable
 from .tables import (
     AlgorithmTable,
@@ -56,6 +55,7 @@ from .tables import (
     TrainingTable,
 )
 from .toml import merge_overrides, write_toml
+from .trust import NamedPath, ask, check_after, check_before, check_path, is_of_folder, say_of
 
 # The table of a run file that says who takes part in which round, or how many may be missing.
 
@@ -237,7 +237,7 @@ class ForeignFolder:
 
     No link in it leads out of it. The paths that its run.toml names lie in it, in the working
     directory or below OVERHEAR_DATA, or the user of this process named them; its code runs where
-    somebody vouches for it (`runs.own.trust`), and if it is the code that trained the run; and
+    somebody vouches for it (`runs.run_file.trust`), and if it is the code that trained the run; and
     tables that it names are not converted on the disk.
 
     Raises:

@@ -26,8 +26,8 @@ from ...privacy.errors import InputError
 from ...privacy.missing import needs
 from ..attack.attack import attack_run
 from ..audit.audit import audit_folder, raise_contradiction
+from ..audit.evidence import read_attack, read_audit
 from ..errors import STATED, ContradictedProof, as_stated, sentence
-from ..evidence.evidence import read_attack, read_audit
 from ..folder import folder as run_folder
 from ..folder.records import TrainSummary
 from ..folder.resume import epsilon_of_ledger, read_run, resume_run

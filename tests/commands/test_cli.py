@@ -22,7 +22,7 @@ from overhear.privacy import second_opinion
 from overhear.privacy.accounting.accountant import epsilon, noise_multiplier
 from overhear.privacy.formats.codec import as_text, load
 from overhear.privacy.guarantee import Guarantee
-from overhear.runs.evidence.schema import Attack
+from overhear.runs.audit.evidence_schema import Attack
 from overhear.runs.folder.records import TrainSummary
 from overhear.runs.plan import plan as second_opinions
 from overhear.runs.plan.plan import described
@@ -114,7 +114,7 @@ def test_an_exit_from_within_a_command_is_no_verdict(
     def leaves(*_: object, **__: object) -> None:
         raise SystemExit(code)
 
-    monkeypatch.setattr("overhear.commands.prepare.budget.print_json", leaves)
+    monkeypatch.setattr("overhear.commands.budget.print_json", leaves)
     assert cli.main(["budget", "--epsilon", "4", *SETTING, "--json"]) == cli.CRASH
     assert f"the command was left by SystemExit({code})" in capsys.readouterr().err
 

@@ -46,8 +46,8 @@ PLACES = {
     ("training/engine/engine.py", "Engine.snapshot"): "the state is written, or watched",
     ("training/device/precision.py", "check_numbers"): "a round's models may be no numbers",
     ("training/engine/transcript.py", "Transcript.__call__"): "an intercepted message is kept",
-    ("training/functions/batched.py", "_agree"): "a function is tried once",
-    ("training/functions/batched.py", "same_bits"): "a function's results are compared",
+    ("training/step/batched.py", "_agree"): "a function is tried once",
+    ("training/step/batched.py", "same_bits"): "a function's results are compared",
     ("training/gradients/choice.py", "disagreement"): "a layout is tried once",
     ("training/gradients/gradients.py", "PairGradients.check"): "a round's sums may overflow",
     ("training/models/evaluation.py", "_scores"): "metrics are told",
@@ -59,15 +59,15 @@ PLACES = {
     ("attacks/audit/canaries.py", "PlantedGradients._weight"): "coefficients size the canaries",
     ("attacks/audit/game.py", "layout_check"): "gradients are held against the oracle",
     ("attacks/checks/checks.py", "knowledge_check"): "noise is drawn again, and compared",
-    ("attacks/checks/noise/streams.py", "_by_hand"): "noise is drawn again, and compared",
+    ("attacks/checks/noise_streams.py", "_by_hand"): "noise is drawn again, and compared",
     (
         "attacks/checks/sensitivity.py",
         "_initial",
     ): "the initial model is held against the public one",
-    ("attacks/watching/reference_sums.py", "_loss_of"): "the oracle is on the host",
-    ("attacks/watching/reference_sums.py", "Oracle.sums"): "the oracle is on the host",
-    ("attacks/watching/reference_sums.py", "_plain"): "the oracle is on the host",
-    ("attacks/watching/watched_run.py", "placed"): "what a round recorded is read once, whole",
+    ("attacks/checks/reference_sums.py", "_loss_of"): "the oracle is on the host",
+    ("attacks/checks/reference_sums.py", "Oracle.sums"): "the oracle is on the host",
+    ("attacks/checks/reference_sums.py", "_plain"): "the oracle is on the host",
+    ("attacks/checks/watched_run.py", "placed"): "what a round recorded is read once, whole",
     ("training/engine/links.py", "Links.on_host"): "a replay is given another round's positions",
     ("training/engine/recording.py", "makers"): "a recorded round says who makes its noise",
 }
@@ -75,7 +75,7 @@ PLACES = {
 
 # Where searches, exact stages and games of membership read: between their steps, or at their end.
 READ_BY_ATTACKS = {
-    ("attacks/exact/separation/corners.py", "_is_fed_raw"): "a network is tried once",
+    ("attacks/exact/corners.py", "_is_fed_raw"): "a network is tried once",
     ("attacks/exact/first_layer.py", "denoise"): "a picture is denoised on the host",
     ("attacks/exact/first_layer.py", "first_linear_input"): "ranks decide what is solved",
     ("attacks/exact/first_layer.py", "residual"): "what is left of an equation is told",

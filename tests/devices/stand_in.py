@@ -37,7 +37,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-import overhear.training.functions.purity as purity
+import overhear.training.step.purity as purity
 from overhear.privacy import errors
 
 DEVICE = torch.device("cuda", 0)

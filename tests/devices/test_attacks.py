@@ -19,7 +19,7 @@ from overhear.attacks.problem.observation import HOST, Observation, observe
 from overhear.attacks.problem.problem import Box, Problem
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.audit.audit import audit_config
-from overhear.runs.evidence.schema import Attack
+from overhear.runs.audit.evidence_schema import Attack
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.models.parameters import build_model, flatten

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import overhear as oh
-from overhear.interface.results.shown import overrides_of
+from overhear.interface.shown import overrides_of
 from overhear.privacy.errors import InputError
 
 RUN = {

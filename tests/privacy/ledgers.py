@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from overhear.privacy.ledgers.chained_file import Chain
+from overhear.privacy.releases.chained_file import Chain
 
 
 def chained(*lines: dict[str, Any] | bytes) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from overhear.privacy import Ledger, read_ledger
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.chained_file import LedgerInUse
+from overhear.privacy.releases.chained_file import LedgerInUse
 
 HEADER = {"noise_multiplier": 2.5, "clip_norm": 1.0}
 

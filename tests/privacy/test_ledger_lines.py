@@ -12,7 +12,7 @@ import pytest
 
 from overhear.privacy import Ledger, read_ledger
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.chained_file import LONGEST_LINE, SCHEMA
+from overhear.privacy.releases.chained_file import LONGEST_LINE, SCHEMA
 from tests.privacy.ledgers import chained
 
 HEADER: dict[str, Any] = {"schema": SCHEMA, "run": "a"}
@@ -110,7 +110,7 @@ def test_a_number_of_the_header_that_is_not_finite_is_refused(tmp_path: Path) ->
 
 def entry(text: str, *, after: bytes | None = None) -> bytes:
     """A line that is closed by its digest, of an object that no writer writes."""
-    from overhear.privacy.ledgers.chained_file import _END, _KEY, Chain  # the form of a line
+    from overhear.privacy.releases.chained_file import _END, _KEY, Chain  # the form of a line
 
     chain = Chain()
     chain.add(chained(HEADER, *ROUNDS) if after is None else after)

@@ -13,16 +13,16 @@ import pytest
 from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers import person_ledger
-from overhear.privacy.ledgers.chained_file import Chain, LedgerInUse
-from overhear.privacy.ledgers.person_ledger import (
+from overhear.privacy.participation import Event, Reach, group, poisson
+from overhear.privacy.releases import person_ledger
+from overhear.privacy.releases.chained_file import Chain, LedgerInUse
+from overhear.privacy.releases.person_ledger import (
     PersonLedger,
     PersonRun,
     PersonView,
     compose,
     read_person_ledger,
 )
-from overhear.privacy.participation import Event, Reach, group, poisson
 
 FIRST = {Event(2.0, poisson(0.02)): 1000}
 SECOND = {Event(1.0, poisson(0.01)): 1000}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from overhear.attacks.checks.checks import message_check
-from overhear.attacks.watching.watched_run import WatchedRun, watch
+from overhear.attacks.checks.watched_run import WatchedRun, watch
 from overhear.commands.cli import main
 from overhear.privacy.errors import InputError
 from overhear.runs.run_file.build import build

@@ -1,1 +1,5 @@
-"""From an algorithm to its account: traced, checked, accounted for, in one call."""
+"""An algorithm's account in one call.
+
+Its numbers read, traced at their noise, checked against a second trace, and stated, as rows and as
+a paragraph.
+"""

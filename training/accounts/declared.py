@@ -31,7 +31,7 @@ from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Exposed, Views
 from ..exposure.guarantees import guarantee, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, Release
-from ..presentation.summary import as_frame, lines_of, page_part
+from .summary import as_frame, lines_of, page_part
 from .targets import reached
 
 if TYPE_CHECKING:

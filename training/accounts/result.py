@@ -22,8 +22,12 @@ from ..exposure.joint_sensitivities import joint_sensitivities_by_victim
 from ..exposure.sensitivity import JointSensitivity, Release, of_records, rounded
 from ..exposure.whole_run import whole_run_by_victim
 from ..graphs.participation import participation_words
-from ..presentation.paragraph import Explanation, as_paragraph, explain, plot
-from ..presentation.summary import (
+from ..tracing.linear_forms import Known
+from ..tracing.scripts import Scripts
+from ..tracing.trace import AlgorithmTrace, at_unit
+from .paragraph import Explanation, as_paragraph, explain, plot
+from .subject import Subject, is_amplified
+from .summary import (
     Summary,
     as_frame,
     as_html,
@@ -34,10 +38,6 @@ from ..presentation.summary import (
     rounded_up,
     users_words,
 )
-from ..tracing.linear_forms import Known
-from ..tracing.scripts import Scripts
-from ..tracing.trace import AlgorithmTrace, at_unit
-from .subject import Subject, is_amplified
 from .targets import reached
 
 if TYPE_CHECKING:

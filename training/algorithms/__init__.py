@@ -19,20 +19,20 @@ from . import muffliato
 from . import dp_netfleet
 from . import dyn_d2p
 from . import dp_fedavg
-from .correlated import whisper
-from .correlated import decor
-from .correlated import ldp_dsgd
-from .correlated import cdp_dsgd
-from .remembering import mafalda
-from .remembering import dp_ftrl
-from .remembering import joint
-from .remembering import decor_over_time
-from .compressed import choco_sgd
-from .compressed import porter
-from .min_max import dpmixsgd
-from .min_max import dm_hsgd
-from .min_max import sgda
-from .min_max import dp_sgda
+from . import whisper
+from . import decor
+from . import ldp_dsgd
+from . import cdp_dsgd
+from . import mafalda
+from . import dp_ftrl
+from . import joint
+from . import decor_over_time
+from . import choco_sgd
+from . import porter
+from . import dpmixsgd
+from . import dm_hsgd
+from . import sgda
+from . import dp_sgda
 # isort: on
 
 _FILES = [value for value in list(vars().values()) if isinstance(value, ModuleType)]

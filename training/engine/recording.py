@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ...privacy.batches.sampling import Per
 from ..device.memory import elements_at_once, on_device
-from ..functions.batched import runs_batched, same_bits
-from ..functions.purity import PureFunction
+from ..step.batched import runs_batched, same_bits
 from ..step.operations import OPERATIONS, CarryOut, Coef, How, Values, read_by_others
 from ..step.parts import ClipNorm
+from ..step.purity import PureFunction
 from ..step.values import SERVER, Agents, Batch, Edges, LocalSteps, Server, Value
 from ..tracing.linear_forms import Group, Known
 from .links import Links, by_coordinate, of_agents, stacked

@@ -1,1 +1,5 @@
-"""Per-example clipped gradient sums, in layouts that differ in speed alone."""
+"""Per-example clipped gradient sums.
+
+In layouts that differ in speed alone, the rule that takes one, and forwards in which examples do
+not meet.
+"""

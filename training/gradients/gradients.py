@@ -35,7 +35,6 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError, InputTypeError
 from ..device.memory import make_room, too_large
 from ..device.precision import full_precision
-from ..forwards.separate import Separate
 from ..models.losses import FailedForward
 from ..models.parameters import copied, validate_model
 from ..models.tasks import Task
@@ -43,6 +42,7 @@ from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
 from .clipping import Coefficient, Examples, check_clip_norm, check_finite, plan_passes, stack
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
 from .own_code import OwnCode
+from .separate import Separate
 
 Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor

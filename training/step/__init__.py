@@ -1,1 +1,5 @@
-"""The operations that an algorithm's step may use, and the values that they act on."""
+"""The operations that an algorithm's step may use.
+
+The handles that it holds, the script that a round follows, and which functions of a step are
+functions of their arguments alone.
+"""

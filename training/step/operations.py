@@ -23,10 +23,10 @@ from torch import Tensor
 from ...privacy._validate import whole
 from ...privacy.batches.sampling import Per, Scheme, scheme_of_cohort, size_of_cohort
 from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation
-from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
 from .memory import remembered
 from .parts import clip_norm_of
+from .purity import PureFunction
 from .values import (
     Agents,
     Batch,

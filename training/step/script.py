@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ...privacy.errors import UndeclaredOperation
-from ..functions.purity import PureFunction, purified
+from .purity import PureFunction, purified
 from .values import UNSEEN_COHORT, Batch, Cohort
 
 MOST_OPERATIONS = 10_000  # of a round, arithmetic included

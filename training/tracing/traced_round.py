@@ -13,7 +13,6 @@ from torch import Tensor
 from ...privacy.batches.sampling import Per
 from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
-from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
 from ..step.floor import INITIAL, RANDOM, RESULT
 from ..step.operations import (
@@ -29,6 +28,7 @@ from ..step.operations import (
     reply_order,
 )
 from ..step.parts import ClipNorm, Parts
+from ..step.purity import PureFunction
 from ..step.values import (
     NUMBERS,
     SERVER,

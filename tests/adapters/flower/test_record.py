@@ -12,12 +12,12 @@ import torch
 
 from overhear.adapters.flower import record
 from overhear.adapters.flower.record import RecordedReplies
-from overhear.attacks.watching.result import Verdict
+from overhear.attacks.checks.result import Verdict
 from overhear.privacy import epsilon
 from overhear.privacy.errors import InputError, InputTypeError
 from overhear.privacy.guarantee import Statement, Unit
 from overhear.privacy.releases.log import read_log
-from overhear.runs.recorder.conformance.conformance import conformance
+from overhear.runs.recorder.conformance import conformance
 from overhear.training.accounts.declared import account_of_releases
 
 from .messages import MODEL, Arrays, context, message, reply

@@ -14,7 +14,7 @@ ORACLE = """
 import torch
 from torch import nn
 from sklearn.datasets import load_digits
-from overhear.runs.recorder.conformance.keeping import per_example
+from overhear.runs.recorder.keeping import per_example
 
 held = load_digits()
 x = torch.tensor(held.data[:500] / 16, dtype=torch.float32)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.active.crafted import craft, least_rounds, why_not_crafted
 from overhear.attacks.exact.first_layer import residual
 from overhear.attacks.exact.imprinted import isolate
+from overhear.attacks.inversion.crafted import craft, least_rounds, why_not_crafted
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.problem import Certified, Imprint, build_box
 from overhear.attacks.scoring.metrics import match

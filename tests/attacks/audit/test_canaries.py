@@ -11,7 +11,7 @@ from overhear.attacks.audit.canaries import (
     coded,
     uncoded,
 )
-from overhear.attacks.watching.reference_sums import Oracle
+from overhear.attacks.checks.reference_sums import Oracle
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.tasks import ClassWeights
 

@@ -12,7 +12,7 @@ import torch
 from overhear.attacks.checks.checks import message_check
 from overhear.attacks.checks.sampler import sampler_check
 from overhear.attacks.checks.sensitivity import sensitivity_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.privacy.batches.sampling import Per
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.engine.engine import Engine

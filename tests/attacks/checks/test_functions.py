@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from overhear.attacks.checks.checks import function_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.privacy.errors import UndeclaredOperation
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.functions.purity import PureFunction
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights
 from overhear.training.step import script
 from overhear.training.step.handles import Agents, value_of
+from overhear.training.step.purity import PureFunction
 from tests.attacks.checks.watched import PRIVATE, a_run, a_setting
 
 STASH: list[torch.Tensor] = []

@@ -7,7 +7,7 @@ import torch
 
 from overhear.attacks.checks.checks import message_check, record_check
 from overhear.attacks.checks.sampler import sampler_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.training.data.store import Examples
 from overhear.training.graphs.topologies import ring
 from tests.attacks.checks.sensitivity_faults import FAULTS

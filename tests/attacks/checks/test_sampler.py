@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from overhear.attacks.checks import sampler as module
 from overhear.attacks.checks.sampler import sampler_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.training.algorithms.dp_fedavg import Cohorts, LocalData, Settings
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from overhear.attacks.checks import schemes as module
+from overhear.attacks.checks.result import Finding
 from overhear.attacks.checks.schemes import test_schemes as scheme_tests
-from overhear.attacks.watching.result import Finding
 from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.errors import InputError
 from overhear.training.batches import Sampler
@@ -184,7 +184,7 @@ def test_a_second_batch_of_a_round_has_no_place_in_an_epoch():
 @pytest.mark.parametrize("scheme", list(DRAWN))
 def test_a_watched_run_of_each_scheme_passes_its_sampler_check(scheme):
     from overhear.attacks.checks.sampler import sampler_check
-    from overhear.attacks.watching.watched_run import watch
+    from overhear.attacks.checks.watched_run import watch
     from overhear.training.engine.randomness import SecretRandomness
     from overhear.training.graphs.topologies import ring
     from tests.attacks.checks.watched import a_setting

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from overhear.attacks.checks.sensitivity import _passes, sensitivity_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.training.algorithms import Form, dp_cga
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.data.store import Examples

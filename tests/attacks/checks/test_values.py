@@ -3,7 +3,7 @@
 import pytest
 
 from overhear.attacks.checks.sensitivity import value_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.tensor_round import PublicValues, TensorRound
 from overhear.training.step.values import Agents

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.watching.watched_run import WatchedRun, watch
+from overhear.attacks.checks.watched_run import WatchedRun, watch
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness

@@ -9,7 +9,7 @@ import torch
 from overhear.attacks.interception.estimate import estimate
 from overhear.attacks.interception.replay import replay, trace_of
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd
-from overhear.training.algorithms.compressed.compression import Compressor, Settings
+from overhear.training.algorithms.compression import Compressor, Settings
 from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from overhear.attacks.watching.watched_run import WatchedRun
+from overhear.attacks.checks.watched_run import WatchedRun
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.linear_forms import NoiseSources

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from overhear.attacks.watching.watched_run import WatchedRun
+from overhear.attacks.checks.watched_run import WatchedRun
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.gradients.gradients import PairGradients

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from overhear.runs.evidence.schema import Audit
+from overhear.runs.audit.evidence_schema import Audit
 from tests.attacks.planted.audits import Caught, audited
 from tests.attacks.planted.catalogue import CATALOGUE
 from tests.attacks.planted.planted import CONTRADICTED

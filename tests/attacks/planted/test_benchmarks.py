@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from overhear.runs.evidence.schema import Audit
+from overhear.runs.audit.evidence_schema import Audit
 from overhear.training.algorithms import ALGORITHMS
 from tests.attacks.planted.audits import Caught
 from tests.attacks.planted.catalogue import CATALOGUE, GROUPS, of_origin

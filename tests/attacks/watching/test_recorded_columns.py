@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from overhear.attacks.watching.recording import RecordedColumns, influence
+from overhear.attacks.checks.recording import RecordedColumns, influence
 from tests.attacks.checks.watched import sound_run
 
 

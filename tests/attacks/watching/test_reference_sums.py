@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from overhear.attacks.watching import reference_sums as module
-from overhear.attacks.watching.reference_sums import Oracle
+from overhear.attacks.checks import reference_sums as module
+from overhear.attacks.checks.reference_sums import Oracle
 from overhear.training.algorithms import ALGORITHMS, dp_cga
 from overhear.training.engine.recording import Recorded
 from overhear.training.graphs.topologies import ring

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from overhear.attacks.checks import watched_run
 from overhear.attacks.checks.checks import function_check, message_check
-from overhear.attacks.watching import watched_run
-from overhear.attacks.watching.watched_run import chosen_rounds, watch
+from overhear.attacks.checks.watched_run import chosen_rounds, watch
 from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring

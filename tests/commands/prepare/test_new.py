@@ -12,7 +12,7 @@ import pytest
 
 import overhear
 from overhear.commands.cli import main
-from overhear.commands.prepare.new import What, template
+from overhear.commands.new import What, template
 
 
 @pytest.fixture(autouse=True)

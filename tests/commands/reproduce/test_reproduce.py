@@ -10,7 +10,7 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.reports.reproduced import reproduce as reproducing
-from overhear.reports.reproductions.registry import ENTRIES
+from overhear.reports.reproduced.registry import ENTRIES
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,13 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.runs.attack.sweep import AttackedCombination
-from overhear.runs.evidence.schema import AllowedByProof, AttackRow, Means, ScaledMeans, Scenario
+from overhear.runs.audit.evidence_schema import (
+    AllowedByProof,
+    AttackRow,
+    Means,
+    ScaledMeans,
+    Scenario,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 
 from overhear.attacks.problem.observation import sent_gradient
 from overhear.commands.cli import main
-from overhear.commands.run.invert import invert
+from overhear.commands.invert import invert
 from overhear.commands.terminal.options import with_requests
-from overhear.runs.attack.gradients import invert as gradients_attack
+from overhear.runs.attack import invert as gradients_attack
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
 

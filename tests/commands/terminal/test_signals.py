@@ -13,7 +13,7 @@ import pytest
 
 from overhear.commands.terminal import signals
 from overhear.commands.terminal.signals import stop_of_command, until_stopped
-from overhear.runs.hosts.names import LIFELINE
+from overhear.runs.folder.names import LIFELINE
 from overhear.runs.stop import SIGNALS
 
 NOTHING = "stopped; nothing was written\n"

@@ -5,8 +5,8 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.privacy.noise.correlated import decor_factor
-from overhear.privacy.noise.design.design import Kind, design, pair_exposure
-from overhear.privacy.noise.design.over_time import (
+from overhear.privacy.noise.design import Kind, design, pair_exposure
+from overhear.privacy.noise.over_time import (
     grams,
     lower_bound,
     modes_of,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.privacy.noise.design.over_time import time_strategy
+from overhear.privacy.noise.over_time import time_strategy
 from overhear.privacy.view.view import View
 from overhear.training import build_graph
 

@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.noise.design.design import Kind, design
-from overhear.privacy.noise.design.over_time import best_filter, best_filter_of, grams, modes_of
-from overhear.training.algorithms.remembering.strategy import (
-    joint_tables,
-    matrix_of,
-    strategy_table,
-)
+from overhear.privacy.noise.design import Kind, design
+from overhear.privacy.noise.over_time import best_filter, best_filter_of, grams, modes_of
+from overhear.training.algorithms.strategy import joint_tables, matrix_of, strategy_table
 
 W3 = np.full((3, 3), 0.2) + 0.4 * np.eye(3)
 PATH = np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]) / 3

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.chained_file import Chain
+from overhear.privacy.releases.chained_file import Chain
 from overhear.privacy.releases.log import read_log
 from tests.privacy.releases.logs import HEADER, account, one, write
 

@@ -14,7 +14,7 @@ import pytest
 from overhear.commands import cli
 from overhear.reports.document.checked_run import first_difference, read_checked_run, read_evidence
 from overhear.reports.document.collect import report_run
-from overhear.runs.evidence.schema import Attack, Audit
+from overhear.runs.audit.evidence_schema import Attack, Audit
 from overhear.runs.folder.folder import ATTACK, AUDIT, LEDGER, PRIVACY, SUMS, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from overhear.commands import cli
-from overhear.privacy.ledgers.ledger import Ledger, read_ledger
+from overhear.privacy.releases.ledger import Ledger, read_ledger
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import collect, report_run
 from overhear.reports.document.markdown import report_markdown

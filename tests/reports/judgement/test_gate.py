@@ -19,7 +19,7 @@ from overhear.reports.judgement.policy import Policy
 from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import verdict
 from overhear.reports.schema import Remedy as Fix
-from overhear.runs.evidence.schema import Attack, Audit
+from overhear.runs.audit.evidence_schema import Attack, Audit
 from overhear.runs.plan.schema import SecondOpinion
 from overhear.training.accounts.traced_twice import TracedTwice, Verdict
 from tests.conftest import typed

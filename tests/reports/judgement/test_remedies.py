@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from overhear.privacy.guarantee import Guarantee
-from overhear.privacy.ledgers.ledger import Spent
+from overhear.privacy.releases.ledger import Spent
 from overhear.reports.judgement.facts import Asked, facts_of_plan
 from overhear.reports.judgement.policy import Limit
 from overhear.reports.judgement.remedies import (

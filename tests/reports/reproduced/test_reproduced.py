@@ -14,18 +14,7 @@ from scipy import stats
 
 from overhear.privacy.errors import InputError
 from overhear.reports.reproduced import reproduce as attacked
-from overhear.reports.reproduced.figures_file import read_figures
-from overhear.reports.reproduced.prices import Price, Seconds, price_of, stored_price
-from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
-from overhear.reports.reproduced.verdicts import (
-    Seeds,
-    check_data,
-    claim_lines,
-    figure_of,
-    figure_verdict,
-    placed,
-)
-from overhear.reports.reproductions.entry import (
+from overhear.reports.reproduced.entry import (
     Close,
     Computed,
     Entry,
@@ -35,7 +24,18 @@ from overhear.reports.reproductions.entry import (
     Scale,
     Trend,
 )
-from overhear.reports.reproductions.registry import ENTRIES
+from overhear.reports.reproduced.figures_file import read_figures
+from overhear.reports.reproduced.prices import Price, Seconds, price_of, stored_price
+from overhear.reports.reproduced.registry import ENTRIES
+from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
+from overhear.reports.reproduced.verdicts import (
+    Seeds,
+    check_data,
+    claim_lines,
+    figure_of,
+    figure_verdict,
+    placed,
+)
 from overhear.reports.sweep.statistics import Mean, mean_of
 
 PAPER = Paper(name="P", source="A. Author, P")

@@ -9,7 +9,7 @@ import pytest
 
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.person_ledger import read_person_ledger
+from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.collect import collect
 from overhear.reports.schema import PersonTotal, person_total_schema
 from overhear.reports.total.person import add_runs, person_total, run_of_folder, sentences

@@ -11,8 +11,8 @@ import pytest
 from overhear.commands import cli
 from overhear.runs.attack import attack as module
 from overhear.runs.attack.attack import attack_run
+from overhear.runs.audit.evidence_schema import Scenario
 from overhear.runs.errors import ContradictedProof
-from overhear.runs.evidence.schema import Scenario
 from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file

@@ -19,8 +19,8 @@ from overhear.reports.judgement.proofs import against_proofs
 from overhear.runs.attack import attack as module
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.attack.entry import alone, find_place
+from overhear.runs.audit.evidence import read_attack
 from overhear.runs.errors import ContradictedProof
-from overhear.runs.evidence.evidence import read_attack
 from overhear.runs.folder import folder as run_folder
 from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run

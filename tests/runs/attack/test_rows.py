@@ -15,7 +15,7 @@ from overhear.runs.attack.attack import attack_run
 from overhear.runs.attack.planted import plant
 from overhear.runs.attack.points import check_attackable
 from overhear.runs.attack.rows import HELD_OUT
-from overhear.runs.evidence.evidence import read_attack
+from overhear.runs.audit.evidence import read_attack
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import build, data_of
 from overhear.runs.run_file.run_file import RunFile, load_run_file

@@ -11,10 +11,10 @@ from overhear.commands.cli import main
 from overhear.privacy.errors import InputError
 from overhear.runs.audit import audit as module
 from overhear.runs.audit.audit import audit_config, audit_folder
+from overhear.runs.audit.evidence_schema import Audit
 from overhear.runs.audit.game import game_of
 from overhear.runs.audit.last_model import audit_last_model
 from overhear.runs.errors import ContradictedProof
-from overhear.runs.evidence.schema import Audit
 from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan

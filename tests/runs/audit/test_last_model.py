@@ -10,9 +10,9 @@ from overhear.attacks.membership import black_box
 from overhear.commands.cli import main
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
+from overhear.runs.audit.evidence import LastModel, last_model_schema
 from overhear.runs.audit.last_model import audit_last_model
 from overhear.runs.audit.requests import LastModelRequest
-from overhear.runs.evidence.evidence import LastModel, last_model_schema
 from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file

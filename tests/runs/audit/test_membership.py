@@ -12,10 +12,10 @@ from overhear.commands.cli import main
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
 from overhear.runs.audit import membership as module
+from overhear.runs.audit.evidence import Membership, membership_schema
 from overhear.runs.audit.membership import audit_membership
 from overhear.runs.audit.requests import MembershipRequest
 from overhear.runs.errors import ContradictedProof
-from overhear.runs.evidence.evidence import Membership, membership_schema
 from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from overhear.commands.cli import main
+from overhear.runs.audit.evidence_schema import Audit
 from overhear.runs.audit.game import game_of
-from overhear.runs.evidence.schema import Audit
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file

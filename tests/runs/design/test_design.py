@@ -6,9 +6,9 @@ import pytest
 
 from overhear.privacy import epsilon
 from overhear.privacy.errors import InputError
-from overhear.runs.design.compare import compare
-from overhear.runs.design.trainable import run_file_with
+from overhear.runs.plan.design_compare import compare
 from overhear.runs.plan.plan import make_plan
+from overhear.runs.plan.trainable import run_file_with
 from overhear.runs.run_file.run_file import read_tables
 
 KEYS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from overhear.runs.evidence.schema import Attack, Audit
+from overhear.runs.audit.evidence_schema import Attack, Audit
 
 AUDIT: dict[str, Any] = {
     "schema": 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from overhear.runs.evidence.evidence import Membership
+from overhear.runs.audit.evidence import Membership
 
 __all__ = ["membership"]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from overhear.privacy.batches.patterns import total_words
-from overhear.runs.evidence.assumptions import COUNTED, DECLARED, Facts, assumptions
-from overhear.runs.evidence.schema import Audit
+from overhear.runs.audit.assumptions import COUNTED, DECLARED, Facts, assumptions
+from overhear.runs.audit.evidence_schema import Audit
 from tests.conftest import sample_audit
 
 FACTS = Facts(

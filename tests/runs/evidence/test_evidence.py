@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from overhear.runs.evidence.evidence import measured, read_attack, read_audit
-from overhear.runs.evidence.schema import Audit
+from overhear.runs.audit.evidence import measured, read_attack, read_audit
+from overhear.runs.audit.evidence_schema import Audit
 from tests.conftest import sample_audit
 
 Report = dict[str, Any]

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore
 
 PRELOADED = [
     *("opacus", "sklearn.datasets", "scipy.stats", "torch.distributed"),
-    *("overhear.commands.cli", "overhear.commands.run.train", "overhear.runs.folder.resume"),
+    *("overhear.commands.cli", "overhear.commands.train", "overhear.runs.folder.resume"),
     *(f"overhear.commands.terminal.{name}" for name in ("progress", "tables")),
 ]
 LIMIT = 60  # seconds; a hang shall fail, not hold up the suite

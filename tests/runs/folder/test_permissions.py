@@ -12,7 +12,7 @@ import pytest
 
 from overhear.commands import cli
 from overhear.privacy.durable import SHOWN, make_folder, part_of, write_durably
-from overhear.privacy.ledgers.chained_file import ChainedFile
+from overhear.privacy.releases.chained_file import ChainedFile
 from overhear.runs.folder.folder import claim
 from tests.runs.folder.test_ranks import RUN
 
@@ -26,13 +26,13 @@ SHOWN_FILES = {
 # Who opens a new file or makes a folder otherwise than by `durable.py`: what a user asked for by
 # name, locks without content, ledgers and logs of figures, and what is private by itself.
 OTHER_WRITERS = {
-    *("privacy/durable.py", "privacy/ledgers/chained_file.py", "adapters/opacus/history.py"),
+    *("privacy/durable.py", "privacy/releases/chained_file.py", "adapters/opacus/history.py"),
     *(
         "attacks/foreign/coins.py",
         "attacks/foreign/audit_training.py",
-        "commands/prepare/design.py",
+        "commands/design.py",
     ),
-    *("commands/prepare/new.py", "commands/read/compare.py", "commands/read/table.py"),
+    *("commands/new.py", "commands/compare.py", "commands/table.py"),
     *("reports/document/junit.py", "reports/reproduced/reproduce.py"),
     *("runs/audit/trail.py", "runs/recorder/record.py", "runs/sweep/engine.py"),
     *("runs/folder/launch.py", "runs/folder/signature.py", "runs/sweep/sweep.py"),

@@ -17,10 +17,10 @@ from overhear.commands import cli
 from overhear.privacy import read_ledger
 from overhear.privacy.errors import InputError
 from overhear.runs.folder.folder import is_finished
+from overhear.runs.folder.place import Place, check_same_facts
 from overhear.runs.folder.ranks import Group, Start, facts_of, take_device
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import Session, plan_session, train_run
-from overhear.runs.hosts.place import Place, check_same_facts
 from overhear.runs.plan.plan import Plan
 from overhear.runs.run_file.build import Built
 from overhear.runs.run_file.run_file import RunFile, load_run_file

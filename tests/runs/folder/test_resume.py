@@ -14,8 +14,8 @@ import torch
 from overhear.commands import cli
 from overhear.privacy import UnsupportedView, read_ledger
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.chained_file import LedgerInUse
-from overhear.privacy.ledgers.ledger import Ledger
+from overhear.privacy.releases.chained_file import LedgerInUse
+from overhear.privacy.releases.ledger import Ledger
 from overhear.reports.document.collect import collect
 from overhear.runs.folder import resume, run
 from overhear.runs.folder.folder import is_finished

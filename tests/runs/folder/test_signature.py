@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from overhear.commands.cli import main
-from overhear.commands.prepare.new import What, template
+from overhear.commands.new import What, template
 from overhear.privacy.errors import InputError
 from overhear.reports.judgement.policy import policy_of
 from overhear.runs.folder import signature

@@ -19,7 +19,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from overhear.runs.folder.folder import is_finished
-from overhear.runs.hosts.names import SECRET, STORE_FILE
+from overhear.runs.folder.names import SECRET, STORE_FILE
 from tests.runs.folder.rank_processes import started_by_hand, unchanged
 from tests.runs.folder.test_lost_ranks import children, needs_proc
 from tests.runs.folder.test_ranks import FAST, RUN, command
@@ -132,7 +132,7 @@ def test_who_takes_the_place_of_a_rank_hears_no_row_and_is_found(run_file, tmp_p
 
 
 def guess_on_the_connection() -> None:
-    from overhear.runs.hosts import meeting
+    from overhear.runs.folder import meeting
 
     check = meeting.check_peers
     meeting.check_peers = lambda ranks: check(replace(ranks, secret=b"b" * 32))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overhear.commands.cli import main
-from overhear.privacy.ledgers.ledger import read_ledger
+from overhear.privacy.releases.ledger import read_ledger
 from overhear.reports.document.collect import collect
 from overhear.runs.audit.audit import folder_checks
 from overhear.runs.errors import ContradictedProof
@@ -75,7 +75,7 @@ def test_a_resumed_run_counts_what_each_part_tested(tmp_path):
 
 
 def test_a_ledger_of_before_is_read_and_gone_on_with_and_says_not_tested(tmp_path, monkeypatch):
-    from overhear.privacy.ledgers import ledger as module
+    from overhear.privacy.releases import ledger as module
     from overhear.runs.folder import run
 
     with monkeypatch.context() as then:

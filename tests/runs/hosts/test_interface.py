@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from overhear.runs.hosts import place as interface
-from overhear.runs.hosts.place import GLOO, NCCL, address_towards, choose_interface
+from overhear.runs.folder import place as interface
+from overhear.runs.folder.place import GLOO, NCCL, address_towards, choose_interface
 
 HELD = {"127.0.0.1": "lo", "10.0.0.1": "eth0", "192.168.1.1": "wlan0", "fd00::1": "eth1"}
 

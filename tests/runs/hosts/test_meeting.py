@@ -9,8 +9,8 @@ import pytest
 from torch.distributed import HashStore, TCPStore
 
 from overhear.privacy.errors import InputError
-from overhear.runs.hosts import meeting
-from overhear.runs.hosts.meeting import (
+from overhear.runs.folder import meeting
+from overhear.runs.folder.meeting import (
     CODES,
     Guest,
     LyingStore,
@@ -20,8 +20,8 @@ from overhear.runs.hosts.meeting import (
     secret_of_ranks,
     store_of,
 )
-from overhear.runs.hosts.names import CAME, FAILED_FIRST, SECRET
-from overhear.runs.hosts.place import Place, program_facts
+from overhear.runs.folder.names import CAME, FAILED_FIRST, SECRET
+from overhear.runs.folder.place import Place, program_facts
 
 PROGRAM = {"version of torch": "2.7", "code of overhear": "a0"}
 
@@ -168,7 +168,7 @@ def test_the_secret_leaves_the_environment_and_is_none_that_can_be_guessed(monke
 
 
 def test_the_code_is_part_of_the_program(monkeypatch, tmp_path):
-    from overhear.runs.hosts import place as same_run
+    from overhear.runs.folder import place as same_run
 
     before = program_facts({})
     assert program_facts({}) == before

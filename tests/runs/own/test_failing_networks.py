@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.ledger import read_ledger
+from overhear.privacy.releases.ledger import read_ledger
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 

@@ -20,10 +20,10 @@ import typer.main
 
 from overhear import Run
 from overhear.commands import cli
-from overhear.privacy.ledgers.ledger import Ledger, read_ledger
+from overhear.privacy.releases.ledger import Ledger, read_ledger
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.own import trust
+from overhear.runs.run_file import trust
 from overhear.runs.run_file.run_file import ForeignFolder, RunFile, load_run_file, named_paths
 from overhear.runs.run_file.tables import Table
 from overhear.training.own import names

@@ -11,7 +11,7 @@ from overhear.interface.plan import plan
 from overhear.interface.report import report
 from overhear.interface.train import train
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.ledger import read_ledger
+from overhear.privacy.releases.ledger import read_ledger
 from overhear.runs.folder.records import LedgerHeader
 from overhear.runs.folder.resume import check_exposures
 from overhear.runs.run_file.run_file import RunFile

@@ -8,7 +8,7 @@ from overhear.interface.budget import budget
 from overhear.interface.plan import plan
 from overhear.interface.train import train
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.ledger import read_ledger
+from overhear.privacy.releases.ledger import read_ledger
 
 RUN = {
     "data": {"name": "digits", "agents": 4},

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from overhear.runs.recorder.conformance.conformance import conformance
-from overhear.runs.recorder.conformance.outcome import Conformance
+from overhear.runs.recorder.conformance import conformance
+from overhear.runs.recorder.outcome import Conformance
 from overhear.runs.recorder.record import record
 
 AGENTS, D, RECORDS, ROUNDS = 2, 48, 100, 8

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.watching.result import Verdict
+from overhear.attacks.checks.result import Verdict
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Status
 from overhear.runs.recorder import recorder
-from overhear.runs.recorder.conformance.keeping import per_example
+from overhear.runs.recorder.keeping import per_example
 from overhear.runs.recorder.record import record
 from tests.runs.recorder.gossip import (
     AGENTS,

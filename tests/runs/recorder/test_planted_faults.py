@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from overhear.attacks.watching.result import Verdict
+from overhear.attacks.checks.result import Verdict
 from tests.runs.recorder.gossip import FAULTS, checked, play
 
 IDS = [f"{fault}, {'own' if own else 'drawn'} noise" for fault, own, _ in FAULTS]

@@ -16,7 +16,7 @@ import pytest
 
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
-from overhear.privacy.ledgers.ledger import read_ledger
+from overhear.privacy.releases.ledger import read_ledger
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.folder import check_sums, is_finished
 from overhear.runs.folder.records import read_metrics

@@ -15,9 +15,9 @@ from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Unit
 from overhear.privacy.participation import Event, group
 from overhear.training.accounts.account import account
+from overhear.training.accounts.summary import rounded_up
 from overhear.training.exposure.guarantees import calibrated_multiplier, run_epsilon
 from overhear.training.exposure.sensitivity import UnsupportedMechanism
-from overhear.training.presentation.summary import rounded_up
 
 RUN = {"graph": "ring:6", "rounds": 1000, "sampling_rate": 0.02, "delta": 1e-5}
 WATCH = {"adversaries": ["eavesdropper"]}

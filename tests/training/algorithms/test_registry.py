@@ -35,15 +35,15 @@ NUMBERS = {"learning_rate": 0.5, "clip_norm": 1.0, "noise_std": 1.0, "batch_size
 # (file, name): a name outside the registry that is not the algorithm's.
 OTHER_MEANINGS = {
     ("attacks/scoring/metrics.py", "dpdl"),  # how a paper scales images
-    ("commands/run/attack.py", "dpdl"),  # the same
-    ("commands/run/demo.py", "dpdl"),  # the text of a run file
+    ("commands/attack.py", "dpdl"),  # the same
+    ("commands/demo.py", "dpdl"),  # the text of a run file
     ("runs/attack/sweep.py", "dpdl"),  # a paper's names of scenarios
-    ("runs/design/trainable.py", "decor"),  # which algorithm makes the noise of a design
-    ("runs/design/trainable.py", "decor-over-time"),
-    ("runs/design/trainable.py", "joint-dsgd"),
-    ("runs/design/trainable.py", "ldp-dsgd"),
-    ("runs/design/trainable.py", "mafalda"),
-    ("runs/design/trainable.py", "whisper"),
+    ("runs/plan/trainable.py", "decor"),  # which algorithm makes the noise of a design
+    ("runs/plan/trainable.py", "decor-over-time"),
+    ("runs/plan/trainable.py", "joint-dsgd"),
+    ("runs/plan/trainable.py", "ldp-dsgd"),
+    ("runs/plan/trainable.py", "mafalda"),
+    ("runs/plan/trainable.py", "whisper"),
 }
 PAPERS = ROOT / "reports" / "reproductions"  # their tables and figures, a file a paper
 

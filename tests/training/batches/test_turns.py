@@ -8,7 +8,7 @@ import torch
 
 from overhear.attacks.checks import coins
 from overhear.attacks.checks.sampler import sampler_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.privacy import epsilon_from_mu
 from overhear.privacy.batches.patterns import pattern_of
 from overhear.training import account

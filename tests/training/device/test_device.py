@@ -12,10 +12,10 @@ from overhear.training.device.memory import elements_at_once, make_room, too_lar
 from overhear.training.device.precision import computing, full_precision, repeatable
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.functions.purity import PureFunction
 from overhear.training.gradients import gradients
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.topologies import ring
+from overhear.training.step.purity import PureFunction
 from tests.training.contract import bound_to, setting
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch import nn
 
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.algorithms.compressed.compression import Compressor
-from overhear.training.algorithms.compressed.compression import Settings as Compressed
+from overhear.training.algorithms.compression import Compressor
+from overhear.training.algorithms.compression import Settings as Compressed
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.exchange import share_root

@@ -10,8 +10,8 @@ from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Calls, KeptCalls, Recorded, ReplayedCalls
-from overhear.training.functions.purity import PureFunction
 from overhear.training.graphs.topologies import ring
+from overhear.training.step.purity import PureFunction
 from overhear.training.step.values import Agents
 from tests.training.contract import setting
 

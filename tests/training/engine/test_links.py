@@ -14,9 +14,8 @@ from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
 from overhear.training.engine.tensor_round import TensorRound
-from overhear.training.functions import purity
 from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
-from overhear.training.step import perform, script
+from overhear.training.step import perform, purity, script
 from overhear.training.step.values import Agents, Batch, Edges
 from overhear.training.tracing.trace import trace
 from tests.training.contract import bound_to, setting

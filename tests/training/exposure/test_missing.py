@@ -14,7 +14,7 @@ from overhear.privacy.errors import InputError, UndeclaredOperation, Unsupported
 from overhear.privacy.guarantee import Status
 from overhear.training import Agents, Algorithm, Round
 from overhear.training.accounts.account import account
-from overhear.training.algorithms.correlated.decor import prepare
+from overhear.training.algorithms.decor import prepare
 from overhear.training.graphs.participation import number_of_sets, reduced, sets_missing
 from overhear.training.graphs.topologies import build_graph
 

@@ -8,7 +8,7 @@ from overhear.privacy.accounting.accountant import composed_epsilon, epsilon
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Status
 from overhear.training.accounts.account import account
-from overhear.training.algorithms.correlated.decor import prepare
+from overhear.training.algorithms.decor import prepare
 from overhear.training.exposure.events import accounted
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.sensitivity import JointSensitivity, Release, bound_of, worst

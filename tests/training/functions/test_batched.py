@@ -10,10 +10,10 @@ from overhear.training.engine.engine import Engine
 from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Argument, Calls, KeptCalls, Recorded, called
-from overhear.training.functions import batched
-from overhear.training.functions.batched import runs_batched
-from overhear.training.functions.purity import purified
 from overhear.training.graphs.topologies import erdos_renyi, full, ring, star
+from overhear.training.step import batched
+from overhear.training.step.batched import runs_batched
+from overhear.training.step.purity import purified
 from overhear.training.step.values import Agents, Edges
 from tests.training.contract import bound_to, setting
 

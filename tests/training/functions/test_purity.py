@@ -16,8 +16,8 @@ import torch
 
 from overhear.privacy.errors import InputError, UndeclaredOperation
 from overhear.training.algorithms import dp_cga, dpdl, muffliato
-from overhear.training.functions import purity
-from overhear.training.functions.purity import purified
+from overhear.training.step import purity
+from overhear.training.step.purity import purified
 from tests.training.functions.functions import (
     ALLOWED,
     HOLDS,
@@ -281,7 +281,7 @@ def test_a_name_of_the_source_does_not_matter():
 
 
 _SCRIPT = """
-from overhear.training.functions.purity import purified
+from overhear.training.step.purity import purified
 words = frozenset({"a", "b", "c", "d", "e"})
 def helper(row, k=("x", 2.5)):
     return row if row.sum() in {1.0, 2.0, 3.0} else row * k[1]

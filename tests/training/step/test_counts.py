@@ -10,20 +10,20 @@ from torch import nn
 
 from overhear.attacks.checks.checks import engine_checks
 from overhear.attacks.checks.sensitivity import sensitivity_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.privacy.accounting.accountant import epsilon
 from overhear.privacy.errors import InputError
 from overhear.training import NUMBERS, Agents, Round, UndeclaredOperation, account
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.functions.purity import purified
 from overhear.training.gradients import counts
 from overhear.training.gradients.counts import Counts
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import flatten
 from overhear.training.noise_tests.noise_tests import NoiseTests
 from overhear.training.step.operations import Of
+from overhear.training.step.purity import purified
 from overhear.training.tracing.linear_forms import Contributions
 from tests.training.contract import check_rows, setting, traced
 

@@ -9,7 +9,7 @@ import torch
 
 from overhear.attacks.checks.checks import engine_checks
 from overhear.attacks.checks.sensitivity import value_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.privacy.errors import InputError
 from overhear.training import Agents, Round, account
 from overhear.training.algorithms.algorithm import Bound

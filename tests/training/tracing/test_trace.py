@@ -11,7 +11,7 @@ import torch
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.errors import UndeclaredOperation, UnsupportedView
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_netfleet, dpdl
-from overhear.training.algorithms.compressed.compression import Compressor
+from overhear.training.algorithms.compression import Compressor
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import push_weights
 from overhear.training.graphs.topologies import bipartite, directed_exponential, full, ring, star

@@ -13,9 +13,9 @@ from torch import nn
 
 from overhear.attacks.audit.canary_noise import Heard
 from overhear.attacks.audit.game import CanaryGame
-from overhear.attacks.audit.whole_runs.game import WholeRunGame
-from overhear.attacks.audit.whole_runs.heard import heard_check, least_correlation, least_scales
-from overhear.attacks.watching.result import TOTAL_FALSE_ALARM
+from overhear.attacks.audit.observed_noise import heard_check, least_correlation, least_scales
+from overhear.attacks.audit.whole_run_game import WholeRunGame
+from overhear.attacks.checks.result import TOTAL_FALSE_ALARM
 from overhear.privacy import EAVESDROPPER
 from overhear.privacy.adversary import neighbour
 from overhear.privacy.batches.patterns import pattern_of

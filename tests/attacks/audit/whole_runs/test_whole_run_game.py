@@ -13,16 +13,15 @@ from torch import nn
 from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.game import CanaryGame
-from overhear.attacks.audit.whole_runs.game import WholeRunGame, _with_canaries, worst_signs
-from overhear.attacks.audit.whole_runs.told import Column, Told
+from overhear.attacks.audit.whole_run_game import WholeRunGame, _with_canaries, worst_signs
+from overhear.attacks.audit.whole_run_outcome import Column, Told
 from overhear.attacks.bounds.mechanism import Claim
 from overhear.privacy import EAVESDROPPER
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.adversary import Adversary, Sees, neighbour
 from overhear.privacy.batches.patterns import EVERY, pattern_of
 from overhear.privacy.guarantee import Statement, Status
-from overhear.training.algorithms import ALGORITHMS, bind
-from overhear.training.algorithms.remembering import mafalda
+from overhear.training.algorithms import ALGORITHMS, bind, mafalda
 from overhear.training.batches import turns_of
 from overhear.training.data.store import Examples
 from overhear.training.engine.setting import Setting

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from overhear.attacks.checks.chosen_records import choose_records
-from overhear.attacks.watching.reference_sums import Oracle
+from overhear.attacks.checks.reference_sums import Oracle
 from tests.attacks.checks.watched import sound_run
 
 

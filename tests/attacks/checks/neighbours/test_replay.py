@@ -2,8 +2,8 @@
 
 import torch
 
+from overhear.attacks.checks.reference_sums import Oracle
 from overhear.attacks.checks.replayed_round import Change, Judge, Replay
-from overhear.attacks.watching.reference_sums import Oracle
 from overhear.training.data.store import Examples
 from tests.attacks.checks.watched import a_run
 

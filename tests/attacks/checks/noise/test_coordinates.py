@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.checks.noise.shape import note_coordinates
-from overhear.attacks.watching.result import Finding
+from overhear.attacks.checks.noise_shape import note_coordinates
+from overhear.attacks.checks.result import Finding
 
 
 def _noted(values: np.ndarray) -> Finding:

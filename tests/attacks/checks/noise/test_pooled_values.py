@@ -6,7 +6,7 @@ Every set of tests fails a sound pool with probability below 1e-6; pools have fi
 import numpy as np
 import pytest
 
-from overhear.attacks.checks.noise.residuals import (
+from overhear.attacks.checks.noise_residuals import (
     note_means,
     note_pairs_of_coordinates,
     note_regularity,
@@ -14,11 +14,11 @@ from overhear.attacks.checks.noise.residuals import (
     note_span,
     note_subsets,
 )
-from overhear.attacks.checks.noise.rows import Pool
-from overhear.attacks.checks.noise.shape import note_shape
-from overhear.attacks.checks.noise.streams import note_values
-from overhear.attacks.watching.recording import Part
-from overhear.attacks.watching.result import Finding
+from overhear.attacks.checks.noise_rows import Pool
+from overhear.attacks.checks.noise_shape import note_shape
+from overhear.attacks.checks.noise_streams import note_values
+from overhear.attacks.checks.recording import Part
+from overhear.attacks.checks.result import Finding
 from overhear.training.noise_tests.laws import quadratic
 
 D, N = 130, 200

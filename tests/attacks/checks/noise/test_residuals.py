@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks.noise.residuals import residual_check
+from overhear.attacks.checks.noise_residuals import residual_check
 from overhear.privacy.errors import UndeclaredOperation
-from overhear.training.algorithms.correlated import decor, whisper
+from overhear.training.algorithms import decor, whisper
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import star
 from overhear.training.step.values import Edges

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks.noise.streams import _note_equal, _Sources, stream_check
-from overhear.attacks.watching.result import Finding
+from overhear.attacks.checks.noise_streams import _note_equal, _Sources, stream_check
+from overhear.attacks.checks.result import Finding
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.engine.tensor_round import TensorRound
@@ -53,7 +53,7 @@ def test_without_noise_there_is_nothing_to_find():
 
 
 def test_what_time_does_not_allow_is_drawn_from_the_seeds():
-    with patch("overhear.attacks.checks.noise.streams._SECONDS", 0.0):
+    with patch("overhear.attacks.checks.noise_streams._SECONDS", 0.0):
         found = _check()
     assert found.passed, found.words
     assert "of 60 of 60 planned rounds (0 by running" in found.words
@@ -79,7 +79,7 @@ def _stream(of):
     ],
 )
 def test_a_stream_that_comes_again_is_found(of, seconds):
-    with _stream(of), patch("overhear.attacks.checks.noise.streams._SECONDS", seconds):
+    with _stream(of), patch("overhear.attacks.checks.noise_streams._SECONDS", seconds):
         found = _check()
     assert not found.passed
     assert "sources are others again" in found.words

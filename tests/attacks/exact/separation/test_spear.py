@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.separation.spear import Separated, separate
+from overhear.attacks.exact.spear import Separated, separate
 from overhear.attacks.problem.observation import Observation, observe, sent_gradient
 from overhear.attacks.problem.problem import Box
 from overhear.training.models.parameters import flatten

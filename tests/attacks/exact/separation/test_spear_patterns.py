@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from overhear.attacks.exact.separation.spear_images import activity_patterns
+from overhear.attacks.exact.spear_images import activity_patterns
 
 
 def planted(

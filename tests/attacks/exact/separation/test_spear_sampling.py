@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.separation.corners import sparse_mixtures
-from overhear.attacks.exact.separation.spear import last_patterns, sampled_directions, separate
-from overhear.attacks.exact.separation.spear_images import (
+from overhear.attacks.exact.corners import sparse_mixtures
+from overhear.attacks.exact.spear import last_patterns, sampled_directions, separate
+from overhear.attacks.exact.spear_images import (
     ReluSpaces,
     find_direction,
     find_relu_layers,
@@ -63,7 +63,7 @@ def test_sixteen_records_of_a_hundred_units_are_certified(classes, single):
 
 def test_without_sampling_they_are_not(monkeypatch):
     model, _, _, seen = posed(18, width=100, classes=10)
-    monkeypatch.setattr("overhear.attacks.exact.separation.spear.SAMPLED", 0)
+    monkeypatch.setattr("overhear.attacks.exact.spear.SAMPLED", 0)
     found = separate(problem_of(seen, model, (60,), UNIT), torch.Generator().manual_seed(0))
     assert found is not None
     assert found.missing == 18

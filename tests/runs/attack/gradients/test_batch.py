@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-from overhear.runs.attack.gradients.batch import facts_of
-from overhear.runs.attack.gradients.request import BatchRequest
+from overhear.runs.attack.batch import facts_of
+from overhear.runs.attack.request import BatchRequest
 
 SHAPE = (1, 4, 4)
 

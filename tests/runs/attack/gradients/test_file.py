@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from overhear.runs.attack.gradients.model import gradients_of
+from overhear.runs.attack.model import gradients_of
 from overhear.runs.attack.prior_records import read_tensors
 from overhear.training.engine.tensor_file import TensorFile
 

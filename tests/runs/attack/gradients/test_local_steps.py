@@ -17,8 +17,8 @@ from overhear.attacks.exact.rank_one import repeated_input
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, sent_gradient
 from overhear.attacks.problem.problem import Box
-from overhear.runs.attack.gradients.invert import attack_gradients
-from overhear.runs.attack.gradients.request import GradientRequest
+from overhear.runs.attack.invert import attack_gradients
+from overhear.runs.attack.request import GradientRequest
 from overhear.training.models.parameters import build_model, flatten
 from tests.attacks.exact.observed import posed
 

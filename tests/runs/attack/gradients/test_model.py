@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from overhear.attacks.problem.observation import sent_gradient
-from overhear.runs.attack.gradients.batch import facts_of
-from overhear.runs.attack.gradients.model import Posed, doubts, pose
-from overhear.runs.attack.gradients.request import BatchRequest
+from overhear.runs.attack.batch import facts_of
+from overhear.runs.attack.model import Posed, doubts, pose
+from overhear.runs.attack.request import BatchRequest
 from overhear.runs.errors import STATED
 from overhear.training.engine.tensor_file import TensorFile
 from overhear.training.models.parameters import build_model, flatten, unflatten

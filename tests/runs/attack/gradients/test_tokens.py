@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional
 
 from overhear.attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
-from overhear.runs.attack.gradients.invert import attack_gradients
-from overhear.runs.attack.gradients.request import GradientRequest
-from overhear.runs.attack.gradients.schema import GradientAttack
-from overhear.runs.attack.gradients.words import summary_lines
+from overhear.runs.attack.gradients_schema import GradientAttack
+from overhear.runs.attack.invert import attack_gradients
+from overhear.runs.attack.request import GradientRequest
+from overhear.runs.attack.words import summary_lines
 
 MY_TEXT = """
 import torch

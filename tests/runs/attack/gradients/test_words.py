@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from overhear.runs.attack.gradients.schema import GradientAttack, TruthScores
-from overhear.runs.attack.gradients.words import conclusion, summary_lines
-from overhear.runs.evidence.schema import Means
+from overhear.runs.attack.gradients_schema import GradientAttack, TruthScores
+from overhear.runs.attack.words import conclusion, summary_lines
+from overhear.runs.audit.evidence_schema import Means
 
 FOUND = GradientAttack(
     version=1,

@@ -15,9 +15,9 @@ from overhear.commands import cli
 from overhear.privacy.errors import InputError
 from overhear.runs.attack.denoiser import KEY, own_denoiser
 from overhear.runs.folder.run import train_run
-from overhear.runs.own.tables import Call
-from overhear.runs.own.trust import trusting
+from overhear.runs.run_file.own_tables import Call
 from overhear.runs.run_file.run_file import load_run_file
+from overhear.runs.run_file.trust import trusting
 
 RUN = """
 [data]

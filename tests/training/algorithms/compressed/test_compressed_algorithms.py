@@ -10,7 +10,7 @@ import torch
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import dp_dpsgd
-from overhear.training.algorithms.compressed.compression import (
+from overhear.training.algorithms.compression import (
     Compressor,
     Settings,
     quantised,

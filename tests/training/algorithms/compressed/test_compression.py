@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.training.algorithms.compressed.compression import (
+from overhear.training.algorithms.compression import (
     Compressor,
     Settings,
     prepare,
@@ -15,9 +15,9 @@ from overhear.training.algorithms.compressed.compression import (
     random_k,
     top_k,
 )
-from overhear.training.functions.batched import runs_batched
-from overhear.training.functions.purity import purified
 from overhear.training.graphs.topologies import build_graph, full, ring
+from overhear.training.step.batched import runs_batched
+from overhear.training.step.purity import purified
 
 NUMBER = torch.zeros(1)
 

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from overhear.privacy import noise_floor
-from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd
+from overhear.training.algorithms import ALGORITHMS, bind, cdp_dsgd, dp_dpsgd, whisper
 from overhear.training.algorithms.algorithm import Clip, prepared
-from overhear.training.algorithms.correlated import cdp_dsgd, whisper
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness

@@ -10,10 +10,9 @@ import torch
 from overhear.privacy import noise_floor, victim_information
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.noise.correlated import decor_factor
-from overhear.training.algorithms import ALGORITHMS, bind
+from overhear.training.algorithms import ALGORITHMS, bind, decor, whisper
+from overhear.training.algorithms import correlated_step as correlated_noise
 from overhear.training.algorithms.algorithm import prepared
-from overhear.training.algorithms.correlated import decor, whisper
-from overhear.training.algorithms.correlated import shared_step as correlated_noise
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import (

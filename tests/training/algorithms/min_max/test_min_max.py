@@ -11,9 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.guarantee import Statement
-from overhear.training.algorithms import ALGORITHMS, Form, bind
-from overhear.training.algorithms.min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
-from overhear.training.algorithms.min_max.shared_step import FirstBatch
+from overhear.training.algorithms import ALGORITHMS, Form, bind, dm_hsgd, dp_sgda, dpmixsgd, sgda
+from overhear.training.algorithms.min_max_step import FirstBatch
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness

@@ -8,17 +8,16 @@ import pytest
 import torch
 
 from overhear.attacks.checks.checks import message_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.checks.watched_run import watch
 from overhear.privacy import Event, composed_epsilon, poisson
 from overhear.privacy.batches.patterns import pattern_of
 from overhear.privacy.errors import InputError
-from overhear.privacy.noise.design.design import pair_exposure
-from overhear.privacy.noise.design.over_time import grams, modes_of
+from overhear.privacy.noise.design import pair_exposure
+from overhear.privacy.noise.over_time import grams, modes_of
 from overhear.privacy.view.whole_run import StreamedView
 from overhear.training import account
-from overhear.training.algorithms.correlated import decor
-from overhear.training.algorithms.remembering import decor_over_time, dp_ftrl, joint, mafalda
-from overhear.training.algorithms.remembering.strategy import matrix_of, strategy_table
+from overhear.training.algorithms import decor, decor_over_time, dp_ftrl, joint, mafalda
+from overhear.training.algorithms.strategy import matrix_of, strategy_table
 from overhear.training.batches import turns_of
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine

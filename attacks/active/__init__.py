@@ -1,1 +1,0 @@
-"""A neighbour that deviates: models crafted so that a gradient on them gives records away."""

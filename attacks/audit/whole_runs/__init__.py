@@ -1,1 +1,0 @@
-"""Canaries in runs that are one release: planted in their turns, and scored over all rounds."""

@@ -1,1 +1,0 @@
-"""Checks of the noise that messages hold, and of the streams that it comes from."""

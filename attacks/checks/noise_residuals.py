@@ -1,0 +1,465 @@
+"""Residuals: what messages hold beside gradients and known values is the declared noise.
+
+The recorded noise plays no part but in the last of these tests: a residual is what a message and
+the independent oracle leave, and its coordinates must be independent draws of N(0, B B^T) over the
+rows of a round, and independent between rounds. Scaled by its declared size every row u is standard
+normal, and so
+
+    |u|^2                              chi-square, D degrees
+    |u +- v|^2 / (2 (1 +- rho))        chi-square, D degrees, rho: the declared correlation
+
+exactly, whatever D: no test here is approximate.
+
+    variance       each row in each round; each row over all rounds; each kind over all its rows
+    correlation    every pair of rows of a round, round by round and over all rounds; every pair of
+                   rows of two rounds, against 0
+    combinations   where rows of a kind are correlated, the same of their independent combinations,
+                   the eigenvectors of their declared covariance
+    coordinates    of each row, at several lags and in how many are small (`coordinates`)
+    subsets        variance and mean of each coordinate, of each tensor of parameters, of windows
+                   and of every k-th coordinate, and pairs of coordinates, over all rows (`subsets`)
+    repeats        products of coordinates at all lags, forwards and backwards (`repeats`)
+    shape          tails and cells of all values together (`shape`)
+    regularity     how sums over rows and over coordinates vary (`regularity`)
+    numbers        equal numbers among those that the noise is made of (`values`)
+    exact          rows without declared noise are zero, and rows that share all of their noise are
+                   equal, to rounding
+
+Noise halved on one of three releases shows in its row, a seed used twice in the pair of those that
+share it, whichever rows and rounds they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtr, chdtrc, ndtr
+
+from ...training.noise_tests.laws import binomial, quadratic, two_sided
+from .noise_rows import DROWNED, Pool, Rows, deviations, is_correlated, pooled, scaled, whitened
+from .noise_shape import note_coordinates, note_shape
+from .noise_streams import note_values
+from .pairs import note_pairs_of_rounds, note_pairs_over_rounds
+from .recording import Part, Recording, Residual
+from .result import Check, Finding
+
+# Noise does not repeat itself within a row, forwards or backwards, at any offset.
+#
+# For a row u of D independent standard normals
+#
+#     sum of u_i u_(i+l)        a quadratic form of operator norm at most 1, F^2 = (D - l) / 2
+#     sum of u_i u_(s-i)        one of operator norm at most 1, F^2 = its number of terms; its mean
+#                               is 1 where s is even
+#
+# so that `laws.quadratic` bounds both, for every lag l and every reflection s, of one row and of
+# many rows together. All lags come from one Fourier transform of a row. A copy of c of D
+# coordinates adds c: pooled over n rows it shows from c of about 7 sqrt(D / n) on.
+
+_MOST_VALUES = 4_000_000  # of a pool, of whose rows more are left out
+_ROWS_AT_ONCE = 256
+
+
+def note_repeats(found: Finding, pool: Pool) -> None:
+    """Note all lags and all reflections, of every row and of all together."""
+    D = pool.values.shape[1]
+    if D < 2:
+        return
+    step = -(-pool.values.size // _MOST_VALUES)
+    values, names = pool.values[::step], pool.names[::step]
+    lags, turns = np.arange(1, D), np.arange(2 * D - 1)
+    terms = np.minimum(turns, 2 * D - 2 - turns) + 1
+    means = (turns % 2 == 0).astype(float)
+    totals = np.zeros(D - 1), np.zeros(2 * D - 1)
+    for first in range(0, len(values), _ROWS_AT_ONCE):
+        rows = values[first : first + _ROWS_AT_ONCE]
+        moved, turned = _products(rows)
+        turned -= means
+        for total, part, norm, what in (
+            (totals[0], moved, (D - lags) / 2.0, "coordinates {} apart in {}"),
+            (totals[1], turned, terms.astype(float), "coordinates that add up to {} in {}"),
+        ):
+            total += part.sum(axis=0)
+            p = quadratic(np.abs(part), norm)
+            row, at = divmod(int(p.argmin()), p.shape[1])
+            where = int((lags if part is moved else turns)[at])
+            words = f"{what.format(where, names[first + row])} are alike"
+            found.note(
+                float(p[row, at]), tests=p.size, what=_with_sum(words, part[row, at], norm, at)
+            )
+    n = len(values)
+    for total, norm, places, what in (
+        (totals[0], n * (D - lags) / 2.0, lags, "coordinates {} apart in every {}"),
+        (totals[1], n * terms.astype(float), turns, "coordinates that add up to {} in every {}"),
+    ):
+        p = quadratic(np.abs(total), norm)
+        at = int(p.argmin())
+        words = f"{what.format(int(places[at]), pool.kind)} are alike"
+        found.note(float(p[at]), tests=len(p), what=_with_sum(words, total[at], norm, at))
+
+
+def _with_sum(words: str, total: float, norm: NDArray[np.float64], at: int) -> str:
+    deviations = total / np.sqrt(2.0 * norm[at])
+    return (
+        f"{words}: the sum of their products is {deviations:.3g} deviations from what it should be"
+    )
+
+
+def _products(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(n, D - 1) sums of u_i u_(i+l), and (n, 2D - 1) of u_i u_(s-i)."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    D = rows.shape[1]
+    size = next_fast_len(2 * D - 1, real=True)
+    spectrum = rfft(rows, size, axis=1)
+    moved = irfft(spectrum.real**2 + spectrum.imag**2, size, axis=1)[:, 1:D]
+    turned = irfft(spectrum**2, size, axis=1)[:, : 2 * D - 1]
+    return np.ascontiguousarray(moved), np.ascontiguousarray(turned)
+
+
+# The noise on every part of a vector has its declared variance, and mean 0.
+#
+# Of a pool of n independent rows, with s_j the sum of the squares of coordinate j and m_j its sum,
+#
+#     sum over any chosen coordinates of s_j      chi-square, n degrees a coordinate
+#     m_j^2 / n                                   chi-square, one degree
+#     how many s_j are beyond a quantile          binomial, D draws
+#     (sum of squares of u_j +- u_k) / 2          chi-square, n degrees
+#     |Q^T u|^2, Q the span of m other rows       chi-square, m degrees a row
+#
+# exactly. Chosen are: each coordinate; each tensor of parameters, and its slices along its first
+# two dimensions; all beginnings and ends of the vector; windows of every power of two, in steps of
+# half their length; every k-th coordinate for k up to 64. The count finds scattered coordinates
+# that none of these holds, the pairs coordinates that share their noise, and the last one any other
+# uneven covariance: noise that leaves a subspace alone is more alike from row to row than it should
+# be.
+
+_STRIDES = 64
+_BEYOND = (0.1, 0.01, 0.001)
+_MOST_PAIRED = 1024  # coordinates whose pairs are looked at
+_MOST_SPANNED = 2e9  # multiplications for the span of rows
+_MOST_IN_SPAN = 512
+
+
+def note_subsets(found: Finding, pool: Pool) -> None:
+    """Note the variance of every chosen part of the vector."""
+    n, D = pool.values.shape
+    s = np.einsum("ij,ij->j", pool.values, pool.values)
+
+    def note(
+        sums: NDArray[np.float64], counts: NDArray[np.int64], what: Callable[[int], str]
+    ) -> None:
+        if not len(sums):
+            return
+        found.worst(
+            two_sided(sums, n * counts),
+            lambda at: (
+                f"the noise on {what(at)} in every {pool.kind} has "
+                f"{sums[at] / int(n * counts[at]):.3g} times the declared variance "
+                f"(n = {int(n * counts[at]):,})"
+            ),
+        )
+
+    for part in pool.parts:
+        _note_tensor(note, s, part)
+    note(s, np.ones(D, dtype=int), lambda at: _named(pool, at, at + 1))
+    below = np.concatenate([[0.0], np.cumsum(s)])
+    for length in [2**k for k in range(1, max(D - 1, 1).bit_length())]:
+        first = np.arange(0, D - length + 1, max(1, length // 2))
+        name = partial(_window, pool, first, length)
+        note(below[first + length] - below[first], np.full(len(first), length), name)
+    ends = np.arange(1, D)
+    note(below[ends], ends, lambda at: _named(pool, 0, ends[at]))
+    note(below[D] - below[ends], D - ends, lambda at: _named(pool, ends[at], D))
+    for stride in range(2, min(_STRIDES, D // 2) + 1):
+        of = np.arange(D) % stride
+        sums = np.bincount(of, s).astype(np.float64)
+        note(sums, np.bincount(of), f"every {stride}th coordinate from {{}} on".format)
+    for share in _BEYOND:
+        for tail, more in ((chdtr(n, s), "less"), (chdtrc(n, s), "more")):
+            count = int((tail < share).sum())
+            what = f"{count} of {D} coordinates in every {pool.kind} have {more} noise than all but"
+            found.note(
+                binomial(count, D, share),
+                what=f"{what} {share:g} of sound ones have (n = {n} rows)",
+            )
+
+
+def _note_tensor(note: Callable[..., None], s: NDArray[np.float64], part: Part) -> None:
+    held = s[part.start : part.stop]
+    note(held.sum(keepdims=True), np.array([len(held)]), lambda _: f"coordinates of {part.name}")
+    of = held.reshape(part.shape)
+    for axis in range(min(2, of.ndim) if of.ndim > 1 else 0):
+        sums = of.sum(axis=tuple(k for k in range(of.ndim) if k != axis))
+        counts = np.full(len(sums), of.size // len(sums))
+        where = ("[{}]", "[:, {}]")[axis]
+        note(sums, counts, lambda at, where=where: f"{part.name}{where.format(at)}")
+
+
+def _window(pool: Pool, first: NDArray[np.int64], length: int, at: int) -> str:
+    return _named(pool, int(first[at]), int(first[at]) + length)
+
+
+def _named(pool: Pool, first: int, stop: int) -> str:
+    """Coordinates of a pool in words."""
+    held = [part for part in pool.parts if part.start <= first and stop <= part.stop]
+    if held and (held[0].start, held[0].stop) == (first, stop):
+        return f"coordinates of {held[0].name}"
+    of = f" (of {held[0].name})" if held else ""
+    return f"coordinate{f' {first}' if stop == first + 1 else f's {first} to {stop - 1}'}{of}"
+
+
+def note_means(found: Finding, pool: Pool) -> None:
+    """Note the mean of every coordinate, and of each tensor."""
+    n, sums = len(pool.values), pool.values.sum(axis=0)
+    found.worst(
+        two_sided(np.square(sums) / n, 1),
+        lambda at: (
+            f"the noise on {_named(pool, at, at + 1)} in every {pool.kind} has mean "
+            f"{sums[at] / n:.3g} deviations, not 0 (n = {n})"
+        ),
+    )
+    for part in pool.parts:
+        held = sums[part.start : part.stop]
+        size = n * len(held)
+        mean = float(held.sum()) / size
+        what = f"the noise on coordinates of {part.name} in every {pool.kind} has mean {mean:.3g}"
+        chance = float(two_sided(mean**2 * size, 1))
+        found.note(chance, what=f"{what} deviations, not 0 (n = {size:,})")
+
+
+def note_pairs_of_coordinates(found: Finding, pool: Pool) -> None:
+    """Note the correlation of every pair of coordinates, of at most so many of them."""
+    n, D = pool.values.shape
+    if n < 2 or D < 2:
+        return
+    at = np.arange(D)
+    if D > _MOST_PAIRED:
+        spread = np.linspace(0, D - 1, _MOST_PAIRED // 2).astype(int)
+        edge = _MOST_PAIRED // 4
+        at = np.unique(np.concatenate([spread, at[:edge], at[-edge:]]))
+    values = np.ascontiguousarray(pool.values[:, at])
+    s, product = np.square(values).sum(axis=0), values.T @ values
+    i, j = np.triu_indices(len(at), k=1)
+    both, twice = s[i] + s[j], 2.0 * product[i, j]
+    for sign in (1.0, -1.0):
+        squares = (both + sign * twice) / 2.0
+        worst = [int(squares.argmin()), int(squares.argmax())]
+        p = two_sided(squares[worst], n)
+        k = worst[int(np.argmin(p))]
+        what = f"the noise on coordinates {at[i[k]]} and {at[j[k]]} in every {pool.kind} does not "
+        what += "go together as declared: their sum or difference has "
+        what += f"{squares[k] / n:.3g} times its variance (n = {n})"
+        found.note(float(p.min()), tests=len(i), what=what)
+
+
+def note_span(found: Finding, pool: Pool) -> None:
+    """Note how much of the noise of half of the rows lies in the span of others."""
+    n, D = pool.values.shape
+    size = min(n // 2, D // 2, _MOST_IN_SPAN, int(_MOST_SPANNED / max(n * D, 1)))
+    if size < 1:
+        return
+    # Rows in turn, so that both halves hold all rounds.
+    order = np.random.default_rng(0).permutation(n)
+    basis, _ = np.linalg.qr(pool.values[order[:size]].T)
+    inside = float(np.square(pool.values[order[size:]] @ basis).sum())
+    degrees = size * (n - size)
+    what = f"the noise in every {pool.kind} is not spread evenly over all directions: "
+    what += (
+        f"{inside / degrees:.3g} times as much as declared lies in the span of {size} other rows"
+    )
+    found.note(two_sided(inside, degrees), what=f"{what} (n = {degrees:,})")
+
+
+# Sums over noise vary as much as sums of independent normal values do.
+#
+# Of independent values of unit variance in R rows of D coordinates
+#
+#     squares of a row            chi-square, D degrees      R of them, independent
+#     sum of a row over sqrt(D)   normal                     R of them
+#     squares of a coordinate     chi-square, R degrees      D of them
+#     sum of a coordinate         normal                     D of them
+#
+# Through their distribution functions each becomes uniform, and the largest distance between what
+# was seen and a uniform distribution has a law of its own (A. N. Kolmogorov 1933; exact for every
+# number). Noise that is centred or scaled to its own size is too regular: each sum by itself is as
+# expected, all of them are the same, and who knows the rest of a message has an equation without
+# noise.
+
+_FEW = 8  # sums of which no law is asked
+
+
+def note_regularity(found: Finding, pool: Pool) -> None:
+    """Note how sums of rows and of coordinates vary, of the whole and of each tensor.
+
+    Args:
+        found: where they are noted.
+        pool: independent rows.
+    """
+    parts = [(slice(None), f"every {pool.kind}")]
+    if len(pool.parts) > 1:
+        parts += [(slice(p.start, p.stop), f"{p.name} in every {pool.kind}") for p in pool.parts]
+    for columns, what in parts:
+        values = pool.values[:, columns]
+        for axis, of in ((1, "rows"), (0, "coordinates")):
+            width, sums = values.shape[axis], values.sum(axis=axis)
+            squares = np.square(values).sum(axis=axis)
+            _note(found, chdtr(width, squares), f"the squares of {of} of {what}")
+            if width > 1:
+                _note(found, ndtr(sums / np.sqrt(width)), f"the sums of {of} of {what}")
+
+
+def _note(found: Finding, uniform: NDArray[np.float64], what: str) -> None:
+    from scipy.stats import kstwo
+
+    n = len(uniform)
+    if n < _FEW:
+        return
+    ordered, steps = np.sort(uniform), np.arange(n + 1) / n
+    distance = float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
+    spread = float(ordered[-1] - ordered[0])
+    found.note(
+        float(kstwo.sf(distance, n)),
+        what=f"{what} are {distance:.2g} off their law, within {spread:.2g} of it (n = {n:,})",
+    )
+
+
+_NAME = "residuals"
+
+
+def residual_check(run: Recording) -> Check:
+    """Test the residuals of a run against the declared covariance of its noise.
+
+    Args:
+        run: a watched run, or what was kept of another.
+
+    Returns:
+        Passed if no test is beyond a false-alarm rate of 1e-6 for all of them together.
+    """
+    if run.mismatch:
+        return Check.not_as_traced(_NAME, run.mismatch)
+    every, silent, exact = list[Rows](), 0, Finding()
+    starts, sources = run.source_starts
+    for start, residuals in zip(starts, run.residuals, strict=True):
+        silent += sum(_note_silent(exact, of) for of in residuals)
+        for width in sorted({of.value.shape[1] for of in residuals}, reverse=True):
+            block = [of for of in residuals if of.value.shape[1] == width]
+            every.append(scaled(block, before=start, all_sources=sources))
+    blocks = [of.only(np.flatnonzero(of.resolution < DROWNED)) for of in every]
+    drowned = sum(len(of.names) for of in every) - sum(len(of.names) for of in blocks)
+    blocks = [of for of in blocks if of.names]
+    white = [one for of in blocks for one in whitened(of)]
+    rows, combined, pairs, within = Finding(), Finding(), Finding(), Finding()
+    for block_ in blocks:
+        note_coordinates(within, block_.values, block_.names)
+    for found, of in ((rows, blocks), (combined, white)):
+        _test_rows(found, of)
+        _test_kinds(found, of)
+        note_pairs_over_rounds(pairs, of)
+    thinned = note_pairs_of_rounds(pairs, blocks)
+    pools = pooled(blocks, white, run.parts)
+    # The plainest words come first.
+    parts, others = _of_pools(pools)
+    whole = Finding.of([exact, rows, combined, *parts, pairs, _numbers(run), within, *others])
+    words = (
+        f"{sum(len(of.names) for of in blocks)} rows with declared noise "
+        f"({sum(of.values.size for of in blocks)} values) of {run.told} "
+        f"were tested for their variance, in pairs{thinned}, within each row and "
+        f"by coordinate against the declared covariance, {sum(p.values.size for p in pools)} "
+        f"values of independent rows for their shape, and {silent} rows without noise for being "
+        "exact"
+    )
+    fault = f"{drowned} rows have noise so small that rounding hides it, and fail"
+    return whole.check(_NAME, words, fault=fault if drowned else "")
+
+
+def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
+    """Tests of values over all rows and rounds: of single coordinates, and of several together."""
+    subsets, means, repeats, spans, together, shapes = (Finding() for _ in range(6))
+    regular = Finding()
+    for pool in pools:
+        note_subsets(subsets, pool)
+        note_means(means, pool)
+        note_repeats(repeats, pool)
+        note_span(spans, pool)
+        note_pairs_of_coordinates(together, pool)
+        note_regularity(regular, pool)
+        note_shape(shapes, pool.values, f"the noise of every {pool.kind}")
+        for part in pool.parts if len(pool.parts) > 1 else ():
+            words = f"the noise on {part.name} in every {pool.kind}"
+            note_shape(shapes, pool.values[:, part.start : part.stop], words)
+    return [subsets, means], [repeats, shapes, together, spans, regular]
+
+
+def _numbers(run: Recording) -> Finding:
+    """The numbers that the noise of all watched rounds is made of, by the width of a row."""
+    found, parts = Finding(), run.parts
+    held: dict[int, list[tuple[str, np.ndarray]]] = {}
+    for where, z in run.made_noise:
+        held.setdefault(z.shape[1], []).append((where, z.numpy()))
+    for width, of in held.items():
+        names = [f"source {row} of {where}" for where, z in of for row in range(len(z))]
+        if names:
+            note_values(
+                found,
+                np.concatenate([z for _, z in of]),
+                names,
+                parts.get(width, ()),
+                "the sources of noise",
+            )
+    return found
+
+
+def _note_silent(found: Finding, of: Residual) -> int:
+    """Rows without declared noise hold nothing but rounding; how many there are."""
+    at = np.flatnonzero(deviations(of) == 0)
+    left, allowed = of.value.norm(dim=1).numpy()[at], of.rounding.numpy()[at]
+    wrong = np.flatnonzero(~(left <= allowed))
+    what = ""
+    if len(wrong):
+        i = int(wrong[0])
+        what = (
+            f"{of.names[at[i]]} in round {of.round} is declared without noise but is off by "
+            f"{left[i]:.2g}, where rounding accounts for {allowed[i]:.2g}"
+        )
+    found.exact(not what, what, tests=len(at))
+    return len(at)
+
+
+def _test_rows(found: Finding, blocks: Sequence[Rows]) -> None:
+    """The variance of each row in each round, and over all rounds in which it occurs."""
+    over: dict[tuple[str, str], tuple[float, int]] = {}
+    for of in blocks:
+        squares, D = np.square(of.values).sum(axis=1), of.values.shape[1]
+
+        def told(at: int, of: Rows = of, squares: np.ndarray = squares, D: int = D) -> str:
+            what = f"the noise of {of.names[at]} in round {of.rounds[at]}"
+            return f"{what} has {squares[at] / D:.3g} times the declared variance (n = {D})"
+
+        found.worst(two_sided(squares, D), told)
+        for key, square in zip(zip(of.kinds, of.names, strict=True), squares, strict=True):
+            total, degrees = over.get(key, (0.0, 0))
+            over[key] = (total + float(square), degrees + D)
+    for (_, name), (total, degrees) in over.items():
+        _note_sum(found, name, total, degrees)
+
+
+def _note_sum(found: Finding, of: str, total: float, degrees: int) -> None:
+    what = f"the noise of {of} over all rounds has {total / degrees:.3g} times the declared "
+    found.note(two_sided(total, degrees), what=f"{what}variance (n = {degrees})")
+
+
+def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> None:
+    """Each kind over its rows and all rounds, where its rows are independent."""
+    sums: dict[str, tuple[float, int]] = {}
+    for of in blocks:
+        for kind in dict.fromkeys(of.kinds):
+            rows = of.only(np.flatnonzero(np.array(of.kinds) == kind))
+            if not is_correlated(rows):
+                total, degrees = sums.get(kind, (0.0, 0))
+                square = float(np.square(rows.values).sum())
+                sums[kind] = (total + square, degrees + rows.values.size)
+    for kind, (total, degrees) in sums.items():
+        _note_sum(found, f"every {kind}", total, degrees)

@@ -1,0 +1,203 @@
+"""Rows with noise, scaled by what is declared, and independent combinations of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .recording import Part, Residual
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+SAME = 1e-10  # 1 - |rho| below which two rows share all of their noise
+DROWNED = 0.1  # share of a row's noise at which rounding hides it
+_MOST_WHITENED = 2000  # rows of one kind; a decomposition of more takes minutes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Rows:
+    """Rows with noise, of one block of coordinates, scaled to unit variance.
+
+    `resolution` is the share of a coordinate's deviation that rounding usually is, `rounding` that
+    it may be; `noise` the rows of B, scaled to norm 1, over the sources of all rounds.
+    """
+
+    rounds: list[int]
+    names: list[str]
+    kinds: list[str]
+    values: np.ndarray  # (n, D)
+    rounding: np.ndarray  # (n,)
+    resolution: np.ndarray  # (n,)
+    noise: csr_array  # (n, N)
+
+    def only(self, at: np.ndarray) -> Rows:
+        """Some of the rows."""
+        return Rows(
+            rounds=[self.rounds[i] for i in at],
+            names=[self.names[i] for i in at],
+            kinds=[self.kinds[i] for i in at],
+            values=self.values[at],
+            rounding=self.rounding[at],
+            resolution=self.resolution[at],
+            noise=self.noise[at],
+        )
+
+
+def deviations(of: Residual) -> np.ndarray:
+    """(R,) declared deviation of each row's noise."""
+    return np.sqrt(np.asarray(of.noise.multiply(of.noise).sum(axis=1)).ravel())
+
+
+def scaled(residuals: Sequence[Residual], *, before: int, all_sources: int) -> Rows:
+    """The rows with noise of one round and block; `before` sources of other rounds come first."""
+    from scipy.sparse import csr_array, diags_array, vstack
+
+    rounds, names, kinds = list[int](), list[str](), list[str]()
+    values, noise = list[np.ndarray](), list[csr_array]()
+    rounding, resolution = list[np.ndarray](), list[np.ndarray]()
+    for of in residuals:
+        size = deviations(of)
+        at = np.flatnonzero(size)
+        rounds += [of.round] * len(at)
+        names += [of.names[i] for i in at]
+        kinds += [of.kind] * len(at)
+        values.append(of.value.numpy()[at] / size[at, None])
+        whole = size[at] * math.sqrt(of.value.shape[1])
+        rounding.append(of.rounding.numpy()[at] / whole)
+        resolution.append(of.resolution.numpy()[at] / whole)
+        unit = csr_array(diags_array(1.0 / size[at]) @ of.noise[at])
+        placed = (unit.data, unit.indices + before, unit.indptr)
+        noise.append(csr_array(placed, shape=(len(at), all_sources)))
+    return Rows(
+        rounds=rounds,
+        names=names,
+        kinds=kinds,
+        values=np.concatenate(values),
+        rounding=np.concatenate(rounding),
+        resolution=np.concatenate(resolution),
+        noise=csr_array(vstack(noise)),
+    )
+
+
+def is_correlated(of: Rows) -> bool:
+    """Whether any two of the rows are declared to share noise."""
+    covariance = of.noise @ of.noise.T
+    return bool(abs(covariance).sum() - covariance.diagonal().sum() > SAME)
+
+
+def whitened(of: Rows) -> list[Rows]:
+    """For each kind of correlated rows their independent combinations, scaled to unit variance.
+
+    What hides least in R, and decides what an adversary can tell, is a combination of its own here.
+    Those that rounding drowns are left out.
+    """
+    from scipy.sparse import csr_array, eye_array
+
+    found = []
+    for kind in dict.fromkeys(of.kinds):
+        rows = of.only(np.flatnonzero(np.array(of.kinds) == kind))
+        if len(rows.names) > _MOST_WHITENED or not is_correlated(rows):
+            continue
+        covariance = (rows.noise @ rows.noise.T).toarray()
+        squares, vectors = np.linalg.eigh(covariance)
+        lost = float(np.linalg.norm(rows.resolution))  # of any combination of norm 1
+        kept = squares > max(1e-9 * squares.max(), (lost / DROWNED) ** 2)
+        size, count = np.sqrt(squares[kept]), int(kept.sum())
+        found.append(
+            Rows(
+                rounds=rows.rounds[:1] * count,
+                names=[f"combination {i + 1} of {kind}" for i in np.flatnonzero(kept)],
+                kinds=[f"combination of {kind}"] * count,
+                values=np.asarray((vectors[:, kept].T @ rows.values) / size[:, None]),
+                rounding=float(np.linalg.norm(rows.rounding)) / size,
+                resolution=lost / size,
+                noise=csr_array(eye_array(count)),
+            )
+        )
+    return found
+
+
+def stacked(of: Sequence[Rows]) -> Rows:
+    """The rows of several rounds, of one width, as one."""
+    from scipy.sparse import csr_array, vstack
+
+    return Rows(
+        rounds=[t for one in of for t in one.rounds],
+        names=[name for one in of for name in one.names],
+        kinds=[kind for one in of for kind in one.kinds],
+        values=np.concatenate([one.values for one in of]),
+        rounding=np.concatenate([one.rounding for one in of]),
+        resolution=np.concatenate([one.resolution for one in of]),
+        noise=csr_array(vstack([one.noise for one in of])),
+    )
+
+
+# Rows that are independent of one another, pooled over rows and rounds.
+#
+# Rows of one kind that are declared independent are pooled as they are, and of correlated ones
+# their independent combinations. A pool is a matrix of independent standard normals, n rows by D
+# coordinates, so that faults that act on few coordinates of every row, or a little on all of them,
+# add up.
+
+_SHARE = 0.2  # of a coordinate's deviation: most that rounding may put on it
+
+
+class Pool(NamedTuple):
+    """Independent rows of unit variance.
+
+    Attributes:
+        kind: of the rows, such as "message model".
+        values: (n, D).
+        names: (n,) of the rows, with their rounds.
+        parts: the tensors that the coordinates belong to.
+    """
+
+    kind: str
+    values: NDArray[np.float64]
+    names: list[str]
+    parts: Sequence[Part]
+
+
+def pooled(
+    blocks: Sequence[Rows], white: Sequence[Rows], parts: Mapping[int, Sequence[Part]]
+) -> list[Pool]:
+    """The pools of a run.
+
+    Args:
+        blocks: the rows of each round and width.
+        white: independent combinations of those that are correlated.
+        parts: the tensors of a row, by its width.
+
+    Returns:
+        One for each kind and width. Rows are left out where rounding would show in so many values:
+        its share s of a deviation adds s^2 to the variance, which n D values know to
+        sqrt(2 / (n D)).
+    """
+    groups: dict[tuple[str, int], list[Rows]] = {}
+    for of in blocks:
+        for kind in dict.fromkeys(of.kinds):
+            rows = of.only(np.flatnonzero(np.array(of.kinds) == kind))
+            if not is_correlated(rows):
+                groups.setdefault((kind, rows.values.shape[1]), []).append(rows)
+    for of in white:
+        groups.setdefault((of.kinds[0], of.values.shape[1]), []).append(of)
+    found = []
+    for (kind, width), alike in groups.items():
+        size = sum(len(of.names) for of in alike) * width
+        most = min(_SHARE / math.sqrt(width), math.sqrt(0.25 / math.sqrt(size)))
+        kept = [of.only(np.flatnonzero(of.resolution < most)) for of in alike]
+        names = [
+            f"{n} in round {t}" for of in kept for n, t in zip(of.names, of.rounds, strict=True)
+        ]
+        if names:
+            values = np.concatenate([of.values for of in kept])
+            tensors = parts.get(width) or [Part(f"a block of {width}", 0, (width,))]
+            found.append(Pool(kind, values, names, tensors))
+    return found

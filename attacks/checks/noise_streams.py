@@ -1,0 +1,512 @@
+"""Streams: every source of noise of every planned round is new, and no two runs share any.
+
+The noise of all planned rounds is drawn without training, by a bare run of the real engine (see
+`watching.bare_run`) and, where that would take too long, by the randomness itself, a few numbers of
+each source. Then
+
+    no two sources are equal, up to sign and scale      exact, but for the rounding of a ratio
+    what is added is std times its factor times them    exact, to rounding
+    sums of squares of a round, a call, a row, and      chi-square
+    of every window of rounds
+    numbers are normal far into the tails, and new      `shape`, `values`
+    no two new engines or roots share a first source    exact
+
+Roots that are new only 2^b times in all are found with probability 1 - exp(-R^2 / 2^(b+1)) among
+R = 500: for sure up to b = 12, by half at 17. Before each, Python's, NumPy's and torch's global
+generators are put into the same state.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...training.algorithms.algorithm import Bound
+from ...training.engine.engine import Engine
+from ...training.engine.randomness import SecretRandomness
+from ...training.engine.setting import Setting
+from ...training.noise_tests.laws import many, two_sided
+from ...training.tracing.linear_forms import NoiseSources
+from ...training.tracing.trace import AlgorithmTrace
+from .noise_shape import note_shape
+from .recording import Part
+from .result import Check, Finding
+from .watched_run import BareRound, bare_engine, bare_rounds
+
+# Numbers that noise is made of do not come twice: no grid, no coarse rounding, no copies.
+#
+# Of two independent normal numbers, rounded to floats of p bits, the sizes are equal with
+# probability
+#
+#     P(|a| = |b|) <= integral of (2 phi(x))^2 ulp(x) dx, about .5 2^-p
+#
+# and the tests allow 4 times as much, for what samplers and the multiplication by a deviation do to
+# the last bit. So of n numbers at most n^2 / 2 times 2^(1-p) pairs are expected to be equal, and
+# their number is about Poisson: noise on a grid, in half precision or in 8 bits, cut off at a
+# bound, copied within a row or from row to row in any order and sign, has many more. Counted are
+# pairs within all, within each row, each tensor of parameters and each coordinate, among the
+# largest, and between rows.
+#
+# A grid of h deviations is found in n numbers from h of about 16 2^-p on, where p = 24 in single
+# precision.
+
+_BITS = {np.dtype(np.float32): 24, np.dtype(np.float64): 53}
+_LARGEST = 256  # numbers among which a bound would show
+_MOST_VALUES = 600_000  # of which rows are left out beyond
+
+
+def note_values(
+    found: Finding,
+    rows: NDArray[np.floating],
+    names: Sequence[str],
+    parts: Sequence[Part],
+    what: str,
+) -> None:
+    """Note how many sizes are equal.
+
+    Args:
+        found: where they are noted.
+        rows: (n, D) numbers as they were made, in the precision of the run.
+        names: (n,) of the rows.
+        parts: the tensors of a row.
+        what: all of it in words.
+    """
+    step = max(1, -(-rows.size // _MOST_VALUES))
+    rows, names = rows[::step], list(names)[::step]
+    n, D = rows.shape
+    chance = 2.0 ** (1 - _BITS[rows.dtype])
+    size = np.abs(rows)
+
+    def note(equal: NDArray[np.int64], of: NDArray[np.int64], words: list[str]) -> None:
+        pairs = of * (of - 1.0) / 2.0
+        found.worst(
+            many(equal, pairs * chance),
+            lambda at: (
+                f"{int(equal[at]):,} pairs of the {int(of[at]):,} numbers of {words[at]} "
+                f"are of equal size, where at most {pairs[at] * chance:.3g} are expected"
+            ),
+        )
+
+    by_row = _equal_pairs(np.sort(size, axis=1))
+    note(by_row, np.full(n, D), [f"the noise of {name}" for name in names])
+    pairs = n * D * (D - 1.0) / 2.0
+    p = float(many(by_row.sum(), pairs * chance))
+    told = (
+        f"{int(by_row.sum()):,} pairs of numbers within one row of {what} are of equal size, where"
+    )
+    found.note(p, what=f"{told} at most {pairs * chance:.3g} are expected")
+    words = [f"{what} on coordinate {j}" for j in range(D)]
+    note(_equal_pairs(np.sort(size.T, axis=1)), np.full(D, n), words)
+    for part in parts:
+        held = np.sort(size[:, part.start : part.stop], axis=None)[None]
+        note(_equal_pairs(held), np.array([held.size]), [f"{what} on {part.name}"])
+    order = np.argsort(size, axis=None, kind="stable")
+    ordered = size.ravel()[order]
+    note(_equal_pairs(ordered[None]), np.array([size.size]), [what])
+    largest = ordered[-_LARGEST:]
+    if len(largest) > 2 and size.size >= 100 * _LARGEST:
+        _note_bound(found, largest, what)
+    _note_rows(found, ordered, order // D, names, chance * D * D)
+
+
+def _equal_pairs(ordered: NDArray[np.floating]) -> NDArray[np.int64]:
+    """(rows,) pairs of equal numbers in each sorted row."""
+    # A run of k equal numbers has k (k - 1) / 2 pairs: each counts the equal ones before it.
+    if ordered.shape[1] == 0:
+        return np.zeros(len(ordered), dtype=np.int64)
+    same = np.zeros(ordered.shape, dtype=bool)
+    same[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    place = np.broadcast_to(np.arange(ordered.shape[1]), ordered.shape)
+    begun = np.maximum.accumulate(np.where(same, 0, place), axis=1)
+    return np.asarray((place - begun).sum(axis=1))
+
+
+def _note_bound(found: Finding, largest: NDArray[np.floating], what: str) -> None:
+    """Note how often the largest number comes."""
+    # Numbers grow rarer towards the end, so that fewer than so many are expected at its very float;
+    # 32 times as many allow for what samplers do to the last bits of their tails.
+    spacing = float(np.spacing(largest[-1]))
+    span = max(float(largest[-1] - largest[0]), spacing)
+    mean = 32.0 * len(largest) * spacing / span
+    count = int((largest == largest[-1]).sum())
+    told = f"the largest size of {what} comes {count} times, as if noise were cut off there"
+    found.note(many(count - 1, mean), what=told)
+
+
+def _note_rows(
+    found: Finding,
+    ordered: NDArray[np.floating],
+    row_of: NDArray[np.int64],
+    names: Sequence[str],
+    mean: float,
+) -> None:
+    """Note the pair of rows with most neighbouring equal numbers."""
+    n = len(names)
+    at = np.flatnonzero(ordered[1:] == ordered[:-1])
+    one, other = row_of[at], row_of[at + 1]
+    low, high = np.minimum(one, other), np.maximum(one, other)
+    pairs, counts = np.unique((low * n + high)[low < high], return_counts=True)
+    if not len(pairs):
+        return
+    worst = int(counts.argmax())
+    i, j = divmod(int(pairs[worst]), n)
+    told = (
+        f"{counts[worst]} numbers of {names[i]} are those of {names[j]}, in some order and sign, "
+    )
+    told += f"where at most {mean:.2g} equal ones are expected"
+    found.note(many(counts[worst], mean), tests=n * (n - 1) // 2, what=told)
+
+
+_NAME = "streams"
+_WIDTH = 64  # numbers of a source that are drawn
+_SECONDS = 2.0  # that the bare run may take
+_MOST_ROWS = 80_000  # sources that are drawn one by one beyond it
+_SOME = 8  # sources of a call in rounds of which not all are drawn
+_SHAPE_VALUES = 2_000_000  # numbers whose shape is looked at
+_ROOTS, _ENGINES = 500, 8
+_COMPARED = 8  # of the numbers of a source, as ratios to the first
+_DIGITS = 4  # of a ratio
+
+
+class _Sources(NamedTuple):
+    """Sources with their places: (n, 3) round, call and row, and (n, width) numbers."""
+
+    places: NDArray[np.int64]
+    values: NDArray[np.floating]
+
+
+def stream_check(
+    setting: Setting,
+    bound: Bound,
+    traces: AlgorithmTrace,
+    *,
+    randomness: SecretRandomness,
+    generator: np.random.Generator,
+) -> Check:
+    """Draw the noise of the planned rounds, and look for noise that is not new or not right.
+
+    Args:
+        setting: graph, model and data of the run.
+        bound: the algorithm with its numbers.
+        traces: of all planned rounds, at the noise of the run.
+        randomness: of the run.
+        generator: chooses rounds where not all are run.
+    """
+    planned = sum(count for _, count in traces.rounds)
+    made, broken = _bare(setting, bound, traces, planned, randomness, generator)
+    ran = {one.number for one in made}
+    exact, spread, shapes, fresh = Finding(), Finding(), Finding(), Finding()
+    sources = [_drawn(made, setting, randomness)]
+    sources.append(_by_hand(setting, traces, ran, randomness, width=sources[0].values.shape[1]))
+    every = _Sources(
+        np.concatenate([of.places for of in sources]), np.concatenate([of.values for of in sources])
+    )
+    _note_added(exact, made)
+    _note_equal(exact, every)
+    _note_spread(spread, every)
+    looked_at = _note_shapes(shapes, setting, bound, traces, planned, randomness)
+    _note_roots(fresh, setting, bound, traces)
+    whole = Finding.of([exact, fresh, spread, shapes])
+    rounds = len(set(every.places[:, 0].tolist()) - {0})
+    words = (
+        f"the first {every.values.shape[1]} numbers of {len(every.places):,} sources of noise "
+        f"were drawn, of {rounds:,} of {planned:,} planned rounds ({len(ran - {0}):,} by running "
+        f"them without records), and compared up to sign and scale; {looked_at:,} numbers "
+        f"were looked at for their shape, and {_ENGINES} engines and {_ROOTS:,} roots for being "
+        "new"
+    )
+    # A function of the step may need the width of the run's own model.
+    beside = f"the rest was drawn from the seeds alone, as {broken}" if broken else ""
+    return whole.check(_NAME, words, beside=beside)
+
+
+def _bare(
+    setting: Setting,
+    bound: Bound,
+    traces: AlgorithmTrace,
+    planned: int,
+    randomness: SecretRandomness,
+    generator: np.random.Generator,
+) -> tuple[list[BareRound], str]:
+    """Half of the time from the first round on, the rest in rounds that are drawn, and the last."""
+
+    def engine() -> Engine:
+        return bare_engine(
+            setting, bound, width=_WIDTH, randomness=randomness, scripts=traces.scripts
+        )
+
+    made, broken = bare_rounds(engine(), rounds=range(1, planned + 1), seconds=_SECONDS / 2.0)
+    left = np.arange(made[-1].number + 1 if made else 1, planned + 1)
+    if broken or not len(left):
+        return made, broken
+    # So many more as half of the time allows, the last ones among them.
+    more = min(len(left), max(2, len(made)))
+    chosen = set(generator.choice(left, size=more, replace=False).tolist())
+    chosen |= set(range(max(int(left[0]), planned - more // 4), planned + 1))
+    later, broken = bare_rounds(
+        engine(), rounds=sorted(chosen), start=False, seconds=_SECONDS / 2.0
+    )
+    return made + later, broken
+
+
+def _drawn(made: Sequence[BareRound], setting: Setting, randomness: SecretRandomness) -> _Sources:
+    """All sources of rounds that ran; those of single numbers, such as counts, are drawn longer."""
+    width = max((z.shape[1] for one in made for z in one.sources), default=_WIDTH)
+    places, values = list[NDArray[np.int64]](), list[NDArray[np.floating]]()
+    for one in made:
+        for call, z in enumerate(one.sources):
+            at = np.empty((len(z), 3), dtype=np.int64)
+            at[:, 0], at[:, 1], at[:, 2] = one.number, call, np.arange(len(z))
+            places.append(at)
+            if z.shape[1] < width:
+                z = randomness.normal(
+                    round=one.number,
+                    call=call,
+                    rows=list(range(len(z))),
+                    width=width,
+                    dtype=setting.dtype,
+                    device=setting.device,
+                ).cpu()
+            values.append(z.numpy())
+    return _joined(places, values)
+
+
+def _by_hand(
+    setting: Setting,
+    traces: AlgorithmTrace,
+    ran: set[int],
+    randomness: SecretRandomness,
+    *,
+    width: int,
+) -> _Sources:
+    """Sources of rounds that did not run, drawn as a round draws them.
+
+    A few of every round, and all of as many rounds, evenly over the run, as the work allows.
+    """
+    by_round = [one for one, count in traces.rounds for _ in range(count)]
+    left = [number for number in range(1, len(by_round) + 1) if number not in ran]
+    sizes = [
+        [group.size for group in one.groups if isinstance(group, NoiseSources)] for one in by_round
+    ]
+    step = max(1, -(-sum(sum(sizes[number - 1]) for number in left) // _MOST_ROWS))
+    whole = set(left[::-1][::step])  # the last one is among them
+    places, values = list[NDArray[np.int64]](), list[NDArray[np.floating]]()
+    for number in left[:: max(1, -(-len(left) // (_MOST_ROWS // _SOME)))]:
+        whole_ = number in whole
+        for call, size in enumerate(sizes[number - 1]):
+            rows = list(range(size)) if whole_ else list(range(0, size, max(1, size // _SOME)))
+            z = randomness.normal(
+                round=number,
+                call=call,
+                rows=rows,
+                width=width,
+                dtype=setting.dtype,
+                device=setting.device,
+            )
+            places.append(np.array([(number, call, row) for row in rows]).reshape(-1, 3))
+            values.append(z.cpu().numpy())
+    return _joined(places, values)
+
+
+def _joined(
+    places: Sequence[NDArray[np.int64]], values: Sequence[NDArray[np.floating]]
+) -> _Sources:
+    if not places:
+        return _Sources(np.zeros((0, 3), dtype=np.int64), np.zeros((0, _WIDTH)))
+    return _Sources(np.concatenate(places), np.concatenate(values))
+
+
+def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
+    """What is added is std times the factor times the sources."""
+    what, worst = "", 0
+    for one in made:
+        pairs = zip(one.sources, one.added, strict=False)
+        if len(one.sources) != len(one.added):
+            what = what or f"round {one.number} adds noise that does not come from its randomness"
+        for call, (z, added) in enumerate(pairs):
+            sources = z.double()
+            mixed = (
+                sources if added.factor is None else added.factor.double() @ sources
+            ) * added.std
+            size = (
+                sources.abs()
+                if added.factor is None
+                else added.factor.double().abs() @ sources.abs()
+            ) * abs(added.std)
+            if added.active is not None:  # an absent agent makes no noise
+                mixed = mixed * added.active.double()[:, None]
+            rows = added.rows.double()
+            worst += len(rows)
+            if rows.shape != mixed.shape:
+                what = what or f"noise call {call} of round {one.number} has another shape"
+                continue
+            wrong = ~((rows - mixed).abs() <= 16.0 * torch.finfo(added.rows.dtype).eps * size)
+            if wrong.any() and not what:
+                row = int(wrong.any(dim=1).nonzero()[0])
+                share = float(rows[row].norm() / mixed[row].norm().clamp(min=1e-300))
+                what = (
+                    f"row {row} of noise call {call} in round {one.number} is not what was "
+                    f"requested: it is {share:.3g} times as long as its sources at the declared "
+                    "deviation"
+                )
+    found.exact(not what, what, tests=max(worst, 1))
+
+
+def _note_equal(found: Finding, of: _Sources) -> None:
+    """No two sources are equal, up to sign and scale."""
+    values = of.values[:, :_COMPARED].astype(np.float64)
+    if len(values) < 2 or values.shape[1] < _COMPARED:
+        return
+    at_first = np.argmax(np.abs(values), axis=1)  # the largest, which no other divides badly
+    with np.errstate(divide="ignore", invalid="ignore"):  # sources of 0 are told below
+        ratios = values / values[np.arange(len(values)), at_first][:, None]
+    kept = np.isfinite(ratios).all(axis=1)
+    keys = np.round(ratios[kept] * 10.0**_DIGITS).astype(np.int32)
+    places = of.places[kept]
+    _, first, counts = np.unique(
+        np.ascontiguousarray(keys).view([("", keys.dtype)] * keys.shape[1]).ravel(),
+        return_index=True,
+        return_counts=True,
+    )
+    again, what = int((counts - 1).sum()), ""
+    if not kept.all():
+        round_, call, row = of.places[np.flatnonzero(~kept)[0]]
+        what = f"source {row} of noise call {call} in round {round_} is 0 or no number"
+    elif again:
+        key = keys[first[np.flatnonzero(counts > 1)[0]]]
+        one, other = places[np.flatnonzero((keys == key).all(axis=1))[:2]]
+        what = (
+            f"{again:,} sources are others again: source {other[2]} of noise call {other[1]} in "
+            f"round {other[0]} is source {one[2]} of call {one[1]} in round {one[0]}, up to sign "
+            "and scale"
+        )
+    found.exact(not what, what, tests=len(values))
+
+
+def _note_spread(found: Finding, of: _Sources) -> None:
+    """Variance of the sources of each round and call, of each row, and of windows of rounds."""
+    if not len(of.places):
+        return
+    squares = np.square(of.values.astype(np.float64)).sum(axis=1)
+    width = of.values.shape[1]
+    total, degrees = float(squares.sum()), width * len(squares)
+    _note_sums(found, np.array([total]), np.array([degrees]), ["all sources"])
+    for columns, words in (
+        ((0, 1), "noise call {1} in round {0}"),
+        ((1, 2), "source {1} of noise call {0} over all rounds"),
+        ((0,), "round {0}"),
+    ):
+        keys, at = np.unique(of.places[:, columns], axis=0, return_inverse=True)
+        sums = np.bincount(at.ravel(), squares)
+        counts = width * np.bincount(at.ravel())
+        names = [words.format(*key) for key in keys.tolist()]
+        _note_sums(found, sums, counts, names)
+    # `sums` are of rounds in their order: all beginnings, ends and windows of powers of two.
+    number = keys[:, 0]
+    below = np.concatenate([[0.0], np.cumsum(sums)])
+    many = np.concatenate([[0], np.cumsum(counts)])
+    T = len(number)
+    lengths = [2**k for k in range(1, T.bit_length())]
+    spans = [(first, first + n) for n in lengths for first in range(0, T - n + 1, max(1, n // 2))]
+    spans += [(0, k) for k in range(1, T)] + [(k, T) for k in range(1, T)]
+    if spans:
+        first, stop = np.array(spans).T
+        names = [f"rounds {number[i]} to {number[j - 1]}" for i, j in spans]
+        _note_sums(found, below[stop] - below[first], many[stop] - many[first], names)
+
+
+def _note_sums(
+    found: Finding, sums: NDArray[Any], degrees: NDArray[np.int64], names: Sequence[str]
+) -> None:
+    found.worst(
+        two_sided(sums, degrees),
+        lambda at: (
+            f"the sources of {names[at]} have {sums[at] / degrees[at]:.3g} times the "
+            f"variance of standard normal noise (n = {int(degrees[at]):,})"
+        ),
+    )
+
+
+def _note_shapes(
+    found: Finding,
+    setting: Setting,
+    bound: Bound,
+    traces: AlgorithmTrace,
+    planned: int,
+    randomness: SecretRandomness,
+) -> int:
+    """Shape and sameness of many numbers of one more bare run; how many there were."""
+    rows = sum(g.size for g in traces.rounds[0][0].groups if isinstance(g, NoiseSources))
+    if not rows:
+        return 0
+    count = min(planned, 4)
+    width = max(_WIDTH, min(2**15, _SHAPE_VALUES // (rows * count)))
+    engine = bare_engine(setting, bound, width=width, randomness=randomness, scripts=traces.scripts)
+    made, _ = bare_rounds(engine, rounds=range(1, count + 1), start=False, seconds=_SECONDS)
+    drawn = _drawn(made, setting, randomness)
+    if not len(drawn.values):
+        return 0
+    names = [
+        f"source {row} of noise call {call} in round {round_}"
+        for round_, call, row in drawn.places.tolist()
+    ]
+    whole = [Part("all coordinates", 0, (drawn.values.shape[1],))]
+    note_shape(found, drawn.values.astype(np.float64), "the sources of noise")
+    note_values(found, drawn.values, names, whole[:0], "the sources of noise")
+    return int(drawn.values.size)
+
+
+def _note_roots(found: Finding, setting: Setting, bound: Bound, traces: AlgorithmTrace) -> None:
+    """No two new engines, and no two new roots, begin with the same source."""
+    held = _global_generators()
+    firsts = set[bytes]()
+    same = 0
+    rows = sum(g.size for g in traces.rounds[0][0].groups if isinstance(g, NoiseSources))
+    engines = _ENGINES if rows else 0
+    try:
+        for _ in range(engines):
+            _set_global_generators()
+            engine = bare_engine(setting, bound, width=_WIDTH, scripts=traces.scripts)
+            made, _ = bare_rounds(engine, rounds=[1], start=False, seconds=math.inf)
+            if made and made[0].sources:
+                first = made[0].sources[0][0].numpy().tobytes()
+                same += first in firsts
+                firsts.add(first)
+        what = f"{same} of {engines} new engines draw the noise of another" if same else ""
+        found.note(0.0 if same else 1.0, tests=engines, what=what)
+        firsts.clear()
+        _set_global_generators()
+        state = _global_generators()  # to seed torch 500 times would take a second
+        for _ in range(_ROOTS):
+            _restore_global_generators(state)
+            z = SecretRandomness().normal(
+                round=1, call=0, rows=[0], width=4, dtype=torch.float64, device="cpu"
+            )
+            firsts.add(z.numpy().tobytes())
+    finally:
+        _restore_global_generators(held)
+    same = _ROOTS - len(firsts)
+    what = f"{same} of {_ROOTS:,} new roots draw the noise of another" if same else ""
+    found.note(0.0 if same else 1.0, tests=_ROOTS, what=what)
+
+
+def _global_generators() -> tuple[Any, Any, torch.Tensor]:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+
+
+def _restore_global_generators(state: tuple[Any, Any, torch.Tensor]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])  # noqa: NPY002
+    torch.set_rng_state(state[2])
+
+
+def _set_global_generators() -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)

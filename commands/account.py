@@ -1,0 +1,131 @@
+"""The command `overhear account`: what declared releases cost each adversary."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..interface.requests import ACCOUNTANTS, ADJACENCIES
+from .terminal.terminal import make_console, print_json, say, write
+
+
+class AccountFormat(enum.StrEnum):
+    """How an account is given."""
+
+    TABLE = "table"
+    JSON = "json"
+    MD = "md"
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountRequest:
+    """Of whom, and how, declared releases are accounted for."""
+
+    delta: float = 1e-5
+    """Delta of every epsilon, in (0, 1)."""
+    adversary: Annotated[Sequence[str], "NAME"] = ()
+    """eavesdropper, neighbour, neighbour:K, coalition:K,L, all-others or server; repeatable."""
+    victim: Annotated[int | None, "AGENT"] = None
+    """Agent whose record is at risk; by default the one with the highest risk."""
+    adjacency: Annotated[str, ADJACENCIES] = ADJACENCIES[0]
+    """How neighbouring data sets differ."""
+    accountant: Annotated[str, ACCOUNTANTS] = ACCOUNTANTS[0]
+    """How rounds are added up."""
+    absent: Annotated[Sequence[str], "AGENT:ROUNDS"] = ()
+    """Rounds in which an agent publicly released nothing: 3:7,9-12."""
+
+
+def account(
+    logs: Annotated[
+        list[Path],
+        typer.Argument(metavar="LOG", help="Logs of releases, or the folder of one system's."),
+    ],
+    request: AccountRequest,
+    *,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="POLICY.toml", help="What must hold of the figures.")
+    ] = None,
+    format: Annotated[
+        AccountFormat, typer.Option("--format", help="Format of what is printed.")
+    ] = AccountFormat.TABLE,
+) -> None:
+    """Account for a system that runs elsewhere, by its log.
+
+    The log is a list of releases that somebody declared. The status of every figure is "declared":
+    it holds if the list is true. With --policy the exit code is 0 within it, 3 over a limit, and 5
+    if evidence is missing.
+    """
+    from ..privacy.accounting.request import Accountant, Adjacency
+    from ..reports.document.declared import declared_report
+    from ..reports.judgement.policy import load_policy
+
+    found = declared_report(
+        logs,
+        delta=request.delta,
+        adversaries=request.adversary,
+        victim=request.victim,
+        adjacency=Adjacency(request.adjacency),
+        accountant=Accountant(request.accountant),
+        absent=_absent(request.absent),
+        policy=None if policy is None else load_policy(policy),
+    )
+    if format is AccountFormat.JSON:
+        print_json(found.dump())
+    elif format is AccountFormat.TABLE:
+        console = make_console()
+        from ..reports.document.declared_page import HEADS, headline, meaning, rows
+        from .terminal.tables import rows_table
+
+        say(console, headline(found) + ".")
+        say(console, meaning(found))
+        table: list[dict[str, str]] = [dict(zip(HEADS, row, strict=True)) for row in rows(found)]
+        console.print(rows_table(table, title="Who could learn what"))
+        for warning in found.account.warnings:
+            say(console, f"Note: {warning}.")
+        for one in found.assumptions:
+            say(console, f"{one.number}  {one.text} ({one.how})")
+        for required in () if found.decision is None else found.decision.requirements:
+            say(console, f"{required.outcome.value.upper()}  {required.name}: {required.sentence}")
+    else:
+        from ..reports.document.declared_page import declared_html, declared_markdown
+
+        page = declared_html if format is AccountFormat.HTML else declared_markdown
+        write(page(found), end="")
+    if found.decision is not None:
+        raise typer.Exit(found.decision.exit_code)
+
+
+_MOST_ABSENT = 1_000_000  # rounds
+_ABSENT = re.compile(r"(\d{1,9}):(\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)", re.ASCII)
+
+
+def _absent(said: Sequence[str]) -> dict[int, list[int]]:
+    """Rounds by agent, of texts such as "3:7,9-12".
+
+    Raises:
+        ValueError: a text that is none, or names very many rounds.
+    """
+    from ..privacy.errors import InputError
+
+    found: dict[int, list[int]] = {}
+    for text in said:
+        matched = _ABSENT.fullmatch(text)
+        spans = [part.split("-") for part in matched[2].split(",")] if matched else []
+        rounds = [range(int(span[0]), int(span[-1]) + 1) for span in spans]
+        count = sum(map(len, rounds))
+        if matched is None or not all(rounds) or count > _MOST_ABSENT:
+            raise InputError(
+                f"--absent {text!r:.60} must be AGENT:ROUNDS of at most {_MOST_ABSENT} rounds, "
+                "such as 3:7 or 3:7,9-12"
+            )
+        found.setdefault(int(matched[1]), []).extend(chain.from_iterable(rounds))
+    return found

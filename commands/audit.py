@@ -1,0 +1,249 @@
+"""The commands `overhear audit` and `audit-last-model`: on a run file, or on a run's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..runs.audit.requests import LastModelRequest
+from .terminal import completion
+from .terminal.options import Device, Json, TrustCode, trust
+from .terminal.signals import stop_of_command
+from .terminal.terminal import make_console, print_json, say
+
+if TYPE_CHECKING:
+    from ..runs.audit.evidence import LastModel
+    from ..runs.audit.evidence_schema import Audit
+    from ..runs.run_file.run_file import RunFile
+
+
+Target = Annotated[
+    Path, typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file.")
+]
+Again = Annotated[
+    bool,
+    typer.Option("--again", help="Audit a folder once more, and add to what was found."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A file to write the JSON of a run file's audit into."),
+]
+
+
+def audit(
+    target: Target,
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="table.key=value",
+            help="Override a key, of a folder one of [audit]; may be repeated.",
+            autocompletion=completion.overrides,
+        ),
+    ] = None,
+    again: Again = False,
+    out: Out = None,
+    device: Device = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Measure epsilon with planted records, and check the program.
+
+    The planted records (canaries) give a lower bound on epsilon, which is compared with the proof.
+
+    In a run's folder the result is kept as audit.json. An audit of a run file leaves a line in
+    audits.jsonl beside it. The exit code is 4 if what is measured contradicts a proven epsilon, or
+    a check of the engine fails.
+    """
+    from ..runs.errors import ContradictedProof
+    from ..runs.run_file.run_file import load_run_file
+    from ..runs.stop import NOTHING_KEPT, tell
+
+    trust(trust_code)
+    _check_out(target, out, again=again)
+    contradicted: ContradictedProof | None = None
+    untraced, stop = "", stop_of_command()
+    stop.note(NOTHING_KEPT)
+    config = load_run_file(target, overrides or (), notice=tell) if _is_run_file(target) else None
+    from .terminal.progress import audit_progress
+
+    with audit_progress(make_console(stderr=True)) as progress:
+        # Only now: a bad run file is told without torch, and its import takes a while.
+        from ..runs.audit.audit import audit_config, audit_folder, raise_contradiction
+
+        if config is not None:
+            found = audit_config(config, device=device, progress=progress, expect=progress.expect)
+            stop.finish()
+            found, untraced = _traced(target, config, found)
+        else:
+            try:
+                found = audit_folder(
+                    target,
+                    overrides=overrides or (),
+                    device=device,
+                    again=again,
+                    progress=progress,
+                    expect=progress.expect,
+                    stop=stop,
+                )
+            except ContradictedProof as error:
+                contradicted, found = error, _written(target, error)
+    if json:
+        print_json(found.dump())
+    else:
+        _show(found)
+    if untraced:
+        say(make_console(stderr=True), untraced)
+    try:
+        if out is not None:  # after it is shown, so that nothing is lost where it cannot be kept
+            found.write(out)
+    finally:
+        if contradicted is not None:
+            raise contradicted
+        raise_contradiction(found)
+
+
+def audit_last_model(
+    target: Target,
+    request: LastModelRequest,
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="table.key=value",
+            help="Override a key of a run file; may be repeated.",
+            autocompletion=completion.overrides,
+        ),
+    ] = None,
+    again: Again = False,
+    out: Out = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Measure epsilon with a planted record that only last models can show.
+
+    The run is trained over and over with the record (canary) and without it, and only the last
+    models are looked at, which gives a lower bound on epsilon for whoever holds them.
+
+    In a run's folder the result is kept as last-model.json. The exit code is 4 if what is measured
+    contradicts a proven epsilon.
+    """
+    from ..privacy.errors import InputError
+    from ..runs.errors import ContradictedProof
+    from ..runs.run_file.run_file import load_run_file
+    from ..runs.stop import NOTHING_KEPT, tell
+
+    trust(trust_code)
+    if not _is_run_file(target) and overrides:
+        raise InputError(
+            "--set is of a run file, and the folder of a run has its own; leave it out"
+        )
+    _check_out(target, out, again=again)
+    stop = stop_of_command()
+    stop.note(NOTHING_KEPT)
+    config = load_run_file(target, overrides or (), notice=tell) if _is_run_file(target) else None
+    from ..runs.audit import last_model  # after: a bad run file is told without torch
+    from ..runs.audit.evidence import read_last_model
+    from .terminal.progress import audit_progress
+
+    with audit_progress(make_console(stderr=True)) as progress:
+        if config is not None:
+            found = last_model.audit_last_model(config, request, progress=progress)
+            stop.finish()
+            if out is not None:
+                found.write(out)
+        else:
+            try:
+                found = last_model.audit_last_model_of_folder(
+                    target, request, again=again, progress=progress, stop=stop
+                )
+            except ContradictedProof:
+                kept = read_last_model(target)
+                if kept is None:
+                    raise
+                found = kept
+    if json:
+        print_json(found.dump())
+    else:
+        _show_last_model(found)
+    last_model.raise_last_model(found)
+
+
+def _is_run_file(target: Path) -> bool:
+    return target.suffix == ".toml"
+
+
+def _check_out(target: Path, out: Path | None, *, again: bool) -> None:
+    """Refuse a place for the result that does not fit."""
+    from ..privacy.errors import InputError
+
+    if target.suffix != ".toml" and out is not None:
+        raise InputError("--out belongs to RUN.toml; of a folder the result is kept in it")
+    if target.suffix == ".toml" and again:
+        raise InputError("--again belongs to the folder of a run; a run file is audited every time")
+    if out is not None and out.exists():
+        raise FileExistsError(f"{out} exists; an audit is never overwritten, name another file")
+    if out is not None and not out.parent.is_dir():
+        raise FileNotFoundError(f"{out.parent} is no folder; make it, or name another --out")
+
+
+def _traced(run_file: Path, config: RunFile, found: Audit) -> tuple[Audit, str]:
+    """The audit with what stands beside its run file, or why no trace of it was left."""
+    from ..runs.audit.trail import TRAIL, leave_trace
+    from ..runs.errors import STATED, sentence
+
+    try:
+        return found.model_copy(update={"trail": leave_trace(run_file, config, found)}), ""
+    except STATED as error:
+        return found, (
+            f"No trace of this audit was left: {sentence(error)}. Its result stands all the same. "
+            f"Let {TRAIL} be written beside the run file, so that others see how often it was "
+            "audited."
+        )
+
+
+def _written(folder: Path, error: Exception) -> Audit:
+    """The audit that was written before it was found to contradict a proof."""
+    from ..runs.audit.evidence import read_audit
+
+    if (found := read_audit(folder)) is None:
+        raise error
+    return found
+
+
+def _show(found: Audit) -> None:
+    from ..runs.run_file.tables import is_same_device
+    from .terminal.audit_tables import checks_table, measured_table, trail_lines
+
+    console = make_console()
+    console.print(measured_table(found))
+    for one in found.adversaries:
+        say(console, f"{one.words}.")
+    console.print(checks_table(found.checks))
+    if found.seed is not None:
+        say(console, f"Seed of the assignment: {found.seed}.")
+    for line in trail_lines(found):
+        say(console, line)
+    if found.run_device and not is_same_device(found.run_device, found.device):
+        say(
+            console,
+            f"The rounds of the audit ran on {found.device}, those of the run on "
+            f"{found.run_device}: its noise and gradients there were not played again.",
+        )
+    say(console, f"Verdict: {found.verdict}.")
+
+
+def _show_last_model(found: LastModel) -> None:
+    console = make_console()
+    say(
+        console,
+        f"{found.runs} runs of {found.rounds} rounds from trained initial parameters; a coin "
+        f"decided about one record of agent {found.victim}, and only last models were seen.",
+    )
+    say(console, f"{found.words}.")
+    say(console, f"Seed of the coins: {found.seed}.")
+    say(console, f"Verdict: {found.verdict}.")

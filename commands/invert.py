@@ -1,0 +1,35 @@
+"""The command `overhear invert`: on a file of gradients from any framework."""
+
+from __future__ import annotations
+
+from ..runs.attack.request import GradientRequest
+from .terminal.options import Json
+from .terminal.signals import stop_of_command
+from .terminal.terminal import make_console, print_json, say
+
+
+def invert(request: GradientRequest, *, json: Json = False) -> None:
+    """Try to rebuild the records behind gradients from elsewhere.
+
+    The gradients may come from any framework. The file holds one gradient for each parameter of
+    the network, and the parameters themselves unless --weights has them. What describes the batch
+    may stand in its metadata.
+    """
+    from .terminal.progress import attack_progress
+
+    with attack_progress(make_console(stderr=True)) as show:
+        from ..runs.attack.invert import attack_gradients  # torch takes a while
+
+        result = attack_gradients(
+            request,
+            progress=lambda step, total: show(step, total, ""),
+            stop=stop_of_command(),
+        )
+    if json:
+        print_json(result.dump())
+        return
+    from ..runs.attack.words import summary_lines
+
+    console = make_console()
+    for line in summary_lines(result, request.out):
+        say(console, line)

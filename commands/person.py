@@ -1,0 +1,69 @@
+"""The command `overhear person`: what several runs cost one person, from the person's ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .terminal.options import Json, TrustCode, trust
+from .terminal.terminal import make_console, print_json, say
+
+
+def person(
+    ledgers: Annotated[list[Path], typer.Argument(metavar="LEDGER", help="Ledgers of one person.")],
+    *,
+    add: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="First add the run in this folder to the ledger; may be repeated."
+        ),
+    ] = None,
+    adversary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Adversary who sees all runs; by default the one that run files name.",
+        ),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DELTA", help="Delta of the total; by default the smallest of the runs'."
+        ),
+    ] = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """Add up what several runs cost one person.
+
+    Each person has a ledger, with a line for each run. A line holds the rounds of the run as every
+    adversary saw them, so the run folders are not needed again. All rounds are composed by privacy
+    loss distribution; epsilons are not added up.
+    """
+    from ..privacy.errors import InputError
+    from ..privacy.plain_text import plain
+    from ..reports.total.person import add_runs, person_total, sentences
+
+    if add:
+        if len(ledgers) > 1:
+            raise InputError(
+                f"--add appends to one ledger, and {len(ledgers)} are named; name the one"
+            )
+        trust(trust_code)
+        add_runs(ledgers[0], add)
+        for folder in add:
+            say(make_console(stderr=True), f"{plain(folder)} was added to {plain(ledgers[0])}.")
+    elif trust_code:
+        raise InputError("--trust-code is for the runs of --add; leave it out")
+    found = person_total(ledgers, adversary=adversary, delta=delta)
+    if json:
+        print_json(found.dump())
+        return
+    from .terminal.tables import person_rows, rows_table
+
+    console = make_console()
+    console.print(rows_table(person_rows(found), title="What was released about one person"))
+    for sentence in sentences(found):
+        say(console, sentence)

@@ -1,1 +1,0 @@
-"""Commands before a run."""

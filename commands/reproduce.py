@@ -1,0 +1,140 @@
+"""The command `overhear reproduce`: tables and figures of papers, run again and judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal.options import Json
+from .terminal.signals import stop_of_command
+from .terminal.terminal import make_console, print_json, say, write
+
+if TYPE_CHECKING:
+    from ..reports.reproduced.entry import Entry, ScaleName
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Name of a table or figure, as --list prints it."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of its runs, which goes on where it stopped."),
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(metavar="smoke|small|paper", help="How much of the paper's setting is run."),
+    ] = "small",
+    list_: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="Print what there is, or the time that NAME takes, by timed rounds."
+        ),
+    ] = False,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CSV file with the paper's figures.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Number of processes at once; by default one for each core."
+        ),
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    json: Json = False,
+) -> None:
+    """Run a table or figure of a paper again, and judge it.
+
+    Our figures stand beside the paper's, with a verdict and its reason. Nothing is downloaded. The
+    runs are a sweep in DIR, which `overhear table` and `overhear plot` read.
+    """
+    from ..privacy.errors import InputError
+    from ..reports.reproduced.prices import scale_named, stored_price
+    from ..reports.reproduced.registry import entry_named
+
+    at = scale_named(scale)
+    if list_:
+        if out or figures or retry or jobs:
+            raise InputError("--list runs nothing, so it takes no other option than --scale")
+        _list(None if name is None else entry_named(name), at, json=json)
+        return
+    if name is None:
+        raise InputError("give a NAME, or --list, which names every table and figure")
+    entry = entry_named(name)
+    if out is None:
+        raise InputError(f"give a folder for {name}, such as --out {name}-{at}")
+    if at == "paper" and (price := stored_price(entry, at)) is not None:
+        say(
+            make_console(stderr=True), f"{price.runs} runs, about {price.words()} by a timed round."
+        )
+    from ..reports.reproduced.reproduce import as_data, as_markdown
+    from ..reports.reproduced.reproduce import reproduce as run
+    from .terminal.progress import sweep_progress
+
+    with sweep_progress(make_console(stderr=True)) as progress:
+        outcome = run(
+            entry,
+            at,
+            out,
+            figures=figures,
+            jobs=jobs,
+            retry=retry,
+            progress=progress,
+            stop=stop_of_command(),
+        )
+    if json:
+        print_json(as_data(outcome))
+        return
+    write(as_markdown(outcome), end="")
+
+
+def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
+    """What there is, with stored prices; or one entry, with a price that is measured now."""
+    from ..reports.reproduced.prices import check_runnable, price_of
+    from ..reports.reproduced.registry import ENTRIES
+    from .terminal.progress import sweep_progress
+
+    if entry is None:
+        rows = [_row(one) for one in ENTRIES.values()]
+        if json:
+            print_json(rows)
+            return
+        heads = list(rows[0])
+        for line in (heads, ["---"] * len(heads), *(list(row.values()) for row in rows)):
+            write(f"| {' | '.join(line)} |")
+        write(
+            "\nRuns and hours of one core or of a GPU, by rounds that were timed once; `--list "
+            "NAME --scale SCALE` times them here and now."
+        )
+        return
+    check_runnable(entry)
+    if entry.closed is not None:
+        write(f"{entry.name} is a closed form, and takes seconds.")
+        return
+    with sweep_progress(make_console(stderr=True)) as progress:
+        price = price_of(entry, scale, timed=progress)
+    if json:
+        print_json({"name": entry.name, "scale": scale, "runs": price.runs, "hours": price.hours,
+                    "device": price.device})  # fmt: skip
+        return
+    write(f"{entry.name} at scale {scale}: {price.runs} runs, at most {price.words()} and files.")
+
+
+def _row(entry: Entry) -> dict[str, str]:
+    from ..reports.reproduced.entry import SCALES
+    from ..reports.reproduced.prices import runs_of, stored_price
+
+    row = {"name": entry.name, "what": f"{entry.paper.name}, {entry.title}"}
+    for scale in SCALES:
+        if entry.lacks:
+            row[scale] = f"cannot be run: {entry.lacks}" if scale == SCALES[0] else ""
+        elif entry.closed is not None:
+            row[scale] = "closed form, seconds"
+        else:
+            price = stored_price(entry, scale)
+            words = "not priced yet" if price is None else price.words()
+            row[scale] = f"{runs_of(entry, scale)} runs, {words}"
+    return row

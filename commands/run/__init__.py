@@ -1,1 +1,0 @@
-"""Commands that make a run, and evidence about it."""

@@ -1,0 +1,100 @@
+"""The command `overhear sweep`: a grid of runs with seeds, from one file."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .terminal.options import Json
+from .terminal.signals import stop_of_command
+from .terminal.terminal import make_console, print_json, say
+
+
+class BackendName(enum.StrEnum):
+    """What runs the processes."""
+
+    LOKY = "loky"
+    DASK = "dask"
+    RAY = "ray"
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="The sweep file.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Folder of the sweep, which goes on where it stopped."),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Number of processes at once; by default one for each core."
+        ),
+    ] = None,
+    backend: Annotated[
+        BackendName, typer.Option(help="Whether it runs on this machine or on a cluster.")
+    ] = BackendName.LOKY,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address of a dask scheduler or a ray cluster."),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Devices that the runs share, such as cuda:0,cuda:1."),
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    json: Json = False,
+) -> None:
+    """Train every combination of a grid, each with several seeds.
+
+    Settings may be tuned on validation records. Runs that ended are never run again; one that was
+    cut off goes on from its checkpoint. Exit code 0; 2: bad input, or no run could be trained.
+    """
+    from ..privacy.errors import InputError
+    from ..runs.errors import ContradictedProof
+    from ..runs.run_file.tables import check_rounds_device
+    from ..runs.sweep.sweep_file import read_sweep_file
+
+    shared = [] if devices is None else [name.strip() for name in devices.split(",")]
+    for name in shared:
+        if not name:
+            raise InputError(f"--devices {devices!r} names an empty device; such as cuda:0,cuda:1")
+        check_rounds_device(name)
+    found, base = read_sweep_file(file)
+    from .terminal.progress import sweep_progress
+
+    with sweep_progress(make_console(stderr=True)) as progress:
+        from ..runs.sweep.sweep import run_sweep  # torch takes a while
+
+        swept = run_sweep(
+            found,
+            base,
+            out,
+            jobs=jobs,
+            backend=backend.value,
+            address=address,
+            devices=shared,
+            retry=retry,
+            progress=progress,
+            stop=stop_of_command(),
+        )
+    if json:
+        print_json([one.dump() for one in swept.results])
+    else:
+        console = make_console()
+        done = len(swept.results) - len(swept.failed)
+        say(console, f"{done} runs are done in {out}, {swept.ran} of them ended now.")
+        for one in swept.failed:
+            words = ", ".join(f"{key}={value}" for key, value in one.settings.items())
+            say(console, f"Failed: {words}, seed {one.seed}: {one.error}")
+        if swept.failed:
+            say(console, "Add --retry to try these again.")
+    if swept.failed and len(swept.failed) == len(swept.results):
+        raise InputError(
+            f"none of the {len(swept.failed)} runs could be trained; the first of them says: "
+            f"{swept.failed[0].error}"
+        )
+    if told := [f"{one.name}: {text}" for one in swept.results for text in one.contradictions]:
+        raise ContradictedProof("; ".join(told))

@@ -1,1 +1,0 @@
-"""What somebody declared of a system that runs elsewhere: the table, the page and the gate."""

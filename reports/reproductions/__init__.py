@@ -1,1 +1,0 @@
-"""The tables and figures of four papers as entries, a file a paper."""

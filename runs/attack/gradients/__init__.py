@@ -1,1 +1,0 @@
-"""The attack on gradients from elsewhere."""

@@ -1,0 +1,484 @@
+"""Attack gradients that were intercepted anywhere, of a model that anybody wrote.
+
+The file is that of `file`, what is known of the batch that of `batch`. No run
+is needed, and nothing is known of the truth unless a file of it is given to score against.
+
+Shape letters: K intercepts, B records, D parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...attacks.inversion.inversion import Reconstruction, reconstruct
+from ...attacks.posterior import Candidates, Denoiser
+from ...attacks.problem.objective import Preset, preset_of
+from ...attacks.problem.observation import HOST, sent_gradients
+from ...attacks.problem.problem import home_of
+from ...attacks.scoring.columns import decoded
+from ...attacks.scoring.metrics import match
+from ...attacks.tokens.certificate import TokenReconstruction
+from ...privacy._validate import Progress
+from ...privacy.durable import PART, write_durably
+from ...privacy.errors import InputError
+from ...privacy.formats.toml_text import read_toml
+from ...training.data.columns import Declared, declared
+from ...training.data.load import TableColumn
+from ...training.data.table import columns_of
+from ..folder import folder as run_folder
+from ..run_file.tables import find_device
+from ..stop import Stop, tell
+from .batch import BatchFacts, facts_of
+from .denoiser import own_denoiser
+from .entry import means
+from .gallery import save_picture
+from .gradients_schema import GradientAttack, TruthScores
+from .model import Posed, doubts, pose
+from .prior_records import RecordForm, candidates_of, check_unplanted, read_records, read_tensors
+from .request import GradientRequest
+from .rows import score_columns, values_of, whole_rows
+from .tokens import check_token_facts, read_vocabulary, rebuild, told
+from .tokens import read_records as read_records_of_tokens
+from .words import conclusion
+
+# Rows of a table among gradients: their columns, from a run file, and what was rebuilt of each.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientTable:
+    """The columns of the records behind gradients.
+
+    Attributes:
+        declaration: as a run file has it.
+        columns: what the numbers of a record stand for.
+        separator: of csv files.
+    """
+
+    declaration: Declared
+    columns: tuple[TableColumn, ...]
+    separator: str
+
+    def check(self, input_shape: tuple[int, ...]) -> None:
+        """Refuse records of another number of numbers.
+
+        Raises:
+            ValueError: the shape is not that of the columns.
+        """
+        width = self.declaration.width
+        if input_shape != (width,):
+            raise InputError(
+                f"input_shape={input_shape} must be ({width},), as many numbers as the declared "
+                "columns have; leave it out"
+            )
+
+    def told(self, found: Tensor, truth: Tensor | None, *, guess: Tensor) -> dict[str, object]:
+        """What a `GradientAttack` says of rows: values, and with the truth scores by column.
+
+        Args:
+            found: (N, D) on the unit box.
+            truth: (N, D), each beside its match; None where it is not known.
+            guess: (D,) what is public.
+        """
+        said: dict[str, object] = {"values": values_of(self.columns, found)}
+        if truth is not None:
+            matched = found[list(match(truth, found).order)]
+            said["whole"] = whole_rows(self.columns, truth, decoded(matched, self.columns))
+            blind = guess.expand_as(truth)
+            said["columns"] = score_columns(self.columns, truth, matched, blind)
+        return said
+
+
+def read_columns(path: Path) -> GradientTable:
+    """The columns that a run file declares.
+
+    Args:
+        path: a TOML file whose [data] has columns and target.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: it is no TOML, or declares no columns.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"no file of columns at {path}")
+    data = read_toml(path).get("data")
+    known = data.get("columns") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(known, dict) or not _are_lists(known):
+        raise InputError(
+            f'{path} must declare [data.columns], by name [low, high] or ["f", "m"], as the run '
+            "file of a table does"
+        )
+    target, separator = data.get("target", ""), data.get("separator", ",")
+    if not isinstance(target, str) or not isinstance(separator, str):
+        raise InputError(f"{path}: [data] target and separator must be text")
+    declaration = declared(known, target=target, outputs=0, clamp=data.get("outside") == "clamp")
+    return GradientTable(
+        declaration=declaration, columns=columns_of(declaration), separator=separator
+    )
+
+
+def _are_lists(columns: dict[str, object]) -> bool:
+    return all(isinstance(of, Sequence) and not isinstance(of, str) for of in columns.values())
+
+
+# What an attacker of gradients is taken to know of the record: public ones, and a denoiser.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What is known before the gradient is looked at.
+
+    Attributes:
+        guess: (*input_shape) pixels, to which falls back what the gradient does not speak for.
+        candidates: several public records, to weigh where one record is observed.
+        denoiser: of the user's.
+    """
+
+    guess: Tensor
+    candidates: Candidates | None
+    denoiser: Denoiser | None
+
+
+def pixels_of(
+    path: Path, facts: BatchFacts, *, classes: int, table: GradientTable | None = None
+) -> Tensor:
+    """(N, *input_shape) pixels in [0, 1] of the records of a file.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: `read_records` refuses it.
+    """
+    return read_records(path, _form(facts, classes=classes, table=table)).pixels
+
+
+def known_of(
+    prior: Path | None,
+    denoiser: str | None,
+    facts: BatchFacts,
+    *,
+    settings: Preset,
+    truth: Tensor | None,
+    classes: int,
+    seed: int,
+    table: GradientTable | None = None,
+) -> Known:
+    """What the options say, mid-grey where they say nothing.
+
+    Args:
+        prior: file of public records.
+        denoiser: "module:NAME".
+        settings: of the attack.
+        truth: (records, *input_shape) pixels to score against, none of which may be in the file.
+        seed: decides which of many records are weighed.
+        table: the columns of a record, if it is a row of a table.
+
+    Raises:
+        ValueError: something cannot be read, holds the truth, has no effect, or is missing.
+    """
+    guess, candidates = torch.full(facts.input_shape, 0.5, dtype=torch.float64), None
+    if prior is not None:
+        known = read_records(prior, _form(facts, classes=classes, table=table))
+        guess = known.pixels.mean(dim=0)
+        if len(known.pixels) > 1 and facts.records == 1:
+            if truth is not None:
+                check_unplanted(prior, known, truth)
+            low, high = facts.bounds()
+            candidates = candidates_of(
+                known,
+                to_inputs=lambda units: low + (high - low) * units,
+                classes=classes,
+                seed=seed,
+            )
+    own = own_denoiser(denoiser, folder=None, notice=tell).denoiser
+    if own is not None and not (settings.posterior and facts.records == 1 and facts.noise_std > 0):
+        raise InputError(
+            f"denoiser has no effect with records={facts.records} and noise_std="
+            f"{facts.noise_std:g}: it is a prior of one record under noise, by matched or "
+            "posterior; leave it out"
+        )
+    if not settings.searches and candidates is None and own is None:
+        raise InputError(
+            "preset='posterior' weighs public records against one record: give several by --prior, "
+            "and records=1; or use matched"
+        )
+    return Known(guess=guess, candidates=candidates, denoiser=own)
+
+
+def _form(facts: BatchFacts, *, classes: int, table: GradientTable | None) -> RecordForm:
+    """What a record of a file has to be."""
+    low, high = facts.bounds()
+    return RecordForm(
+        shape=facts.input_shape,
+        classes=classes,
+        to_unit=lambda inputs: (inputs - low) / (high - low),
+        said="mean and std (or low and high)",
+        table=None if table is None else table.declaration,
+        separator="," if table is None else table.separator,
+    )
+
+
+ATTACK, RECONSTRUCTION = "attack.json", "reconstruction.safetensors"
+SEARCH = "search.safetensors"
+
+
+def attack_gradients(
+    request: GradientRequest, *, progress: Progress | None = None, stop: Stop | None = None
+) -> GradientAttack:
+    """Rebuild the batch whose gradients are in a file.
+
+    Args:
+        request: the file, what is known of its batch, and how it is searched for.
+        progress: called with (step, total).
+        stop: asked to stop, the search ends at once; its last state is kept.
+
+    Returns:
+        What is written to attack.json in `out`, beside reconstruction.safetensors (`inputs`,
+        `pixels`, `labels`) and one PNG per record where it is a picture.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        FileExistsError: `out` holds files.
+        ValueError: What is given does not fit together; see the message.
+        TypeError: A gradient holds integers, or the function returns no network.
+        Interrupted: It was asked to stop.
+    """
+    stop = stop or Stop()
+    out, preset, seed = request.out, request.preset, request.seed
+    prior, truth, vocabulary = request.prior, request.truth, request.vocabulary
+    # What is known: of the attack, of the batch, and of the model at the gradients.
+    settings, where = preset_of(preset, request.restarts), find_device(request.device)
+    interrupted = _is_interrupted(out)
+    if not interrupted:
+        run_folder.check_unused(out)
+    file = read_tensors(request.gradients)
+    table = None if request.columns is None else read_columns(request.columns)
+    if table is not None and request.input_shape is None:
+        request = replace(request, input_shape=(table.declaration.width,))
+    facts, unread = facts_of(file.metadata, request)
+    if table is not None:
+        table.check(facts.input_shape)
+    posed = pose(file, facts, model=request.model, weights=request.weights)
+    if table is not None and posed.table is not None:
+        raise InputError(
+            f"{request.columns} names columns, but the model looks tokens up; leave it out"
+        )
+    if vocabulary is not None and posed.table is None:
+        raise InputError(f"{vocabulary} names tokens, but the model looks none up; leave it out")
+    notes = [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
+    notes += doubts(posed)
+    if posed.table is not None:
+        if request.denoiser is not None:
+            raise InputError(f"denoiser={request.denoiser!r} has no effect on tokens; leave it out")
+        check_token_facts(posed, preset=preset)
+        public = None if prior is None else read_records_of_tokens(prior, posed)
+        true_tokens = (
+            None if truth is None else _whole(read_records_of_tokens(truth, posed), truth, facts)
+        )
+        words = None if vocabulary is None else read_vocabulary(vocabulary, posed)
+        rebuilt = rebuild(posed, seed=seed, public=public)
+        stop.finish()
+        if not interrupted:
+            run_folder.claim(out)
+        notes += rebuilt.notes
+        said = told(rebuilt, posed, truth=true_tokens, public=public, words=words)
+        result = _result(posed, rebuilt, model=request.model, preset=preset, notes=notes)
+        result = result.model_copy(
+            update={"device": str(HOST), "exact_device": str(HOST), "tokens": said}
+        )
+        return _finished(out, result, {"tokens": rebuilt.tokens, "labels": rebuilt.labels})
+    classes = posed.classes
+    true_pixels = None
+    if truth is not None:
+        true_pixels = _whole(pixels_of(truth, facts, classes=classes, table=table), truth, facts)
+    known = known_of(
+        prior, request.denoiser, facts,
+        settings=settings, truth=true_pixels, classes=classes, seed=seed, table=table,
+    )  # fmt: skip
+    if facts.local_steps > 1:
+        notes.append(
+            f"the gradients are taken for the mean of {facts.local_steps} local steps of size "
+            f"{facts.local_rate:g}, each with the whole batch"
+        )
+    # The search, in a folder that is claimed now that nothing is left to refuse.
+    with stop.held():
+        if not interrupted:
+            run_folder.claim(out)
+        stop.note(f"the same command goes on from the last state of the search in {out}, if any")
+    found = _search(
+        posed, facts, known,
+        settings=settings, seed=seed, device=where, out=out, progress=progress,
+    )  # fmt: skip
+    # What was found, in words, tensors and pictures.
+    stop.finish()
+    pixels = facts.pixels(found.inputs)
+    notes += [found.reason] if found.reason else []
+    result = _result(posed, found, model=request.model, preset=preset, notes=notes).model_copy(
+        update={
+            "device": str(where),
+            "exact_device": str(home_of(where)),
+            "scores": None if true_pixels is None else _scores(true_pixels, pixels, known.guess),
+            "images": _save_pictures(out, "image", pixels),
+            "originals": []
+            if true_pixels is None
+            else _save_pictures(out, "original", true_pixels),
+        }
+    )
+    if table is not None:
+        result = result.model_copy(update=table.told(pixels, true_pixels, guess=known.guess))
+    tensors = {"inputs": found.inputs, "pixels": pixels, "labels": found.labels}
+    return _finished(out, result, tensors)
+
+
+def _finished(out: Path, result: GradientAttack, tensors: Mapping[str, Tensor]) -> GradientAttack:
+    """Write what was found, with its conclusion."""
+    result = result.model_copy(update={"conclusion": conclusion(result)})
+    _save_tensors(out / RECONSTRUCTION, tensors)
+    for part in out.glob(f"{SEARCH}*{PART}"):  # of a process that was killed
+        part.unlink()
+    result.write(out / ATTACK)
+    return result
+
+
+def _result(
+    posed: Posed,
+    found: Reconstruction | TokenReconstruction,
+    *,
+    model: str,
+    preset: str,
+    notes: Sequence[str],
+) -> GradientAttack:
+    """What was found, without the truth, the pictures and the conclusion."""
+    facts, gradient = posed.facts, posed.observation.gradient  # (K, D)
+    if isinstance(found, TokenReconstruction):
+        left, stage, iterations = found.residual, list(found.stage), 0
+        objective, of_noise = left, _residual_of_noise(posed)
+    else:
+        stage = [found.stage if held else "prior" for held in found.supported]
+        objective, iterations = found.objective, found.iterations
+        left, of_noise = _residual(posed, found), _residual_of_noise(posed)
+    return GradientAttack(
+        version=1,
+        model=model,
+        parameters_from=posed.parameters_from,
+        parameters=gradient.shape[1],
+        intercepts=len(gradient),
+        preset=preset,
+        input_shape=list(facts.input_shape),
+        classes=posed.classes,
+        records=facts.records,
+        clip_norm=facts.clip_norm,
+        clip_batch=facts.clip_batch,
+        noise_std=facts.noise_std,
+        labels=found.labels.tolist(),
+        labels_given=facts.labels is not None,
+        stage=stage,
+        supported=list(found.supported),
+        objective=objective,
+        iterations=iterations,
+        relative_residual=left,
+        residual_of_noise=of_noise,
+        scores=None,
+        images=[],
+        originals=[],
+        reconstruction=RECONSTRUCTION,
+        notes=list(notes),
+        conclusion="",
+    )
+
+
+def _whole(found: Tensor, truth: Path, facts: BatchFacts) -> Tensor:
+    """The true batch (records, *input_shape), all of it."""
+    if len(found) != facts.records:
+        raise InputError(
+            f"{truth} holds {len(found)} records, but records={facts.records}; give the whole batch"
+        )
+    return found
+
+
+def _search(
+    posed: Posed,
+    facts: BatchFacts,
+    known: Known,
+    *,
+    settings: Preset,
+    seed: int,
+    device: torch.device,
+    out: Path,
+    progress: Progress | None,
+) -> Reconstruction:
+    """Rebuild the batch, going on from the state of a search that was interrupted."""
+    bounds, seen = facts.bounds(), posed.observation
+    return reconstruct(
+        seen,
+        posed.model,
+        preset=settings,
+        input_shape=facts.input_shape,
+        classes=posed.classes,
+        bounds=bounds,
+        generator=torch.Generator().manual_seed(seed),
+        labels=None if facts.labels is None else torch.tensor(facts.labels),
+        prior_image=(bounds[0] + (bounds[1] - bounds[0]) * known.guess).to(seen.gradient.dtype),
+        candidates=known.candidates,
+        denoiser=known.denoiser,
+        progress=progress,
+        checkpoint=out / SEARCH,
+        device=device,
+    )
+
+
+def _is_interrupted(out: Path) -> bool:
+    """Whether a folder holds the state of a search, or a part of it, and nothing else."""
+    held = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    return bool(held) and all(
+        name == SEARCH or (name.startswith(SEARCH) and name.endswith(PART)) for name in held
+    )
+
+
+def _residual(posed: Posed, found: Reconstruction) -> float:
+    """||g - o|| / ||o|| of what was found."""
+    seen = posed.observation
+    sent = sent_gradients(
+        seen, posed.model, inputs=found.inputs.to(seen.gradient), targets=found.labels
+    )
+    left = torch.linalg.vector_norm((sent.detach() - seen.gradient).double())
+    return float(left / torch.linalg.vector_norm(seen.gradient.double()))
+
+
+def _residual_of_noise(posed: Posed) -> float:
+    """The same of the truth under the noise, in expectation."""
+    gradient = posed.observation.gradient
+    size = float(torch.linalg.vector_norm(gradient.double()))
+    return posed.facts.noise_std * gradient.numel() ** 0.5 / size
+
+
+def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:
+    held, blind = match(truth, pixels), match(truth, guess.expand_as(truth))
+    return TruthScores(
+        mse=list(held.mse),
+        psnr=list(held.psnr),
+        ssim=list(held.ssim),
+        order=list(held.order),
+        mean=means(held),
+        blind=means(blind),
+    )
+
+
+def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    from safetensors.torch import save
+
+    kept = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    write_durably(path, save(kept))
+
+
+def _save_pictures(out: Path, name: str, pixels: Tensor) -> list[str]:
+    """Write a PNG per record where it is grey or in colour; their names in the folder."""
+    if pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
+        return []
+    names = [f"{name}-{index}.png" for index in range(len(pixels))]
+    for file, image in zip(names, pixels, strict=True):
+        save_picture(out / file, image)
+    return names

@@ -1,0 +1,477 @@
+"""The model that a file of gradients belongs to, and what the two give together.
+
+The parameters are those of the gradient file, else of a safetensors state dict, else those that
+"module:function" returns; the function is then called twice, and refused where it draws its weights
+anew. The number of classes, where it is not given, is the one that fits the gradients.
+
+The network is taken in evaluation mode: dropout passes everything, and BatchNorm is an affine map
+per channel by its running statistics, which a state dict holds. In training mode it mixes the
+records by statistics that nobody sends.
+
+Shape letters: K intercepts, D parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from ...attacks.problem.observation import Observation, sent_gradients
+from ...attacks.tokens.layers import Table, probe_tokens, token_table
+from ...privacy._validate import within
+from ...privacy.errors import InputError, InputTypeError
+from ...training.engine.tensor_file import TensorFile
+from ...training.models.parameters import build_model, flatten
+from .batch import BatchFacts
+from .prior_records import read_tensors
+
+# Gradients from anywhere: a safetensors file of them, by the names of the model's parameters.
+#
+#     gradient.NAME      of the parameter NAME of the model, in the shape that the model has it
+#     parameter.NAME     the value at which it was taken; of all parameters or of none
+#     0.gradient.NAME    of the first of several intercepts of one batch, 1. of the second, and so
+#     on;
+#                        parameters likewise, or without a number for all intercepts
+#     NAME               the same as gradient.NAME
+#
+# What its metadata may say is in `options`.
+#
+# Shape letters: K intercepts, D parameters.
+
+_KEY = re.compile(r"(?:(\d+)\.)?(gradient|parameter)\.(.+)", re.DOTALL)
+_NAMED = 4
+"""How many names an error lists."""
+
+
+def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """The gradients of a model, and the parameters at which they were taken.
+
+    Args:
+        file: as at the head of the module.
+        model: gives names, shapes and order of the parameters.
+
+    Returns:
+        (K, D) gradients, and (K, D) parameters or None, in the order of ``named_parameters``.
+
+    Raises:
+        ValueError: The names or shapes are not those of the model, or every gradient is 0.
+        TypeError: A gradient holds integers.
+
+    >>> tensors = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
+    >>> file = TensorFile(path=Path("g.safetensors"), tensors=tensors, metadata={})
+    >>> gradients_of(file, nn.Linear(3, 2))[0].sum().item()
+    6.0
+    """
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    gradients: dict[int | None, dict[str, Tensor]] = {}
+    parameters: dict[int | None, dict[str, Tensor]] = {}
+    plain = set(file.tensors) == set(shapes)  # a layer of the model may be called "gradient"
+    for key, tensor in file.tensors.items():
+        found = None if plain else _KEY.fullmatch(key)
+        index, kind, name = (None, "gradient", key) if found is None else found.groups()
+        into = gradients if kind == "gradient" else parameters
+        held = into.setdefault(None if index is None else int(index), {})
+        if name in held:
+            raise InputError(f"{file.path} holds {kind} {name!r} twice; keep one of them")
+        held[name] = tensor
+    if not gradients:
+        raise InputError(f"{file.path} holds parameters alone; save `gradient.NAME` beside them")
+    order = _intercepts(file.path, gradients, parameters)
+    double = any(tensor.dtype == torch.float64 for tensor in file.tensors.values())
+    dtype = torch.float64 if double else torch.float32
+
+    def flat(held: Mapping[str, Tensor], kind: str, index: int | None) -> Tensor:
+        where = f"{file.path}: " if index is None else f"{file.path}, intercept {index}: "
+        check_tensors(held, shapes, where=where, kind=kind)
+        return torch.cat([held[name].to(dtype).flatten() for name in shapes])
+
+    stacked = torch.stack([flat(gradients[k], "gradient", k) for k in order])
+    for k, row in zip(order, stacked, strict=True):
+        if not bool(row.any()):
+            which = "" if k is None else f" of intercept {k}"
+            raise InputError(
+                f"{file.path}: every gradient{which} is 0; save them after the backward pass and "
+                "before they are zeroed"
+            )
+    if not parameters:
+        return stacked, None
+    at = [k if k in parameters else None for k in order]
+    return stacked, torch.stack([flat(parameters[k], "parameter", k) for k in at])
+
+
+def _intercepts(
+    path: Path,
+    gradients: Mapping[int | None, object],
+    parameters: Mapping[int | None, object],
+) -> list[int | None]:
+    if None in gradients and len(gradients) > 1:
+        raise InputError(
+            f"{path} holds gradients with and without the number of an intercept; number all of "
+            "them, as in `0.gradient.NAME`"
+        )
+    order: list[int | None] = [None] if None in gradients else list(range(len(gradients)))
+    if set(order) != set(gradients):
+        numbers = ", ".join(str(k) for k in sorted(k for k in gradients if k is not None))
+        raise InputError(f"{path} holds intercepts {numbers}; number them from 0 without a gap")
+    stray = sorted(k for k in parameters if k is not None and k not in gradients)
+    if stray:
+        raise InputError(f"{path} holds parameters of intercept {stray[0]}, but no gradient of it")
+    lacking = [k for k in order if k not in parameters and None not in parameters]
+    if parameters and lacking:
+        raise InputError(f"{path} holds no parameters of intercept {lacking[0]}; give all or none")
+    if None in parameters and len(parameters) > 1:
+        raise InputError(f"{path} holds parameters with and without a number; keep one form")
+    return order
+
+
+def check_tensors(
+    held: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    where: str,
+    kind: str,
+) -> None:
+    """Refuse tensors that are not those of a model.
+
+    Args:
+        held: by name.
+        where: file, at the head of a sentence.
+        kind: what the tensors are, in the singular.
+
+    Raises:
+        ValueError: A name is missing, there is one too many, or a shape is another.
+        TypeError: A tensor holds integers.
+    """
+    unexpected = [name for name in held if name not in shapes]
+    missing = [name for name in shapes if name not in held]
+    if unexpected or missing:
+        parts = [f"{len(missing)} of {len(shapes)} missing: {_listed(missing)}"] * bool(missing)
+        parts += [f"{len(unexpected)} unknown to the model: {_listed(unexpected)}"] * bool(
+            unexpected
+        )
+        raise InputError(
+            f"{where}the {kind}s are not those of the model, {'; '.join(parts)}; give one for each "
+            "of its named_parameters(), of all layers"
+        )
+    wrong = [name for name, shape in shapes.items() if tuple(held[name].shape) != shape]
+    if wrong:
+        listed = [f"{n!r} is {tuple(held[n].shape)}, must be {shapes[n]}" for n in wrong[:_NAMED]]
+        turned = all(sorted(held[n].shape) == sorted(shapes[n]) for n in wrong)
+        raise InputError(
+            f"{where}{len(wrong)} {kind}s have not the model's shape: {'; '.join(listed)}; "
+            + ("transpose to PyTorch's order, outputs first" if turned else "is it another model?")
+        )
+    for name, tensor in held.items():
+        if not tensor.is_floating_point():
+            raise InputTypeError(
+                f"{where}{kind} {name!r} is of {str(tensor.dtype).removeprefix('torch.')}, must "
+                "be a floating-point type"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(repr(name) for name in names[:_NAMED]) + more
+
+
+FROM_FILE, FROM_WEIGHTS, FROM_MODEL = "gradient file", "weights file", "model function"
+
+_MOST = 1e100  # of a norm, whose square is a number then
+_SLACK = 1e-3
+"""What rounding to half precision may add to a norm."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Posed:
+    """A model, what is known of the batch, its gradients, and where the parameters are from.
+
+    `table` is where a model of tokens looks them up, None where records are numbers.
+    `statistics_given` says whether a file held the statistics of BatchNorm.
+    """
+
+    model: nn.Module
+    facts: BatchFacts
+    classes: int
+    observation: Observation
+    parameters_from: str
+    table: Table | None = None
+    statistics_given: bool = False
+
+
+def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | None) -> Posed:
+    """The attack that a file of gradients asks for.
+
+    Args:
+        facts: what is known of the batch.
+        model: name of a ready network, or "module:function".
+        weights: safetensors state dict, where the file has no parameters.
+
+    Returns:
+        What the attack needs.
+
+    Raises:
+        ValueError: The gradients are not the model's, the model does not take such inputs, no
+            parameters are known, or the numbers contradict each other.
+        TypeError: A gradient holds integers, or the function returns no network.
+    """
+    network, classes, gradients, points = _fitting(file, facts, model)
+    if facts.labels is not None and not all(0 <= label < classes for label in facts.labels):
+        raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
+    network = network.to(gradients.dtype)
+    origin = FROM_FILE
+    if points is not None and weights is not None:
+        held = read_tensors(weights)
+        if not set(held.tensors) <= {name for name, _ in network.named_buffers()}:
+            raise InputError(
+                f"{file.path} holds parameters already; leave {weights} out, or what is not a "
+                "buffer out of it"
+            )
+        _load(network, held, buffers_alone=True)
+    if points is None:
+        origin = FROM_MODEL if weights is None else FROM_WEIGHTS
+        if weights is not None:
+            _load(network, read_tensors(weights))
+        else:
+            _check_trained(network, model, facts, classes=classes)
+        points = flatten(network).to(gradients.dtype).expand(len(gradients), -1)
+    _check_norms(gradients, facts, path=file.path)
+    observation = Observation(
+        gradient=gradients,
+        points=points[:, None].contiguous(),
+        covariance=facts.noise_std**2 * torch.eye(len(gradients), dtype=torch.float64),
+        clip_norm=facts.clip_norm,
+        records=facts.records,
+        mean_of=float(facts.records) if facts.clip_batch else None,
+        local_steps=facts.local_steps,
+        local_rate=facts.local_rate,
+    )
+    posed = Posed(
+        model=network,
+        facts=facts,
+        classes=classes,
+        observation=observation,
+        parameters_from=origin,
+        table=token_table(network, facts.input_shape),
+        statistics_given=weights is not None,
+    )
+    if posed.table is None:
+        _probe(posed, model)
+    return posed
+
+
+def _fitting(
+    file: TensorFile, facts: BatchFacts, name: str
+) -> tuple[nn.Module, int, Tensor, Tensor | None]:
+    """The model, with the number of classes for which the gradients are its own."""
+    if facts.classes is not None:
+        network = _build(name, facts, classes=facts.classes)
+        return network, facts.classes, *gradients_of(file, network)
+    sizes = {len(t) for t in file.tensors.values() if t.ndim in (1, 2) and len(t) >= 2}
+    refusals: list[tuple[bool, Exception]] = []
+    for classes in sorted(sizes):
+        built = False
+        try:
+            network = _build(name, facts, classes=classes)
+            built = True
+            return network, classes, *gradients_of(file, network)
+        except (ValueError, TypeError) as error:
+            refusals.append((built, error))
+    if not refusals:
+        raise InputError("classes is not given, and no gradient tells it; give --classes")
+    if len({str(error) for _, error in refusals}) == 1:
+        raise refusals[0][1]
+    # What a model that could be built says of the gradients tells most.
+    said = max(refusals, key=lambda refusal: refusal[0])[1]
+    raise InputError(f"{said} (classes is not given; tried {sorted(sizes)})") from said
+
+
+def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.Module:
+    network = build_model(
+        name,
+        input_shape=facts.input_shape,
+        classes=classes,
+        generator=torch.Generator().manual_seed(seed),
+        probe=probe_tokens,
+        evaluated=True,
+    )
+    return network.eval()
+
+
+def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = False) -> None:
+    """Put a state dict into a network; buffers may be left out but for statistics."""
+    stored_names = network.state_dict()
+    buffers = {
+        name: tuple(b.shape)
+        for name, b in network.named_buffers(remove_duplicate=False)
+        if name in stored_names
+    }
+    shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
+    again = _other_names(network)
+    for other, name in again.items():
+        one, two = (weights.tensors.get(of) for of in (other, name))
+        if one is not None and two is not None and not torch.equal(one, two):
+            raise InputError(
+                f"{weights.path}: {name!r} and {other!r} differ, and the model holds one tensor "
+                "for both; is it another model?"
+            )
+    held = {
+        name: tensor
+        for name, tensor in weights.tensors.items()
+        if name not in buffers and name not in again
+    }
+    if not buffers_alone:
+        check_tensors(held, shapes, where=f"{weights.path}: ", kind="parameter")
+    lacking = [
+        name
+        for name in _statistics(network)
+        if name in stored_names and name not in weights.tensors
+    ]
+    if lacking:
+        raise InputError(
+            f"{weights.path} holds no {lacking[0]!r}, by which the layer normalises in evaluation "
+            "mode; save all of state_dict()"
+        )
+    stored = {name: tensor for name, tensor in weights.tensors.items() if name in buffers}
+    for name, tensor in stored.items():
+        if tuple(tensor.shape) != buffers[name]:
+            raise InputError(
+                f"{weights.path}: buffer {name!r} is {tuple(tensor.shape)}, must be "
+                f"{buffers[name]}; is it another model?"
+            )
+    network.load_state_dict(dict(weights.tensors), strict=False)
+
+
+def _other_names(network: nn.Module) -> dict[str, str]:
+    """Further names that a state dict has for a tensor which layers share, with its first one."""
+    kinds = (network.named_parameters, network.named_buffers)
+    first = {id(tensor): name for of in kinds for name, tensor in of()}
+    every = {name: id(tensor) for of in kinds for name, tensor in of(remove_duplicate=False)}
+    return {name: first[key] for name, key in every.items() if name != first[key]}
+
+
+def _statistics(network: nn.Module) -> list[str]:
+    """Names of the buffers by which layers normalise in evaluation mode."""
+    ends = ("running_mean", "running_var")
+    return [name for name, _ in network.named_buffers() if name.endswith(ends)]
+
+
+def _check_trained(network: nn.Module, name: str, facts: BatchFacts, *, classes: int) -> None:
+    """Refuse weights that are drawn anew at every call: no gradient was taken at them."""
+    again = flatten(_build(name, facts, classes=classes, seed=1)).to(flatten(network))
+    if not torch.equal(flatten(network), again):
+        raise InputError(
+            f"model {name!r} draws new weights whenever it is built, so they are not those that "
+            "the gradient was taken at; save them as `parameter.NAME` beside the gradients, give "
+            "--weights, or let the function load them"
+        )
+
+
+def _check_norms(gradients: Tensor, facts: BatchFacts, *, path: Path) -> None:
+    """Refuse a norm that the declared clip and noise do not allow."""
+    for name, value in (("clip_norm", facts.clip_norm), ("noise_std", facts.noise_std)):
+        if value is not None:
+            within(name, value, f"(-inf, {_MOST}]", "leave it out where there is none")
+    size, energy = gradients.shape[1], gradients.double().square().sum(dim=1)  # (K,)
+    noise = facts.noise_std**2 * size
+    spread = 5 * facts.noise_std**2 * math.sqrt(2 * size)  # 5 standard deviations of a chi-square
+    if noise and float(energy.min()) < noise - spread:
+        raise InputError(
+            f"noise_std={facts.noise_std:g} alone makes a gradient of norm "
+            f"{math.sqrt(noise):.4g}, but {path} holds one of {float(energy.min()) ** 0.5:.4g}; "
+            "give the standard deviation per coordinate of the mean as it was sent (noise "
+            "multiplier * clip norm / batch size)"
+        )
+    if facts.clip_norm is not None:
+        clip = facts.clip_norm
+        most = clip**2 * (1 + _SLACK) ** 2 + noise + spread + 10 * clip * facts.noise_std
+        if float(energy.max()) > most:
+            raise InputError(
+                f"clip_norm={clip:g} with noise_std={facts.noise_std:g} cannot make a mean "
+                f"gradient of norm {float(energy.max()) ** 0.5:.4g}; correct one of the two"
+            )
+
+
+def _probe(posed: Posed, name: str) -> None:
+    """Refuse a model whose gradient has no gradient of its own, before the attack starts."""
+    low, high = posed.facts.bounds()
+    shape = (posed.facts.records, *posed.facts.input_shape)
+    inputs = ((low + high) / 2).expand(shape).to(posed.observation.gradient).clone()
+    inputs.requires_grad_()
+    targets = torch.zeros(len(inputs), dtype=torch.int64)
+    try:
+        sent = sent_gradients(
+            posed.observation.only(0), posed.model, inputs=inputs, targets=targets
+        )
+        torch.autograd.grad(sent.square().sum(), inputs)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f"model {name!r} cannot be differentiated twice ({_first_line(error)}); write it in "
+            "plain torch operations, without data-dependent branches"
+        ) from error
+
+
+def doubts(posed: Posed) -> list[str]:
+    """What speaks against the gradient being that of a mean cross-entropy at these parameters.
+
+    Args:
+        posed: as `pose` returns it.
+
+    Returns:
+        Sentences, none where nothing does.
+    """
+    found = []
+    if posed.parameters_from == FROM_MODEL:
+        found.append(
+            "the parameters are those that the model function returns; nothing shows that the "
+            "gradient was taken at them"
+        )
+    if held := _statistics(posed.model):
+        layer = posed.model.get_submodule(held[0].rpartition(".")[0])
+        kind = "BatchNorm" if isinstance(layer, _BatchNorm) else type(layer).__name__
+        found.append(
+            f"{kind} is taken in evaluation mode, by its running statistics; a gradient of "
+            "training mode holds statistics of the batch, which this attack does not explain"
+        )
+        if not posed.statistics_given:
+            found.append(
+                "the running statistics are those that the model function returns; --weights may "
+                "hold them"
+            )
+        points = posed.observation.points
+        if not torch.equal(points, points[:1].expand_as(points)):
+            found.append(
+                "the same running statistics are taken for all intercepts; between models that "
+                "were trained in between they differ"
+            )
+    if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in posed.model.modules()):
+        found.append("dropout is taken as off; a gradient with random masks is not explained")
+    shapes = [tuple(p.shape) for p in posed.model.parameters()]
+    if shapes[-1] != (posed.classes,):
+        return found
+    # The last bias gets the mean of p - y: entries in [-1, 1] that sum to 0, clipped or not.
+    bias = posed.observation.gradient[:, -posed.classes :].double()
+    noise = 5 * posed.facts.noise_std
+    if float(bias.abs().max()) > 1 + _SLACK + noise:
+        found.append(
+            f"the last bias has a gradient of {float(bias.abs().max()):.3g}, where a mean over the "
+            "batch gives at most 1; divide a sum by the batch size"
+        )
+    slack = 5 * _SLACK * bias.abs().sum(dim=1) + noise * math.sqrt(posed.classes)
+    if bool((bias.sum(dim=1).abs() > slack).any()):
+        found.append(
+            "the gradients of the last bias do not sum to 0, as those of a cross-entropy of logits "
+            "do; the attack explains no other loss"
+        )
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")

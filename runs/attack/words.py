@@ -1,0 +1,209 @@
+"""What an attack on a file of gradients found, in words; a failed attack is never protection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...attacks.exact.stages import count_proven
+from ..numbers import figure
+from .gradients_schema import GradientAttack, TokensFound, TruthScores
+
+_EXPLAINED = 0.01
+"""Relative residual without noise below which a candidate explains the gradient."""
+
+_FAILED = 0.5
+"""Relative residual without noise above which it explains next to nothing of it."""
+
+_NOT_PROTECTED = "another attack may succeed"
+
+
+def conclusion(found: GradientAttack) -> str:
+    """The conclusion of an attack in a sentence or two.
+
+    Without the truth it goes by the gradient alone: how much of it is explained, and for which
+    records the observation speaks. With the truth it compares with the blind guess.
+
+    Args:
+        found: what an attack found; its own conclusion is not looked at.
+    """
+    if found.tokens is not None:
+        return _of_tokens(found, found.tokens)
+    records, supported = len(found.supported), sum(found.supported)
+    if found.scores is not None:
+        return _scored(found.scores, supported=supported)
+    if not supported:
+        return (
+            "No leak shown: nothing was found for which the gradient speaks beyond the public "
+            f"guess; {_NOT_PROTECTED}."
+        )
+    if proven := count_proven(found.stage):
+        some = "the record" if records == 1 else f"{proven} of {records} records"
+        rest = " The others were searched for." if proven < supported else ""
+        return f"A leak is shown: {some} can be had from the gradient by algebra.{rest}"
+    some = "the record" if records == 1 else f"{supported} of {records} records"
+    if found.residual_of_noise:
+        return (
+            f"A leak is likely: for {some} the gradient speaks for what was found, over the public "
+            "guess, by more than its noise explains. How close it is only the truth can tell."
+        )
+    left = found.relative_residual
+    if left < _EXPLAINED:
+        return (
+            f"A leak is likely: what was found makes the gradient, up to {figure(left, 2)} of its "
+            "norm. Another batch might make it too; only the truth can tell."
+        )
+    if left < _FAILED:
+        return (
+            f"A leak is possible: what was found leaves {left:.0%} of the gradient's norm "
+            "unexplained, so at best it resembles the batch; try more restarts."
+        )
+    return (
+        f"The attack failed: what was found leaves {left:.0%} of the gradient's norm unexplained. "
+        f"No leak shown; {_NOT_PROTECTED}."
+    )
+
+
+def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
+    """What is known of the tokens of a batch; the certificate speaks, and not the truth."""
+    if tokens.decided == "nothing":
+        return (
+            f"No leak shown: no token stands out of the noise, where {tokens.power:.1%} of the "
+            f"tokens of random batches would; {_NOT_PROTECTED}."
+            if found.noise_std
+            else f"No leak shown: no token of the batch was found; {_NOT_PROTECTED}."
+        )
+    if found.noise_std:
+        known = sum(token >= 0 for row in tokens.tokens for token in row)
+        places = f", and {known} places are known" if known else ""
+        return (
+            f"A leak is shown: {_counted(len(tokens.present), 'token')} of the batch "
+            f"{'stands' if len(tokens.present) == 1 else 'stand'} out of the noise{places}; with "
+            f"probability {1 - tokens.false_alarm:.0%} none of these is false. Of the tokens of "
+            f"random batches {tokens.power:.1%} would."
+        )
+    what = {
+        "sequences": "every token at its place",
+        "multisets": "how often each record holds every token, in an order that the model does not "
+        "see,",
+        "batch": "how often the batch holds every token",
+        "set": "which tokens the batch holds",
+    }[tokens.decided]
+    return f"A leak is shown: {what} can be had from the gradient by algebra."
+
+
+def _token_lines(found: GradientAttack, tokens: TokensFound) -> list[str]:
+    lines = []
+    known = " (given)" if found.labels_given else ""
+    shown = tokens.words or [[str(t) if t >= 0 else "?" for t in row] for row in tokens.tokens]
+    for index, (label, stage) in enumerate(zip(found.labels, found.stage, strict=True)):
+        read = f"label {label}{known}" if label >= 0 else "label unknown"
+        if any(token >= 0 for token in tokens.tokens[index]):
+            order = ", in no order" if tokens.decided in ("multisets", "batch") else ""
+            lines.append(f"record {index}: {read}, {stage}{order}: {' '.join(shown[index])}")
+        else:
+            lines.append(f"record {index}: {read}, no token at a place is known")
+    of = tokens.present_words or [str(token) for token in tokens.present]
+    if tokens.decided in ("set", "nothing"):
+        lines.append(f"{_counted(len(of), 'token')} of the batch: {' '.join(of) or 'none'}")
+    return lines
+
+
+def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
+    if (scores := tokens.scores) is None:
+        return []
+
+    def told(placed: float | None, multiset: float, whole: int | None) -> str:
+        if placed is None or whole is None:
+            return f"{multiset:.1%} wherever they stand, no order is known"
+        return (
+            f"{placed:.1%} at their place, {multiset:.1%} wherever they stand, {whole} of "
+            f"{_counted(found.records, 'record')} whole"
+        )
+
+    lines = [
+        f"right: {told(scores.placed, scores.multiset, scores.whole)}",
+        f"different tokens known: {scores.present:.1%}, {scores.false} false",
+    ]
+    if (blind := tokens.blind) is not None:
+        lines.append(f"blind guess: {told(blind.placed, blind.multiset, blind.whole)}")
+    return lines
+
+
+def _scored(scores: TruthScores, *, supported: int) -> str:
+    reached, blind = scores.mean.mse, scores.blind.mse
+    if reached < 0.9 * blind:
+        share = "less than 0.01%" if reached < 1e-4 * blind else f"{reached / blind:.2%}"
+        much = "A leak" if reached < 0.5 * blind else "A weak leak"
+        return f"{much} is shown: the error is {share} of the blind guess's."
+    said = "" if supported else ", and the gradient speaks for none of it"
+    return (
+        f"No leak shown: what was found is no better than the blind guess{said}; {_NOT_PROTECTED}."
+    )
+
+
+def summary_lines(found: GradientAttack, out: Path) -> list[str]:
+    """What an attack on a file of gradients found, in lines for people.
+
+    Args:
+        found: what `attack_gradients` returned.
+    """
+    of: dict[int, str] = {}
+    if (scores := found.scores) is not None:
+        for true, index in enumerate(scores.order):
+            of[index] = f", {_decibel(scores.psnr[true])} to record {true} of the truth"
+    length = "" if found.tokens is None else f" of {found.input_shape[0]} tokens"
+    lines = [
+        f"{_counted(found.records, 'record')}{length} from "
+        f"{_counted(found.intercepts, 'intercept')} of {found.parameters:,} parameters, preset "
+        f"{found.preset}"
+    ]
+    known = " (given)" if found.labels_given else ""
+    if found.tokens is not None:
+        lines += _token_lines(found, found.tokens)
+    pictures = () if found.tokens is not None else zip(found.labels, found.stage, strict=True)
+    for index, (label, stage) in enumerate(pictures):
+        how = "the public guess, nothing better is supported" if stage == "prior" else stage
+        lines.append(f"record {index}: label {label}{known}, {how}{of.get(index, '')}")
+        if found.values:
+            lines.append(f"  {', '.join(found.values[index])}")
+    noise = found.residual_of_noise
+    beside = f"; the noise alone makes {figure(noise, 2)}" if noise else ""
+    if found.tokens is not None and found.tokens.runner_up is not None:
+        other = figure(found.tokens.runner_up, 2)
+        beside += f"; the nearest of {found.tokens.tried} other batches leaves {other}"
+    lines.append(
+        f"unexplained: {figure(found.relative_residual, 2)} of the gradient's norm{beside}"
+    )
+    if found.tokens is not None:
+        lines += _token_scores(found, found.tokens)
+    lines += _column_lines(found)
+    if scores is not None:
+        lines.append(
+            f"mean PSNR {_decibel(scores.mean.psnr)}, blind guess {_decibel(scores.blind.psnr)}"
+        )
+    lines += [f"Note: {note}." for note in found.notes]
+    return [*lines, found.conclusion, f"Written to {out}."]
+
+
+def _column_lines(found: GradientAttack) -> list[str]:
+    """How well each column was rebuilt, beside the public guess."""
+    if found.whole is None:
+        return []
+    each = [
+        f"{one.name} off by {figure(one.mae, 2)} (guess {figure(one.baseline, 2)})"
+        if one.mae is not None
+        else f"{one.name} {one.accuracy or 0:.0%} (guess {one.baseline:.0%})"
+        for one in found.columns
+    ]
+    return [
+        f"right in every column: {found.whole} of {_counted(found.records, 'record')}",
+        f"by column: {', '.join(each)}",
+    ]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _decibel(value: float) -> str:
+    return f"{value:.1f} dB"

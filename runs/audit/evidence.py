@@ -1,0 +1,333 @@
+"""The evidence of a run beside its proof: the audit and the attack, read and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from decimal import ROUND_FLOOR, Context, Decimal
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
+from pydantic.json_schema import JsonSchemaValue
+
+from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
+from ...privacy.guarantee import WrittenStatus
+from ..described import Described
+from ..folder import folder as run_folder
+from .evidence_schema import Attack, Audit, Measured
+
+_DIGITS = 3
+_Evidence = TypeVar("_Evidence", bound=Described)
+
+
+def read_attack(folder: Path) -> Attack | None:
+    """All attacks of a run folder as one, with the scenarios of each; None where none was finished.
+
+    The first attack comes first, then the others by name. Evidence is judged over all of them, so
+    that an attack that finds less takes nothing away.
+
+    Raises:
+        ValueError: one is no attack; a report never leaves out evidence that is there.
+    """
+    every = [
+        (Path(name).parent.name if name != run_folder.ATTACK else "", found)
+        for name in run_folder.attack_files(folder)
+        if (found := read_evidence(folder / name, Attack, "overhear attack DIR")) is not None
+    ]
+    if not every:
+        return None
+    if [name for name, _ in every] == [""]:
+        return every[0][1]
+    return Attack(
+        version=1,
+        device=_each(one.device for _, one in every),
+        exact_device=_each(one.exact_device for _, one in every),
+        scenarios=[
+            scenario.model_copy(update={"attack": name} if name else {})
+            for name, one in every
+            for scenario in one.scenarios
+        ],
+    )
+
+
+def _each(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(name for name in names if name))
+
+
+def read_audit(folder: Path) -> Audit | None:
+    """The audit of a run folder, None where none was run.
+
+    Raises:
+        ValueError: it is no audit; a report never leaves out evidence that is there.
+    """
+    return read_evidence(folder / run_folder.AUDIT, Audit, "overhear audit DIR")
+
+
+def read_evidence(path: Path, kind: type[_Evidence], command: str) -> _Evidence | None:
+    """What a command found, None where it was not run.
+
+    Args:
+        kind: what it holds.
+        command: that writes it, for the words of a refusal.
+
+    Raises:
+        ValueError: it is none that can be read; evidence that is there is never left out.
+    """
+    return kind.read_if_there(path, remedy=f"move it away and run `{command}` again")
+
+
+def measured(audit: Audit | None) -> dict[str, Measured]:
+    """What a page says of each audited adversary, with three digits, rounded down.
+
+    A measured lower bound must never be told too large, nor what the best audit could have found.
+
+    >>> measured(None)
+    {}
+    """
+    return {
+        row.name: Measured(
+            epsilon=_down(row.measured_epsilon),
+            ideal=_down(row.ideal_epsilon),
+            messages=[_down(one.measured_epsilon) for one in row.messages],
+        )
+        for row in (audit.adversaries if audit else ())
+    }
+
+
+def _down(value: float | None) -> float | None:
+    if value is None or math.isinf(value):
+        return None
+    # Of the digits that it was given with, not of the binary number just below them.
+    return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).plus(Decimal(repr(value))))
+
+
+# What membership.json holds, as types, and how it is read.
+#
+# Keys may be added, so that readers must ignore those that they do not know.
+
+MembershipVerdict = Literal[
+    "within the proof", "suspicious", "contradicted", "nothing proven", "no games"
+]
+
+
+class MembershipRate(Described):
+    """Members that a threshold finds at a rate of false positives."""
+
+    asked: Fraction
+    """Largest rate of false positives."""
+    needed: Count
+    """Non-members without which the rate cannot be measured."""
+    true_positive_rate: Fraction | None
+    """Null where there are fewer."""
+    low: Fraction | None
+    """Clopper-Pearson limits of the true-positive rate, at the confidence of the file."""
+    high: Fraction | None
+    allowed: Fraction | None
+    """By the proof at this rate of false positives; null where nothing is proven."""
+
+
+class MembershipRow(Described):
+    """One attack on one model."""
+
+    model: str
+    """average, owner (of each record), or agent K."""
+    attack: str
+    auc: Fraction
+    auc_error: NotNegative
+    """Standard error."""
+    rates: list[MembershipRate]
+    above_limit: bool | None
+    """Whether a rate lies above what is proven by more than chance would put there; null where
+    nothing is proven."""
+
+
+class MembershipAgent(Described):
+    """How one agent's model tells members from others, by the attack that is named first."""
+
+    agent: Count
+    auc: Fraction
+    auc_error: NotNegative
+
+
+class MembershipCurve(Described):
+    """Pairs of false- and true-positive rate."""
+
+    model: str
+    attack: str
+    points: list[tuple[Fraction, Fraction]]
+
+
+class MembershipPart(Described):
+    """All attacks on the run itself, or on the games."""
+
+    members: Count
+    others: Count
+    rows: list[MembershipRow]
+    agents: list[MembershipAgent]
+    """Empty of a large network."""
+    curves: list[MembershipCurve]
+
+
+class GuessedGames(Described):
+    """What right guesses in the games say of epsilon."""
+
+    model: str
+    attack: str
+    """That was right most often."""
+    right: Count
+    guesses: Count
+    coins: Count
+    epsilon: NotNegative
+    """Lower bound at the confidence of the file, corrected for the number of guessers."""
+
+
+class ExposedRecord(Described):
+    """A training record that an attack is surest of."""
+
+    record: Count
+    """Its place in the training part of the data set."""
+    agent: Count
+    score: Score
+    """Log-likelihood ratio in nats."""
+
+
+class EarlierMembership(Described):
+    """What an earlier one of the same run found."""
+
+    file: str
+    references: Count
+    games: Count
+    verdict: MembershipVerdict
+
+
+class Membership(Described):
+    """The object of membership.json."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    references: Count
+    games: Count
+    records: Count
+    """At stake: half of the training set, half held out."""
+    rounds: Count
+    noise_multiplier: NotNegative
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+    delta: Delta
+    adversary: Literal["final-models"] = "final-models"
+    proven_epsilon: NotNegative | None
+    """Of holders of the final models, for the worst agent; null where nothing is proven."""
+    status: WrittenStatus
+    because: str
+    """Why nothing is proven; empty where something is."""
+    limit: list[tuple[Fraction, Fraction]]
+    """Pairs of false-positive rate and the largest true-positive rate that the proof allows."""
+    run: MembershipPart
+    """Records that the run was trained on, against held-out ones: an attack."""
+    played: MembershipPart | None
+    """Games in which coins decide: what a proof is held against."""
+    guessed: GuessedGames | None
+    verdict: MembershipVerdict
+    words: str
+    exposed: list[ExposedRecord] = Field(default_factory=list)
+    """Only where it was asked for: it names people."""
+    run_file: str = ""
+    """SHA-256 of the run file."""
+    earlier: list[EarlierMembership] = Field(default_factory=list)
+
+
+def read_membership(folder: Path) -> Membership | None:
+    """The membership.json of a run folder, None where there is none.
+
+    Raises:
+        ValueError: it is none that can be read; evidence that is there is never left out.
+    """
+    path = folder / run_folder.MEMBERSHIP
+    return read_evidence(path, Membership, "overhear membership DIR")
+
+
+def membership_schema() -> JsonSchemaValue:
+    """JSON Schema (2020-12) of membership.json.
+
+    >>> membership_schema()["properties"]["schema"]["const"]
+    1
+    """
+    return schema_of(Membership, "membership.json of overhear, version 1")
+
+
+# What last-model.json holds, as types, and how it is read.
+#
+# Keys may be added, so that readers must ignore those that they do not know.
+
+LastModelVerdict = Literal["consistent", "cleared", "suspicious", "contradicted", "not measured"]
+_Confidence = Annotated[float, Field(gt=0, lt=1)]
+
+
+class SecondLastModel(Described):
+    """Lower bounds of as many fresh runs, where the first ones exceeded the proof."""
+
+    epsilon: NotNegative
+    """At `confidence`, by which a proof is contradicted."""
+    confidence: _Confidence
+    fresh_epsilon: NotNegative
+    """At the confidence of the first look, by which it is cleared."""
+
+
+class EarlierLastModel(Described):
+    """What an earlier one of the same run found."""
+
+    file: str
+    runs: Count
+    verdict: LastModelVerdict
+    seed: Count
+
+
+class LastModel(Described):
+    """The object of last-model.json."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    runs: Count
+    """Trainings of the first look; a fifth of them set the threshold."""
+    rounds: Count
+    noise_multiplier: NotNegative
+    confidence: _Confidence
+    delta: Delta
+    seed: Count
+    """Of the coins."""
+    adversary: Literal["final-models"] = "final-models"
+    victim: Count
+    """The agent that holds the canary."""
+    model: Literal["victim", "average"]
+    """Whose final model is asked, chosen by the runs that set the threshold."""
+    proven_epsilon: NotNegative
+    measured_epsilon: NotNegative
+    """Lower bound at the confidence of the file."""
+    ideal_epsilon: NotNegative
+    """What as many runs show of who sees all that the proof counts, in the middle."""
+    guesses: Count
+    false_alarms: Count
+    misses: Count
+    second: SecondLastModel | None
+    verdict: LastModelVerdict
+    words: str
+    run_file: str = ""
+    """SHA-256 of the run file."""
+    earlier: list[EarlierLastModel] = Field(default_factory=list)
+
+
+def read_last_model(folder: Path) -> LastModel | None:
+    """The last-model.json of a run folder, None where there is none.
+
+    Raises:
+        ValueError: it is none that can be read; evidence that is there is never left out.
+    """
+    path = folder / run_folder.LAST_MODEL
+    return read_evidence(path, LastModel, "overhear audit-last-model DIR")
+
+
+def last_model_schema() -> JsonSchemaValue:
+    """JSON Schema (2020-12) of last-model.json.
+
+    >>> last_model_schema()["properties"]["schema"]["const"]
+    1
+    """
+    return schema_of(LastModel, "last-model.json of overhear, version 1")

@@ -1,1 +1,0 @@
-"""The best noise for a run file, compared at equal epsilon of its own sampling."""

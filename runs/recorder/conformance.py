@@ -1,0 +1,413 @@
+"""Conformance: whether what was kept of a recorded system is what its log says.
+
+    messages    value - known - scale (clipped gradients + noise) is 0, where the noise is known
+    residuals   what is left of a release is N(0, B B^T): by row, in pairs, over rounds, by
+                coordinate
+    sums        what is left has no part along the sums, nor along what clipping took off
+    rows        what each record added is what the oracle makes of it alone
+    sampler     kept batches are Poisson at their rates
+    points      gradients were taken where everything is released or public
+    knowledge   noise with a name is what those who know it make of their seed again
+
+Gradients are those of an oracle that the auditor gives. A check that had too little to say was not
+run, and says why. What passes says nothing of rounds that were not kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...attacks.checks.result import Check, Verdict
+from ...privacy.errors import InputError
+from ...privacy.releases.lines import party_name
+from ...privacy.releases.log import read_log
+from .chance_checks import check_residuals, check_sampler, check_sums
+from .keeping import Gradients, Oracle, raised, vector_of
+from .left_over import KeptRelease, KeptRounds, LeftOver, Row, told
+from .outcome import Conformance, check_rows, is_random
+
+# Checks that leave nothing to chance: messages, points, knowledge.
+
+_ROUNDING = 64
+_SCALE = 1e-6  # relative; a scale that is a quotient in float32 is off by less
+_SIZES = 3  # of batches, of which a scale is a quotient by no chance
+
+
+class Released(NamedTuple):
+    """A value that was released and kept, as a function of points is given it."""
+
+    round: int
+    sender: int
+    kind: str
+    value: Tensor
+
+
+def check_messages(of: LeftOver) -> Check:
+    """Releases without noise, or with noise that the recorder drew, are what their lines say."""
+    name = "messages"
+    rows = [row for row in of.rows if row.is_drawn]
+    if not rows:
+        return Check.not_run(
+            name,
+            "every release has noise that the recorder did not draw, so what it adds up to is not "
+            "known exactly; see residuals",
+            applies=False,
+        )
+    faults = [(row, float((row.left - row.drawn).norm())) for row in rows]
+    wrong = [(row, off) for row, off in faults if not off <= row.rounding]
+    words = (
+        f"{len(rows)} releases were compared with what is known of them, their clipped gradients "
+        "by the oracle and their drawn noise"
+    )
+    words += f"; {_first_of(wrong)}" if wrong else "; none differs by more than rounding"
+    return Check.exact(name, f"{words}.", tests=len(rows), passed=not wrong)
+
+
+def _first_of(wrong: Sequence[tuple[Row, float]]) -> str:
+    row, off = wrong[0]
+    return (
+        f"{len(wrong)} differ, first: {row.at.name} in round {row.at.played.round} is off by "
+        f"{off:.2g}, where rounding accounts for {row.rounding:.2g}"
+    )
+
+
+def check_points(
+    rounds: KeptRounds,
+    *,
+    points: Callable[[int, int, Sequence[Released]], Any] | None,
+    public: Sequence[Any],
+) -> Check:
+    """Points, what is said to be known, and scales are released, public, or made of such.
+
+    Args:
+        rounds: what was kept.
+        points: (round, agent, released) -> the point, or several of which each must be one; without
+            it a point that is none of the released values is not accused.
+        public: vectors that everybody knows, such as the initial model; of one number, a scale
+            that some rounds have.
+    """
+    name, header = "points", rounds.log.header
+    history = _History(rounds, [vector_of(one, "public") for one in public])
+    looked, wrong, untold = 0, "", set[int]()
+    for at in rounds.releases:
+        number = at.played.round
+        for what, owner, vector in _given(at):
+            released = history.before(at)
+            made = []
+            if points is not None:
+                made = _vectors(_asked("points", points, number, owner, released))
+            if history.explains(vector, made, released):
+                looked += 1
+            elif points is None or history.is_partial(number):
+                untold.add(number)
+            else:
+                looked += 1
+                wrong = wrong or (
+                    f"{what} of {at.name} in round {number} is none that was released or is "
+                    "public, nor what `points` makes of these"
+                )
+    if wrong:
+        words = f"{looked} points and known parts were looked for among what was released before"
+        return Check.exact(name, f"{words}; {wrong}.", tests=looked, passed=False)
+    wrong, free = _scales(rounds.releases, [vector_of(one, "public") for one in public])
+    if wrong:
+        return Check.exact(name, f"{wrong}.", tests=looked + 1, passed=False)
+    # A gradient may be taken anywhere, and what is said to be known may be anything, so somebody
+    # must have looked.
+    applies = header.public or any(
+        at.release.of or at.kept.known is not None for at in rounds.releases
+    )
+    if free:
+        return Check.not_run(
+            name,
+            f"the scale of {free} is not that of other rounds, and may depend on records: keep one "
+            "scale, or give those that everybody knows, such as step sizes, among public=[...]",
+        )
+    if untold:
+        told = ", ".join(map(str, sorted(untold)))
+        return Check.not_run(
+            name,
+            f"the points of rounds {told} are unknown: say what they are made of by points=, "
+            "give the initial model as public=[...], and keep the round before each",
+            applies=applies,
+        )
+    if not looked:
+        why = "no release of these rounds has its point; give point= to release"
+        return Check.not_run(name, why, applies=applies)
+    words = f"{looked} points and known parts were looked for among what was released before"
+    return Check.exact(name, f"{words}; each is there.", tests=looked)
+
+
+def _scales(every: Sequence[KeptRelease], public: Sequence[Tensor]) -> tuple[str, str]:
+    """Scales that may tell of records: what contradicts, in words, and whose cannot be told.
+
+    One scale for all rounds tells nothing. One that divides by the size of a batch tells that size,
+    which is as private as the batch.
+    """
+    known = {float(one[0]) for one in public if len(one) == 1}
+    rounds: dict[tuple[int, str], set[object]] = {}
+    for at in every:
+        rounds.setdefault((at.release.sender, at.release.kind), set()).add(at.played)
+    by_kind: dict[tuple[int, str], list[KeptRelease]] = {}
+    for at in every:
+        kind = at.release.sender, at.release.kind
+        # A kind that never comes again is held against the sender's others.
+        by_kind.setdefault(kind if len(rounds[kind]) > 1 else (kind[0], ""), []).append(at)
+    for of in by_kind.values():
+        if len({at.kept.scale for at in of}) == 1:
+            continue
+        sampled = [
+            (at.kept.scale, len(at.kept.batches[0]))
+            for at in of
+            if at.release.of and at.release.of[0].rate < 1 and 0 in at.kept.batches
+        ]
+        products = [scale * size for scale, size in sampled if size > 0]
+        alike = bool(products) and all(
+            math.isclose(one, products[0], rel_tol=_SCALE) for one in products
+        )
+        if alike and len({size for _, size in sampled if size > 0}) >= _SIZES:
+            return (
+                f"the scale of {of[0].name} is divided by the size of its batch, and so tells it; "
+                "divide by the expected size"
+            ), ""
+        for at in of:
+            if at.kept.scale not in known:
+                return "", f"{at.name} in round {at.played.round}"
+    return "", ""
+
+
+def _given(at: KeptRelease) -> list[tuple[str, int, Tensor]]:
+    """What of a release must be made of releases: in words, of which agent, and the vector."""
+    of = at.release.of
+    found = [("the point", of[j].owner, point) for j, point in sorted(at.kept.points.items())]
+    if at.kept.known is not None and bool(at.kept.known.any()):
+        found.append(("what is known", at.release.sender, at.kept.known))
+    return found
+
+
+class _History:
+    """What was released and kept, of which points may be made, in order.
+
+    Where a release depends on public ones alone, only those.
+    """
+
+    def __init__(self, rounds: KeptRounds, initial: Sequence[Tensor]) -> None:
+        self._rounds, self._initial = rounds, initial
+        self._public = rounds.log.header.public
+        self._made: dict[int, list[tuple[object, Released]]] = {}
+        self._numbers = rounds.before(max(rounds.numbers) + 1)
+
+    def before(self, at: KeptRelease) -> list[Released]:
+        """Everything up to a release's round but for the release itself."""
+        numbers = [n for n in self._numbers if n <= at.played.round]
+        return [one for n in numbers for kept, one in self._of(n) if kept is not at.kept]
+
+    def _of(self, number: int) -> list[tuple[object, Released]]:
+        if number not in self._made:
+            self._made[number] = [
+                (one.kept, Released(number, one.release.sender, one.release.kind, one.kept.value))
+                for one in self._rounds.of_round(number)
+                if not self._public or one.release.to is None
+            ]
+        return self._made[number]
+
+    def explains(
+        self, vector: Tensor, made: Sequence[Tensor], released: Sequence[Released]
+    ) -> bool:
+        """Whether a vector is one of these; the last ones are the likeliest."""
+        likely = (*made, *(one.value for one in reversed(released)), *self._initial)
+        return any(_same(vector, one) for one in likely)
+
+    def is_partial(self, number: int) -> bool:
+        """Whether something that was there before a round is not here to compare with."""
+        last = [n for n in self._numbers if n < number][-1:]
+        return not self._rounds.is_whole(last[0]) if last else not self._initial
+
+
+def _asked(name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of the auditor's returns."""
+    try:
+        return function(*given)
+    except (Exception, SystemExit) as error:
+        raise raised(name, error) from error
+
+
+def _vectors(found: Any) -> list[Tensor]:
+    if found is None:
+        return []
+    several = isinstance(found, list | tuple)
+    return [vector_of(one, "points") for one in (found if several else [found])]
+
+
+def _same(point: Tensor, other: Tensor) -> bool:
+    if point.shape != other.shape:
+        return False
+    unit = max(torch.finfo(point.dtype).eps, torch.finfo(other.dtype).eps)
+    apart = float((point.double() - other.double()).norm())
+    return apart <= _ROUNDING * unit * float(point.double().norm() + other.double().norm())
+
+
+def check_knowledge(
+    rounds: KeptRounds, of: LeftOver, sources: Callable[[str, int], Any] | None
+) -> Check:
+    """Noise with a name is what each agent that is said to know it makes of it again.
+
+    Args:
+        rounds: what was kept.
+        of: what is left of the releases.
+        sources: (id, agent) -> (D,) the standard normal numbers of a source, as an agent makes
+            them from the seed that it holds.
+    """
+    name = "knowledge"
+    if sources is None:
+        return Check.not_run(name, "no function was given that makes sources again", applies=False)
+    pairs, wrong = 0, ""
+    for row in of.rows:
+        named = [one for one in row.at.release.noise if one.id is not None]
+        free = [j for j, one in enumerate(row.at.release.noise) if one.id is None]
+        if not named or any(j not in row.at.kept.noise for j in free):
+            continue
+        rest = row.left.clone()
+        for j in free:
+            rest -= row.at.kept.noise[j].double()
+        parts = {
+            (one.id, agent): one.std * _made(sources, one.id or "", agent, len(rest))
+            for one in named
+            for agent in sorted(one.known_to)
+        }
+        # A source that nobody knows can be made again by nobody.
+        if any(not one.known_to for one in named):
+            continue
+        first = {one.id: parts[one.id, min(one.known_to)] for one in named}
+        for (id_, agent), part in parts.items():
+            pairs += 1
+            left = rest - sum(first.values(), torch.zeros_like(rest)) + first[id_] - part
+            if not float(left.norm()) <= row.rounding:
+                who = party_name(agent, rounds.log.header)
+                wrong = wrong or (
+                    f"{id_!r} in {row.at.name} of round {row.at.played.round} is not what {who} "
+                    "makes of its seed"
+                )
+    if not pairs:
+        return Check.not_run(
+            name, "no release has sources with names and nothing else that is secret"
+        )
+    words = f"{pairs} pairs of a source and an agent that is declared to know it were made again"
+    words += f"; {wrong}" if wrong else "; each is what the release holds"
+    return Check.exact(name, f"{words}.", tests=pairs, passed=not wrong)
+
+
+def _made(sources: Callable[[str, int], Any], id: str, agent: int, width: int) -> Tensor:
+    found = vector_of(_asked("sources", sources, id, agent), "sources").double()
+    if len(found) != width:
+        raise InputError(f"sources({id!r}, {agent}) has {len(found)} values, and must have {width}")
+    return found
+
+
+def conformance(
+    path: str | Path | Sequence[Path],
+    *,
+    gradients: Gradients,
+    rounds: Sequence[int] | int | None = None,
+    seed: int | None = None,
+    points: Callable[[int, int, Sequence[Released]], Any] | None = None,
+    public: Sequence[Any] = (),
+    sources: Callable[[str, int], Any] | None = None,
+    records: Mapping[int, int] | None = None,
+    absent: Mapping[int, Sequence[int]] | None = None,
+) -> Conformance:
+    """Hold the kept transcripts of a log, or of a folder of logs, against their lines.
+
+    Args:
+        path: a folder of logs, several, or one, which alone leaves the status declared.
+        gradients: (point (D',), positions (B,)) -> (B, D), or with `agent` besides, or one such
+            function by agent; unclipped. `oracle.per_example` makes one of a model and its loss.
+        rounds: which of the kept rounds; a number draws as many by chance, None takes all.
+        seed: of the drawing; the system's entropy when None.
+        points: (round, agent, released) -> the point, or several of which it must be one, where it
+            is a function of what was released.
+        public: vectors that everybody knows, such as the initial model.
+        sources: (id, agent) -> (D,) standard normal numbers of noise with a name.
+        records: by agent how many it holds, where its batches were drawn elsewhere.
+        absent: by agent the rounds in which it released nothing, as is publicly known.
+
+    Returns:
+        The outcome of each check, what they come to, and what stays assumed.
+
+    Raises:
+        FileNotFoundError: a log, or a transcript that it names, is missing.
+        ValueError: a log or a transcript that is not as it was written, gradients of another shape.
+    """
+    of = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
+    log = read_log(
+        of[0] if len(of) == 1 else of, absent=absent, partial=len(of) == 1 and of[0].is_file()
+    )
+    kept = KeptRounds(log, rounds=rounds, seed=seed)
+    oracle = Oracle(gradients)
+    left = LeftOver(kept, oracle)
+    rows = check_rows(left, oracle)
+    outcomes: list[Check] = [
+        *_of_gradients(left, rows),
+        check_sampler(kept, dict(records or {})),
+        check_points(kept, points=points, public=public),
+        check_knowledge(kept, left, sources),
+    ]
+    if kept.unkept or left.unknown:
+        first = left.unknown[:1] or [f"{kept.unkept} were not kept"]
+        count = kept.unkept + len(left.unknown)
+        outcomes.append(
+            Check.not_run(
+                "every release",
+                f"{count} releases of these rounds could not be taken apart, first: {first[0]}",
+            )
+        )
+    if log.header.agent not in (None, 0) or (log.header.agent == 0 and log.header.agents > 1):
+        who = party_name(log.header.agent, log.header)
+        why = f"only the log of {who} was given; what others release is in theirs"
+        outcomes.append(Check.not_run("every log", why))
+    return Conformance(
+        log=log,
+        rounds=kept.numbers,
+        outcomes=tuple(outcomes),
+        assumed=tuple(_assumed(kept, outcomes)),
+    )
+
+
+def _of_gradients(left: LeftOver, rows: Check) -> list[Check]:
+    """The checks that compare with gradients; none where these are others each time."""
+    if is_random(rows):
+        why = rows.words.removesuffix(".")
+        return [*(Check.not_run(name, why) for name in ("messages", "residuals", "sums")), rows]
+    return [check_messages(left), check_residuals(left), check_sums(left), rows]
+
+
+def _assumed(kept: KeptRounds, outcomes: Sequence[Check]) -> list[str]:
+    """What no check here shows, in sentences."""
+    every = sorted({played.round for played in kept.log.rounds})
+    others = len(every) - len(kept.numbers)
+    found = [
+        "A1: everything that depends on records and leaves is a line; what no line announces is "
+        "seen by no check.",
+        "A5: seeds and generators are secret, and no one else can make the noise again.",
+        "A6: a record has one owner, and what a data set gives at its position, or the oracle, is "
+        "made of it alone.",
+        "When messages leave, and how long they take, tells nothing of records.",
+    ]
+    if others:
+        word = "round" if others == 1 else "rounds"
+        found.append(
+            f"{others} {word} beside {told(kept.numbers)} went as their lines say; nothing of them "
+            "was looked at."
+        )
+    found += [
+        f"What {one.name} would show, which was not run: {one.words}"
+        for one in outcomes
+        if one.verdict is Verdict.NOT_RUN and (one.applies or one.name == "points")
+    ]
+    return found

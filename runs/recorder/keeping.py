@@ -1,0 +1,487 @@
+"""Kept transcripts: what a release was made of, as one safetensors file beside the log.
+
+    value/i    (D,)     what was sent, i being its place among the releases of its line's round
+    known/i    (D,)     what of it everybody may know; missing where nothing
+    scale/i    (1,)     value = known + scale (sum of weighted clipped vectors + noise)
+    batch/i/j  (B,)     positions in the batch of vector j of `of`
+    records/i/j (1,)    how many records the batch was drawn from
+    point/i/j  (D',)    where the gradients of vector j were taken
+    noise/i/j  (D,)     source j of `noise` as it is in the sum, where the recorder drew it
+    rows/i/j   (B, 64)  sketches of what each record of the batch added to the sum
+    salt       (32,)    random bytes, so that the digest in the log does not tell guesses apart
+
+All of it is private: whoever has it knows who was in a batch and what hides them. Files are for
+their owner alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ...privacy.bounded import read_bounded
+from ...privacy.durable import make_folder, sync_folder, write_durably
+from ...privacy.errors import InputError, InputTypeError
+from ...privacy.releases.lines import shown
+from ...training.engine.tensor_file import tensors_of
+from ...training.models.parameters import flatten
+
+# Vectors and positions as a caller has them: tensors, arrays, models, lists.
+
+_PRECISE = (torch.float32, torch.float64)
+
+
+def vector_of(found: Any, name: str) -> Tensor:
+    """A flat vector (D,) on the host, in the precision that it has.
+
+    Args:
+        found: a tensor, an array, a model, or a sequence or mapping of tensors, laid end to end.
+        name: what it is called in errors.
+
+    Raises:
+        TypeError: it is none of these.
+        ValueError: it holds a number that is not finite.
+
+    >>> vector_of([torch.ones(2, 2), torch.zeros(1)], "value").tolist()
+    [1.0, 1.0, 1.0, 1.0, 0.0]
+    """
+    try:
+        flat = _flat(found, name)
+        finite = torch.isfinite(flat if flat.dtype in _PRECISE else flat.float())
+    except (RuntimeError, OverflowError) as error:  # sparse, without data, or too large a number
+        raise _no_vector(found, name) from error
+    if not bool(finite.all()):
+        at = int((~finite).nonzero()[0])
+        raise InputError(
+            f"{name} holds {float(flat[at])} at coordinate {at}; nothing that is not finite may be "
+            "released: a receiver would see that a sum overflowed, which depends on the records"
+        )
+    return flat
+
+
+def _flat(found: Any, name: str) -> Tensor:
+    if isinstance(found, nn.Module):
+        return flatten(found).detach().cpu().clone()
+    if isinstance(found, Mapping):
+        found = list(found.values())
+    if isinstance(found, Sequence) and not isinstance(found, str) and found:
+        if all(isinstance(one, Tensor | np.ndarray) for one in found):
+            return torch.cat([_flat(one, name) for one in found])
+        if all(isinstance(one, int | float) and not isinstance(one, bool) for one in found):
+            return torch.tensor(found, dtype=torch.float64)
+    if isinstance(found, np.ndarray) and found.dtype.kind == "f" and found.dtype.itemsize <= 8:
+        # A copy: later steps of the caller may work in place.
+        return torch.from_numpy(np.array(found, dtype=found.dtype.newbyteorder("=")).ravel())
+    if isinstance(found, Tensor) and found.is_floating_point():
+        return found.detach().cpu().reshape(-1).clone()
+    raise _no_vector(found, name)
+
+
+def _no_vector(found: Any, name: str) -> InputTypeError:
+    return InputTypeError(
+        f"{name}={shown(found)} must be a tensor or array of floats, dense and of at most 64 bits "
+        "each, a model, or a list of them"
+    )
+
+
+def check_precise(found: Tensor, name: str) -> None:
+    """Refuse numbers of so few digits that rounding hides what a check looks for."""
+    if found.dtype not in _PRECISE:
+        raise InputError(
+            f"{name} is {str(found.dtype).removeprefix('torch.')}, whose rounding hides faults as "
+            "large as the noise; release float32 or float64, or leave the round out of keep"
+        )
+
+
+def positions_of(found: Any) -> NDArray[np.int64]:
+    """Positions (B,) of records, ascending.
+
+    Raises:
+        TypeError: no whole numbers.
+        ValueError: a position below 0, or one that stands twice.
+
+    >>> positions_of([7, 2]).tolist()
+    [2, 7]
+    """
+    if isinstance(found, Tensor):
+        found = found.detach().cpu().numpy()
+    array = np.asarray(found)
+    if array.size == 0 and array.ndim == 1:
+        return np.zeros(0, dtype=np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputTypeError(
+            f"batch={shown(found)} must be the positions of its records, a list of whole numbers"
+        )
+    ordered = np.sort(array.astype(np.int64))
+    if ordered[0] < 0:
+        raise InputError(f"batch holds position {ordered[0]}; positions count from 0")
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twice):
+        raise InputError(
+            f"batch holds position {twice[0]} twice, and then a record moves the sum by twice its "
+            "clip norm; hold each record once"
+        )
+    return ordered
+
+
+def each_of(found: Any, vectors: int, name: str) -> tuple[Any, ...]:
+    """One of a thing for each vector of `of`: a tuple as it is, one thing for all of them.
+
+    Raises:
+        ValueError: a tuple of another length.
+    """
+    if not isinstance(found, tuple):
+        return (found,) * vectors
+    if len(found) != vectors:
+        raise InputError(
+            f"{name} is a tuple of {len(found)}, and `of` has {vectors} vectors; give one for "
+            "each, None where it is another agent's"
+        )
+    return found
+
+
+_MOST_BYTES = 8 << 30
+_PARTS = ("value", "known", "scale", "batch", "records", "point", "noise", "rows")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Kept:
+    """The transcript of one release; of its vectors and sources, by their place.
+
+    Attributes:
+        value: (D,) what was sent.
+        known: (D,), None where nothing of it is known.
+        scale: of the sum and its noise.
+        batches: (B,) positions of a vector's batch.
+        records: that the batch was drawn from.
+        points: (D',) of a vector's gradients.
+        noise: (D,) of a source, with its weight.
+        rows: (B, 64) sketches of what each record of a batch added.
+    """
+
+    value: Tensor
+    known: Tensor | None
+    scale: float
+    batches: Mapping[int, Tensor]
+    records: Mapping[int, int]
+    points: Mapping[int, Tensor]
+    noise: Mapping[int, Tensor]
+    rows: Mapping[int, Tensor] = field(default_factory=dict)
+
+
+def kept_folder(log: Path) -> Path:
+    """Where the transcripts of a log lie.
+
+    >>> kept_folder(Path("ledger/agent-0.jsonl")).name
+    'agent-0.kept'
+    """
+    return log.with_suffix(".kept")
+
+
+def keep(log: Path, kept: Kept, *, round: int, place: int) -> str:
+    """Write a transcript beside its log; returns when it is on the disk.
+
+    Args:
+        log: the log's file.
+
+    Returns:
+        The SHA-256 of the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from safetensors.torch import save
+
+    tensors = {
+        f"value/{place}": kept.value,
+        f"scale/{place}": torch.tensor([kept.scale], dtype=torch.float64),
+    }
+    if kept.known is not None:
+        tensors[f"known/{place}"] = kept.known
+    for name, parts in (
+        ("batch", kept.batches), ("point", kept.points), ("noise", kept.noise), ("rows", kept.rows)
+    ):  # fmt: skip
+        tensors |= {f"{name}/{place}/{j}": part.contiguous() for j, part in parts.items()}
+    tensors |= {f"records/{place}/{j}": torch.tensor([n]) for j, n in kept.records.items()}
+    tensors["salt"] = torch.frombuffer(bytearray(secrets.token_bytes(32)), dtype=torch.uint8)
+    data = save(tensors)
+    digest, folder = hashlib.sha256(data).hexdigest(), kept_folder(log)
+    if not folder.is_dir():
+        make_folder(folder)
+        sync_folder(folder.parent)
+    write_durably(_file(folder, round, digest), data)
+    return digest
+
+
+def _file(folder: Path, round: int, digest: str) -> Path:
+    return folder / f"round-{round}-{digest[:32]}.safetensors"
+
+
+def read_kept(log: Path, digest: str, round: int) -> Kept:
+    """Read the transcript that a line names.
+
+    Raises:
+        FileNotFoundError: it is not beside the log.
+        ValueError: it is another file than the line names, or no transcript.
+    """
+    path = _file(kept_folder(log), round, digest)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist, which {log.name} names as kept in round {round}; put it back, "
+            "since who may leave out what was kept chooses what is checked"
+        )
+    data = read_bounded(path, _MOST_BYTES)
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InputError(
+            f"{path} is not what {log.name} names in round {round}, by its digest; put it back as "
+            "it was written"
+        )
+    try:
+        return _parsed(tensors_of(path, data))
+    except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as error:
+        raise InputError(f"{path} is no transcript of a release: {error}") from error
+
+
+def _parsed(tensors: Mapping[str, Tensor]) -> Kept:
+    found: dict[str, dict[int, Tensor]] = {name: {} for name in _PARTS}
+    for key, tensor in tensors.items():
+        name, *at = key.split("/")
+        if name != "salt":
+            found[name][int(at[1]) if len(at) > 1 else 0] = tensor
+    value, scale = vector_of(found["value"][0], "value"), float(found["scale"][0])
+    check_precise(value, "value")
+    known = vector_of(found["known"][0], "known") if found["known"] else None
+    noise = {j: vector_of(one, "noise") for j, one in found["noise"].items()}
+    added = [*noise.values(), *([] if known is None else [known])]
+    if any(len(one) != len(value) for one in added):
+        raise InputError("its value, what is known and its noise differ in length")
+    if not math.isfinite(scale) or scale == 0:
+        raise InputError(f"scale={scale} must be a number that is not 0")
+    return Kept(
+        value=value,
+        known=known,
+        scale=scale,
+        batches={j: torch.from_numpy(positions_of(one)) for j, one in found["batch"].items()},
+        records={j: int(n) for j, n in found["records"].items()},
+        points={j: vector_of(one, "point") for j, one in found["point"].items()},
+        noise=noise,
+        rows={j: one.double() for j, one in found["rows"].items()},
+    )
+
+
+# Sketches: 64 numbers of a clipped vector, by which it is told from another one.
+
+_BUCKETS = 64
+_AT_ONCE = 1 << 16  # columns in float64
+
+
+def sketch(parts: Sequence[Tensor], clip: float) -> Tensor:
+    """(B, 64) of rows that are clipped: in bucket b the sum of +-r_d over d = b mod 64.
+
+    The square of its length is that of the row but for a deviation of sqrt(2 / 64). It is linear
+    in the clipped row, so differences are as long, too (Charikar, Chen and Farach-Colton 2002).
+
+    Args:
+        parts: (B, ...) tensors that are laid end to end.
+        clip: the bound on the length of a row.
+
+    >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    >>> [round(float(one), 3) for one in sketch([rows], 1.0).norm(dim=1)]
+    [1.0, 0.5]
+    """
+    flat = [one.detach().reshape(len(one), math.prod(one.shape[1:])) for one in parts]
+    rows, width = len(flat[0]), sum(one.shape[1] for one in flat)
+    # Public and the same for all: honest mistakes are looked for, by two who share no secret.
+    signs = torch.from_numpy(
+        2.0 * np.random.default_rng(width).integers(0, 2, width, dtype=np.int8) - 1.0
+    )
+    found = torch.zeros(rows, _BUCKETS, dtype=torch.float64)
+    squares, at = torch.zeros(rows, dtype=torch.float64), 0
+    for one in flat:
+        for columns in one.split(_AT_ONCE, dim=1):
+            values = columns.cpu().double()
+            to = torch.arange(at, at + values.shape[1])
+            found.index_add_(1, to % _BUCKETS, values * signs[to])
+            squares += values.square().sum(dim=1)
+            at += values.shape[1]
+    if math.isfinite(clip):
+        found *= (clip / squares.sqrt().clamp(min=clip))[:, None]
+    return found
+
+
+# Gradients by somebody who did not train: a function of the auditor's, or a model and its loss.
+
+_LONGEST_ERROR = 300
+Gradients = Callable[..., Any] | Mapping[int, Callable[..., Any]]
+
+
+class ClippedSum(NamedTuple):
+    """Clipped gradients of a batch, added up.
+
+    Attributes:
+        value: (D,) float64.
+        cut_off: (D,) what clipping took off: the sum without it, less the sum.
+        norms: (B,) of the gradients before clipping.
+        clip: the bound.
+        rows: (B, 64) sketches of the clipped gradients.
+    """
+
+    value: Tensor
+    cut_off: Tensor
+    norms: Tensor
+    clip: float
+    rows: Tensor
+
+
+class Oracle:
+    """Asks the auditor's function for gradients, and clips and adds what it returns.
+
+    Args:
+        gradients: (point, positions) -> (B, D) per-example gradients of an agent, unclipped; with a
+            parameter `agent` it is told whose records they are; or such a function by agent.
+
+    Raises:
+        TypeError: it cannot be called.
+    """
+
+    def __init__(self, gradients: Gradients) -> None:
+        every = gradients.values() if isinstance(gradients, Mapping) else [gradients]
+        if not all(callable(one) for one in every):
+            raise InputTypeError(
+                f"gradients={shown(gradients)} must be a function (point, positions) -> (B, D), or "
+                "one by agent"
+            )
+        self._gradients = gradients
+
+    def clipped_sum(
+        self, agent: int, point: Tensor, positions: Tensor, *, clip: float, shape: tuple[int, int]
+    ) -> ClippedSum:
+        """The sum of an agent's clipped gradients.
+
+        Args:
+            agent: whose records.
+            point: (D',) as it was kept.
+            positions: (B,) of the records.
+            clip: the bound, infinite where nothing is clipped.
+            shape: (B, D), D that of the message; (1, D) where the unit is a client.
+
+        Raises:
+            ValueError: what the function returns is no (B, D) of finite numbers.
+        """
+        each = self._each(agent, point, positions, shape)
+        norms = each.norm(dim=1)
+        factors = torch.ones_like(norms)
+        if math.isfinite(clip):
+            factors = torch.where(norms > clip, clip / norms, factors)
+        value = (factors[:, None] * each).sum(dim=0)
+        return ClippedSum(value, each.sum(dim=0) - value, norms, clip, sketch([each], clip))
+
+    def clipped_rows(
+        self, agent: int, point: Tensor, positions: Tensor, *, clip: float, width: int
+    ) -> Tensor:
+        """(B, 64) sketches of clipped gradients; see `clipped_sum`."""
+        return sketch([self._each(agent, point, positions, (len(positions), width))], clip)
+
+    def _each(self, agent: int, point: Tensor, positions: Tensor, shape: tuple[int, int]) -> Tensor:
+        """(B, D) of finite numbers."""
+        each = self._rows(agent, point, positions)
+        if each.shape != shape:
+            raise InputError(
+                f"gradients of {len(positions)} records of agent {agent} have the shape "
+                f"{tuple(each.shape)}, and must have {shape}: a row for each clipped vector, as "
+                "long as the message"
+            )
+        if not bool(torch.isfinite(each).all()):
+            raise InputError(f"gradients of agent {agent} hold a number that is not finite")
+        return each
+
+    def _rows(self, agent: int, point: Tensor, positions: Tensor) -> Tensor:
+        asked = self._gradients
+        if isinstance(asked, Mapping):
+            if agent not in asked:
+                raise InputError(
+                    f"gradients names no function for agent {agent}; it has {sorted(asked)}"
+                )
+            asked = asked[agent]
+        more = {"agent": agent} if "agent" in inspect.signature(asked).parameters else {}
+        try:
+            found = asked(point.clone(), positions.numpy().copy(), **more)
+        except (Exception, SystemExit) as error:
+            raise raised("gradients", error) from error
+        if not isinstance(found, Tensor | np.ndarray):
+            raise InputTypeError(
+                f"gradients returned {type(found).__name__}; it must return a tensor or array"
+            )
+        try:
+            if isinstance(found, np.ndarray):
+                found = torch.from_numpy(np.ascontiguousarray(found))
+            return found.detach().cpu().to_dense().double()
+        except (TypeError, RuntimeError) as error:  # texts, or numbers of more than 64 bits
+            if "memory" in str(error):
+                raise
+            raise InputTypeError(
+                f"gradients returned a {type(found).__name__} of {found.dtype}; it must return "
+                "numbers of at most 64 bits each"
+            ) from error
+
+
+def raised(name: str, error: BaseException) -> InputError:
+    """The error of a function of the auditor's that raised one."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
+    return InputError(f"the function of {name} raised {said}; mend it, and check again")
+
+
+def per_example(
+    model: nn.Module,
+    data: Mapping[int, tuple[Tensor, Tensor]],
+    *,
+    loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy,
+) -> Callable[..., Tensor]:
+    """A function of gradients, from a model and its loss: one backward an example, in float64.
+
+    Args:
+        model: the network; a kept point fills its parameters, in their order.
+        data: by agent its inputs (n, *shape) and targets (n, ...).
+        loss: of (outputs (1, ...), targets (1, ...)), a scalar.
+
+    Returns:
+        (point, positions, agent) -> (B, D).
+
+    >>> of = per_example(nn.Linear(2, 2), {0: (torch.ones(3, 2), torch.tensor([0, 1, 1]))})
+    >>> of(torch.zeros(6), np.array([0, 2]), agent=0)[0].tolist()
+    [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
+    """
+    import copy
+
+    network = copy.deepcopy(model).cpu().double()
+    shapes = [(name, of.shape) for name, of in network.named_parameters()]
+    sizes = [shape.numel() for _, shape in shapes]
+
+    def one(point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
+        parts = zip(shapes, point.split(sizes), strict=True)
+        parameters = {name: part.view(shape) for (name, shape), part in parts}
+        outputs = torch.func.functional_call(network, parameters, (inputs[None],))
+        return loss(outputs, target[None])
+
+    each = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))
+
+    def gradients(point: Tensor, positions: NDArray[np.int64], *, agent: int) -> Tensor:
+        inputs, targets = data[agent]
+        at = torch.from_numpy(np.asarray(positions))
+        if not len(at):
+            return torch.zeros(0, sum(sizes), dtype=torch.float64)
+        x = inputs[at]
+        return each(point.double(), x.double() if x.is_floating_point() else x, targets[at])
+
+    return gradients

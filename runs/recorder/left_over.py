@@ -1,0 +1,466 @@
+"""What kept releases hold beside their gradients, which must be the declared noise.
+
+By its line a release is
+
+    value = known + scale (sum_j w_j G_j + sum_k s_k z_k)
+
+G_j the clipped gradients of a batch at a kept point by the auditor's oracle, z_k standard normal.
+What is left,
+
+    left = (value - known) / scale - sum_j w_j G_j
+
+is the noise alone: exactly where the recorder drew it, and N(0, B B^T) in any case. A row is a
+release; rows of a round share the sources that their lines name, and rows of different rounds
+those whose names come again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from ...attacks.checks.recording import Part, Residual
+from ...privacy._validate import within
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Unit
+from ...privacy.releases.chained_file import round_number
+from ...privacy.releases.files import Played
+from ...privacy.releases.lines import Release, Vector, party_name, shown
+from ...privacy.releases.log import ReleaseLog
+from .keeping import ClippedSum, Kept, Oracle, kept_folder, read_kept
+
+# The rounds of a log whose transcripts were kept, and those of them that are looked at.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class KeptRelease:
+    """A release with its transcript.
+
+    Attributes:
+        played: its round.
+        release: what its line says.
+        kept: what it was made of.
+        name: in words, such as "model of agent 0".
+    """
+
+    played: Played
+    release: Release
+    kept: Kept
+    name: str
+
+
+class KeptRounds:
+    """The transcripts of a log.
+
+    Args:
+        log: as it was read.
+        rounds: which to look at: numbers, how many to draw by chance, or None for all.
+        seed: of the drawing; the system's entropy when None.
+
+    Attributes:
+        log: as given.
+        numbers: of the rounds that are looked at, in order.
+        unkept: how many releases of these rounds were not kept.
+
+    Raises:
+        FileNotFoundError: a transcript that the log names is missing.
+        ValueError: a transcript that is not what the log names, or a round that was not kept.
+    """
+
+    def __init__(
+        self, log: ReleaseLog, *, rounds: Sequence[int] | int | None, seed: int | None
+    ) -> None:
+        self.log = log
+        held = {played for played, of in log.rounds.items() if any(r.kept for r in of)}
+        if not held:
+            raise InputError(
+                f"{log.paths[0]} names no kept transcript, so nothing of it can be checked; record "
+                'with keep="all", or with the rounds to keep'
+            )
+        self.numbers = _chosen(sorted({played.round for played in held}), rounds, seed)
+        self._read: dict[Played, list[KeptRelease]] = {}
+        self.unkept = sum(
+            release.kept is None
+            for played, of in log.rounds.items()
+            if played.round in self.numbers
+            for release in of
+        )
+        self.releases = [one for number in self.numbers for one in self.of_round(number)]
+
+    def of_round(self, number: int) -> list[KeptRelease]:
+        """The kept releases of a round, each time that it was played."""
+        return [
+            one for played in self.log.rounds if played.round == number for one in self._of(played)
+        ]
+
+    def is_whole(self, number: int) -> bool:
+        """Whether every release of a round was kept."""
+        every = [of for played, of in self.log.rounds.items() if played.round == number]
+        return all(release.kept is not None for of in every for release in of)
+
+    def before(self, number: int) -> list[int]:
+        """The numbers of the rounds before one."""
+        return sorted({played.round for played in self.log.rounds if played.round < number})
+
+    def _of(self, played: Played) -> list[KeptRelease]:
+        if played not in self._read:
+            of = self.log.rounds[played]
+            names = [_named(release, of, self.log) for release in of]
+            self._read[played] = [
+                KeptRelease(
+                    played=played,
+                    release=release,
+                    kept=read_kept(self._file(played, release.kept), release.kept, played.round),
+                    name=name,
+                )
+                for release, name in zip(of, names, strict=True)
+                if release.kept is not None
+            ]
+        return self._read[played]
+
+    def _file(self, played: Played, digest: str) -> Path:
+        """The log beside which a transcript lies; the first where none does."""
+        found = f"round-{played.round}-{digest[:32]}.safetensors"
+        there = [p for p in self.log.paths if (kept_folder(p) / found).exists()]
+        return (there or list(self.log.paths))[0]
+
+
+def _named(release: Release, of: Sequence[Release], log: ReleaseLog) -> str:
+    name = f"{release.kind} of {party_name(release.sender, log.header)}"
+    alike = [one for one in of if (one.kind, one.sender) == (release.kind, release.sender)]
+    if len(alike) > 1 and release.to is not None:
+        name += f" to {', '.join(party_name(k, log.header) for k in sorted(release.to))}"
+    return name
+
+
+def _chosen(kept: list[int], rounds: Any, seed: int | None) -> list[int]:
+    if rounds is None:
+        return kept
+    if isinstance(rounds, int) and not isinstance(rounds, bool):
+        within("rounds", rounds, f"[1, {len(kept)}]", ", as many as were kept")
+        chance = np.random.default_rng(seed)
+        return sorted(chance.choice(kept, size=rounds, replace=False).tolist())
+    if isinstance(rounds, str) or not isinstance(rounds, Sequence | set | range) or not rounds:
+        raise InputError(f"rounds={shown(rounds)} must be numbers of rounds, or how many to draw")
+    for number in rounds:
+        if round_number(number, least=0) is None or number not in kept:
+            raise InputError(
+                f"round {shown(number)} was not kept; {_some(kept)} were: name some of these"
+            )
+    return sorted(set(rounds))
+
+
+def _some(kept: Sequence[int]) -> str:
+    return ", ".join(map(str, kept[:8])) + (f" and {len(kept) - 8} more" if len(kept) > 8 else "")
+
+
+_ROUNDING = 64  # units of rounding that adding up a row may lose
+_USUAL = 4  # and that it usually does
+_Key = tuple[int, Played, str, str]  # owner, round, batch and name of a vector
+_KINK = 0.1  # of the clip norm: what one record's gradient may jump by in float32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Row:
+    """A release and what is left of it.
+
+    Attributes:
+        at: the release.
+        left: (D,) float64, of which the noise is all.
+        total: (D,) the weighted sum of clipped gradients.
+        cut_off: (D,) what clipping took off, weighted.
+        clipped, gradients: how many gradients are longer than their bound, of how many.
+        rounding: Euclidean norm that rounding may account for.
+        resolution: Euclidean norm that it usually has.
+    """
+
+    at: KeptRelease
+    left: Tensor
+    total: Tensor
+    cut_off: Tensor
+    clipped: int
+    gradients: int
+    rounding: float
+    resolution: float
+
+    @property
+    def deviation(self) -> float:
+        """Of each coordinate's noise, as declared."""
+        return math.sqrt(sum(one.std**2 for one in self.at.release.noise))
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether all of its noise is known to the transcript."""
+        return len(self.at.kept.noise) == len(self.at.release.noise)
+
+    @property
+    def drawn(self) -> Tensor:
+        """(D,) the noise that the recorder drew for it."""
+        total = torch.zeros_like(self.left)
+        for one in self.at.kept.noise.values():
+            total += one.double()
+        return total
+
+
+class Asked(NamedTuple):
+    """A batch whose gradients the oracle gave.
+
+    Attributes:
+        name: of the release, with its round.
+        owner, point, positions, clip, width: what was asked.
+        rows: (B, 64) sketches of what it gave, clipped.
+        kept: (B, 64) of what the training added, None where that was not kept.
+        is_drawn: whether the recorder drew all noise of the release.
+        rounding: Euclidean norm that rounding may account for in the release.
+    """
+
+    name: str
+    owner: int
+    point: Tensor
+    positions: Tensor
+    clip: float
+    width: int
+    rows: Tensor
+    kept: Tensor | None
+    is_drawn: bool
+    rounding: float
+
+
+class LeftOver:
+    """The rows of the rounds that are looked at; a `Recording`.
+
+    Args:
+        rounds: what was kept.
+
+    Attributes:
+        rows: the releases that could be taken apart.
+        unknown: for each of the others why not, in words.
+        asked: the batches of these.
+        rounds: as given.
+    """
+
+    mismatch = ""
+
+    def __init__(self, rounds: KeptRounds, oracle: Oracle) -> None:
+        self.rounds, self._oracle = rounds, oracle
+        self._places = _places(rounds)
+        self._sums: dict[tuple[object, ...], ClippedSum] = {}
+        self.rows, self.unknown, self.asked = list[Row](), list[str](), list[Asked]()
+        for at in rounds.releases:
+            found = self._row(at)
+            if isinstance(found, Row):
+                self.rows.append(found)
+                self.asked += self._batches(found)
+            else:
+                self.unknown.append(f"{at.name} in round {at.played.round}: {found}")
+
+    def _row(self, at: KeptRelease) -> Row | str:
+        """The row of a release, or why there is none."""
+        kept, width = at.kept, len(at.kept.value)
+        if not at.release.of and not at.release.noise and kept.known is None:
+            return "it is declared as made of what was released, and of what was not kept as known="
+        value = kept.value.double()
+        known = torch.zeros_like(value) if kept.known is None else kept.known.double()
+        unit = torch.finfo(kept.value.dtype).eps
+        size = unit * float(value.norm() + known.norm()) / abs(kept.scale)
+        more, total, cut_off = 0.0, torch.zeros_like(value), torch.zeros_like(value)
+        clipped = gradients = 0
+        for j, vector in enumerate(at.release.of):
+            found = self._sum(at, j, vector, width)
+            if isinstance(found, str):
+                return found
+            total += vector.weight * found.value
+            cut_off += vector.weight * found.cut_off
+            clipped += int((found.norms > found.clip).sum())
+            gradients += len(found.norms)
+            lengths = float(found.norms.clamp(max=found.clip).sum())
+            size += unit * abs(vector.weight) * lengths
+            jump = float(found.norms.clamp(max=found.clip).max()) if len(found.norms) else 0.0
+            kink = _KINK * jump if unit > torch.finfo(torch.float64).eps else 0.0
+            more += abs(vector.weight) * (math.sqrt(unit) * lengths + kink)
+        for one in kept.noise.values():
+            size += unit * float(one.double().norm())
+        return Row(
+            at=at,
+            left=(value - known) / kept.scale - total,
+            total=total,
+            cut_off=cut_off,
+            clipped=clipped,
+            gradients=gradients,
+            rounding=_ROUNDING * size + more,
+            resolution=_USUAL * size,
+        )
+
+    def _batches(self, row: Row) -> Iterator[Asked]:
+        """The batches of a release, each time with what was kept of its rows."""
+        at = row.at
+        for j, vector in enumerate(at.release.of):
+            of, place = self._place(at, j, vector) or (at, j)
+            if place in of.kept.points and place in of.kept.batches:
+                width = len(at.kept.value)
+                yield Asked(
+                    name=f"{at.name} in round {at.played.round}",
+                    owner=vector.owner,
+                    point=of.kept.points[place],
+                    positions=of.kept.batches[place],
+                    clip=vector.clip,
+                    width=width,
+                    rows=self._sums[vector.owner, id(of), place, vector.clip, width].rows,
+                    kept=of.kept.rows.get(place),
+                    is_drawn=row.is_drawn,
+                    rounding=row.rounding,
+                )
+
+    def _place(self, at: KeptRelease, j: int, vector: Vector) -> tuple[KeptRelease, int] | None:
+        """Where the batch and the point of a vector were kept."""
+        client = self.rounds.log.header.unit is Unit.CLIENT
+        if j in at.kept.points and (client or j in at.kept.batches):
+            return at, j
+        key = _key(at, vector)
+        return None if key is None else self._places.get(key)
+
+    def _sum(self, at: KeptRelease, j: int, vector: Vector, width: int) -> ClippedSum | str:
+        if vector.part is not None:
+            return "it holds a part of a vector, and which coordinates is not recorded"
+        found = self._place(at, j, vector)
+        if found is None:
+            return f"the batch or the point of vector {j} was not kept"
+        of, place = found
+        client = self.rounds.log.header.unit is Unit.CLIENT
+        point = of.kept.points[place]
+        positions = of.kept.batches.get(place, torch.zeros(0, dtype=torch.int64))
+        made = (vector.owner, id(of), place, vector.clip, width)
+        if made not in self._sums:
+            self._sums[made] = self._oracle.clipped_sum(
+                vector.owner,
+                point,
+                positions,
+                clip=vector.clip,
+                shape=(1 if client else len(positions), width),
+            )
+        return self._sums[made]
+
+    @property
+    def residuals(self) -> Sequence[Sequence[Residual]]:
+        """See `Recording`; rounds that share a source are one."""
+        return [[self._residual(of, self._columns) for of in _alike(rows)] for rows in self._blocks]
+
+    @cached_property
+    def _blocks(self) -> list[list[Row]]:
+        by_round: dict[object, list[Row]] = {}
+        met: dict[str, set[object]] = {}
+        for row in self.rows:
+            by_round.setdefault(row.at.played, []).append(row)
+            for one in row.at.release.noise:
+                if one.id is not None:
+                    met.setdefault(one.id, set()).add(row.at.played)
+        if any(len(rounds) > 1 for rounds in met.values()):
+            return [self.rows]
+        return list(by_round.values())
+
+    @cached_property
+    def _columns(self) -> dict[object, int]:
+        """Each source's number: of a name, or of a release's own."""
+        found: dict[object, int] = {}
+        for rows in self._blocks:
+            for row in rows:
+                for j, one in enumerate(row.at.release.noise):
+                    found.setdefault(_source(row, j, one.id), len(found))
+        return found
+
+    def _residual(self, rows: Sequence[Row], columns: Mapping[object, int]) -> Residual:
+        entries = [
+            (i, columns[_source(row, j, one.id)], one.std)
+            for i, row in enumerate(rows)
+            for j, one in enumerate(row.at.release.noise)
+        ]
+        at, to, std = zip(*entries, strict=True) if entries else ((), (), ())
+        first, many = rows[0].at, len(self._blocks) == 1 and len(self.rounds.numbers) > 1
+        return Residual(
+            round=first.played.round,
+            kind=f"message {first.release.kind}",
+            names=[
+                row.at.name + (f" of round {row.at.played.round}" if many else "") for row in rows
+            ],
+            value=torch.stack([row.left for row in rows]),
+            rounding=torch.tensor([row.rounding for row in rows]),
+            resolution=torch.tensor([row.resolution for row in rows]),
+            noise=csr_array((std, (at, to)), shape=(len(rows), len(columns)), dtype=float),
+        )
+
+    @property
+    def source_starts(self) -> tuple[Sequence[int], int]:
+        """See `Recording`: sources are numbered over all rounds."""
+        return [0] * len(self._blocks), len(self._columns)
+
+    @property
+    def made_noise(self) -> Sequence[tuple[str, Tensor]]:
+        """See `Recording`: what the recorder drew, each source once."""
+        found: dict[object, tuple[str, Tensor]] = {}
+        for row in self.rows:
+            for j, z in row.at.kept.noise.items():
+                where = f"the noise of {row.at.name} in round {row.at.played.round}"
+                source = _source(row, j, row.at.release.noise[j].id)
+                found.setdefault(source, (where, z[None]))
+        return list(found.values())
+
+    @property
+    def parts(self) -> Mapping[int, Sequence[Part]]:
+        """See `Recording`: what a message's coordinates are is not recorded."""
+        return {}
+
+    @property
+    def told(self) -> str:
+        """See `Recording`."""
+        return told(self.rounds.numbers)
+
+
+def told(numbers: Sequence[int]) -> str:
+    """Rounds in words.
+
+    >>> told([1, 2, 50]), told(list(range(1, 31)))
+    ('rounds 1, 2, 50', 'rounds 1 to 30')
+    """
+    word = "round" if len(numbers) == 1 else "rounds"
+    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{word} {numbers[0]} to {numbers[-1]}"
+    return f"{word} {', '.join(map(str, numbers))}"
+
+
+def _alike(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of one kind and width."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.at.release.kind, len(row.left)), []).append(row)
+    return list(found.values())
+
+
+def _source(row: Row, j: int, id: str | None) -> object:
+    return (id,) if id is not None else (row.at.played, row.at.kept, j)
+
+
+def _key(at: KeptRelease, vector: Vector) -> _Key | None:
+    if vector.vector is None:
+        return None
+    played = at.played if vector.round is None else Played(vector.round, vector.again)
+    return vector.owner, played, vector.batch, vector.vector
+
+
+def _places(rounds: KeptRounds) -> dict[_Key, tuple[KeptRelease, int]]:
+    """Where the batch and the point of a vector with a name were kept."""
+    found: dict[_Key, tuple[KeptRelease, int]] = {}
+    for at in rounds.releases:
+        for j, vector in enumerate(at.release.of):
+            key = _key(at, vector)
+            if key is not None and j in at.kept.points and j in at.kept.batches:
+                found.setdefault(key, (at, j))
+    return found

@@ -1,0 +1,462 @@
+"""What the checks of a record found together, and the status that follows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Verdict
+from ...privacy.durable import write_durably
+from ...privacy.errors import InputError, InputTypeError
+from ...privacy.formats.json_text import read_json
+from ...privacy.guarantee import Statement, Status, Unit
+from ...privacy.releases.log import ReleaseLog
+from ...training.accounts.declared import DeclaredAccount, account_of_releases
+from .keeping import Oracle, sketch
+from .left_over import Asked, LeftOver, told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class Conformance:
+    """What was kept of a log, held against its lines.
+
+    Attributes:
+        log: what is declared.
+        rounds: the numbers of the rounds that were looked at.
+        outcomes: of each check.
+        assumed: what nothing here shows, in sentences.
+    """
+
+    log: ReleaseLog
+    rounds: Sequence[int]
+    outcomes: Sequence[Check]
+    assumed: Sequence[str]
+
+    def __getitem__(self, name: str) -> Check:
+        """The outcome of a check by its name."""
+        return self._by_name[name]
+
+    @property
+    def _by_name(self) -> Mapping[str, Check]:
+        return {one.name: one for one in self.outcomes}
+
+    @property
+    def failed(self) -> Sequence[str]:
+        """The checks that contradict the log."""
+        return [one.name for one in self.outcomes if one.verdict is Verdict.FAILED]
+
+    @property
+    def passed(self) -> bool:
+        """Whether some check ran and none failed."""
+        return not self.failed and any(one.verdict is Verdict.PASSED for one in self.outcomes)
+
+    @property
+    def status(self) -> Status:
+        """Checked only where every check that applies ran and passed, points among them if needed.
+
+        The check of points must have passed where releases depend on public ones alone, by which
+        figures for outsiders are smaller, and where a part of a value is said to be known.
+        """
+        needed = [one for one in self.outcomes if one.applies]
+        whole = self.passed and all(one.verdict is Verdict.PASSED for one in needed)
+        return Status.CHECKED if whole else Status.DECLARED
+
+    @property
+    def false_alarm(self) -> float:
+        """At most the probability that a sound record fails, of all checks together."""
+        return TOTAL_FALSE_ALARM * sum(one.p is not None for one in self.outcomes)
+
+    @property
+    def said(self) -> str:
+        """What the checks come to, in words."""
+        if not self.passed:
+            by = " and ".join(self.failed)
+            return f"declared; contradicted by {by}" if by else "declared"
+        if self.status is Status.CHECKED:
+            return f"declared; checked in {told(self.rounds)}"
+        missing = [one.name for one in self.outcomes if one.applies and not one.tests]
+        return f"declared; checked in {told(self.rounds)} but for {', '.join(missing)}"
+
+    def account(
+        self, statement: Statement, *, adversaries: Sequence[str] = (), victim: int | None = None
+    ) -> DeclaredAccount:
+        """What the log costs each adversary, at the status that the checks give it."""
+        return account_of_releases(
+            self.log,
+            statement=statement,
+            adversaries=adversaries,
+            victim=victim,
+            status=self.status,
+        )
+
+    def __repr__(self) -> str:
+        """The outcomes as a table, and what stays assumed."""
+        lines = [f"{self.log.header.system}: {self.said}", ""]
+        width = max(len(one.name) for one in self.outcomes)
+        for one in self.outcomes:
+            lines.append(f"{one.name:<{width}}  {one.verdict!s:<7}  {one.words}")
+        lines += ["", "assumed all the same:"]
+        lines += [f"  {sentence}" for sentence in self.assumed]
+        return "\n".join(lines)
+
+
+# Rows: whether what was summed for a record is what the oracle makes of this record alone.
+#
+# A bound on what one record adds holds only where each summand is made of one record. Batches that
+# are counted do not show it: a collation that mixes records, a loss over two targets or a layer
+# that looks at the whole batch leave their number as it is. So each row
+#
+#     of the oracle       is asked for again among half of its batch, and must come out the same
+#     of the training     is held against the oracle's, by what was kept of it; where the recorder
+#                         drew the noise, the sum is known, and messages compare it
+#
+# What is kept of a clipped row r is short: bucket b holds the sum of +-r_d over d = b mod 64, so
+# that its length is |r| to a fifth. A row may be off by rounding, and at a kink of its network by
+# as much as the oracle's own row moves when the last bits of its point do.
+
+_OFF = 1e-3  # of the clip norm, more than rounding in float32 moves a row
+_SEEN = 2 * _OFF  # what a sketch of 64 numbers shows at least
+_REPEATS, _FEW = 8, 3
+_KINK = 4.0  # times what the oracle's row moves by
+_LAST_BITS = 16.0  # units of rounding by which a point is moved to find a kink
+_COARSE = 2.0**-7  # of bfloat16
+_DOUBTFUL = 0.03  # of the clip norm, what bfloat16 and TF32 may make of any row
+_RANDOM = "is another each time"
+_MOST = 64  # rows that are looked at closely
+
+
+class _Row(NamedTuple):
+    """A row that differs from that of its record alone."""
+
+    asked: Asked
+    place: int
+    apart: float
+
+
+def kept_rows(rows: Any, batch: Tensor, clip: float) -> Tensor:
+    """(B, 64) what is kept of the gradients of a batch, in the order of ascending positions.
+
+    Args:
+        rows: (B, ...) gradients of its records before clipping, or a list of tensors (B, ...) that
+            are laid end to end, in the order of the batch.
+        batch: (B,) the positions as the caller has them.
+        clip: the clip norm.
+
+    Raises:
+        TypeError: no tensors or arrays of floats.
+        ValueError: another number of rows.
+    """
+    every = rows if isinstance(rows, list) else [rows]
+    parts = [torch.as_tensor(one) for one in every if isinstance(one, Tensor | np.ndarray)]
+    if len(parts) < len(every) or not all(one.is_floating_point() and one.ndim for one in parts):
+        raise InputTypeError(
+            "rows must be gradients (B, D), one for each record of the batch, as a tensor, an "
+            "array, or a list of tensors (B, ...) that are laid end to end"
+        )
+    if wrong := [len(one) for one in parts if len(one) != len(batch)]:
+        raise InputError(
+            f"rows has {wrong[0]} gradients, and the batch {len(batch)} records; give one for each"
+        )
+    return sketch(parts, clip)[torch.argsort(batch)]
+
+
+def check_rows(of: LeftOver, oracle: Oracle) -> Check:
+    """Each row is that of its record alone, for the oracle and in the training.
+
+    Args:
+        of: what is left of the releases.
+        oracle: of gradients.
+    """
+    name, header = "rows", of.rounds.log.header
+    every = [one for one in of.asked if len(one.positions)]
+    if header.unit is Unit.CLIENT or not every:
+        words = "no release of these rounds is made of a batch of records"
+        return Check.not_run(name, words, applies=False)
+    before = _generators()
+    off = [row for one in every for row in _among_half(one, oracle)]
+    drawn = _generators() != before
+    if off:
+        why = _why(off, oracle, drawn=drawn, rows=_count(every))
+        return why or _failed(
+            off, _count(every), "the oracle gives another row where other records are with it; "
+            "let it take each record by itself"
+        )  # fmt: skip
+    kept = [one for one in every if one.kept is not None]
+    unkept = [one for one in every if one.kept is None and not one.is_drawn]
+    if unkept:
+        return Check.not_run(
+            name,
+            f"what {unkept[0].name} added for each record was not kept, so that no one compared it "
+            "with the record: give rows=, or let the recorder draw the noise",
+        )
+    off, shorter = [], next((one for one in kept if _rows_of(one) != len(one.positions)), None)
+    if shorter is not None:
+        raise InputError(f"{shorter.name} keeps another number of rows than its batch has records")
+    for one in kept:
+        off += _differing(one, one.kept)
+    if off and not _all_move(off, oracle, bits=_LAST_BITS):
+        why = _why(off, oracle, drawn=drawn, rows=_count(kept))
+        return why or _failed(
+            off, _count(kept), "collate_fn, the training loop, the loss or a layer mixes records, "
+            "or the data are others now"
+        )  # fmt: skip
+    exact = [one for one in every if one.kept is None]
+    least = max([_SEEN if kept else 0.0, *(one.rounding / _bound(one) for one in exact)])
+    words = f"{_count(every)} rows of {len(every)} batches are those of their records alone"
+    if off:
+        words += f", {len(off)} of them at a kink of the network"
+    words += (
+        f"; a part of another record longer than {least:.2g} of the clip norm would have shown"
+        + (" in a row" if kept else " in a sum")
+    )
+    return Check.exact(name, f"{words}.", tests=_count(every))
+
+
+def _failed(off: Sequence[_Row], rows: int, why: str) -> Check:
+    worst = max(off, key=lambda row: row.apart)
+    words = (
+        f"{len(off)} of {rows} rows are not those of their records alone, first that of record "
+        f"{int(worst.asked.positions[worst.place])} in {worst.asked.name}, which is off by "
+        f"{worst.apart:.2g} of the clip norm: {why}."
+    )
+    return Check.exact("rows", words, tests=rows, passed=False)
+
+
+def _why(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int) -> Check | None:
+    """Why rows that differ say nothing of the training; None where they do."""
+    times = _REPEATS if drawn else _FEW
+    looked = sorted(off, key=lambda row: -row.apart)[:times]
+    for row in looked:
+        again = [_alone(row, oracle) for _ in range(times)]
+        if any(float((one - again[0]).norm()) > _OFF * _bound(row.asked) for one in again):
+            return _random(row)
+    if drawn and 2 * len(off) < rows:  # an augmentation that is seldom
+        return _random(looked[0])
+    far = [row for row in off if row.apart > _DOUBTFUL]
+    if _all_move(far, oracle, relative=_COARSE):
+        return Check.not_run(
+            "rows",
+            f"{len(off)} of {rows} rows are off by up to {looked[0].apart:.2g} of the clip norm, "
+            "which numbers of few bits may make as well as a part of other records; keep rounds "
+            "that are trained in float32, without autocast and TF32",
+        )
+    return None
+
+
+def _random(row: _Row) -> Check:
+    at = int(row.asked.positions[row.place])
+    return Check.not_run(
+        "rows",
+        f"the gradient of record {at} {_RANDOM}, as with random augmentation or dropout, so that "
+        "nothing that was trained on can be compared with it",
+    )
+
+
+def is_random(found: Check) -> bool:
+    """Whether rows were not compared because the oracle's are others each time."""
+    return found.verdict is Verdict.NOT_RUN and _RANDOM in found.words
+
+
+def _among_half(one: Asked, oracle: Oracle) -> Iterator[_Row]:
+    """Rows that come out another way among half of their batch."""
+    count = len(one.positions)
+    if count < 2:
+        return
+    order = np.random.default_rng(count).permutation(count)
+    again = torch.zeros_like(one.rows)
+    for part in (np.sort(order[: count // 2]), np.sort(order[count // 2 :])):
+        again[part] = oracle.clipped_rows(
+            one.owner, one.point, one.positions[part], clip=one.clip, width=one.width
+        )
+    yield from _differing(one, again)
+
+
+def _differing(one: Asked, other: Tensor | None) -> list[_Row]:
+    """Rows of a batch that are off, by the best assignment where their order is another."""
+    if other is None:
+        return []
+    apart = (other - one.rows).norm(dim=1)
+    off = apart > _OFF * _bound(one)
+    if int(off.sum()) > 1:  # a collation may sort the records of its batch
+        from scipy.optimize import linear_sum_assignment
+
+        at = off.nonzero()[:, 0]
+        distances = torch.cdist(one.rows[at], other[at])
+        mine, theirs = linear_sum_assignment(distances.numpy())
+        apart[at[mine]] = distances[mine, theirs]
+    return [
+        _Row(one, place, float(apart[place]) / _bound(one))
+        for place in (apart > _OFF * _bound(one)).nonzero()[:, 0].tolist()
+    ]
+
+
+def _all_move(
+    off: Sequence[_Row], oracle: Oracle, *, bits: float = 0.0, relative: float = 0.0
+) -> bool:
+    """Whether the oracle's own rows move as far when their points do, in units or relatively."""
+    for row in sorted(off, key=lambda row: -row.apart)[:_MOST]:
+        by = relative or bits * torch.finfo(row.asked.point.dtype).eps
+        if _moves(row, oracle, by) < row.apart:
+            return False
+    return len(off) <= _MOST or not bits
+
+
+def _moves(row: _Row, oracle: Oracle, relative: float) -> float:
+    """By how much of the clip norm the oracle's row may move with the last bits of its point."""
+    chance = torch.Generator().manual_seed(row.place)
+    point, here = row.asked.point, _alone(row, oracle)
+    far = 0.0
+    for _ in range(_REPEATS):
+        signs = torch.randn(point.shape, generator=chance, dtype=torch.float64)
+        moved = _alone(row, oracle, point=(point.double() * (1 + relative * signs)).to(point.dtype))
+        far = max(far, float((moved - here).norm()))
+    return _KINK * far / _bound(row.asked)
+
+
+def _alone(row: _Row, oracle: Oracle, *, point: Tensor | None = None) -> Tensor:
+    one = row.asked
+    return oracle.clipped_rows(
+        one.owner,
+        one.point if point is None else point,
+        one.positions[row.place : row.place + 1],
+        clip=one.clip,
+        width=one.width,
+    )[0]
+
+
+def _bound(one: Asked) -> float:
+    return one.clip if math.isfinite(one.clip) else max(float(one.rows.norm(dim=1).max()), 1e-300)
+
+
+def _rows_of(one: Asked) -> int:
+    return 0 if one.kept is None else len(one.kept)
+
+
+def _count(every: Sequence[Asked]) -> int:
+    return sum(len(one.positions) for one in every)
+
+
+def _generators() -> tuple[object, ...]:
+    """The states of the generators that data sets and collations draw from."""
+    numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 the one that others use
+    return bytes(torch.get_rng_state().numpy()), str(numpy), random.getstate()
+
+
+# conformance.json: what checks found, beside the logs that they were about, named by digest.
+#
+# Whoever wrote the logs can write this file, too. It says what was found when, not that it is true:
+# who relies on it gives an oracle and checks again.
+
+FILE = "conformance.json"
+_SCHEMA = 1
+_MOST_WRITTEN = 16 << 20
+_KEYS = {"schema", "system", "logs", "status", "said", "rounds", "false_alarm", "checks", "assumed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an earlier check of the same logs found.
+
+    Attributes:
+        status: declared, or checked.
+        said: in words.
+        rounds: that were looked at.
+        passed, failed: names of checks.
+    """
+
+    status: Status
+    said: str
+    rounds: tuple[int, ...]
+    passed: tuple[str, ...]
+    failed: tuple[str, ...]
+
+
+def dump(found: Conformance) -> dict[str, Any]:
+    """What was found, as an object for JSON."""
+    return {
+        "schema": _SCHEMA,
+        "system": found.log.header.system,
+        "logs": _digests(found.log.paths),
+        "status": str(found.status),
+        "said": found.said,
+        "rounds": list(found.rounds),
+        "false_alarm": found.false_alarm,
+        "checks": [
+            {
+                "name": one.name,
+                "verdict": str(one.verdict),
+                "p": one.p,
+                "tests": one.tests,
+                "words": one.words,
+            }
+            for one in found.outcomes
+        ],
+        "assumed": list(found.assumed),
+    }
+
+
+def write_held(found: Conformance) -> Path | None:
+    """Write conformance.json beside the logs; nothing where these lie in several folders."""
+    folders = {path.resolve().parent for path in found.log.paths}
+    if len(folders) != 1:
+        return None
+    path = found.log.paths[0].parent / FILE
+    write_durably(path, (json.dumps(dump(found), indent=2, allow_nan=False) + "\n").encode())
+    return path
+
+
+def read_held(paths: Sequence[Path]) -> Held | None:
+    """What conformance.json says of exactly these logs as they are; None where it says nothing.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    path = paths[0].parent / FILE
+    if not path.exists():
+        return None
+    try:
+        return _held(read_json(path, _MOST_WRITTEN), paths)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error!s:.80}); check the logs again with overhear audit-log, "
+            "or remove it"
+        ) from None
+
+
+def _held(held: Mapping[str, Any], paths: Sequence[Path]) -> Held | None:
+    if not isinstance(held, Mapping) or held.keys() != _KEYS or held["schema"] != _SCHEMA:
+        raise InputError("its keys are not those of this version")
+    if held["logs"] != _digests(paths):
+        return None  # of other logs, or of these before more was released
+    checks = {str(one["name"]): Verdict(one["verdict"]) for one in held["checks"]}
+    passed = tuple(name for name, verdict in checks.items() if verdict is Verdict.PASSED)
+    failed = tuple(name for name, verdict in checks.items() if verdict is Verdict.FAILED)
+    status = Status(held["status"])
+    if status not in (Status.DECLARED, Status.CHECKED) or (status is Status.CHECKED and failed):
+        raise InputError(f"status={status!s:.40} does not fit its checks")
+    rounds = tuple(int(one) for one in held["rounds"])
+    if status is Status.CHECKED and not (passed and rounds):
+        raise InputError("nothing that was looked at makes its status checked")
+    said = str(held["said"])
+    if status is Status.CHECKED and "rows" not in checks:  # written before there was this check
+        status, said = Status.DECLARED, f"{said} but for rows"
+    return Held(status, said, rounds, passed, failed)
+
+
+def _digests(paths: Sequence[Path]) -> dict[str, str]:
+    """SHA-256 of each log by its name."""
+    found = {}
+    for path in paths:
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found

@@ -1,1 +1,0 @@
-"""Algorithms that send compressed differences to copies that everybody can compute."""

@@ -1,1 +1,0 @@
-"""Algorithms whose noise is correlated across agents."""

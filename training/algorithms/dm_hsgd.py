@@ -1,0 +1,125 @@
+"""DM-HSGD without privacy: gradient tracking on recursive estimates, the min-max reference.
+
+W. Xian, F. Huang, Y. Zhang, H. Huang, "A faster decentralized algorithm for nonconvex minimax
+problems", NeurIPS 2021. z = (x, y), g(z; batch) the mean gradient of a batch.
+
+    1  d_0 = g(z_0; large batch);  u_0 = W d_0
+    2  (x, y)_t+1 = W (x_t - eta_x ux_t), Proj(W (y_t + eta_y uy_t))
+    3  d_t = g(z_t; batch_t) + (1 - beta) (d_t-1 - g(z_t-1; batch_t))        the same batch twice
+    4  u_t = W (u_t-1 + d_t - d_t-1)
+
+| symbol       | name here              | shape    | meaning                                      |
+|--------------|------------------------|----------|----------------------------------------------|
+| x, y         | x, y                   | (A, .)   | models and dual variables                    |
+| z_t-1        | x_before, y_before     | (A, .)   | the point before                             |
+| d            | dx, dy                 | (A, .)   | recursive estimates of an agent's gradient   |
+| u            | ux, uy                 | (A, .)   | trackers: estimates of the mean gradient     |
+| W            | round.weights          | (E, 1)   | mixing weights                               |
+| beta         | beta_x, beta_y         | scalar   | weight of the plain gradient, one a block    |
+| eta_x, eta_y | learning_rate(_y)      | scalar   | step sizes                                   |
+| b            | batch_size             | scalar   | public normaliser: the expected batch size   |
+| b_0          | initial_batch          | scalar   | expected size of the large first batch       |
+
+W keeps means, so the mean of the trackers is the mean of the estimates at any time.
+
+Where we differ from the paper: batches are Poisson samples and the mean divides by their expected
+size; an agent with fewer records than initial_batch takes all of them. A round steps first, along
+the trackers of the round before, and estimates the gradient where it arrives. Nothing is clipped
+and no noise is added, so epsilon is infinite for every adversary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...privacy._validate import within
+from .algorithm import Algorithm
+from .min_max_step import FirstBatch, mixed, stepped
+
+if TYPE_CHECKING:
+    from ..step.handles import Agents
+    from ..step.round import Round
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Hyper-parameters: step size of the dual variables, recursion weights, size of the start."""
+
+    learning_rate_y: float = 0.1
+    beta_x: float = 0.01
+    beta_y: float = 0.1
+    initial_batch: float = 2000.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        within("learning_rate_y", self.learning_rate_y, "(0, inf)")
+        within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
+        within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
+        within("initial_batch", self.initial_batch, "(0, inf)")
+
+
+class State(NamedTuple):
+    """Points now and before, estimates and trackers; one (A, D_x) and one (A, D_y) of each."""
+
+    x: Agents
+    y: Agents
+    x_before: Agents
+    y_before: Agents
+    dx: Agents
+    dy: Agents
+    ux: Agents
+    uy: Agents
+
+
+def init(round: Round, *, initial_batch: float, records: float) -> State:
+    """Step 1: the public point, and the gradient of a large batch there."""
+    first = FirstBatch.of(initial_batch, records=records)
+    x, y = round.initial(), round.initial(block=1)
+    batch = round.draw(first.sampling_rate)
+    sx, sy = round.clipped_sums((x, y), batch=batch, clip_norm=None)
+    dx, dy = sx / first.size, sy / first.size
+    return State(x, y, x, y, dx, dy, *mixed(round, (dx, dy)))
+
+
+def step(
+    state: State,
+    round: Round,
+    *,
+    beta_x: float,
+    beta_y: float,
+    learning_rate: float,
+    learning_rate_y: float,
+    batch_size: float,
+) -> State:
+    """One round; the numbers are the steps above."""
+    z = stepped(  # 2
+        round,
+        (state.x, state.y),
+        along=(state.ux, state.uy),
+        learning_rate=learning_rate,
+        learning_rate_y=learning_rate_y,
+    )
+    sx, sy = round.clipped_sums(
+        z,
+        (state.x, state.y),
+        batch=round.draw(),
+        coefs=(1.0, (beta_x - 1.0, beta_y - 1.0)),
+        clip_norm=None,
+    )
+    dx = sx / batch_size + (1.0 - beta_x) * state.dx  # 3
+    dy = sy / batch_size + (1.0 - beta_y) * state.dy
+    u = mixed(round, (state.ux + dx - state.dx, state.uy + dy - state.dy))  # 4
+    return State(*z, state.x, state.y, dx, dy, *u)
+
+
+ALGORITHM = Algorithm(
+    name="dm-hsgd",
+    init=init,
+    step=step,
+    settings=Settings,
+    private=False,
+    private_counterpart="dpmixsgd",
+    blocks=2,
+    released=("x", "y"),
+)

@@ -1,1 +1,0 @@
-"""Algorithms for min-max tasks."""

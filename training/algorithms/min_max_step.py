@@ -1,0 +1,77 @@
+"""Descent in the parameters x, ascent in the dual variables y: what the min-max algorithms share.
+
+A point z = (x, y) is a pair of values, block 0 and block 1 of the task. Both blocks of one
+example's gradient are clipped as one vector; after that nothing mixes them. Recursive estimates
+start from one large batch, whose rate and public normaliser are a `FirstBatch`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...privacy._validate import within
+
+if TYPE_CHECKING:
+    from ..step.handles import Agents
+    from ..step.round import Round
+
+    Pair = tuple[Agents, Agents]  # (x, y), (A, D_x) and (A, D_y)
+
+
+def stepped(
+    round: Round, z: Pair, *, along: Pair, learning_rate: float, learning_rate_y: float
+) -> Pair:
+    """Step along estimates of the gradient, down in x and up in y, then mix; y stays feasible.
+
+    Args:
+        z: the points to step from.
+        along: estimates gx and gy of the gradient there.
+        learning_rate: eta_x.
+        learning_rate_y: eta_y.
+
+    Returns:
+        sum_j W_ij (x_j - eta_x gx_j) and Proj(sum_j W_ij (y_j + eta_y gy_j)).
+    """
+    x = round.mix(z[0] - learning_rate * along[0], kind="model")
+    y = round.mix(z[1] + learning_rate_y * along[1], kind="dual")
+    return x, round.project(y)
+
+
+def mixed(round: Round, u: Pair) -> Pair:
+    """Mix the trackers, block by block."""
+    return round.mix(u[0], kind="tracker"), round.mix(u[1], kind="dual-tracker")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstBatch:
+    """A Poisson batch that is drawn once, before the first round.
+
+    Attributes:
+        size: public normaliser: its expected size on an average agent.
+        sampling_rate: probability that a record is in it.
+    """
+
+    size: float
+    sampling_rate: float
+
+    @classmethod
+    def of(cls, initial_batch: float, *, records: float) -> FirstBatch:
+        """The batch of an expected size, or of all records where an agent has fewer.
+
+        Args:
+            initial_batch: expected size.
+            records: public number of records of an average agent.
+
+        Raises:
+            ValueError: a number that is not positive.
+
+        >>> FirstBatch.of(2000, records=20_000)
+        FirstBatch(size=2000.0, sampling_rate=0.1)
+        >>> FirstBatch.of(2000, records=140)
+        FirstBatch(size=140.0, sampling_rate=1.0)
+        """
+        within("initial_batch", initial_batch, "(0, inf)")
+        within("records", records, "(0, inf)")
+        size = float(min(initial_batch, records))
+        return cls(size=size, sampling_rate=size / records)

@@ -1,1 +1,0 @@
-"""Algorithms whose noise remembers: later rounds take back some of what earlier ones added."""

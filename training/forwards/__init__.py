@@ -1,1 +1,0 @@
-"""Networks with a forward of their own: what they compute, and whether examples meet in it."""
