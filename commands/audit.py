@@ -127,7 +127,7 @@ def audit_last_model(
     """Measure epsilon with a planted record that only last models can show.
 
     The run is trained over and over with the record (canary) and without it, and only the last
-    models are looked at, which gives a lower bound on epsilon for whoever holds them.
+    models are looked at, which gives a lower bound on epsilon for their holders.
 
     In a run's folder the result is kept as last-model.json. The exit code is 4 if what is measured
     contradicts a proven epsilon.
@@ -245,5 +245,5 @@ def _show_last_model(found: LastModel) -> None:
         f"decided about one record of agent {found.victim}, and only last models were seen.",
     )
     say(console, f"{found.words}.")
-    say(console, f"Seed of the coins: {found.seed}.")
+    say(console, f"Seed of the assignment: {found.seed}.")
     say(console, f"Verdict: {found.verdict}.")

@@ -40,10 +40,9 @@ class Described(BaseModel):
         """The object whose fields are the attributes of these names, but for those that are given.
 
         >>> from types import SimpleNamespace
-        >>> from overhear.privacy.formats.codec import Count, NotNegative
         >>> class Look(Described):
-        ...     epsilon: NotNegative
-        ...     canaries: Count
+        ...     epsilon: float
+        ...     canaries: int
         >>> Look.from_object(SimpleNamespace(epsilon=1.5, of="anything"), canaries=20).dump()
         {'epsilon': 1.5, 'canaries': 20}
         """

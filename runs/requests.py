@@ -118,7 +118,7 @@ def fields_of(request: type) -> dict[str, RequestField]:
     return found
 
 
-def request_of(request: type[R], given: Mapping[str, Any], *, of: str) -> R:
+def request_of(request: type[R], given: Mapping[str, object], *, of: str) -> R:
     """The request of keywords.
 
     Args:

@@ -183,7 +183,7 @@ WITHOUT_FILE = {
     "runs/plan/trainable.py",  # TOML that it wrote itself
     "runs/run_file/build.py",  # a bound on memory
     "runs/run_file/toml.py",  # the command line
-    "runs/sweep/sweep.py",  # run files that it wrote itself
+    "runs/sweep/sweep.py",  # that no folder is a link
     "training/data/quadratic.py",  # a bound on memory
     "training/data/table.py",  # its own conversions, by numpy_arrays.py
     "training/engine/tensor_file.py",  # the layer

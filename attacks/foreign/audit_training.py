@@ -299,7 +299,7 @@ def canaries(
     >>> data = torch.utils.data.TensorDataset(torch.eye(8), torch.arange(8))
     >>> planted = canaries(data, 8, seed=3)
     >>> planted
-    Planted(8 records, 8 canaries, coins sealed)
+    Planted(8 records, 8 canaries, assignment sealed)
     >>> int(planted.reveal().sum())
     6
     """

@@ -26,9 +26,7 @@ _CLOSED = {"noise-energies": noise_energies}
 def _entries(paper: str) -> Iterator[Entry]:
     """The entries of a paper's file."""
     text = (
-        resources.files("overhear.reports.reproductions")
-        .joinpath(f"{paper}.toml")
-        .read_text("utf-8")
+        resources.files("overhear.reports.reproduced").joinpath(f"{paper}.toml").read_text("utf-8")
     )
     held = tomllib.loads(text)
     of = Paper(name=held["name"], source=held["source"])

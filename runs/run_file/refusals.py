@@ -143,7 +143,7 @@ def refuse_unprovable(values: object, requests: Mapping[str, Unprovable]) -> Non
 
     >>> refuse_unprovable({"unit": "device"}, PRIVACY)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    overhear...InputError: unit='device' is not to be had: use unit='agent' ...
+    overhear...InputError: unit='device' is not supported: use unit='agent' ...
     """
     if not isinstance(values, Mapping):
         return

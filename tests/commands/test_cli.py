@@ -313,7 +313,7 @@ def test_plan_prints_one_json_object(
 ) -> None:
     report["plan"]["adversaries"][0] |= {"epsilon": math.inf, "status": "no protection"}
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(second_opinions, "make_plan", lambda *_, **__: None)
     described_plan = _Described(report["plan"])
     monkeypatch.setattr(second_opinions, "with_opinions", lambda _: described_plan)
     assert cli.main(["plan", str(run_file), "--json"]) == 0
@@ -331,7 +331,7 @@ def test_plan_marks_what_is_heuristic_and_prints_warnings(
 ) -> None:
     report["plan"]["warnings"] = ["Nothing protects [privacy]."]
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(second_opinions, "make_plan", lambda *_, **__: None)
     described_plan = _Described(report["plan"])
     monkeypatch.setattr(second_opinions, "with_opinions", lambda _: described_plan)
     assert cli.main(["plan", str(run_file)]) == 0
@@ -351,7 +351,7 @@ def test_a_plan_that_a_second_opinion_contradicts_ends_with_exit_code_4(
     found = _Described(report["plan"])
     found.second_opinion = {"eavesdropper": wrong}
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(second_opinions, "make_plan", lambda *_, **__: None)
     monkeypatch.setattr(second_opinions, "with_opinions", lambda _: found)
     for more in ([], ["--json"]):
         assert cli.main(["plan", str(run_file), *more]) == 4

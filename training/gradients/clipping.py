@@ -158,7 +158,7 @@ def clipped_rows(rows: Tensor, clip_norm: float | None, *, drops: bool = False) 
     >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
     >>> clipped_rows(rows, 1.0).norm(dim=1).round(decimals=4).tolist()
     [1.0, 0.5]
-    >>> clipped_rows(rows * math.inf, 1.0, drops=True).tolist()
+    >>> clipped_rows(rows * torch.inf, 1.0, drops=True).tolist()
     [[0.0, 0.0], [0.0, 0.0]]
     """
     check_clip_norm(clip_norm)

@@ -164,7 +164,7 @@ Wrapper = Callable[[CarryOut, str, Values, How], Any]
 class Readers(enum.Enum):
     """Who may read the values that an operation is given."""
 
-    HOLDER = "nobody else"
+    HOLDER = "no one else"
     RECEIVERS = "those to whom they are sent, and who listens on the link"
     ADVERSARIES = "every adversary that may see the result"
 
@@ -186,7 +186,7 @@ class Operation(NamedTuple):
         apart: what it can tell apart.
         check: of what is given makes what a round is given; refuses what none may be.
         calls: whether it calls a function on rows of what it is given.
-        hides: whether the value after its function is a secret, which nobody reads after all.
+        hides: whether the value after its function is a secret, which no one reads after all.
     """
 
     takes: tuple[type[Value], ...] = ()
@@ -444,7 +444,7 @@ def _average(door: Door, values: Values, how: How) -> tuple[Values, How]:
         )
     if cohort is not None and not any(cohort is mine for mine in door.cohorts):
         raise UndeclaredOperation(
-            "a cohort of another round: its coins would be used again, but accounted as fresh; "
+            "a cohort of another round: its draw would be used again, but accounted as fresh; "
             "call round.cohort(rate) in every round"
         )
     return values, how

@@ -122,7 +122,7 @@ MIXED = np.random.default_rng(0).permutation(np.tile(np.arange(50), 4))
     [
         (VALUES[:19], COINS[:19], "19 canaries were scored; an audit takes from 20"),
         (VALUES, COINS[:99], "must both be"),
-        (VALUES, np.ones(100, dtype=bool), "fair assignments"),
+        (VALUES, np.ones(100, dtype=bool), "a fair assignment"),
         (VALUES[:20], np.ones(20, dtype=bool), "20 of 20 canaries are included"),
         (np.ones(100), COINS, "all 100 scores are 1"),
         (np.where(VALUES > 2, np.nan, VALUES), COINS, "not numbers"),

@@ -133,8 +133,8 @@ def test_logs_of_agents_are_joined(tmp_path):
             "no release of agent 1 in ro",
         ),
         ([(0, {1: [one(1)]}), (1, {1: []}), (2, {1: []})], {}, "agent 1 in the file of agent 0"),
-        ([(0, {1: [one(0)]}), (1, {1: [one(1)]})], {2: [2]}, "not said to be absent in round 1"),
-        ([(0, {1: []}), (1, {1: []}), (2, {1: []})], {2: [1]}, "said to be absent in round 1"),
+        ([(0, {1: [one(0)]}), (1, {1: [one(1)]})], {2: [2]}, "not declared absent in round 1"),
+        ([(0, {1: []}), (1, {1: []}), (2, {1: []})], {2: [1]}, "declared absent in round 1"),
         ([(None, {1: []}), (1, {1: []}), (2, {1: []})], {}, "names no agent"),
     ],
 )

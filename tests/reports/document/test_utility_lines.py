@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,4 +21,4 @@ def test_lines_that_measure_different_things_are_refused(changed: dict[str, obje
     first, *others = read_metrics(LINES)
     assert len(utility([first, *others]).rounds) == 4
     with pytest.raises(InputError, match=r"some lines of metrics\.jsonl have no "):
-        utility([first.model_copy(update=changed), *others])
+        utility([replace(first, **changed), *others])

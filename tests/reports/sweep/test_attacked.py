@@ -48,7 +48,7 @@ def sweep(tmp_path, monkeypatch):
             attacked=name == "zeta",
             metrics={
                 "round": 1,
-                "loss": [1.0],
+                "loss": (1.0,),
                 "consensus_accuracy": 0.5,
                 "consensus_loss": 1.0,
                 "consensus_distance": 0.0,

@@ -45,7 +45,7 @@ OTHER_MEANINGS = {
     ("runs/plan/trainable.py", "mafalda"),
     ("runs/plan/trainable.py", "whisper"),
 }
-PAPERS = ROOT / "reports" / "reproductions"  # their tables and figures, a file a paper
+PAPERS = ROOT / "reports" / "reproduced"  # their tables and figures, a file a paper
 
 # Words that hold a name: decorated, importer.
 INSIDE_WORDS = r"decorat|(im|ex|re|sup|trans)port"
