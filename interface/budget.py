@@ -12,7 +12,8 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..privacy.accounting.request import Accountant, Adjacency
+from ..privacy.accounting.names import Accountant
+from ..privacy.accounting.request import Adjacency
 from ..privacy.batches.sampling import Scheme
 from ..privacy.errors import InputError
 from ..privacy.participation import Event

@@ -9,7 +9,8 @@ from .accounting.accountant import (
 )
 from .accounting.gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .accounting.limits import max_rounds, max_sampling_rate, scale_for
-from .accounting.request import Accountant, Adjacency
+from .accounting.names import Accountant, Bound
+from .accounting.request import Adjacency
 from .accounting.risk import Risk, composed_risk, risk, risk_of_mu
 from .accounting.trade_off import TradeOff, trade_off
 from .adversary import (
@@ -26,7 +27,7 @@ from .adversary import (
 )
 from .batches.sampling import Sampling
 from .errors import UnsupportedView
-from .guarantee import Bound, Guarantee, Statement, Status, Unit
+from .guarantee import Guarantee, Statement, Status, Unit
 from .noise.correlated import (
     WhisperNoise,
     decor_covariance,

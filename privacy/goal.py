@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from ._validate import check_real
-from .accounting.request import Accountant, check_epsilon
+from .accounting.names import Accountant
+from .accounting.request import check_epsilon
 from .errors import InputError
 from .formats.codec import Delta, Fraction, NotNegative, described
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from .accounting.request import Accountant, Adjacency, check_delta
+from .accounting.names import Accountant, Bound
+from .accounting.request import Adjacency, check_delta
 from .batches.sampling import Sampling
 from .errors import InputError, InputTypeError
 from .formats.codec import Count, Delta, NotNegative, Positive, Words, described
@@ -108,22 +109,6 @@ class Unit(enum.StrEnum):
         <Adjacency.ZERO_OUT: 'zero-out'>
         """
         return Adjacency.ZERO_OUT if self is Unit.AGENT else Adjacency.ADD_OR_REMOVE_ONE
-
-
-class Bound(enum.StrEnum):
-    """How epsilon was found; every one but the last two is an upper bound.
-
-    PROFILE: of a pair that dominates, without being one that an adversary meets; dearer than PLD.
-    """
-
-    CLOSED_FORM = "closed form"
-    PLD = "privacy loss distribution"
-    PROFILE = "privacy loss distribution of a dominating profile"
-    DP_ACCOUNTING = "privacy loss distribution by dp-accounting"
-    RENYI = "Renyi divergence"
-    PRV = "PRV"
-    CENTRAL_LIMIT = "central limit: approximation, may be too small"
-    NOT_STATED = "not stated"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -361,7 +346,7 @@ class Guarantee:
     @property
     def proven(self) -> bool:
         """Whether epsilon is an upper bound, whatever else is true."""
-        return self.status is Status.PROVEN and self.bound not in _NO_BOUND
+        return self.status is Status.PROVEN and self.bound.is_upper
 
     @property
     def unit_name(self) -> str:
@@ -397,4 +382,3 @@ _KINDS: Mapping[str, Callable[[str], enum.StrEnum]] = {
     "status": Status,
     "bound": Bound,
 }
-_NO_BOUND = (Bound.CENTRAL_LIMIT, Bound.NOT_STATED)

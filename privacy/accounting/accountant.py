@@ -29,9 +29,9 @@ from ..participation import Event, Reach, Rounds, poisson
 from ..reference.distributions import Unanswered
 from ..reference.second_opinion import delta_estimate, epsilon_estimate
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from, stated
-from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
+from .names import Accountant
+from .other_accountants import COMPARED, clt_multiplier
 from .request import (
-    Accountant,
     Adjacency,
     check_delta,
     check_epsilon,
@@ -99,7 +99,7 @@ def epsilon(
         return 0.0
     if multiplier == 0.0:
         return math.inf
-    return stated(_compared_epsilon(by, multiplier, rate, rounds=count, delta=delta))
+    return stated(COMPARED[by].epsilon(multiplier, rate, rounds=count, delta=delta))
 
 
 def delta(
@@ -143,19 +143,18 @@ def delta(
     )
     multiplier, rate = float(noise_multiplier), float(sampling_rate)
     events = {Event(multiplier, poisson(rate), Reach(reach)): count}
-    if by is Accountant.PRV:
-        raise InputError("accountant='prv' answers epsilon only; use accountant='pld'")
+    of = COMPARED.get(by)
+    if of is not None and of.delta is None:
+        raise InputError(f"accountant='{by}' answers epsilon only; use accountant='pld'")
     if by is Accountant.PLD:
         return _composed_delta(events, epsilon, adjacency)
     if rate == 0.0 or multiplier == math.inf or epsilon == math.inf:
         return 0.0
     if multiplier == 0.0:
         return 1.0
-    if by is Accountant.DP_ACCOUNTING:
+    if of is None or of.delta is None:
         return _referred_delta(events, epsilon, adjacency)
-    if by is Accountant.RDP:
-        return rdp_delta(multiplier, rate, rounds=count, epsilon=epsilon)
-    return delta_from_mu(clt_mu(multiplier, rate, rounds=count), epsilon)
+    return of.delta(multiplier, rate, rounds=count, epsilon=epsilon)
 
 
 def noise_multiplier(
@@ -205,9 +204,9 @@ def noise_multiplier(
             f"delta={delta} must be below {ever:.6g}, the probability that a record is ever "
             f"sampled in rounds={count}: no noise at all meets it; choose a smaller delta"
         )
-    if by is Accountant.GDP_CLT:
-        return clt_multiplier(epsilon, delta, rounds=count, rate=sampling_rate)
     if not by.by_losses:
+        if (found := COMPARED[by].multiplier) is not None:
+            return found(epsilon, delta, rounds=count, rate=sampling_rate)
         return _compared_multiplier(by, epsilon, delta, rounds=count, rate=sampling_rate)
     at_one = Event(1.0, poisson(float(sampling_rate)), Reach(reach))
     ours = _least_multiplier({at_one: count}, epsilon, delta, adjacency)
@@ -356,16 +355,6 @@ def _unanswered(reason: Unanswered) -> InputError:
     )
 
 
-def _compared_epsilon(
-    by: Accountant, multiplier: float, rate: float, *, rounds: int, delta: float
-) -> float:
-    if by is Accountant.RDP:
-        return rdp_epsilon(multiplier, rate, rounds=rounds, delta=delta)
-    if by is Accountant.PRV:
-        return prv_epsilon(multiplier, rate, rounds=rounds, delta=delta)
-    return epsilon_from_mu(clt_mu(multiplier, rate, rounds=rounds), delta)
-
-
 def _compared_multiplier(
     by: Accountant, epsilon: float, delta: float, *, rounds: int, rate: float
 ) -> float:
@@ -375,7 +364,7 @@ def _compared_multiplier(
                 f"accountant='{by}' finds no noise for epsilon={epsilon:g} at delta={delta:g}: "
                 "what it says is more at any; use accountant='pld'"
             )
-        return _compared_epsilon(by, math.exp(x), rate, rounds=rounds, delta=delta) - epsilon
+        return COMPARED[by].epsilon(math.exp(x), rate, rounds=rounds, delta=delta) - epsilon
 
     start = math.log(max(clt_multiplier(epsilon, delta, rounds=rounds, rate=rate), 0.2))
     return math.exp(smallest_safe(excess, start, step=0.2, tolerance=1e-5))

@@ -12,10 +12,12 @@ import contextlib
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from ..errors import InputError
-from .gaussian import mu_from
+from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
+from .names import Accountant
 
 _CELL = 0.01  # by which opacus' epsilon may be off
 _MOST_CELLS = 5e7
@@ -99,3 +101,32 @@ def clt_mu(multiplier: float, rate: float, *, rounds: int) -> float:
 def clt_multiplier(epsilon: float, delta: float, *, rounds: int, rate: float) -> float:
     """The multiplier whose `clt_mu` meets (epsilon, delta)."""
     return 1.0 / math.sqrt(math.log1p((mu_from(epsilon, delta) / rate) ** 2 / rounds))
+
+
+class Compared(NamedTuple):
+    """What an accountant answers of equal rounds, all of them sampled and with noise.
+
+    Attributes:
+        epsilon: f(multiplier, rate, *, rounds, delta) in nats.
+        delta: f(multiplier, rate, *, rounds, epsilon), or None where it answers epsilon alone.
+        multiplier: f(epsilon, delta, *, rounds, rate), or None where the noise is searched for.
+    """
+
+    epsilon: Callable[..., float]
+    delta: Callable[..., float] | None = None
+    multiplier: Callable[..., float] | None = None
+
+
+def _clt_epsilon(multiplier: float, rate: float, *, rounds: int, delta: float) -> float:
+    return epsilon_from_mu(clt_mu(multiplier, rate, rounds=rounds), delta)
+
+
+def _clt_delta(multiplier: float, rate: float, *, rounds: int, epsilon: float) -> float:
+    return delta_from_mu(clt_mu(multiplier, rate, rounds=rounds), epsilon)
+
+
+COMPARED = {
+    Accountant.RDP: Compared(rdp_epsilon, rdp_delta),
+    Accountant.PRV: Compared(prv_epsilon),
+    Accountant.GDP_CLT: Compared(_clt_epsilon, _clt_delta, clt_multiplier),
+}

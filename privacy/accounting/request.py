@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..participation import Event, Reach, Rounds, always, as_events, poisson
 from .dominating_pairs import Pair, Round
 from .gaussian import LEAST_EPSILON
+from .names import Accountant, unknown
 
 MOST_ROUNDS = 10_000_000
 RESOLVED_MULTIPLIERS = (1e-4, 1e9)  # outside, every record counts as sampled in every round
@@ -43,37 +44,7 @@ class Adjacency(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Adjacency:
-        raise _unknown("adjacency", value, cls)
-
-
-class Accountant(StrEnum):
-    """How rounds are added up.
-
-    >>> Accountant("gdp-clt").kind
-    'approximation, may be too small'
-    """
-
-    PLD = "pld"
-    RDP = "rdp"
-    PRV = "prv"
-    DP_ACCOUNTING = "dp-accounting"
-    GDP_CLT = "gdp-clt"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Accountant:
-        raise _unknown("accountant", value, cls)
-
-    @property
-    def kind(self) -> str:
-        """'upper bound', or 'approximation, may be too small', which proves nothing."""
-        if self is Accountant.GDP_CLT:
-            return "approximation, may be too small"
-        return "upper bound"
-
-    @property
-    def by_losses(self) -> bool:
-        """Whether it composes distributions of the privacy loss, of rounds that differ too."""
-        return self in (Accountant.PLD, Accountant.DP_ACCOUNTING)
+        raise unknown("adjacency", value, cls)
 
 
 def check_setting(
@@ -257,8 +228,3 @@ def check_epsilon(value: float, *, most: float = 1e6, positive: bool = False) ->
     if not least <= value <= most:
         bound = f"at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
         raise InputError(f"epsilon={value} must be {bound}, in nats; 1 to 10 is usual")
-
-
-def _unknown(name: str, value: object, kind: type[StrEnum]) -> InputError:
-    known = ", ".join(f"'{member}'" for member in kind)
-    return InputError(f"{name}={value!r} must be one of {known}")

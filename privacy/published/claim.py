@@ -19,7 +19,8 @@ import math
 from dataclasses import dataclass
 
 from .._validate import within
-from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
+from ..accounting.names import Accountant
+from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
 from ..errors import InputError
 
 

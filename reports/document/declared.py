@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...privacy.accounting.request import Accountant, Adjacency
+from ...privacy.accounting.names import Accountant
+from ...privacy.accounting.request import Adjacency
 from ...privacy.guarantee import Statement, Status
 from ...privacy.plain_text import plain
 from ...privacy.releases.log import read_log

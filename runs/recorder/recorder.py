@@ -14,7 +14,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ...privacy.accounting.request import Accountant, Adjacency
+from ...privacy.accounting.names import Accountant
+from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Unit
 from ...privacy.noise.floor import MOST_LOST, mu_lost

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...privacy.accounting.request import Accountant, Adjacency
+from ...privacy.accounting.names import Accountant
+from ...privacy.accounting.request import Adjacency
 from ...privacy.batches.sampling import Drawing, drawings
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError

@@ -484,7 +484,8 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_names_of_choices_are_those_of_the_accountant() -> None:
-    from overhear.privacy.accounting.request import Accountant, Adjacency
+    from overhear.privacy.accounting.names import Accountant
+    from overhear.privacy.accounting.request import Adjacency
 
     assert set(ACCOUNTANTS) == set(Accountant)
     assert set(ADJACENCIES) == set(Adjacency)

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier
+from ...privacy.accounting.names import Accountant
+from ...privacy.accounting.request import Adjacency, check_multiplier
 from ...privacy.batches.patterns import pattern_of
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.goal import Goal

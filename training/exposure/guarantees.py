@@ -18,20 +18,14 @@ from collections.abc import Sequence
 
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
-from ...privacy.accounting.request import Accountant, check_multiplier, orders_of
+from ...privacy.accounting.names import Accountant, Bound
+from ...privacy.accounting.request import check_multiplier, orders_of
 from ...privacy.accounting.search import least_that_meets
 from ...privacy.batches.sampling import Sampling
 from ...privacy.errors import UnsupportedView
-from ...privacy.guarantee import Bound, GroupEpsilon, Guarantee, Holder, Statement, Status, Unit
+from ...privacy.guarantee import GroupEpsilon, Guarantee, Holder, Statement, Status, Unit
 from .events import asked_releases, at_least, counted, spent_releases
 from .sensitivity import JointSensitivity, UnsupportedMechanism
-
-_BOUNDS = {
-    Accountant.RDP: Bound.RENYI,
-    Accountant.PRV: Bound.PRV,
-    Accountant.DP_ACCOUNTING: Bound.DP_ACCOUNTING,
-    Accountant.GDP_CLT: Bound.CENTRAL_LIMIT,
-}
 
 
 def run_epsilon(
@@ -238,7 +232,7 @@ def _bound(sensitivity: JointSensitivity, statement: Statement, noise_multiplier
         sides = [one for r in orders[0] for one in (r, r.otherwise) if one is not None]
         profile = any(one.pair.is_profile for one in sides)
         return Bound.PROFILE if profile else Bound.PLD
-    return _BOUNDS[statement.accountant]
+    return statement.accountant.bound
 
 
 def calibrated_multiplier(
