@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .interception.best_linear_estimate import best_weights
     from .interception.estimate import Estimate, estimate
     from .interception.names import Scenario, scenarios_of
-    from .interception.replay import Protection, Replay, Trial, replay, trace_of
+    from .interception.replay import Protection, Replay, ReplayedRun, replay, trace_of
     from .interception.scenarios import intercept, intercept_momentum, join
     from .inversion.inversion import Reconstruction, reconstruct
     from .problem.labels import recover_labels
@@ -28,11 +28,11 @@ __all__ = [
     "Protection",
     "Reconstruction",
     "Replay",
+    "ReplayedRun",
     "Row",
     "Scenario",
     "Scores",
     "TokenReconstruction",
-    "Trial",
     "attack_images",
     "best_weights",
     "blind_guess",
@@ -67,7 +67,7 @@ _STANDS_IN = {
     "Scenario": "interception.names",
     "Scores": "scoring.metrics",
     "TokenReconstruction": "tokens.certificate",
-    "Trial": "interception.replay",
+    "ReplayedRun": "interception.replay",
     "attack_images": "scoring.evaluation",
     "best_weights": "interception.best_linear_estimate",
     "blind_guess": "scoring.metrics",

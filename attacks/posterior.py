@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from ..privacy.errors import InputError
-from ..privacy.raised import line_of, told
+from ..privacy.raised import describe, line_of
 from .problem.observation import Observation, sent_gradients
 from .problem.problem import Found, Problem, gradients_of, is_faster_together
 
@@ -408,7 +408,8 @@ def _clean(denoiser: Denoiser, pixels: Tensor, noise_std: float) -> Tensor:
         clean = denoiser(pixels.clone(), noise_std)
     except (Exception, SystemExit) as error:  # the user's own code
         raise InputError(
-            f"the denoiser raised {told(error)}{line_of(error)}; it is called as f(pixels of shape "
+            f"the denoiser raised {describe(error)}{line_of(error)}; it is called as f(pixels of "
+            "shape "
             f"{tuple(pixels.shape)}, noise_std={noise_std:.3g})"
         ) from error
     if not isinstance(clean, Tensor) or clean.shape != pixels.shape:

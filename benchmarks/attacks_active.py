@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.interception.names import Scenario
-from overhear.attacks.interception.replay import Trial
+from overhear.attacks.interception.replay import ReplayedRun
 from overhear.attacks.inversion.crafted import craft, least_rounds
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.objective import PRESETS
@@ -221,7 +221,7 @@ def hop_rows(data: Dataset, images: int) -> None:
         for i in range(5)
     ]
     for name, rate, step in HOPS:
-        trial = Trial(
+        trial = ReplayedRun(
             setting=Setting(
                 graph=grid(5, columns=5), model=network(name, data), shards=shards,
                 sampling_rate=rate, device=torch.device("cpu"), dtype=torch.float32,

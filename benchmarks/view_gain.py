@@ -20,7 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-from overhear.attacks import Protection, Scenario, Trial, intercept, replay, trace_of
+from overhear.attacks import Protection, ReplayedRun, Scenario, intercept, replay, trace_of
 from overhear.attacks.problem.observation import sent_gradients
 from overhear.attacks.scoring.reconstruction_bound import proven_mu
 from overhear.privacy import noise_multiplier
@@ -81,7 +81,7 @@ def _size(errors: list[Tensor]) -> float:
     return float(torch.cat(errors).square().mean().sqrt())
 
 
-def _trial(graph: str, form: Form, alpha: float, *, noise_std: float) -> Trial:
+def _trial(graph: str, form: Form, alpha: float, *, noise_std: float) -> ReplayedRun:
     data = load_dataset("digits")
     model = build_model(
         "mlp",
@@ -90,7 +90,7 @@ def _trial(graph: str, form: Form, alpha: float, *, noise_std: float) -> Trial:
         generator=torch.Generator().manual_seed(0),
     )
     shards = [Examples(data.inputs[i::AGENTS], data.targets[i::AGENTS]) for i in range(AGENTS)]
-    trial = Trial(
+    trial = ReplayedRun(
         setting=Setting(
             graph=build_graph(graph, AGENTS),
             model=model,
@@ -115,7 +115,7 @@ def _trial(graph: str, form: Form, alpha: float, *, noise_std: float) -> Trial:
     return trial.under(Protection.DEFENDED)
 
 
-def _worst(trial: Trial, alpha: float) -> float:
+def _worst(trial: ReplayedRun, alpha: float) -> float:
     """sqrt(n - 1 + s^2) with s the largest stretch of the momentum, all heard at one angle."""
     graph = trial.setting.graph.at(1)
     around = [j for j in graph.neighbours(0) if j != 0]

@@ -92,8 +92,8 @@ def account(
         console.print(rows_table(table, title="Who could learn what"))
         for warning in found.account.warnings:
             say(console, f"Note: {warning}.")
-        for one in found.assumptions:
-            say(console, f"{one.number}  {one.text} ({one.how})")
+        for assumption in found.assumptions:
+            say(console, f"{assumption.number}  {assumption.text} ({assumption.how})")
         for required in () if found.decision is None else found.decision.requirements:
             say(console, f"{required.outcome.value.upper()}  {required.name}: {required.sentence}")
     else:

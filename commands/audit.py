@@ -221,8 +221,8 @@ def _show(found: Audit) -> None:
 
     console = make_console()
     console.print(measured_table(found))
-    for one in found.adversaries:
-        say(console, f"{one.words}.")
+    for adversary in found.adversaries:
+        say(console, f"{adversary.words}.")
     console.print(checks_table(found.checks))
     if found.seed is not None:
         say(console, f"Seed of the assignment: {found.seed}.")

@@ -107,8 +107,8 @@ def _show(found: Conformance) -> None:
 
     console = make_console()
     rows = [
-        {"check": one.name, "result": str(one.verdict), "what was found": one.words}
-        for one in found.outcomes
+        {"check": outcome.name, "result": str(outcome.verdict), "what was found": outcome.words}
+        for outcome in found.outcomes
     ]
     console.print(rows_table(rows, title=found.log.header.system))
     say(console, "Assumed all the same:")

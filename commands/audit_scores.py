@@ -100,13 +100,13 @@ def _show(found: ScoresAudit) -> None:
     table.add_column("threshold", no_wrap=True)
     for name in ("at", "guessed", "errors", "epsilon at least"):
         table.add_column(name, justify="right")
-    for one in found.bounds:
+    for bound in found.bounds:
         table.add_row(
-            one.name,
-            f"{one.threshold:.4g}",
-            str(one.guesses),
-            f"{one.false_alarms} + {one.misses}",
-            lower_bound(one.epsilon),
+            bound.name,
+            f"{bound.threshold:.4g}",
+            str(bound.guesses),
+            f"{bound.false_alarms} + {bound.misses}",
+            lower_bound(bound.epsilon),
         )
     console.print(table)
     say(console, f"{found.bounds[0].assumptions}")

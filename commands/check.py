@@ -95,8 +95,12 @@ def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, object]
         "outcome": decision.outcome.value,
         "exit_code": decision.exit_code,
         "requirements": [
-            {"name": one.name, "outcome": one.outcome.value, "sentence": one.sentence}
-            for one in decision.requirements
+            {
+                "name": requirement.name,
+                "outcome": requirement.outcome.value,
+                "sentence": requirement.sentence,
+            }
+            for requirement in decision.requirements
         ],
         "notes": list(decision.notes),
     }
@@ -122,12 +126,12 @@ def _show(decision: Decision, folder: Path, policy: Path) -> None:
     from ..privacy.plain_text import plain
 
     console = make_console()
-    for one in decision.requirements:
-        say(console, f"{one.outcome.value.upper()}  {one.name}")
-        console.print(Padding(Text(_unread(one.sentence)), (0, 0, 0, 4), expand=False))
+    for requirement in decision.requirements:
+        say(console, f"{requirement.outcome.value.upper()}  {requirement.name}")
+        console.print(Padding(Text(_unread(requirement.sentence)), (0, 0, 0, 4), expand=False))
     for note in decision.notes:
         say(console, f"Note: {note}")
-    passed = sum(one.outcome.value == "passed" for one in decision.requirements)
+    passed = sum(requirement.outcome.value == "passed" for requirement in decision.requirements)
     say(
         console,
         f"{_WORDS[decision.exit_code]} ({passed} of {len(decision.requirements)} requirements of "

@@ -53,17 +53,17 @@ def compare(
     with waiting(make_console(stderr=True), "compare", "computing the figures anew from the runs"):
         from ..reports.compare import compare_runs
 
-        found = compare_runs(folders)
+        comparison = compare_runs(folders)
     if format is ComparisonFormat.JSON:
-        text = found.to_json()
+        text = comparison.to_json()
     elif format is ComparisonFormat.HTML:
         from ..reports.compare import comparison_html
 
-        text = comparison_html(found)
+        text = comparison_html(comparison)
     else:
         from ..reports.compare import comparison_markdown
 
-        text = comparison_markdown(found)
+        text = comparison_markdown(comparison)
     if out is None:
         write(text, end="")
         return

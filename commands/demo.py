@@ -181,10 +181,10 @@ def _show_leak(config: RunFile, summary: TrainSummary, console: Console) -> None
     rows = [
         {
             "adversary": other.adversary,
-            "as published": f"{bound(one.epsilon)}, {one.status}",
+            "as published": f"{bound(guarantee.epsilon)}, {guarantee.status}",
             "repaired, as it ran": f"{bound(other.epsilon)}, {other.status}",
         }
-        for one, other in zip(plan.guarantees, summary.adversaries, strict=True)
+        for guarantee, other in zip(plan.guarantees, summary.adversaries, strict=True)
     ]
     console.print(rows_table(rows, title="Epsilon of DPDL with the same noise"))
     advice = advise(published, plan)

@@ -122,7 +122,11 @@ def _show(found: Membership) -> None:
         "were independent. An attack that fails shows no leak; it does not show that there is "
         "none.",
     )
-    for one in found.exposed:
-        say(console, f"Record {one.record} of agent {one.agent}: score {one.score:.2f} nats.")
+    for exposed_record in found.exposed:
+        say(
+            console,
+            f"Record {exposed_record.record} of agent {exposed_record.agent}: score "
+            f"{exposed_record.score:.2f} nats.",
+        )
     say(console, f"{found.words}.")
     say(console, f"Verdict: {found.verdict}.")

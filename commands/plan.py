@@ -202,8 +202,12 @@ def _decided(decision: Decision) -> dict[str, object]:
     return {
         "exit_code": decision.exit_code,
         "requirements": [
-            {"name": one.name, "outcome": one.outcome.value, "sentence": one.sentence}
-            for one in decision.requirements
+            {
+                "name": requirement.name,
+                "outcome": requirement.outcome.value,
+                "sentence": requirement.sentence,
+            }
+            for requirement in decision.requirements
         ],
     }
 
@@ -211,9 +215,9 @@ def _decided(decision: Decision) -> dict[str, object]:
 def _refuse(decision: Decision) -> None:
     """Say on standard error which figures do not pass, and end with the exit code."""
     console = make_console(stderr=True)
-    for one in decision.requirements:
-        if one.outcome.value != "passed":
-            say(console, f"Not passed, {one.name}: {one.sentence}")
+    for requirement in decision.requirements:
+        if requirement.outcome.value != "passed":
+            say(console, f"Not passed, {requirement.name}: {requirement.sentence}")
     if decision.exit_code:
         raise typer.Exit(decision.exit_code)
 

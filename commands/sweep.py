@@ -81,7 +81,7 @@ def sweep(
             stop=stop_of_command(),
         )
     if json:
-        print_json([one.dump() for one in swept.results])
+        print_json([result.dump() for result in swept.results])
     else:
         console = make_console()
         done = len(swept.results) - len(swept.failed)
@@ -96,5 +96,7 @@ def sweep(
             f"none of the {len(swept.failed)} runs could be trained; the first of them says: "
             f"{swept.failed[0].error}"
         )
-    if told := [f"{one.name}: {text}" for one in swept.results for text in one.contradictions]:
+    if told := [
+        f"{result.name}: {text}" for result in swept.results for text in result.contradictions
+    ]:
         raise ContradictedProof("; ".join(told))

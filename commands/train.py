@@ -59,7 +59,7 @@ def train(
     As a rank of torchrun it trains its share of the agents. A first SIGINT, SIGTERM or SIGHUP
     ends it after the round that is running, with a checkpoint; a second one ends it at once.
     """
-    from ..runs.folder.launch import hold_on, launch
+    from ..runs.folder.launch import exit_with_parent, launch
     from ..runs.folder.place import Place
     from ..runs.run_file.tables import check_rounds_device
 
@@ -89,7 +89,7 @@ def train(
         return
     place.check_size(ranks)
     place.quieten_libraries()
-    hold_on()
+    exit_with_parent()
     from ..runs.folder.ranks import joined
 
     with joined(place, timeout=rank_timeout, stop=stop) as group:

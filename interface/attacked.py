@@ -92,8 +92,11 @@ class AttackResult:
 
     def _gallery(self) -> str:
         parts, left = [], _MOST_SHOWN
-        for one in self.found.scenarios:
-            named = [("original", one.originals), *((row.name, row.images) for row in one.rows)]
+        for scenario in self.found.scenarios:
+            named = [
+                ("original", scenario.originals),
+                *((row.name, row.images) for row in scenario.rows),
+            ]
             for name, images in named:
                 shown = [self._picture(path, name) for path in images[:left]]
                 left -= len(shown)

@@ -42,16 +42,16 @@ class AuditResult:
         """By adversary what is proven and what was measured."""
         return [
             {
-                "adversary": one.name,
-                "proven_epsilon": float(one.proven_epsilon),
-                "status": one.status,
-                "measured_epsilon": one.measured_epsilon,
-                "ideal_epsilon": one.ideal_epsilon,
-                "seen_epsilon": one.seen_epsilon,
-                "canaries": one.canaries,
-                "verdict": one.verdict,
+                "adversary": adversary.name,
+                "proven_epsilon": float(adversary.proven_epsilon),
+                "status": adversary.status,
+                "measured_epsilon": adversary.measured_epsilon,
+                "ideal_epsilon": adversary.ideal_epsilon,
+                "seen_epsilon": adversary.seen_epsilon,
+                "canaries": adversary.canaries,
+                "verdict": adversary.verdict,
             }
-            for one in self.found.adversaries
+            for adversary in self.found.adversaries
         ]
 
     def to_pandas(self) -> DataFrame:
@@ -88,8 +88,8 @@ class AuditResult:
 
     def _notes(self) -> list[str]:
         return [
-            f"{one.name}: {'passed' if one.passed else 'FAILED'}: {one.words}"
-            for one in self.found.checks
+            f"{check.name}: {'passed' if check.passed else 'FAILED'}: {check.words}"
+            for check in self.found.checks
         ]
 
 
@@ -101,8 +101,8 @@ def audit_of_folder(
     try:
         found = audit_folder(folder, overrides=overrides, device=device, again=again)
     except ContradictedProof:
-        held = read_audit(folder)
-        if held is None:
+        audit = read_audit(folder)
+        if audit is None:
             raise
-        found = held
+        found = audit
     return AuditResult(found)

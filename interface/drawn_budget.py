@@ -187,7 +187,7 @@ def drawn_batches(
             )
         usable = isinstance(records, int) and isinstance(batch_size, int | float) and records > 0
         rate = float(batch_size) / records if usable else 1.0  # type: ignore[arg-type,operator]
-    found = drawn_of(
+    drawings = drawn_of(
         sampling,
         agents=1,
         records=records,
@@ -195,7 +195,7 @@ def drawn_batches(
         rate=min(rate, 1.0) if sampling_rate is None else rate,
         largest=largest_batch,
     )
-    return None if found is None else DrawnBatches(drawing=found[0], rate=rate)
+    return None if drawings is None else DrawnBatches(drawing=drawings[0], rate=rate)
 
 
 def lottery_events(multiplier: float, rate: float, rounds: int, *, coin: float) -> dict[Event, int]:

@@ -75,8 +75,8 @@ def report_of_folder(folder: Path, format: str = "html", *, show_records: bool =
     if format == "html":
         page = report_run(folder, show_records=show_records)
         return Report(page.read_text(encoding="utf-8"), format, page)
-    held = collect(folder)
-    return Report(report_markdown(held) if format == "md" else _json(held.dump()), format)
+    report = collect(folder)
+    return Report(report_markdown(report) if format == "md" else _json(report.dump()), format)
 
 
 def _json(value: Any) -> str:

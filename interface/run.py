@@ -115,8 +115,12 @@ class Checked:
 
     def _rows(self) -> list[dict[str, str]]:
         return [
-            {"outcome": one.outcome.value, "requirement": one.name, "why": one.sentence}
-            for one in self.decision.requirements
+            {
+                "outcome": requirement.outcome.value,
+                "requirement": requirement.name,
+                "why": requirement.sentence,
+            }
+            for requirement in self.decision.requirements
         ]
 
 
@@ -201,14 +205,14 @@ class Run:
     @property
     def attacks(self) -> AttackResult | None:
         """What all attacks on the run rebuilt; None before any."""
-        found = read_attack(self.folder)
-        return None if found is None else AttackResult(found, self.folder)
+        attack = read_attack(self.folder)
+        return None if attack is None else AttackResult(attack, self.folder)
 
     @property
     def audit_result(self) -> AuditResult | None:
         """What was measured; None before any audit."""
-        found = read_audit(self.folder)
-        return None if found is None else AuditResult(found)
+        audit = read_audit(self.folder)
+        return None if audit is None else AuditResult(audit)
 
     def audit(self, **options: Any) -> AuditResult:
         """Measure what is proven; see `overhear.audit`."""

@@ -43,7 +43,7 @@ def as_html(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] =
         "<tr>" + "".join(f"<td{_LEFT}>{escape(row.get(key, ''))}</td>" for key in heads) + "</tr>"
         for row in rows
     )
-    said = "".join(f"<p>{escape(one)}</p>" for one in notes)
+    said = "".join(f"<p>{escape(note)}</p>" for note in notes)
     return plain_lines(
         f"<p><b>{escape(head)}</b></p><table><thead><tr>{top}</tr></thead>"
         f"<tbody>{body}</tbody></table>{said}"

@@ -39,7 +39,7 @@ from .noise.correlated import (
     whisper_covariance,
 )
 from .noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
-from .participation import Event, Moves, Reach, always, cohort, group, poisson
+from .participation import Event, ParticipationPattern, Reach, always, cohort, group, poisson
 from .published.claim import PublishedClaim
 from .published.dpdl import dpdl_theorem_1
 from .published.dpmixsgd import dpmixsgd_theorem_3
@@ -64,7 +64,7 @@ __all__ = [
     "Event",
     "Guarantee",
     "Ledger",
-    "Moves",
+    "ParticipationPattern",
     "PublishedClaim",
     "Reach",
     "Risk",

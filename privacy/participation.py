@@ -52,7 +52,7 @@ class Reach(StrEnum):
         raise InputError(f"reach={value!r} must be one of {known}")
 
 
-class Moves(NamedTuple):
+class ParticipationPattern(NamedTuple):
     """By which multiple of J the mean of a round moves, and with which probability.
 
     Attributes:
@@ -86,11 +86,11 @@ class Moves(NamedTuple):
         return set(self.multiples) <= {0.0, 1.0}
 
     @property
-    def as_ball(self) -> Moves:
+    def as_ball(self) -> ParticipationPattern:
         """The same where any number of parts moves the mean within the one ball."""
         return poisson(self.rate)
 
-    def checked(self) -> Moves:
+    def checked(self) -> ParticipationPattern:
         """The same, in the order of the multiples.
 
         Raises:
@@ -128,7 +128,7 @@ class Event(NamedTuple):
     """
 
     noise_multiplier: float
-    moves: Moves
+    moves: ParticipationPattern
     reach: Reach = Reach.SUM
     coin: float = 1.0
     otherwise: Event | None = None
@@ -213,7 +213,7 @@ class Draws(NamedTuple):
         return -math.expm1(math.fsum(math.log1p(-rate) for rate in rates))
 
 
-def poisson(rate: float) -> Moves:
+def poisson(rate: float) -> ParticipationPattern:
     """One record that is drawn with probability `rate`.
 
     >>> poisson(0.25)
@@ -222,15 +222,19 @@ def poisson(rate: float) -> Moves:
     within("sampling_rate", rate, "[0, 1]", "did you mean batch_size?")
     if rate == 1.0:
         return always()
-    return Moves((0.0, 1.0), (1.0 - rate, float(rate))) if rate > 0.0 else Moves((0.0,), (1.0,))
+    return (
+        ParticipationPattern((0.0, 1.0), (1.0 - rate, float(rate)))
+        if rate > 0.0
+        else ParticipationPattern((0.0,), (1.0,))
+    )
 
 
-def always() -> Moves:
+def always() -> ParticipationPattern:
     """The unit takes part in every round."""
-    return Moves((1.0,), (1.0,))
+    return ParticipationPattern((1.0,), (1.0,))
 
 
-def group(records: SupportsIndex, rate: float, *, within: float = 1.0) -> Moves:
+def group(records: SupportsIndex, rate: float, *, within: float = 1.0) -> ParticipationPattern:
     """Several records of one person, each of which is drawn with probability `rate`.
 
     Args:
@@ -249,7 +253,9 @@ def group(records: SupportsIndex, rate: float, *, within: float = 1.0) -> Moves:
     return _binomial(count, poisson(rate).rate, root=False, drawn=drawn)
 
 
-def cohort(rate: float, draws: SupportsIndex = 1, sampling_rate: float = 1.0) -> Moves:
+def cohort(
+    rate: float, draws: SupportsIndex = 1, sampling_rate: float = 1.0
+) -> ParticipationPattern:
     """A unit of a secret cohort, which makes `draws` batches of its own where it is in it.
 
     The coin is the unit's alone: where it moves others as well, they show it, and it is a public
@@ -267,7 +273,7 @@ def cohort(rate: float, draws: SupportsIndex = 1, sampling_rate: float = 1.0) ->
     return _binomial(count, poisson(sampling_rate).rate, root=True, drawn=poisson(rate).rate)
 
 
-def _binomial(count: int, rate: float, *, root: bool, drawn: float) -> Moves:
+def _binomial(count: int, rate: float, *, root: bool, drawn: float) -> ParticipationPattern:
     """Multiples j, or their roots, with `drawn` Bin(count, rate), and 0 for the rest."""
     from scipy.stats import binom
 
@@ -276,7 +282,7 @@ def _binomial(count: int, rate: float, *, root: bool, drawn: float) -> Moves:
         found[math.sqrt(j) if root else float(j)] = drawn * float(binom.pmf(j, count, rate))
     found[0.0] += 1.0 - drawn
     kept = sorted((m, p) for m, p in found.items() if p > 0.0)
-    return Moves(tuple(m for m, _ in kept), tuple(p for _, p in kept))
+    return ParticipationPattern(tuple(m for m, _ in kept), tuple(p for _, p in kept))
 
 
 def _count(name: str, value: SupportsIndex) -> int:

@@ -10,7 +10,7 @@ _LONGEST = 300  # characters
 _OURS = Path(__file__).resolve().parents[1] / "training"  # a checkout may be where users work
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An error by its type and words.
 
     >>> told(ZeroDivisionError("division by zero"))

@@ -36,7 +36,7 @@ KINDS: Mapping[str, Callable[[float | str], str]] = {
 }
 
 
-class Cited:
+class References:
     """The figures of one report, by their place.
 
     Args:

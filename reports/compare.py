@@ -148,7 +148,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
 def _compared(run: CheckedRun) -> ComparedRun:
     report, facts = run.report, run.facts
     of = report.run
-    against = [one for one in against_proofs(facts) if one.kind.refutes]
+    against = [finding for finding in against_proofs(facts) if finding.kind.refutes]
     return ComparedRun(
         run=plain(run.folder),
         algorithm=of.algorithm,
@@ -205,9 +205,11 @@ def _audit(audit: Audit) -> ComparedAudit:
         delta=audit.delta,
         adjacency=audit.adjacency,
         adversaries={
-            one.name: Measured(epsilon=float(one.measured_epsilon), canaries=one.canaries)
-            for one in audit.adversaries
-            if one.measured_epsilon is not None
+            adversary.name: Measured(
+                epsilon=float(adversary.measured_epsilon), canaries=adversary.canaries
+            )
+            for adversary in audit.adversaries
+            if adversary.measured_epsilon is not None
         },
     )
 
@@ -235,7 +237,7 @@ def flags_of(runs: Sequence[ComparedRun]) -> list[str]:
     for one in runs:
         if one.evaluation_noise_seed is not None:
             found.append(f"{one.run}: {text_of(fill(KINDS[Kind.SEEDED]))}")
-        found += [f"{one.run}: {said}" for said in one.contradictions]
+        found += [f"{one.run}: {contradiction}" for contradiction in one.contradictions]
     return [plain(one, most=None) for one in found]
 
 
@@ -261,8 +263,8 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     Args:
         runs: as `compare_runs` gives them.
     """
-    adversaries = dict.fromkeys(row.adversary for one in runs for row in one.adversaries)
-    audited = dict.fromkeys(name for one in runs if one.audit for name in one.audit.adversaries)
+    adversaries = dict.fromkeys(row.adversary for run in runs for row in run.adversaries)
+    audited = dict.fromkeys(name for run in runs if run.audit for name in run.audit.adversaries)
     rows: list[tuple[str, Callable[[ComparedRun], str]]] = [
         ("algorithm", lambda one: f"{one.algorithm}, {one.form}"),
         ("graph", lambda one: f"{one.graph}, {one.agents} agents, links {one.links}"),
@@ -285,7 +287,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
         ("audit", lambda one: one.audit.verdict if one.audit else "not audited"),
         *((f"measured epsilon: {name}", _measured_cell(name)) for name in audited),
     ]
-    return [(plain(head), [plain(cell(one), most=None) for one in runs]) for head, cell in rows]
+    return [(plain(head), [plain(cell(run), most=None) for run in runs]) for head, cell in rows]
 
 
 def _rounds(one: ComparedRun) -> str:

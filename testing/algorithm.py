@@ -148,7 +148,7 @@ def _check_same_root(bound: Bound, graph: Topology) -> None:
 
 
 def _traced(bound: Bound, graph: Topology) -> list[RoundTrace]:
-    found = trace(
+    algorithm_trace = trace(
         bound.init,
         bound.step,
         graph=graph,
@@ -156,7 +156,7 @@ def _traced(bound: Bound, graph: Topology) -> list[RoundTrace]:
         noise_multiplier=bound.noise_multiplier,
         release=bound.release,
     )
-    return [one for one, count in found.rounds for _ in range(count)]
+    return [one for one, count in algorithm_trace.rounds for _ in range(count)]
 
 
 def _check_rows(bound: Bound, graph: Topology) -> None:

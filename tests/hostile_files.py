@@ -46,7 +46,7 @@ from overhear.runs.folder.folder import _listed
 from overhear.runs.folder.records import read_environment, read_metrics, read_stopped
 from overhear.runs.folder.resume import _round_of
 from overhear.runs.folder.signature import read_key
-from overhear.runs.recorder.keeping import Kept, keep, kept_folder, read_kept
+from overhear.runs.recorder.keeping import KeptTranscript, keep, kept_folder, read_kept
 from overhear.runs.recorder.outcome import read_held
 from overhear.runs.run_file.run_file import load_run_file, read_tables
 from overhear.runs.run_file.trust import read_sources
@@ -372,7 +372,7 @@ def _kept(path: Path) -> object:
 
 
 def _honest_kept() -> bytes:
-    held = Kept(
+    held = KeptTranscript(
         value=torch.ones(3, dtype=torch.float64),
         known=None,
         scale=1.0,

@@ -27,7 +27,7 @@ from ..privacy.batches.sampling import Drawing, Per, Scheme, size_of_cohort
 from ..privacy.errors import InputError
 from .data.partition import poisson_batch
 from .data.store import Store, digests_of
-from .step.script import Entry
+from .step.script import Operation
 from .step.values import Cohort
 
 # Batches of whole users, and whose the records of a batch are.
@@ -79,7 +79,7 @@ def check_users_of(users: Sequence[Tensor], held: Sequence[int]) -> None:
             )
 
 
-def needs_users(script: Sequence[Entry]) -> bool:
+def needs_users(script: Sequence[Operation]) -> bool:
     """Whether a round draws or clips by user.
 
     >>> needs_users([Entry("draw", (("sampling_rate", None), ("per", "user")))])
@@ -111,7 +111,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turns:
+class Participation:
     """Whose turn it is, in every round of a run.
 
     Attributes:
@@ -192,7 +192,7 @@ class Turns:
                 "give turns=setting.turns_digest of the engine whose snapshot this is"
             )
 
-    def fitting(self, held: Sequence[int]) -> Turns:
+    def fitting(self, held: Sequence[int]) -> Participation:
         """The same turns for agents that hold more records behind those that have one."""
         keys = (np.resize(of, n) for of, n in zip(self.keys, held, strict=True))
         return replace(self, keys=tuple(keys))
@@ -228,7 +228,7 @@ class Turns:
 
 def turns_of(
     pattern: Pattern, shards: Sequence[Store], *, rounds: int, sampling_rate: float, seed: int
-) -> Turns | None:
+) -> Participation | None:
     """The turns of the records that agents hold; None where every round may be anybody's.
 
     Args:
@@ -244,7 +244,7 @@ def turns_of(
         return None
     coin = pattern.checked(rounds).coin(sampling_rate, rounds)
     keys = tuple(_keys(shard, seed) for shard in shards)
-    return Turns(pattern=pattern, rounds=rounds, coin=coin, keys=keys, seed=seed)
+    return Participation(pattern=pattern, rounds=rounds, coin=coin, keys=keys, seed=seed)
 
 
 def _keys(records: Store, seed: int) -> Keys:
@@ -268,7 +268,7 @@ def _below(keys: Keys, bound: int) -> Indices:
     return (keys % np.uint64(bound)).astype(np.int64)
 
 
-class Kept:
+class ParticipationCheck:
     """The batches of a run so far, and whether each record kept to its pattern.
 
     Args:
@@ -470,7 +470,7 @@ def drawn_positions(
     at: Place,
     generator: np.random.Generator,
     users: Tensor | None = None,
-    turns: Turns | None = None,
+    turns: Participation | None = None,
 ) -> Indices:
     """Positions of one batch, each record on its own where there is no sampler.
 

@@ -29,7 +29,7 @@ from ..privacy.errors import InputError
 from ..privacy.guarantee import Statement, Unit
 from ..privacy.participation import Event, poisson
 from ..privacy.view.steered import heard_by, late_age, late_mu, steered_mu
-from .accounts.subject import Subject
+from .accounts.subject import AccountedRun
 from .algorithms import ALGORITHMS
 from .data.load import Dataset
 from .exposure.dense_rounds import DenseRound, contributions_of, streamed_view
@@ -56,7 +56,7 @@ class Steered:
 
 
 def steered(
-    subject: Subject,
+    subject: AccountedRun,
     *,
     statement: Statement,
     noise_multiplier: float,
@@ -258,7 +258,7 @@ def step_limit(model: LinearModel) -> float:
 
 
 def refusal(
-    subject: Subject, model: LinearModel, *, statement: Statement, traces: AlgorithmTrace
+    subject: AccountedRun, model: LinearModel, *, statement: Statement, traces: AlgorithmTrace
 ) -> str | None:
     """Why no steered figure is proven of a run, in a clause; None where every hypothesis holds.
 
@@ -277,7 +277,7 @@ def refusal(
     )
 
 
-def _of_statement(statement: Statement, subject: Subject) -> str | None:
+def _of_statement(statement: Statement, subject: AccountedRun) -> str | None:
     if statement.unit is not Unit.RECORD or statement.holders or statement.records_per_person > 1:
         return (
             f"the bound is about one record of one agent, and the figure about {_about(statement)}"
@@ -302,7 +302,7 @@ def _about(statement: Statement) -> str:
     return statement.about
 
 
-def _of_step(subject: Subject) -> str | None:
+def _of_step(subject: AccountedRun) -> str | None:
     """Which algorithms take the step of the bound, with noise that each agent makes alone."""
     if subject.missing or not isinstance(subject.graph, Graph) or subject.graph.absent:
         return "the graph changes, or agents may be missing"
@@ -330,7 +330,7 @@ def _of_model(model: LinearModel) -> str | None:
     return None
 
 
-def _of_size(subject: Subject, model: LinearModel) -> str | None:
+def _of_size(subject: AccountedRun, model: LinearModel) -> str | None:
     if model.feature_norm is None:
         return "no public norm bounds the features; set [data] feature_norm"
     if model.most_records is None:
@@ -345,7 +345,7 @@ def _of_size(subject: Subject, model: LinearModel) -> str | None:
     return None
 
 
-def _of_rates(subject: Subject) -> str | None:
+def _of_rates(subject: AccountedRun) -> str | None:
     """What was added at one rate would be moved away by the noise of a round with a smaller one."""
     if isinstance(subject.learning_rate, tuple):
         return (
@@ -355,7 +355,7 @@ def _of_rates(subject: Subject) -> str | None:
     return None
 
 
-def _of_trace(subject: Subject, traces: AlgorithmTrace) -> str | None:
+def _of_trace(subject: AccountedRun, traces: AlgorithmTrace) -> str | None:
     """Whether the traced step is the recursion of the bound, number by number."""
     graph = subject.graph
     agents = graph.agents

@@ -64,7 +64,7 @@ def _entries(content: Any, allow: Collection[str]) -> Iterator[str]:
 
 def _check_arrays(record: Any, name: str, received: Any) -> None:
     """Refuse arrays that the message had not, such as statistics of a layer."""
-    known = {key for one in received.array_records.values() for key in one}
+    known = {key for array_record in received.array_records.values() for key in array_record}
     if more := [key for key in record if key not in known]:
         raise InputError(
             f"{name} holds the array {more[0]!r}, which the message had not, so that it is no "

@@ -353,10 +353,10 @@ def _clipped_by_layer(optimizer: Any, samples: Sequence[Tensor]) -> list[Tensor]
     if not isinstance(optimizer, DPPerLayerOptimizer):
         return list(samples)
     found = []
-    for one, clip in zip(samples, optimizer.max_grad_norms, strict=True):
-        norms = one.reshape(len(one), -1).norm(dim=1) if len(one) else one.new_zeros(0)
+    for sample, clip in zip(samples, optimizer.max_grad_norms, strict=True):
+        norms = sample.reshape(len(sample), -1).norm(dim=1) if len(sample) else sample.new_zeros(0)
         factors = float(clip) / norms.clamp(min=float(clip))
-        found.append(one * factors.reshape(-1, *[1] * (one.ndim - 1)))
+        found.append(sample * factors.reshape(-1, *[1] * (sample.ndim - 1)))
     return found
 
 

@@ -118,13 +118,13 @@ def audit(
     looks = [_first_look(one, played, rules, confidence=confidence) for one in played_against]
     looks = _among_all(looks, played, risk=1.0 - confidence - rules.of_links)
     found = []
-    for place, one in enumerate(looks, start=1):
-        if one.evidence is not None and decisive(one.evidence, tested=rules.tested):
-            found.append(_decided(one, rules))
-        elif one.verdict is Verdict.SUSPICIOUS:
-            found.append(_second_look(one, played.guesses[one.proven.name], rules, place=place))
+    for place, look in enumerate(looks, start=1):
+        if look.evidence is not None and decisive(look.evidence, tested=rules.tested):
+            found.append(_decided(look, rules))
+        elif look.verdict is Verdict.SUSPICIOUS:
+            found.append(_second_look(look, played.guesses[look.proven.name], rules, place=place))
         else:
-            found.append(_at_rest(one))
+            found.append(_at_rest(look))
     by_name = {one.proven.name: one for one in found}
     return [by_name.get(one.name) or not_measured(one, found) for one in against]
 
@@ -183,9 +183,9 @@ def _among_all(looks: Sequence[Audited], played: Played, *, risk: float) -> list
     What exceeds at risk / n, n being how many are tested, is suspicious; without it n is smaller,
     and so on until nothing more exceeds.
     """
-    tested = [one for one in looks if one.proven.is_tested]
+    tested = [look for look in looks if look.proven.is_tested]
     rest = [one for one in tested if one.bounds[0].exceeds(one.proven.epsilon)]
-    found = {one.proven.name: one for one in looks}
+    found = {look.proven.name: look for look in looks}
     left = len(tested)
     while rest:
         over = set[str]()

@@ -291,9 +291,9 @@ def not_measured(proven: Proven, measured: Sequence[Audited], *, why: str = "") 
     )
     if proven.name == SINGLE_MESSAGE.name:
         why = "it is no adversary that exists"
-        for one in measured:
-            if one.measured > proven.epsilon:
-                why += f"; {one.proven.name} learns more, at least {_least(one.measured)}"
+        for audited in measured:
+            if audited.measured > proven.epsilon:
+                why += f"; {audited.proven.name} learns more, at least {_least(audited.measured)}"
                 break
     return Audited(
         proven=proven,

@@ -45,7 +45,7 @@ from ...training.models.parameters import flatten
 from ...training.models.tasks import Task
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
-from ..checks.watched_run import on_host
+from ..checks.watched_run import to_cpu
 
 LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms, where none is drawn
 LONGEST = 1000.0  # of those that are drawn
@@ -389,7 +389,7 @@ def rounds_with_canaries(
         else:
             engine.start(recorded=recorded)
         after, messages = engine.snapshot(), transcript.of(round=number)
-        calls, kept = list(gradients.calls), on_host(recorded)
+        calls, kept = list(gradients.calls), to_cpu(recorded)
         yield HappenedRound(
             number=number,
             trace=part,
@@ -488,7 +488,7 @@ def with_codes_behind(shards: Sequence[Held], codes: Mapping[int, Tensor]) -> li
     >>> with_codes_behind([one], {0: torch.tensor([3])})[0].targets.tolist()
     [[0.5, 0.0], [0.5, 3.0]]
     """
-    return [_behind(held, codes.get(agent, _NONE)) for agent, held in enumerate(shards)]
+    return [_behind(shard, codes.get(agent, _NONE)) for agent, shard in enumerate(shards)]
 
 
 def with_codes_in_place(
@@ -522,14 +522,14 @@ def with_codes_in_place(
     [[0.5, -1.0], [0.5, 0.0], [0.5, 0.0]]
     """
     found = []
-    for agent, held in enumerate(shards):
-        every = torch.zeros(held.size, dtype=torch.int64)
+    for agent, shard in enumerate(shards):
+        every = torch.zeros(shard.size, dtype=torch.int64)
         own = codes.get(agent, _NONE)
         if len(own):
-            often = _participations(sampler, agent, rounds=rounds) + generator.random(held.size)
+            often = _participations(sampler, agent, rounds=rounds) + generator.random(shard.size)
             at = np.argsort(-often)[: len(own)]
             every[torch.from_numpy(at.copy())] = own
-        found.append(_coded(held, every))
+        found.append(_coded(shard, every))
     return found
 
 

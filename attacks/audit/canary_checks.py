@@ -80,7 +80,7 @@ def absent_check(noise: Sequence[CanaryNoise], *, replace: bool) -> Check:
         values += int(np.isfinite(z).sum())
         _note_law(found, z.ravel(), f"absent canaries to the {of.name}")
         for words, parts in _parts(of, z):
-            _note_sums(found, parts, [f"{one} to the {of.name}" for one in words])
+            _note_sums(found, parts, [f"{word} to the {of.name}" for word in words])
         if not replace:
             _note_scores(found, of)
     return _check(
@@ -111,7 +111,7 @@ def clipping_check(noise: Sequence[CanaryNoise]) -> Check:
                 at = (norms >= low) & (norms < high)
                 chosen.append(at)
                 words.append(f"canaries of {low:g} to {high:g} clip norms")
-        _note_gains(found, z, v, chosen, [f"{one} to the {of.name}" for one in words])
+        _note_gains(found, z, v, chosen, [f"{word} to the {of.name}" for word in words])
     return _check(
         "clipping",
         found,

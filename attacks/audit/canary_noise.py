@@ -77,7 +77,7 @@ class CanaryNoise:
     rate: Array
 
 
-class Heard(NamedTuple):
+class ObservedNoise(NamedTuple):
     """All that one adversary sees of one run, less what is known and what data add.
 
     Attributes:

@@ -45,7 +45,7 @@ from .canaries import (
     with_codes_in_place,
 )
 from .canary_checks import canary_checks
-from .canary_noise import CanaryNoise, Heard, Residue, gathered
+from .canary_noise import CanaryNoise, ObservedNoise, Residue, gathered
 from .scores import LinkScores, Scorer
 
 # Clipping in the run's own layout: records whose gradients are from a half to 1,000 clip norms.
@@ -139,7 +139,7 @@ class Scores(NamedTuple):
     scores: Mapping[str, Mapping[int, NDArray[np.float64]]]
     residues: Mapping[str, Sequence[Residue]]
     links: Mapping[tuple[str, int], LinkScores] = {}
-    heard: Sequence[Heard] = ()
+    heard: Sequence[ObservedNoise] = ()
 
 
 class Played(NamedTuple):
@@ -151,7 +151,7 @@ class Played(NamedTuple):
     guesses: dict[str, Guesses]
     links: list[LinkGuesses]
     noise: Sequence[CanaryNoise] = ()
-    heard: Sequence[Heard] = ()
+    heard: Sequence[ObservedNoise] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ...training.noise_tests.laws import least, two_sided
 from ..checks.result import TOTAL_FALSE_ALARM, Check, Finding
-from .canary_noise import Heard
+from .canary_noise import ObservedNoise
 
 Array = NDArray[np.float64]
 _MOST_LAGS = 100
@@ -35,7 +35,7 @@ _POWER = 0.95
 _NEARLY = 0.999  # square of a correlation
 
 
-def heard_check(heard: Sequence[Heard]) -> Check:
+def heard_check(heard: Sequence[ObservedNoise]) -> Check:
     """Test all that was heard of whole runs against the declared noise over agents and rounds.
 
     Args:
@@ -74,14 +74,14 @@ def heard_check(heard: Sequence[Heard]) -> Check:
     return found.check("heard", words, power=power)
 
 
-def _joined(heard: Sequence[Heard]) -> Iterator[Heard]:
+def _joined(heard: Sequence[ObservedNoise]) -> Iterator[ObservedNoise]:
     """Runs of equal rows as one of more directions, so that a small fault of all of them shows."""
-    alike: dict[tuple[str, tuple[int, ...]], list[Heard]] = {}
+    alike: dict[tuple[str, tuple[int, ...]], list[ObservedNoise]] = {}
     for of in heard:
         alike.setdefault((of.name, tuple(len(one) for one in of.rounds)), []).append(of)
     for (name, _), runs in alike.items():
         rounds = zip(*(of.rounds for of in runs), strict=True)
-        yield Heard(
+        yield ObservedNoise(
             name,
             [np.concatenate(parts, axis=1, dtype=np.float64) for parts in rounds],
             np.concatenate([of.along for of in runs]),

@@ -171,12 +171,12 @@ class Scorer:
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
                 continue
-            found = rows.filter(mine)
+            matched_filter = rows.filter(mine)
             size = planted.size[mine]
             q = 1.0 if self._public else draws.rate(self._rates.get(host, self._rate))
             known = planted.drawn[mine[0]] > 0 if self._public else np.ones(len(total), dtype=bool)
-            s = ((found.weights.T @ left) * size).sum(axis=0)
-            v = ((found.information @ size) * size).sum(axis=0)
+            s = ((matched_filter.weights.T @ left) * size).sum(axis=0)
+            v = ((matched_filter.information @ size) * size).sum(axis=0)
             norms = planted.norms[mine[0]]
             guessed = own[(norms[own] >= 1.0) & known[own]]
             k = self._together
@@ -184,13 +184,13 @@ class Scorer:
             ratio = log_moved(strength, s, v, q=q, together=k)
             if self._replace:
                 ratio = ratio - log_moved(strength, -s, v, q=q, together=k)
-            if found.is_perfect:
-                shown = found.revealing @ left
-                ratio = self._decided(shown, found.revealed @ size, q)
+            if matched_filter.is_perfect:
+                shown = matched_filter.revealing @ left
+                ratio = self._decided(shown, matched_filter.revealed @ size, q)
             total += np.where(known, ratio, 0.0)  # who is known to be elsewhere shows nothing
             if not (v[own] > 0).all():
                 continue
-            alone = ((found.weights.T @ noise) * size).sum(axis=0)
+            alone = ((matched_filter.weights.T @ noise) * size).sum(axis=0)
             residues.append(
                 Residue(
                     round=happened.number,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.batches.patterns import EVERY, Pattern, PatternKind
-from ...training.batches import Turns
+from ...training.batches import Participation
 from ...training.engine.setting import Setting
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
@@ -28,7 +28,7 @@ from .canary_checks import canary_checks
 from .game import CanaryGame, Played, Scores, layout_check
 from .observed_noise import heard_check
 from .scores import Scorer
-from .whole_run_outcome import Column, Told
+from .whole_run_outcome import Column, MatchedFilter
 from .whole_run_scores import Turn, WholeRunScorer
 
 Array = NDArray[np.float64]
@@ -112,15 +112,15 @@ def _signs(game: CanaryGame, *, planned: int) -> list[list[NDArray[np.int64]]]:
             if host in done:
                 continue
             done.add(host)
-            told = Told(who, [host], release=game.traces.release)
+            told = MatchedFilter(who, [host], release=game.traces.release)
             for part in parts:
                 told.expect(part)
             if game.rounds == planned:
                 told.expect_end()
             columns = told.columns[host]
             best = worst_signs(told.information(host), columns, pattern)
-            for one, sign in zip(columns, best.tolist(), strict=True):
-                found[one.round][one.place] = sign
+            for column, sign in zip(columns, best.tolist(), strict=True):
+                found[column.round][column.place] = sign
     return [list(_by_call(part, signs)) for part, signs in zip(parts, found, strict=True)]
 
 
@@ -139,8 +139,8 @@ def worst_signs(M: Array, columns: Sequence[Column], pattern: Pattern) -> NDArra
     >>> worst_signs(M, [Column(1, 0, 1.0), Column(2, 0, 1.0)], EVERY).tolist()
     [1, -1]
     """
-    rounds = np.array([one.round for one in columns], dtype=int)
-    bound = np.array([one.bound for one in columns])
+    rounds = np.array([column.round for column in columns], dtype=int)
+    bound = np.array([column.bound for column in columns])
     cycle = pattern.kind is PatternKind.CYCLE
     group = rounds % pattern.number if cycle else np.zeros(len(rounds), dtype=int)
     signs = np.ones(len(columns), dtype=np.int64)
@@ -201,7 +201,7 @@ def _with_canaries(game: CanaryGame, coins: NDArray[np.bool_]) -> tuple[Setting,
 
 
 def _allowed(
-    turns: Turns | None, host: int, held: int, canaries: int, *, rounds: int
+    turns: Participation | None, host: int, held: int, canaries: int, *, rounds: int
 ) -> NDArray[np.bool_]:
     """(T + 1, canaries) whether it is the turn of each canary, which stand behind the records."""
     if turns is None:

@@ -81,7 +81,7 @@ class _Part(NamedTuple):
     released: dict[str, range]  # carried rows of the fields of it that are out at the end
 
 
-class Told:
+class MatchedFilter:
     """The matched filter of one adversary, as a run goes on.
 
     Args:

@@ -27,11 +27,11 @@ from torch import Tensor
 from ...privacy.adversary import Adversary
 from ...training.step.final_release import FinalRelease
 from .canaries import Directions, HappenedRound
-from .canary_noise import Heard, Residue
+from .canary_noise import ObservedNoise, Residue
 from .observed_rows import DROWNED, Projected
 from .scores import Planted, Scorer
 from .strength import log_mixture
-from .whole_run_outcome import Told
+from .whole_run_outcome import MatchedFilter
 
 Array = NDArray[np.float64]
 _LEAST = 1e-6  # share of a turn's information that turns before it do not have, to count
@@ -88,13 +88,15 @@ class WholeRunScorer:
                 views[who.name] = who
                 hosts.setdefault(who.name, []).append(host)
         self._told = {
-            name: Told(who, sorted(set(hosts[name])), count=directions.count, release=release)
+            name: MatchedFilter(
+                who, sorted(set(hosts[name])), count=directions.count, release=release
+            )
             for name, who in views.items()
         }
         self._planted: list[Planted] = []
         self.scores: dict[str, dict[int, Array]] = {}
         self.residues: dict[str, list[Residue]] = {name: [] for name in adversaries}
-        self.heard: list[Heard] = []
+        self.heard: list[ObservedNoise] = []
         self._along: dict[str, list[Array]] = {name: [] for name in self._told}
 
     def add(self, happened: HappenedRound) -> None:
@@ -121,15 +123,15 @@ class WholeRunScorer:
                 if told.lost <= DROWNED:
                     self.residues[name] += residues
         self.heard = [
-            Heard(name, told.heard, np.concatenate(self._along[name]))
+            ObservedNoise(name, told.heard, np.concatenate(self._along[name]))
             for name, told in self._told.items()
             if told.lost <= DROWNED and self._along[name]
         ]
 
-    def _of_host(self, told: Told, host: int) -> tuple[Array, list[Residue]]:
+    def _of_host(self, told: MatchedFilter, host: int) -> tuple[Array, list[Residue]]:
         turn, columns = self._turns[host], told.columns[host]
-        at = [(self._planted[one.round], one.place) for one in columns]
-        of_round = np.array([one.round for one in columns], dtype=int)
+        at = [(self._planted[column.round], column.place) for column in columns]
+        of_round = np.array([column.round for column in columns], dtype=int)
         open_ = turn.allowed[of_round]  # (columns, n)
         own = turn.own
         c = np.array([of.size[place, own] for of, place in at]) * open_

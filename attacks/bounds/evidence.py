@@ -94,14 +94,14 @@ class Evidence:
         for name, held in (("at_zero", self.at_zero), ("learned", self.learned)):
             if len(held) != len(BETS) or any(math.isnan(x) or x == math.inf for x in held):
                 raise InputError(f"{name}={held} must hold {len(BETS)} logarithms of a wealth")
-        if not all(0.0 <= one < math.inf for one in self.looks):
+        if not all(0.0 <= look < math.inf for look in self.looks):
             raise InputError(f"looks={self.looks} must be finite and at least 0")
 
     @property
     def log_odds(self) -> float:
         """Natural logarithm of `odds`, which may be too large for a float."""
         left = 0.5 ** len(self.looks)
-        of_looks = left + sum(0.5**j * one for j, one in enumerate(self.looks, start=1))
+        of_looks = left + sum(0.5**j * look for j, look in enumerate(self.looks, start=1))
         terms = [math.log(0.25) + _log_mean(held) for held in (self.at_zero, self.learned)]
         terms.append(math.log(0.5 * of_looks))  # some of it is always left for audits to come
         return float(np.logaddexp.reduce(terms))
@@ -317,14 +317,16 @@ def held_out(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
         out=int((~rest_in).sum()),
         inside=int(rest_in.sum()),
     )
-    found = from_total(errors, claim=claim, delta=delta, confidence=confidence)
+    lower_bound = from_total(errors, claim=claim, delta=delta, confidence=confidence)
     kept = f"a threshold that {int(setting.sum())} other canaries set"
     return replace(
-        found,
+        lower_bound,
         name="held-out threshold",
         canaries=scores.size,
         threshold=threshold,
-        assumptions=found.assumptions.replace("one threshold (ratio 0) fixed in advance", kept),
+        assumptions=lower_bound.assumptions.replace(
+            "one threshold (ratio 0) fixed in advance", kept
+        ),
     )
 
 

@@ -60,7 +60,7 @@ def loss_canaries(
     within("threshold", threshold, "(-inf, inf)", "the median loss of held-out records is usual")
     scores = threshold - np.asarray(losses, dtype=np.float64)
     guesses = Guesses(scores=scores, included=np.asarray(included))
-    found = total_error(guesses, claim=claim, delta=delta, confidence=confidence)
+    lower_bound = total_error(guesses, claim=claim, delta=delta, confidence=confidence)
     return replace(
-        found, name="loss canaries", threshold=float(threshold), assumptions=_ASSUMPTIONS
+        lower_bound, name="loss canaries", threshold=float(threshold), assumptions=_ASSUMPTIONS
     )

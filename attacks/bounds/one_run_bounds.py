@@ -335,5 +335,5 @@ def _counted(
 def _without_curve(
     guesses: Guesses, *, claim: Claim, delta: float, confidence: float, made: int | None
 ) -> LowerBound:
-    found = one_run_pure(guesses, claim=claim, delta=delta, confidence=confidence, made=made)
-    return replace(found, name="one-run f-DP")
+    lower_bound = one_run_pure(guesses, claim=claim, delta=delta, confidence=confidence, made=made)
+    return replace(lower_bound, name="one-run f-DP")

@@ -146,7 +146,9 @@ def _first_call(watched: WatchedRound) -> tuple[GradientCall, float | None] | No
 
 def _dimensions(run: WatchedRun) -> int:
     task, parameters = run.setting.task, run.setting.model.parameters()
-    return max(1, sum(task.dimensions) if task else sum(one.numel() for one in parameters))
+    return max(
+        1, sum(task.dimensions) if task else sum(parameter.numel() for parameter in parameters)
+    )
 
 
 def _candidates(run: WatchedRun, agent: int, *, generator: np.random.Generator) -> np.ndarray:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...privacy.batches.patterns import PatternKind
 from ...privacy.batches.sampling import Per
-from ...training.batches import Turns, turns_of
+from ...training.batches import Participation, turns_of
 from ...training.data.store import Held, Shard
 from ...training.engine.recording import WholeCall
 from ...training.noise_tests.laws import binomial
@@ -95,7 +95,7 @@ def declared_coins(run: WatchedRun, watched: WatchedRound) -> dict[int, Coins]:
 
 def test_turns(
     found: Finding,
-    turns: Turns,
+    turns: Participation,
     shards: Sequence[Held],
     members: Sequence[Bools],
     *,
@@ -128,7 +128,9 @@ def test_turns(
             found.note(float(p.min(initial=1.0)), tests=max(p.size, 1), what=what)
 
 
-def _test_left_out(found: Finding, turns: Turns, held: Held, allowed: Bools, *, agent: int) -> None:
+def _test_left_out(
+    found: Finding, turns: Participation, held: Held, allowed: Bools, *, agent: int
+) -> None:
     """A record more or less changes nobody else's turn."""
     n = allowed.shape[1]
     if n < 2:
@@ -149,7 +151,7 @@ def _test_left_out(found: Finding, turns: Turns, held: Held, allowed: Bools, *, 
     exactly(found, np.array(same, dtype=np.bool_), what)
 
 
-def of_groups(turns: Turns, members: Sequence[Bools]) -> list[Bools]:
+def of_groups(turns: Participation, members: Sequence[Bools]) -> list[Bools]:
     """In a cycle the records of one group in the rounds of their turns, (turns, records) each.
 
     Args:

@@ -257,16 +257,16 @@ def _bare(
 
 def _drawn(made: Sequence[BareRound], setting: Setting, randomness: SecretRandomness) -> _Sources:
     """All sources of rounds that ran; those of single numbers, such as counts, are drawn longer."""
-    width = max((z.shape[1] for one in made for z in one.sources), default=_WIDTH)
+    width = max((z.shape[1] for bare_round in made for z in bare_round.sources), default=_WIDTH)
     places, values = list[NDArray[np.int64]](), list[NDArray[np.floating]]()
-    for one in made:
-        for call, z in enumerate(one.sources):
+    for bare_round in made:
+        for call, z in enumerate(bare_round.sources):
             at = np.empty((len(z), 3), dtype=np.int64)
-            at[:, 0], at[:, 1], at[:, 2] = one.number, call, np.arange(len(z))
+            at[:, 0], at[:, 1], at[:, 2] = bare_round.number, call, np.arange(len(z))
             places.append(at)
             if z.shape[1] < width:
                 z = randomness.normal(
-                    round=one.number,
+                    round=bare_round.number,
                     call=call,
                     rows=list(range(len(z))),
                     width=width,
@@ -325,10 +325,13 @@ def _joined(
 def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
     """What is added is std times the factor times the sources."""
     what, worst = "", 0
-    for one in made:
-        pairs = zip(one.sources, one.added, strict=False)
-        if len(one.sources) != len(one.added):
-            what = what or f"round {one.number} adds noise that does not come from its randomness"
+    for bare_round in made:
+        pairs = zip(bare_round.sources, bare_round.added, strict=False)
+        if len(bare_round.sources) != len(bare_round.added):
+            what = (
+                what
+                or f"round {bare_round.number} adds noise that does not come from its randomness"
+            )
         for call, (z, added) in enumerate(pairs):
             sources = z.double()
             mixed = (
@@ -344,14 +347,14 @@ def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
             rows = added.rows.double()
             worst += len(rows)
             if rows.shape != mixed.shape:
-                what = what or f"noise call {call} of round {one.number} has another shape"
+                what = what or f"noise call {call} of round {bare_round.number} has another shape"
                 continue
             wrong = ~((rows - mixed).abs() <= 16.0 * torch.finfo(added.rows.dtype).eps * size)
             if wrong.any() and not what:
                 row = int(wrong.any(dim=1).nonzero()[0])
                 share = float(rows[row].norm() / mixed[row].norm().clamp(min=1e-300))
                 what = (
-                    f"row {row} of noise call {call} in round {one.number} is not what was "
+                    f"row {row} of noise call {call} in round {bare_round.number} is not what was "
                     f"requested: it is {share:.3g} times as long as its sources at the declared "
                     "deviation"
                 )

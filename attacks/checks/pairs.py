@@ -81,15 +81,15 @@ def note_pairs_of_rounds(found: Finding, blocks: Sequence[Rows]) -> str:
         thin = of.only(np.arange(0, len(of.names), step))
         by_width.setdefault(of.values.shape[1], []).append(thin)
     groups = [stacked(of) for of in by_width.values()]
-    for i, one in enumerate(groups):
+    for i, group in enumerate(groups):
         for other in groups[i:]:
             words = tuple(
                 [f"{n} in round {t}" for n, t in zip(of.names, of.rounds, strict=True)]
-                for of in (one, other)
+                for of in (group, other)
             )
-            for chunk in _chunks(len(one.names)):
-                q = _Quadratics(one.only(chunk), other)
-                first = chunk if one is other else np.full(len(chunk), -1)
+            for chunk in _chunks(len(group.names)):
+                q = _Quadratics(group.only(chunk), other)
+                first = chunk if group is other else np.full(len(chunk), -1)
                 once = np.arange(len(other.names))[None] > first[:, None]
                 for sign in (0, 1):
                     degrees = np.where(q.open[sign] & once, q.degrees, 0)

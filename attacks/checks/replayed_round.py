@@ -32,7 +32,7 @@ from ...training.step.operations import OPERATIONS, CarryOut, How, Operations, R
 from ...training.step.values import Value
 from ...training.tracing.linear_forms import Contributions
 from .recording import RecordedColumns, WatchedRound, influence
-from .watched_run import WatchedRun, on_host, placed
+from .watched_run import WatchedRun, placed, to_cpu
 
 # A round made again in which all that counts as seen is what it was the first time.
 #
@@ -242,7 +242,7 @@ class Replay(Engine):
         host = torch.device("cpu")
         made, differences = placed(calls.calls, host), placed(self._forced.differences, host)
         hides = self._forced.hides
-        return self._differences(watched, on_host(recorded), made, differences, hides)
+        return self._differences(watched, to_cpu(recorded), made, differences, hides)
 
     def _change_store(self, others: Mapping[int, Examples]) -> None:
         """Put changed shards into the setting and into the engine's own store."""

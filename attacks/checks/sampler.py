@@ -107,7 +107,7 @@ def cohort_words(every: Sequence[DrawnCohort]) -> str:
     >>> cohort_words(every)
     ' and cohorts of agents as declared (fixed, 0.5 of them, in 100 rounds)'
     """
-    declared = [(one.declared, len(one.members)) for one in every]
+    declared = [(drawn_cohort.declared, len(drawn_cohort.members)) for drawn_cohort in every]
     coins = ", ".join(f"{c.rate:.4g}" for c, _ in declared if c.scheme is Scheme.POISSON)
     others = ", ".join(
         f"{c.scheme}, {c.rate:.4g} of them, in {rounds} rounds"
@@ -190,23 +190,23 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     Returns:
         Passed if no test is beyond a false-alarm rate of 1e-6 for all of them together.
     """
-    found = Finding()
-    _test_recorded(found, run)
-    every = _every_call(found, run, rounds)
+    finding = Finding()
+    _test_recorded(finding, run)
+    every = _every_call(finding, run, rounds)
     sampler, turns = run.setting.sampler, run.setting.turns
     if turns is not None:
         for one in every:
-            test_turns(found, turns, run.setting.shards, one.members, call=int(one.call))
+            test_turns(finding, turns, run.setting.shards, one.members, call=int(one.call))
             if groups := of_groups(turns, one.members):
-                test_batches(found, [Batches(one.call, turns.coin, groups)])
+                test_batches(finding, [Batches(one.call, turns.coin, groups)])
     elif sampler is None:
-        test_batches(found, every)
+        test_batches(finding, every)
     else:
         for one in every:
-            test_schemes(found, sampler, one.members, call=int(one.call), rate=one.rate)
-    cohorts = drawn_cohorts(found, run)
-    test_batches(found, _of_coins(cohorts))
-    test_drawn_cohorts(found, run, cohorts)
+            test_schemes(finding, sampler, one.members, call=int(one.call), rate=one.rate)
+    cohorts = drawn_cohorts(finding, run)
+    test_batches(finding, _of_coins(cohorts))
+    test_drawn_cohorts(finding, run, cohorts)
     rates = ", ".join(f"{of.rate:.4g}" for of in every) or "none"
     declared = f"sampling rates ({rates})"
     if sampler is not None:
@@ -221,7 +221,7 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
         f"declared {declared}, {len(run.rounds) - 1} of which ran, and tested for "
         f"participations, sizes and what batches have in common"
     )
-    return found.check(_NAME, words)
+    return finding.check(_NAME, words)
 
 
 def test_batches(found: Finding, every: Sequence[Batches]) -> None:

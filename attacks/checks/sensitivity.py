@@ -90,7 +90,7 @@ def sensitivity_check(
     if not rounds or not any(len(shard.targets) for shard in run.setting.shards):
         words = "no watched round touches a record, so nothing was looked at."
         return Check.exact(_NAME, words, tests=0)
-    real = sum(not one.made for one in passes)
+    real = sum(not pass_.made for pass_ in passes)
     chosen = choose_records(
         run, each=real, made=max(2, (len(passes) - real) * len(rounds)), generator=own
     )
@@ -125,14 +125,14 @@ def _check(
     engine = Replay(run)
     compared, tested, replays = 0, set[tuple[int, bool, int]](), 0
     share = 0.0  # the largest influence of a made record over its bound
-    for one in passes:
+    for pass_ in passes:
         for turn, watched in enumerate(run.rounds):
-            if one.others and not watched.trace.has_contributions:
+            if pass_.others and not watched.trace.has_contributions:
                 continue
-            every = _changes(watched, run, chosen, one, turn=turn)
+            every = _changes(watched, run, chosen, pass_, turn=turn)
             some = _some(every, agents=run.setting.graph.agents, generator=generator)
             world = _World({}, {})
-            if one.others:
+            if pass_.others:
                 sizes = {a: len(run.setting.shards[a].targets) for a in every}
                 world = _World(
                     {a: chosen.shards[a] for a in every},
@@ -141,7 +141,7 @@ def _check(
             found = _judged(engine, judges[watched.number], watched, some, world)
             compared += found.compared
             # That of a real record is a statistic of the data, and would be told without noise.
-            share = max(share, found.share if one.made else 0.0)
+            share = max(share, found.share if pass_.made else 0.0)
             replays += 1
             if found.fault:
                 who, found = _culprit(run, watched, some, found, world)
@@ -149,7 +149,7 @@ def _check(
                     f"round {watched.number}, made again on neighbouring data: {who} {found.fault}."
                 )
                 return Check.exact(_NAME, words, tests=compared, passed=False)
-            tested |= {(a, one.made, turn if one.made else one.number) for a in some}
+            tested |= {(a, pass_.made, turn if pass_.made else pass_.number) for a in some}
     real = sum(not made for _, made, _ in tested)
     reach = ""
     if chosen.reach is not None:

@@ -114,7 +114,7 @@ def transcript_check(
     whole = Finding.of(_findings(rows, dict(parts or {})))
     what = (
         f"{len(rows)} messages and end states of {len(seen)} round{'s' * (len(seen) > 1)} of the "
-        f"run itself ({sum(one.values.size for one in rows)} values) were checked against the "
+        f"run itself ({sum(row.values.size for row in rows)} values) were checked against the "
         "noise that the ledger names, one-sided, since gradients can only enlarge them"
     )
     outcome = (
@@ -197,12 +197,12 @@ def _row(
     columns, weights = rows.indices[span], rows.data[span]
     # The noise drawn after everything else that is left.
     latest, drawn = -1, np.full(len(columns), -1)
-    for one in trace.groups:
-        held = (columns >= one.start) & (columns < one.start + one.size) & (weights != 0)
-        if isinstance(one, Contributions | Known) and held.any():
-            latest = max(latest, one.start)
-        if isinstance(one, NoiseSources):
-            drawn[held] = one.start
+    for group in trace.groups:
+        held = (columns >= group.start) & (columns < group.start + group.size) & (weights != 0)
+        if isinstance(group, Contributions | Known) and held.any():
+            latest = max(latest, group.start)
+        if isinstance(group, NoiseSources):
+            drawn[held] = group.start
     own = drawn > latest
     deviation = float(np.linalg.norm(weights[own]))
     if deviation == 0 or not len(value):

@@ -38,7 +38,7 @@ _Of = TypeVar("_Of")
 _HOST = torch.device("cpu")
 
 
-def on_host(recorded: Recorded) -> Recorded:
+def to_cpu(recorded: Recorded) -> Recorded:
     """A record of a round whose tensors are on the host; calls of functions stay where they are.
 
     >>> on_host(Recorded(noise=[torch.zeros(2, 3)])).noise[0].device
@@ -169,7 +169,7 @@ def bare_rounds(
 
 
 def _bare_round(number: int, recorded: Recorded) -> BareRound:
-    held = on_host(recorded)
+    held = to_cpu(recorded)
     return BareRound(number, held.noise, held.added)
 
 
@@ -413,7 +413,7 @@ def watch(
             WatchedRound(
                 number=number,
                 trace=by_round[number],
-                recorded=on_host(recorded),
+                recorded=to_cpu(recorded),
                 messages=transcript.of(round=number),
                 before=before,
                 after=after,

@@ -80,7 +80,7 @@ def _pieced(
     """The one record whose pieces slots hold, under the label that explains the gradient best."""
     if seen.records != 1:
         return None
-    places = {k: one.places for k, one in enumerate(crafted) if one.places is not None}
+    places = {k: imprint.places for k, imprint in enumerate(crafted) if imprint.places is not None}
     others = [k for k in range(len(crafted)) if k not in places]
     shown, every = list(places), [of.to(seen.gradient.device) for of in places.values()]
     pixels = seen.gradient.new_full((1 + int(torch.stack(every).max()),), math.nan)
@@ -195,7 +195,7 @@ class _Peel:
     ) -> None:
         self._one_each, self._model, self._crafted = one_each, model, crafted
         self._box, self._classes = box, classes
-        self._reference = next((k for k, one in enumerate(crafted) if one.reference), None)
+        self._reference = next((k for k, imprint in enumerate(crafted) if imprint.reference), None)
 
     def run(self, gradient: Tensor, *, most: int) -> list[_One]:
         """The records of the sum of a batch's gradients (K, D)."""

@@ -174,7 +174,7 @@ def _recognised(model: nn.Module, points: Tensor, input_shape: Sequence[int]) ->
             continue
         probe = torch.linspace(0.05, 0.95, count, dtype=torch.float64, device=points.device)
         fed, made = probed(twin, layer, values, probe.reshape(1, *input_shape))
-        pixels = None if fed is None else places(layer, fed, probe)
+        pixels = None if fed is None else patch_positions(layer, fed, probe)
         if pixels is None or made is None:
             return None  # the first layer that is called is fed something else
         outputs, gradients = made
@@ -219,7 +219,7 @@ def probed(
     return fed, (rows, {name: value for name, value in named if value is not None})
 
 
-def places(layer: nn.Module, fed: Tensor, probe: Tensor) -> Tensor | None:
+def patch_positions(layer: nn.Module, fed: Tensor, probe: Tensor) -> Tensor | None:
     """(N, P) flat places of the pixels of each patch, where each is fed exactly once."""
     if isinstance(layer, nn.Conv2d):
         plain = layer.groups == 1 and layer.padding in ((0, 0), "valid")
@@ -349,7 +349,7 @@ def _embedding(
     for name, layer in twin.named_modules():
         if isinstance(layer, nn.Conv2d | nn.Linear) and f"{name}.weight" in values:
             fed, _ = probed(twin, layer, values, probe.reshape(1, *shape))
-            at = None if fed is None else places(layer, fed, probe)
+            at = None if fed is None else patch_positions(layer, fed, probe)
             return None if at is None else (name, at)
     return None
 

@@ -369,7 +369,7 @@ class Separated:
         return self.missing == 0
 
 
-def separate(problem: Problem, generator: torch.Generator) -> Separated | None:
+def separate_records(problem: Problem, generator: torch.Generator) -> Separated | None:
     """The certified images of a batch, from the gradients of its first two linear layers.
 
     Args:

@@ -27,7 +27,7 @@ from .imprinted import isolate
 from .patches import attended_patches, embedded_patches
 from .rank_one import repeated_input
 from .rgap import peel
-from .spear import separate
+from .spear import separate_records
 
 _IMPRINTED = 1e-3  # residual of a whole batch of which each record fills its slot to a third of it
 _TRUSTED = 0.05  # predicted error of a pixel up to which a noisy first layer needs no search
@@ -178,8 +178,8 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
     first = [] if problem.labels is None else [problem.labels]
     every = torch.arange(problem.classes)[:, None]
     for labels in first if problem.observation.is_plain and first else [*first, *every]:
-        if (found := _accepted(problem, inputs, labels, allowed=allowed)) is not None:
-            return found
+        if (certified := _accepted(problem, inputs, labels, allowed=allowed)) is not None:
+            return certified
     return None
 
 
@@ -210,29 +210,29 @@ def _patched(problem: Problem, found: Tensor | None) -> Certified | None:
 
 def _peeled(problem: Problem, _: torch.Generator) -> Certified | None:
     # Its residual allows for what float32 has rounded off a sure network's gradient.
-    found = peel(problem, accepted=_allowed(problem.observation))
-    return None if found is None else Certified(found.inputs, found.labels)
+    peeled = peel(problem, accepted=_allowed(problem.observation))
+    return None if peeled is None else Certified(peeled.inputs, peeled.labels)
 
 
 def _censored(problem: Problem, _: torch.Generator) -> Certified | Unsolved | None:
     # Its weighted misfit and the errors that it predicts certify; the plain residual of a saturated
     # network is mostly that of slopes which float32 has rounded.
-    found = censored_record(problem)
-    if found is None or (not found.certified and not found.saturated):
+    censored = censored_record(problem)
+    if censored is None or (not censored.certified and not censored.saturated):
         return None
-    if not found.certified:
-        return Unsolved(reason=found.reason)
-    return Certified(found.inputs, found.labels)
+    if not censored.certified:
+        return Unsolved(reason=censored.reason)
+    return Certified(censored.inputs, censored.labels)
 
 
 def _isolated(problem: Problem, _: torch.Generator) -> Certified | Part | None:
     """The records that crafted models isolate; each is certified by the slot that it fills."""
-    found = isolate(problem)
-    if found is None:
+    certified = isolate(problem)
+    if certified is None:
         return None
-    if len(found.labels) == problem.observation.records:
-        return _accepted(problem, *found, allowed=_IMPRINTED)
-    return _part(problem, *found)
+    if len(certified.labels) == problem.observation.records:
+        return _accepted(problem, *certified, allowed=_IMPRINTED)
+    return _part(problem, *certified)
 
 
 def _separated(problem: Problem, generator: torch.Generator) -> Certified | Part | None:
@@ -249,7 +249,7 @@ def _separated(problem: Problem, generator: torch.Generator) -> Certified | Part
         if first.rest.records == 1:
             last = _read(replace(problem, observation=first.rest, labels=None), generator)
             return first if last is None else _joined(problem, first, *last)
-    separated = separate(host, generator)
+    separated = separate_records(host, generator)
     if separated is None or separated.labels is None:
         return first
     if first is None:

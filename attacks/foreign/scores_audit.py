@@ -306,16 +306,16 @@ class ScoresAudit:
             "ratios": self.ratios,
             "bounds": [
                 {
-                    "name": one.name,
-                    "epsilon": one.epsilon,
-                    "guesses": one.guesses,
-                    "false_alarms": one.false_alarms,
-                    "misses": one.misses,
-                    "threshold": one.threshold,
-                    "noise_scale": one.noise_scale,
-                    "assumptions": one.assumptions,
+                    "name": bound.name,
+                    "epsilon": bound.epsilon,
+                    "guesses": bound.guesses,
+                    "false_alarms": bound.false_alarms,
+                    "misses": bound.misses,
+                    "threshold": bound.threshold,
+                    "noise_scale": bound.noise_scale,
+                    "assumptions": bound.assumptions,
                 }
-                for one in self.bounds
+                for bound in self.bounds
             ],
         }
 
@@ -380,7 +380,9 @@ def audit_scores(
         best = perfect_bound(claim, canaries=count, **how)
         if claim.mechanism is None:
             many = perfect_bound(claim, canaries=MANY * count, **how)
-    found = score_bounds(guesses, claim, setting=setting, ratios=ratios, confidence=confidence)
+    lower_bounds = score_bounds(
+        guesses, claim, setting=setting, ratios=ratios, confidence=confidence
+    )
     return ScoresAudit(
         claimed=claim,
         canaries=count,
@@ -389,8 +391,8 @@ def audit_scores(
         confidence=confidence,
         ideal=best,
         ideal_of_many=many,
-        bounds=found,
-        verdict=_verdict(found, claim, best),
+        bounds=lower_bounds,
+        verdict=_verdict(lower_bounds, claim, best),
     )
 
 
@@ -412,7 +414,7 @@ def ideal_words(found: ScoresAudit) -> str:
 def _verdict(bounds: Sequence[LowerBound], claim: Claimed, best: float | None) -> Verdict:
     if not claim.is_tested or best is None:
         return Verdict.NOTHING_PROVEN
-    if any(one.exceeds(claim.epsilon) for one in bounds):
+    if any(bound.exceeds(claim.epsilon) for bound in bounds):
         return Verdict.CONTRADICTED
     if max(best, bounds[0].epsilon) < LEAST_SHARE * claim.epsilon:
         return Verdict.NOT_MEASURED

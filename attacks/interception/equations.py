@@ -169,14 +169,14 @@ class Equations:
         wanted = np.zeros((len(targets), len(unknown)))
         for row, target in zip(wanted, targets, strict=True):
             row[[at[column] for column in target.columns]] = target.factors
-        found = best_weights(
+        weights = best_weights(
             E[:, unknown].toarray(),
             np.hstack([E[:, self._noise].toarray(), others]),
             targets=wanted,
         )
-        rows = np.zeros((len(found.rows), len(hidden)))
-        rows[:, hidden] = found.rows
-        return replace(found, rows=rows)
+        rows = np.zeros((len(weights.rows), len(hidden)))
+        rows[:, hidden] = weights.rows
+        return replace(weights, rows=rows)
 
     def seen(self) -> tuple[np.ndarray, csr_array, list[int], list[int]]:
         """The equations that say something: which, their coefficients, unknowns and noise."""

@@ -98,14 +98,14 @@ def slow_weights(
     parts.append(step * of_victim @ _walk(len(constants)))
     left = [column for column in unknown if column not in taken]
     known_not = np.hstack([of_victim.sum(1, keepdims=True), E[:, left].toarray()])
-    found = best_weights(known_not, np.hstack(parts), targets=[0])
-    rows = np.zeros((len(found.rows), len(hidden)))
-    rows[:, hidden] = found.rows
+    weights = best_weights(known_not, np.hstack(parts), targets=[0])
+    rows = np.zeros((len(weights.rows), len(hidden)))
+    rows[:, hidden] = weights.rows
     return Weights(
         rows=rows,
-        identified=found.identified,
-        covariance=found.covariance,
-        clean=tuple(False for _ in found.clean),
+        identified=weights.identified,
+        covariance=weights.covariance,
+        clean=tuple(False for _ in weights.clean),
     )
 
 

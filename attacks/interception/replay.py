@@ -31,7 +31,7 @@ from ...training.step.operations import CarryOut, How, Operations, Values
 from ...training.step.values import Agents, Edges
 from ...training.tracing.trace import AlgorithmTrace
 from ..checks.recording import WatchedRound
-from ..checks.watched_run import on_host, parts_of_state, traces_of
+from ..checks.watched_run import parts_of_state, to_cpu, traces_of
 
 # The engine with one agent that deviates: it sends crafted models in place of its own.
 #
@@ -96,7 +96,7 @@ class Protection(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class ReplayedRun:
     """A point of a run at which to attack.
 
     Attributes:
@@ -168,7 +168,7 @@ class Trial:
             name = f"coalition:{','.join(others)}"
         return parse_adversary(name, agents, deviating=True)
 
-    def under(self, protection: Protection) -> Trial:
+    def under(self, protection: Protection) -> ReplayedRun:
         """The same trial with part of the defence switched off."""
         if protection is Protection.NONE:
             return replace(self, clip_norm=None, noise_std=0.0)
@@ -193,7 +193,7 @@ class Replay:
     equations are solved; `reconstruct` moves what they show to where it searches.
     """
 
-    trial: Trial
+    trial: ReplayedRun
     transcript: Transcript
     rounds: Mapping[int, WatchedRound]
     attacked: Sequence[int]
@@ -216,13 +216,13 @@ def check_deviation(algorithm: str) -> None:
         )
 
 
-def trace_of(trial: Trial) -> AlgorithmTrace:
+def trace_of(trial: ReplayedRun) -> AlgorithmTrace:
     """The run on symbols, at the noise and the clip of the trial."""
     return traces_of(_bound(trial), trial.setting, rounds=trial.rounds)
 
 
 def replay(
-    trial: Trial,
+    trial: ReplayedRun,
     planted: Examples,
     *,
     traces: AlgorithmTrace | None = None,
@@ -260,7 +260,7 @@ def replay(
         played[number] = WatchedRound(
             number=number,
             trace=by_round[number],
-            recorded=on_host(recorded),
+            recorded=to_cpu(recorded),
             messages=transcript.of(round=number),
             before=before,
             after=parts_of_state(engine)[0],
@@ -292,7 +292,7 @@ def replay(
     )
 
 
-def _bound(trial: Trial) -> Any:
+def _bound(trial: ReplayedRun) -> Any:
     return bind(
         algorithm_named(trial.algorithm),
         trial.settings,

@@ -106,7 +106,7 @@ def intercept_momentum(
         form=form,
     )
     u = own.multiple
-    found = Observation.single(
+    observation = Observation.single(
         gradient=(u * (batch_size / (records * own.factor))).to(sent.dtype),
         model=transcript.sent(round=round, kind="model", sender=victim, receiver=to),
         noise_std=noise_std / records * own.noise_share,
@@ -115,7 +115,7 @@ def intercept_momentum(
     )
     largest = float(torch.linalg.vector_norm(sent.double()))  # of what nearly cancels
     left = torch.finfo(sent.dtype).eps * largest / max(float(torch.linalg.vector_norm(u)), 1e-300)
-    return replace(found, rounding=left if sent.dtype != torch.float64 else 0.0)
+    return replace(observation, rounding=left if sent.dtype != torch.float64 else 0.0)
 
 
 def _receiver(graph: Graph, victim: int) -> int:
@@ -156,9 +156,9 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
                 owners=(),
                 reason="this adversary does not hear all momenta that the victim mixes",
             )
-        found = [_momentum(replay, number) for number in replay.attacked]
-        owners = (trial.victim,) * len(found)
-        return Estimate(observation=join(found), identified=names, missing=(), owners=owners)
+        observations = [_momentum(replay, number) for number in replay.attacked]
+        owners = (trial.victim,) * len(observations)
+        return Estimate(observation=join(observations), identified=names, missing=(), owners=owners)
     seen = estimate(replay)
     if scenario is Scenario.CROSS_GRADIENT:
         heard = [trial.model_owner, *(owner for owner in seen.owners if owner != trial.victim)]

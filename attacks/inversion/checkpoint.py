@@ -75,18 +75,18 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            held = read_tensors(self.path)
+            tensor_file = read_tensors(self.path)
         except InputError as error:
             raise InputError(
                 f"checkpoint={str(self.path)!r} is no checkpoint ({error}); delete it or name "
                 "another file"
             ) from error
-        if held.metadata.get("problem") != self.problem:
+        if tensor_file.metadata.get("problem") != self.problem:
             raise InputError(
                 f"checkpoint={str(self.path)!r} belongs to another observation, preset or prior "
                 "knowledge; delete it or name another file"
             )
-        return dict(held.tensors)
+        return dict(tensor_file.tensors)
 
     def remove(self) -> None:
         """Delete the file, if there is one."""

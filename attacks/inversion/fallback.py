@@ -54,7 +54,7 @@ _LEFT = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Kept:
+class Remainder:
     """What is left of a batch that was found.
 
     Attributes:
@@ -75,7 +75,7 @@ def fall_back(
     *,
     search: Search,
     held: bool | None = None,
-) -> Kept:
+) -> Remainder:
     """Put the prior image where the observation does not speak for the image found.
 
     Args:
@@ -101,7 +101,7 @@ def fall_back(
                 )
             if not supported[record]:
                 pixels[record] = prior
-    return Kept(pixels=pixels, supported=tuple(supported), reached=reached)
+    return Remainder(pixels=pixels, supported=tuple(supported), reached=reached)
 
 
 def _explains_more(problem: Problem, found: Found, record: int) -> bool:

@@ -50,7 +50,7 @@ from .power import is_hopeless
 # Shape letters: B records.
 
 
-def pose(
+def build_problem(
     observation: Observation,
     model: nn.Module,
     *,
@@ -339,7 +339,7 @@ def reconstruct(
             "the model looks its inputs up in an embedding, so its records are tokens, which are "
             "not searched for; use reconstruct_tokens"
         )
-    problem = pose(
+    problem = build_problem(
         observation,
         model,
         preset=preset,

@@ -224,7 +224,7 @@ def tiling_of(chain: Chain, shape: tuple[int, ...]) -> Tiling | str:
         for side in (0, 1)
     )
     later = tuple((of, layer) for of, layer in rest if isinstance(layer, nn.Conv2d))
-    found = Tiling(
+    tiling = Tiling(
         rows=rows,
         columns=columns,
         first=(name, first),
@@ -234,9 +234,9 @@ def tiling_of(chain: Chain, shape: tuple[int, ...]) -> Tiling | str:
         shape=shape,
         channels=min(layer.out_channels for layer in (first, *(of for _, of in later))),
     )
-    if found.seen < _SEEN:
+    if tiling.seen < _SEEN:
         return "its strides or pooling leave too many pixels that no patch meets"
-    return found
+    return tiling
 
 
 def _drawn(name: str, parameter: Tensor, generator: torch.Generator) -> Tensor:

@@ -187,7 +187,7 @@ def _played(
     inside = included.reshape(-1)
     scores = {}
     for model in targets[0]:
-        known = np.stack([one[model] for one in references])  # (K, C)
+        known = np.stack([reference[model] for reference in references])  # (K, C)
         for name, attack in ATTACKS.items():
             found = [attack(target[model], known, coins) for target in targets]
             scores[model, name] = np.concatenate(found)

@@ -166,8 +166,8 @@ def _spread(values: Array, chosen: Coins) -> _Spread:
 
 def _shared_deviation(values: Array, *spreads: _Spread) -> Array:
     """(C,) of all references of a record, drawn towards that of all records."""
-    squares = np.sum([one.squares for one in spreads], axis=0)
-    freedom = np.sum([one.counts - 1 for one in spreads], axis=0)
+    squares = np.sum([spread.squares for spread in spreads], axis=0)
+    freedom = np.sum([spread.counts - 1 for spread in spreads], axis=0)
     # One reference of a record tells nothing of its own spread.
     pooled = squares.sum() / freedom.sum() if freedom.sum() > 0 else values.var()
     variance = (_PRIOR * pooled + squares) / (_PRIOR + freedom)

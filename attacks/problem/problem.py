@@ -251,11 +251,13 @@ def slots_of(imprints: Sequence[Imprint], gradients: Tensor) -> list[Tensor]:
     Returns:
         For each model (S, F + 1).
     """
-    held = [one.slots(g) for one, g in zip(imprints, gradients, strict=True)]
-    base = next((of for one, of in zip(imprints, held, strict=True) if one.reference), None)
+    held = [imprint.slots(g) for imprint, g in zip(imprints, gradients, strict=True)]
+    base = next((of for imprint, of in zip(imprints, held, strict=True) if imprint.reference), None)
     if base is None:
         return held
-    return [of if one.reference else of - base for one, of in zip(imprints, held, strict=True)]
+    return [
+        of if imprint.reference else of - base for imprint, of in zip(imprints, held, strict=True)
+    ]
 
 
 _PRIOR_FACTOR, _PRIOR_POWER, _PRIOR_RANGE = 0.66, 0.7, (1.0, 14.0)

@@ -167,7 +167,7 @@ def _lineup_leak(row: Row) -> str:
 
 def _column_leak(gains: Sequence[ColumnGain]) -> str:
     """A sentence where a column is read better than by its usual value, by a sign test."""
-    told = [one for one in gains if one.p < _RARE / len(gains)]
+    told = [gain for gain in gains if gain.p < _RARE / len(gains)]
     if not told:
         return ""
     best = min(told, key=lambda one: one.p)

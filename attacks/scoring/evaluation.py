@@ -21,7 +21,7 @@ from ...training.data.store import Examples
 from ...training.models.parameters import unflatten
 from ..interception.estimate import Estimate
 from ..interception.names import NOT_IDENTIFIED, Scenario
-from ..interception.replay import Protection, Trial, replay, trace_of
+from ..interception.replay import Protection, ReplayedRun, replay, trace_of
 from ..interception.scenarios import intercept
 from ..inversion.crafted import craft
 from ..inversion.inversion import Reconstruction, reconstruct
@@ -163,7 +163,7 @@ def spectral_sentence(
     if not spectra:
         return "Not examined spectrally: the network has no linear or convolutional layer."
     strongest = max(spectra, key=lambda found: (found.strength, len(found.above)))
-    shown = [found for found in spectra if found.is_detectable]
+    shown = [layer_spectrum for layer_spectrum in spectra if layer_spectrum.is_detectable]
     if not shown and strongest.edge == 0:
         return f"Nothing to detect: the gradient is 0 in each of {len(spectra)} layers."
     if not shown:
@@ -250,7 +250,7 @@ class Row:
 
 
 def attack_images(
-    trial: Trial,
+    trial: ReplayedRun,
     data: Dataset,
     *,
     scenario: Scenario,
@@ -374,7 +374,7 @@ def attack_images(
 
 
 def _crafted(
-    trial: Trial,
+    trial: ReplayedRun,
     data: Dataset,
     records: int,
     public: Candidates | None,

@@ -47,7 +47,7 @@ from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Status
 from ...training.exposure.joint_sensitivities import joint_sensitivities
 from ...training.tracing.trace import AlgorithmTrace
-from ..interception.replay import Trial
+from ..interception.replay import ReplayedRun
 from ..problem.observation import Observation
 
 CONFIDENCE = 0.999
@@ -251,7 +251,7 @@ def _lower_limit(hits: int, images: int, confidence: float) -> float:
     return 0.0 if hits == 0 else float(beta.ppf(1 - confidence, hits, images - hits + 1))
 
 
-def proven_mu(trial: Trial, traces: AlgorithmTrace) -> float:
+def proven_mu(trial: ReplayedRun, traces: AlgorithmTrace) -> float:
     """Mu of Gaussian differential privacy of the attacked rounds, for one record of the victim.
 
     The planted records take part in these rounds alone, and surely, so their mu is that of the

@@ -354,7 +354,7 @@ def candidates_of(
     tokens, allowed, seen = tokens[some], allowed[some], seen[some]
     known = torch.isin(tokens, shown) if shown is not None else torch.zeros(len(tokens)).bool()
     known &= ~torch.isin(tokens, torch.tensor(network.table.constant, dtype=torch.int64))
-    found = Candidates(
+    candidates = Candidates(
         tokens=tokens,
         allowed=allowed,
         shown=known,
@@ -364,11 +364,11 @@ def candidates_of(
         hidden=hidden,
     )
     if spans is not None:
-        return _with_slopes(found, network, *spans, pairs=seen, moves=moves)
+        return _with_slopes(candidates, network, *spans, pairs=seen, moves=moves)
     if not alone or network.table.parameter is None:
-        return found
+        return candidates
     rows = gradients[network.table.parameter][tokens]  # a sum over places, alike in a record too
-    return replace(found, slopes=rows[:, None].expand(-1, length, -1))
+    return replace(candidates, slopes=rows[:, None].expand(-1, length, -1))
 
 
 def _groups(network: Network, layers: Sequence[Layer]) -> list[list[Layer]]:

@@ -409,7 +409,7 @@ def linear_layers(network: Network, generator: torch.Generator) -> list[Layer]:
     probes = torch.tensor(allowed)[at]  # (3, L)
     moved = probes[:1].repeat(length, 1)
     moved.diagonal().copy_(torch.tensor(other)[at[0]])
-    together, apart = _calls(network, probes), [_calls(network, one[None]) for one in probes]
+    together, apart = _calls(network, probes), [_calls(network, probe[None]) for probe in probes]
     changed = _calls(network, moved)
     counts = Counter((call.parameter, call.first) for call in together)
     if any(len(calls) != len(together) for calls in (*apart, changed)):

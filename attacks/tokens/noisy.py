@@ -193,7 +193,7 @@ def noisy_tokens(
     if len(found) == 0 or records * length * len(likely) > _TRIED:
         return _told(seen, network, said, power=power, note=_TOO_LARGE if said else "")
     near = _softly_placed(seen, network, layers, likely, rows=rows[0])
-    held = Candidates(
+    candidates = Candidates(
         tokens=likely,
         allowed=torch.ones_like(near, dtype=torch.bool),
         shown=torch.ones(len(likely), dtype=torch.bool),
@@ -202,9 +202,9 @@ def noisy_tokens(
         placed=True,
         hidden=False,
     )
-    first = replace(held, allowed=_nearest(near, records))
+    first = replace(candidates, allowed=_nearest(near, records))
     start = explainer.labelled(suggested(first, records=records, generator=generator))
-    wider = replace(held, allowed=_nearest(near, records + _MORE))
+    wider = replace(candidates, allowed=_nearest(near, records + _MORE))
     best = refined(
         explainer, wider, start, generator=generator, allowed=0.0, gradients=_GRADIENTS_NOISY
     )
@@ -213,7 +213,7 @@ def noisy_tokens(
     kept = _left_as_noise(explainer, best, network)
     if bool(kept.any()):
         kept &= _kept(explainer, best, likely, vocabulary=table.vocabulary, generator=generator)
-    kept &= held.ordered
+    kept &= candidates.ordered
     return _told(seen, network, said, power=power, best=best, kept=kept)
 
 

@@ -198,33 +198,39 @@ def _exact(
             padded=True,
         )
     )
-    held = candidates_of(
+    candidates = candidates_of(
         gradients, network, layers, records=seen.records, rounding=rounding, hidden=hidden
     )
     allowed = min(max(_EXPLAINED, _ROUNDED * rounding), 0.1)
     tests = tests_of(network, layers, gradients, records=seen.records, rounding=rounding)
-    found = _assembled(
-        network, tests, held, explainer, records=seen.records, generator=generator, allowed=allowed
+    batch = _assembled(
+        network,
+        tests,
+        candidates,
+        explainer,
+        records=seen.records,
+        generator=generator,
+        allowed=allowed,
     )
-    known = tuple(held.tokens[held.shown].tolist())
-    if found is None or not found.residual <= allowed:
-        why = _why_undecided(seen, held, network=network)
+    known = tuple(candidates.tokens[candidates.shown].tolist())
+    if batch is None or not batch.residual <= allowed:
+        why = _why_undecided(seen, candidates, network=network)
         if len(known) + (table.padding is not None) >= table.vocabulary:
             known, why = (), _FILLED
         return _undecided(seen, known, length=length, why=why)
-    found = _in_order(found, labels)
-    certificate = certified(explainer, found, held=held, generator=generator)
+    batch = _in_order(batch, labels)
+    certificate = certified(explainer, batch, held=candidates, generator=generator)
     if not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
-    tokens = found.tokens if decided == "sequences" else found.tokens.sort(dim=1).values
+    tokens = batch.tokens if decided == "sequences" else batch.tokens.sort(dim=1).values
     return TokenReconstruction(
         tokens=tokens,
-        labels=found.labels,
-        found=tuple(found.tokens.unique().tolist()),
+        labels=batch.labels,
+        found=tuple(batch.tokens.unique().tolist()),
         decided=decided,
         stage=(TOKENS,) * seen.records,
-        residual=found.residual,
+        residual=batch.residual,
         certificate=certificate,
         false_alarm=0.0,
         power=1.0,

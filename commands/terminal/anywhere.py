@@ -89,7 +89,7 @@ class AnywhereCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Take what these options say, and run the command with its own."""
-        names = [one.name for one in self._anywhere.params]
+        names = [param.name for param in self._anywhere.params]
         of_program = {name: ctx.params.pop(name) for name in names}
         _declared(**of_program)
         return super().invoke(ctx)

@@ -32,17 +32,17 @@ def measured_table(found: Audit) -> Table:
             no_wrap=name == "adversary",
         )
     table.add_column("verdict", no_wrap=True)
-    for one in found.adversaries:
-        shown = bound(one.proven_epsilon) + ("" if one.status == "proven" else "*")
-        alarms, misses = one.false_alarms, one.misses
+    for adversary in found.adversaries:
+        shown = bound(adversary.proven_epsilon) + ("" if adversary.status == "proven" else "*")
+        alarms, misses = adversary.false_alarms, adversary.misses
         table.add_row(
-            one.name,
-            one.status if math.isinf(one.proven_epsilon) else shown,
-            "-" if one.measured_epsilon is None else lower_bound(one.measured_epsilon),
-            _plain(one.ideal_epsilon, "{:.2f}"),
-            _plain(one.seen_epsilon, "{:.2f}"),
+            adversary.name,
+            adversary.status if math.isinf(adversary.proven_epsilon) else shown,
+            "-" if adversary.measured_epsilon is None else lower_bound(adversary.measured_epsilon),
+            _plain(adversary.ideal_epsilon, "{:.2f}"),
+            _plain(adversary.seen_epsilon, "{:.2f}"),
             "-" if alarms is None else f"{alarms} + {misses}",
-            one.verdict,
+            adversary.verdict,
         )
     table.caption = (
         f"* not proven; at least: a lower bound at {level} "
@@ -60,9 +60,9 @@ def checks_table(checks: Sequence[AuditCheck]) -> Table:
     table = make_table("Checks of the engine")
     for name in ("check", "result", "tests", "found"):
         table.add_column(name, justify="right" if name == "tests" else "left")
-    for one in checks:
-        told = one.power if one.passed and one.tests else one.words
-        table.add_row(one.name, "passed" if one.passed else "FAILED", str(one.tests), told)
+    for check in checks:
+        told = check.power if check.passed and check.tests else check.words
+        table.add_row(check.name, "passed" if check.passed else "FAILED", str(check.tests), told)
     table.caption = "what each compared, and how surely, stands in the JSON (--json) and the report"
     table.caption_justify = "left"
     return table

@@ -55,9 +55,9 @@ def trust(code: bool, *, pins: Mapping[str, str] | None = None, calls: Iterable[
         calls: what of it folders may name, with which options.
     """
     if code or pins:
-        from ...runs.run_file.trust import vouch
+        from ...runs.run_file.trust import trust_code
 
-        vouch(pins=None if code else pins, calls=calls)
+        trust_code(pins=None if code else pins, calls=calls)
 
 
 _COMPLETIONS: Mapping[str, Callable[[str], list[str]]] = {

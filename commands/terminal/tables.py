@@ -191,8 +191,10 @@ def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
     heads, rows = _sweep_cells(combinations)
     keys = list(dict.fromkeys(key for c in combinations for key in c["swept"]))
     cells = [[*keys, *heads], ["---"] * (len(keys) + len(heads))]
-    for one, row in zip(combinations, rows, strict=True):
-        cells.append([*(one["swept"][key] for key in keys), *(", ".join(cell) for cell in row)])
+    for combination, row in zip(combinations, rows, strict=True):
+        cells.append(
+            [*(combination["swept"][key] for key in keys), *(", ".join(cell) for cell in row)]
+        )
     return _markdown(cells)
 
 

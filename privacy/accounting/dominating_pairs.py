@@ -44,7 +44,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..participation import Moves
+from ..participation import ParticipationPattern
 
 Array = NDArray[np.float64]
 _NEAR = 30.0  # exponent up to which a ratio is 1 and a difference
@@ -81,7 +81,7 @@ class Round:
     """
 
     noise_multiplier: float
-    moves: Moves
+    moves: ParticipationPattern
     pair: Pair
     count: int
     coin: float = 1.0
@@ -201,7 +201,7 @@ class _Mixture:
     weights: Array
 
     @staticmethod
-    def of(moves: Moves, distance: float) -> "_Mixture":
+    def of(moves: ParticipationPattern, distance: float) -> "_Mixture":
         kept = [(m, p) for m, p in zip(*moves, strict=True) if p > 0.0]
         return _Mixture(
             shifts=distance * np.array([m for m, _ in kept]),
@@ -267,7 +267,7 @@ def _profile_cells(mixture: _Mixture, reach: float, step: float) -> list[tuple[A
 
 
 def _blank_cells(
-    moves: Moves, distance: float, pair: Pair, reach: float, step: float
+    moves: ParticipationPattern, distance: float, pair: Pair, reach: float, step: float
 ) -> list[tuple[Array, Array]]:
     """The upper half of one pair, an atom at loss 0 and the lower half of another."""
     one, two = _Mixture.of(moves, distance), _Mixture.of(moves, 2.0 * distance)

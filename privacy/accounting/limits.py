@@ -90,8 +90,8 @@ def max_rounds(
         return spent - epsilon
 
     start = 1
-    one = Event(noise_multiplier, poisson(sampling_rate), Reach(reach))
-    mu, orders = orders_of({one: 1}, adjacency)
+    event = Event(noise_multiplier, poisson(sampling_rate), Reach(reach))
+    mu, orders = orders_of({event: 1}, adjacency)
     if noise_multiplier > 0.0:
         share = _clt_share(mu or orders[0][0].mu, sampling_rate, epsilon=epsilon, delta=delta)
         start = round(min(max(share**2, 1.0), MOST_ROUNDS))
@@ -272,8 +272,8 @@ def _check(noise_multiplier: float, epsilon: float, delta: float) -> None:
 
 def _at_rate(multiplier: float, rate: float, adjacency: str, reach: str) -> Round:
     """One round, where it is not bounded as if every record took part, at any other multiplier."""
-    one = Event(1.0, poisson(rate), Reach(reach))
-    at_one = orders_of({one: 1}, adjacency)[1][0][0]
+    event = Event(1.0, poisson(rate), Reach(reach))
+    at_one = orders_of({event: 1}, adjacency)[1][0][0]
     return replace(at_one, noise_multiplier=max(multiplier, 1e-300) * at_one.noise_multiplier)
 
 

@@ -149,8 +149,8 @@ def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Order
         if closed_form(orders[0]):
             squares += count * max(orders[0].mu, _LEAST) ** 2
             continue
-        for one, rounds in zip(orders, sampled, strict=True):
-            rounds.append(one)
+        for order, rounds in zip(orders, sampled, strict=True):
+            rounds.append(order)
     if not sampled[0]:
         return math.sqrt(squares), ()
     if squares > 0.0:
@@ -207,7 +207,7 @@ def closed_form(round_: Round) -> bool:
     low, high = RESOLVED_MULTIPLIERS
     sides = (round_,) if round_.otherwise is None else (round_, round_.otherwise)
     return not all(
-        low * max(one.moves.largest, 1.0) <= one.noise_multiplier <= high for one in sides
+        low * max(side.moves.largest, 1.0) <= side.noise_multiplier <= high for side in sides
     )
 
 

@@ -188,11 +188,11 @@ def _lines(rounds: Sequence[Round]) -> tuple[_Lines, ...]:
     """One set of lines for the bulk of the loss and one for each depth of its upper tail."""
     missing = _MISSING / sum(r.count for r in rounds)
     step, depths = (0.005, _DEPTHS) if len(rounds) <= FEW_ROUNDS else (0.01, _DEPTHS_OF_MANY)
-    found = [discretised_pair(r, missing=missing, step=step) for r in rounds]
-    deviation = math.sqrt(sum(p.count * p.cumulants(0.0)[2] for p in found))
+    discretised_pairs = [discretised_pair(r, missing=missing, step=step) for r in rounds]
+    deviation = math.sqrt(sum(p.count * p.cumulants(0.0)[2] for p in discretised_pairs))
     tilts = [1e-3 / max(deviation, 1.0)]  # next to none; none at all is not a tilt
-    tilts += [tilt_for_delta(found, math.exp(-0.5 * depth**2)) for depth in depths]
-    return tuple(_read(compose(found, tilt=tilt)) for tilt in tilts)
+    tilts += [tilt_for_delta(discretised_pairs, math.exp(-0.5 * depth**2)) for depth in depths]
+    return tuple(_read(compose(discretised_pairs, tilt=tilt)) for tilt in tilts)
 
 
 _known_lines = lru_cache(maxsize=16)(_lines)  # a report reads one curve at several places

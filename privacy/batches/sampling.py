@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..participation import Draws, Event, Moves, Reach, always, poisson
+from ..participation import Draws, Event, ParticipationPattern, Reach, always, poisson
 
 # How an agent draws its batches, and the rounds that an accountant sees of them.
 #
@@ -265,7 +265,7 @@ class EpochRound(NamedTuple):
     first: int
     rounds: int
     replays: int = 0
-    moves: Moves = always()
+    moves: ParticipationPattern = always()
 
 
 def epoch_events(rounds: Sequence[EpochRound], epoch: int, *, replaced: bool) -> dict[Event, int]:

@@ -119,7 +119,7 @@ class Design:
         (3, 0.740224, True)
         """
         if self.precisions is not None:
-            return [lower_factor(one) for one in self.precisions]
+            return [lower_factor(precision) for precision in self.precisions]
         return [toeplitz_strategy(one, self.rounds) for one in self.filters]
 
 
@@ -432,8 +432,8 @@ class _Maker:
         # singular values, not the roots of eigenvalues, which rounding would make larger
         total = float(np.linalg.svd(turned, compute_uv=False).sum()) / agents
         spent = [
-            sum(float(one[p, p].max()) for p in patterns(self.rounds, self.period))
-            for one in found.multipliers
+            sum(float(multiplier[p, p].max()) for p in patterns(self.rounds, self.period))
+            for multiplier in found.multipliers
         ]
         return total**2 / float(np.mean(spent)) / self.rounds, True
 

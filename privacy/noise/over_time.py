@@ -464,7 +464,8 @@ def lower_bound(
     for k, value in enumerate(modes.eigenvalues):
         total += float(modes.weights[k]) * diagonal_bound(float(value), of[:, k] @ multipliers)
     largest = [
-        sum(float(one[taken].max()) for taken in patterns(rounds, period)) for one in multipliers
+        sum(float(multiplier[taken].max()) for taken in patterns(rounds, period))
+        for multiplier in multipliers
     ]
     return total**2 / float(np.mean(largest)) / rounds
 

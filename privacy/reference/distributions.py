@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..participation import Event, Moves, Reach, always, as_events
+from ..participation import Event, ParticipationPattern, Reach, always, as_events
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf
@@ -87,7 +87,7 @@ class Kind:
     """
 
     multiplier: float
-    moves: Moves
+    moves: ParticipationPattern
     law: Law
     count: int = 1
     coin: float = 1.0

@@ -373,23 +373,23 @@ def _needs(kinds: Sequence[Kind], *, pessimistic: bool, delta: float, tails: flo
     if smallest < _LEAST_MULTIPLIER:
         raise Unanswered(f"noise_multiplier={smallest:g} makes losses too large for a grid")
     found = [losses_of(k, reach=reach) for k in kinds]
-    cells = sum(one.width for directions in found for one in directions)
+    cells = sum(direction.width for directions in found for direction in directions)
     bins = 0.0
     for way in (0, -1):
         widths = [directions[way].composed_width() for directions in found]
         # Every composition with another kind convolves all that is there already.
         bins += sum(widths) + (float(np.cumsum(widths).sum()) if len(widths) > 1 else 0.0)
     epsilon, tilt = max(_guess([d[way] for d in found], delta) for way in (0, -1))
-    widest = max(one.width for directions in found for one in directions)
+    widest = max(direction.width for directions in found for direction in directions)
     return _Needs(
         cells=cells,
         bins=bins,
         mixed=_PER_MIXED
         * pessimistic
         * sum(
-            one.width
+            direction.width
             for kind, directions in zip(kinds, found, strict=True)
-            for one in directions
+            for direction in directions
             if any(side.of_several for side in kind.sides)
         ),
         epsilon=epsilon,
@@ -402,13 +402,13 @@ def _needs(kinds: Sequence[Kind], *, pessimistic: bool, delta: float, tails: flo
 def _guess(losses: Sequence[Losses], delta: float) -> tuple[float, float]:
     """Chernoff's epsilon of all rounds and its tilt."""
     deviation = 0.0
-    for one in losses:
-        masses = np.exp(one.log_masses)
-        mean = float(masses @ one.losses)
-        deviation += one.count * float(masses @ (one.losses - mean) ** 2)
+    for loss in losses:
+        masses = np.exp(loss.log_masses)
+        mean = float(masses @ loss.losses)
+        deviation += loss.count * float(masses @ (loss.losses - mean) ** 2)
     scale = 1.0 / max(math.sqrt(deviation), 1e-150)
     tilts = scale * np.exp2(np.arange(-6.0, 12.0, 0.25))
-    total = np.sum([one.count * one.log_moments(tilts) for one in losses], axis=0)
+    total = np.sum([loss.count * loss.log_moments(tilts) for loss in losses], axis=0)
     bounds = (total - math.log(delta)) / tilts
     best = int(np.nanargmin(bounds))
     return float(bounds[best]), float(tilts[best])

@@ -49,17 +49,18 @@ def check_joined(
     Returns:
         What is missing of a part of a system, in a sentence.
     """
-    header, parties = every[0].header, [one.header.agent for one in every]
-    for one in every:
-        if one.header.agent is None:
+    header, parties = every[0].header, [log_file.header.agent for log_file in every]
+    for log_file in every:
+        if log_file.header.agent is None:
             raise InputError(
-                f"{one.path} names no agent, so it cannot be joined with {every[0].path}; add "
+                f"{log_file.path} names no agent, so it cannot be joined with {every[0].path}; add "
                 '"agent" to the header of each file, or give one file that holds everything'
             )
-    for one in every:
-        if parties.count(one.header.agent) > 1:
+    for log_file in every:
+        if parties.count(log_file.header.agent) > 1:
             raise InputError(
-                f"{one.path}: two files are of {party_name(one.header.agent or 0, header)}; "
+                f"{log_file.path}: two files are of "
+                f"{party_name(log_file.header.agent or 0, header)}; "
                 "give each party's log once"
             )
     if unknown := [agent for agent in absent if not 0 <= agent < header.agents]:
@@ -73,32 +74,33 @@ def check_joined(
             f"no log of agent {missing[0]} of {header.agents} is given; add its file, or say in "
             "which rounds it was absent"
         )
-    rounds = sorted({played.round for one in every for played in one.rounds})
+    rounds = sorted({played.round for log_file in every for played in log_file.rounds})
     for party in sorted(set(absent) - set(parties)):
         if there := sorted(set(rounds) - set(absent[party])):
             raise InputError(
                 f"no log of agent {party} is given, which is not declared absent in round "
                 f"{there[0]}; add its file"
             )
-    for one in every:
-        party = one.header.agent or 0
-        held = {played.round for played in one.rounds}
+    for log_file in every:
+        party = log_file.header.agent or 0
+        held = {played.round for played in log_file.rounds}
         away = set(absent.get(party, ()))
         for number in rounds:
             if number not in held and number not in away and party != header.agents:
                 raise InputError(
-                    f"{one.path} has no release of agent {party} in round {number}, in which "
+                    f"{log_file.path} has no release of agent {party} in round {number}, in which "
                     f"others released; say that it was absent, --absent {party}:{number}, if that "
                     "is publicly known, or add what it released"
                 )
             if number in held and number in away:
                 raise InputError(
-                    f"agent {party} is declared absent in round {number}, and {one.path} has a "
+                    f"agent {party} is declared absent in round {number}, and {log_file.path} "
+                    "has a "
                     "release of it"
                 )
     if not partial:
         _check_same_plays(every)
-    if header.agents not in parties and any(_sends_to_server(one) for one in every):
+    if header.agents not in parties and any(_sends_to_server(log_file) for log_file in every):
         return ["no log of the server is given, and what it releases is not counted"]
     return []
 
@@ -115,19 +117,22 @@ def _check_same_plays(every: Sequence[LogFile]) -> None:
         UnsupportedView: parties that share a vector went through its round a different number of
             times.
     """
-    plays = {one.header.agent: Counter(played.round for played in one.rounds) for one in every}
+    plays = {
+        log_file.header.agent: Counter(played.round for played in log_file.rounds)
+        for log_file in every
+    }
     again = {number for of in plays.values() for number, times in of.items() if times > 1}
     if not again:
         return
-    for one in every:
-        party = one.header.agent
-        for played, releases in one.rounds.items():
+    for log_file in every:
+        party = log_file.header.agent
+        for played, releases in log_file.rounds.items():
             for vector in chain.from_iterable(release.of for release in releases):
                 number = played.round if vector.round is None else vector.round
                 there = plays.get(vector.owner, Counter())[number]
                 if number in again and vector.owner != party and there != plays[party][number]:
                     raise UnsupportedView(
-                        f"{one.path} releases a vector of agent {vector.owner} in round {number}, "
+                        f"{log_file.path} releases a vector of agent {vector.owner} in round {number}, "
                         f"which it went through {plays[party][number]} times and agent "
                         f"{vector.owner} {there} times; which vector it was is unknown, and "
                         "no figure is known for that"
@@ -140,11 +145,11 @@ def missing_rounds(every: Sequence[LogFile]) -> tuple[tuple[int, int], ...]:
     A log may begin with round 0, the start, or with round 1.
     """
     found, before = list[tuple[int, int]](), 0
-    for number in sorted({played.round for one in every for played in one.rounds}):
+    for number in sorted({played.round for log_file in every for played in log_file.rounds}):
         if number > before + 1:
             found.append((before + 1, number - 1))
         before = number
-    reached = max((after for one in every for after in one.resumed_after), default=0)
+    reached = max((after for log_file in every for after in log_file.resumed_after), default=0)
     if reached > before:
         found.append((before + 1, reached))
     return tuple(found)

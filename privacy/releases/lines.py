@@ -366,14 +366,14 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
         )
     else:
         specs = [{"owner": sender}]
-    of = tuple(_vector(one, found, header, round=round) for one in specs)
+    of = tuple(_vector(spec, found, header, round=round) for spec in specs)
     return Release(
         sender=sender,
         to=receivers(found["to"], header.agents),
         kind=found["kind"],
         of=of,
         noise=_noise(found["noise"], header, sender=sender),
-        unsampled=any(_unsampled(one, found, header) for one in specs),
+        unsampled=any(_unsampled(spec, found, header) for spec in specs),
         kept=None if found.get("kept") is None else digest(found["kept"]),
         public=found.get("public"),
         noise_first=found.get("noise_first", False),

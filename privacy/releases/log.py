@@ -180,18 +180,18 @@ class _Reader:
         self._count = 0
 
     def read(self) -> LogFile:
-        one = LogFile(path=self._path, header=self._header())
+        log_file = LogFile(path=self._path, header=self._header())
         # By round in which going on it was last met, how often before, and what it holds.
         met: dict[int, tuple[int, int]] = {}
         last, went_on = -1, 0
         seen: set[tuple[int, str, int | None]] = set()
-        for body in self._bodies(one):
+        for body in self._bodies(log_file):
             if body.keys() == {"resumed_after"}:
                 after = round_number(body["resumed_after"], least=-1)
                 if after is None:
                     raise self._wrong("resumed_after must be the number of a round, or -1")
                 last, went_on, seen = after, went_on + 1, set()
-                one.resumed_after.append(after)
+                log_file.resumed_after.append(after)
                 continue
             number = self._number(body, last)
             if number != last:
@@ -199,18 +199,18 @@ class _Reader:
             last = number
             session, again = met.get(number, (went_on, 0))
             met[number] = went_on, again + (session != went_on)
-            found = [
-                _carried(self._release(release, one.header, number), met)
+            releases = [
+                _carried(self._release(release, log_file.header, number), met)
                 for release in body["releases"]
             ]
-            self._check_once(found, one.header, number, seen)
+            self._check_once(releases, log_file.header, number, seen)
             played = Played(number, met[number][1])
-            one.rounds.setdefault(played, []).extend(found)
-            if one.header.public:
-                one.at.setdefault(played, []).extend([self._now] * len(found))
-        if one.torn and not any(one.rounds.values()):
+            log_file.rounds.setdefault(played, []).extend(releases)
+            if log_file.header.public:
+                log_file.at.setdefault(played, []).extend([self._now] * len(releases))
+        if log_file.torn and not any(log_file.rounds.values()):
             raise damaged(self._path, self._at, "it is cut off, and no line says what it announced")
-        return one
+        return log_file
 
     def _header(self) -> Header:
         line = self._line()

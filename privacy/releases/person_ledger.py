@@ -35,7 +35,7 @@ from ..accounting.accountant import composed_epsilon
 from ..accounting.request import Adjacency, check_count, check_delta, check_rounds
 from ..bounded import read_bounded
 from ..errors import InputError
-from ..participation import Event, Moves, Reach
+from ..participation import Event, ParticipationPattern, Reach
 from .chained_file import LONGEST_HEADER, Chain, ChainedFile, damaged, parsed
 
 SCHEMA = "person-1"  # raised with every change of a line (tests/test_formats.py)
@@ -382,7 +382,9 @@ def _event(found: Any, *, other: bool = False) -> Event:
             check_real(key, value)
     check_real("noise_multiplier", found["noise_multiplier"])
     check_real("coin", found["coin"])
-    moves = Moves(tuple(map(float, found["multiples"])), tuple(map(float, found["probabilities"])))
+    moves = ParticipationPattern(
+        tuple(map(float, found["multiples"])), tuple(map(float, found["probabilities"]))
+    )
     otherwise = found["otherwise"]
     if other and otherwise is not None:
         raise InputError("what takes place otherwise has no lottery of its own")

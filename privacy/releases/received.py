@@ -161,9 +161,9 @@ class Received:
         masked = any(one.id is not None for one in release.noise)
         for audience, messages in self._seen[release.sender].items():
             if release.to is None or not release.to <= audience:
-                for one in messages:
-                    if id(one) not in self._published and (one.release.of or not masked):
-                        return one
+                for message in messages:
+                    if id(message) not in self._published and (message.release.of or not masked):
+                        return message
         return None
 
     def _unlisted(self, release: Release, at: Played) -> _Message | None:
@@ -257,8 +257,8 @@ def hold_received(every: Sequence[LogFile]) -> list[str]:
         return []
     received = Received(header)
     several = len(every) > 1
-    at_once = several and any(one.resumed_after for one in every)
-    rounds = list(dict.fromkeys(played for one in every for played in one.rounds))
+    at_once = several and any(log_file.resumed_after for log_file in every)
+    rounds = list(dict.fromkeys(played for log_file in every for played in log_file.rounds))
     if several:
         rounds.sort()
     if at_once:
@@ -267,10 +267,10 @@ def hold_received(every: Sequence[LogFile]) -> list[str]:
         if several and not at_once:
             _take_in(received, every, [played])
         later = list[tuple[str, Release]]()
-        for one in every:
-            of = one.rounds.get(played, [])
+        for log_file in every:
+            of = log_file.rounds.get(played, [])
             for place, release in enumerate(of):
-                line = f"{one.path} line {one.at[played][place]}"
+                line = f"{log_file.path} line {log_file.at[played][place]}"
                 with _in(line):
                     if received.left_out(release, played) is not None:
                         later.append((line, release))
@@ -293,8 +293,8 @@ def _in(line: str) -> Iterator[None]:
 
 def _take_in(received: Received, every: Sequence[LogFile], rounds: Iterable[Played]) -> None:
     for played in rounds:
-        for one in every:
-            for release in one.rounds.get(played, ()):
+        for log_file in every:
+            for release in log_file.rounds.get(played, ()):
                 received.take_in(release, played)
 
 

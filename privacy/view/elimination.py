@@ -73,13 +73,13 @@ def factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array)
     >>> factor(np.array([[1.0], [2.0]]), np.array([[1.0], [1.0]])).sources  # their difference
     [(1, 0)]
     """
-    left = _Elimination(*_scaled(contributions, noise))
-    left.set_noiseless_aside()
-    while len(pivots := left.pivots()):
-        left.solve(pivots)
-        left.set_noiseless_aside()
-    left.untangle()
-    return left.factors()
+    elimination = _Elimination(*_scaled(contributions, noise))
+    elimination.set_noiseless_aside()
+    while len(pivots := elimination.pivots()):
+        elimination.solve(pivots)
+        elimination.set_noiseless_aside()
+    elimination.untangle()
+    return elimination.factors()
 
 
 def _scaled(

@@ -17,7 +17,7 @@ from ...runs.folder.signature import Signed, check_signature
 from ...runs.numbers import bound, small
 from ...runs.recorder.outcome import Held, read_held
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
-from ..judgement.facts import Asked
+from ..judgement.facts import FigureRequirement
 from ..judgement.findings import Kind, Outcome
 from ..judgement.gate import Decision, Requirement, limit_name
 from ..judgement.policy import Evidence, Limit, Policy
@@ -55,7 +55,7 @@ def decide_declared(
     found = [
         _limited(asked, one, policy.evidence, victim)
         for limit, one in zip(policy.limits, accounts, strict=True)
-        for asked in Asked.of_limit(limit)
+        for asked in FigureRequirement.of_limit(limit)
     ]
     if held is not None:
         found.append(_checks(held))
@@ -69,7 +69,7 @@ def decide_declared(
 
 
 def _limited(
-    asked: Asked, account: DeclaredAccount, evidence: Evidence, victim: int | None
+    asked: FigureRequirement, account: DeclaredAccount, evidence: Evidence, victim: int | None
 ) -> Requirement:
     outcome, said = _held(asked, account, evidence=evidence, victim=victim)
     return Requirement(
@@ -78,7 +78,7 @@ def _limited(
 
 
 def _held(
-    asked: Asked, account: DeclaredAccount, *, evidence: Evidence, victim: int | None
+    asked: FigureRequirement, account: DeclaredAccount, *, evidence: Evidence, victim: int | None
 ) -> tuple[Outcome, str]:
     one, goal = account[asked.adversary], asked.goal
     if str(one.unit) != asked.unit:
@@ -222,8 +222,13 @@ class DeclaredReport:
                 for g in self.account.guarantees.values()
             ],
             "assumptions": [
-                {"number": one.number, "text": one.text, "how": one.how, "checked": one.checked}
-                for one in self.assumptions
+                {
+                    "number": assumption.number,
+                    "text": assumption.text,
+                    "how": assumption.how,
+                    "checked": assumption.checked,
+                }
+                for assumption in self.assumptions
             ],
             "warnings": list(self.account.warnings),
             "checks": None
@@ -243,8 +248,12 @@ def _decided(decision: Decision) -> dict[str, Any]:
         "outcome": str(decision.outcome),
         "exit_code": decision.exit_code,
         "requirements": [
-            {"name": one.name, "outcome": str(one.outcome), "sentence": one.sentence}
-            for one in decision.requirements
+            {
+                "name": requirement.name,
+                "outcome": str(requirement.outcome),
+                "sentence": requirement.sentence,
+            }
+            for requirement in decision.requirements
         ],
     }
 
@@ -260,12 +269,14 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
     held = read_held(log.paths)
     status = Status.DECLARED if held is None else held.status
     accounts = dict[tuple[float, str], DeclaredAccount]()
-    for delta, adjacency in dict.fromkeys((one.at_delta, one.adjacency) for one in policy.limits):
+    for delta, adjacency in dict.fromkeys(
+        (limit.at_delta, limit.adjacency) for limit in policy.limits
+    ):
         statement = Statement(delta=delta, adjacency=Adjacency(adjacency), unit=log.header.unit)
         limited = [
-            one.adversary
-            for one in policy.limits
-            if (one.at_delta, one.adjacency) == (delta, adjacency)
+            limit.adversary
+            for limit in policy.limits
+            if (limit.at_delta, limit.adjacency) == (delta, adjacency)
         ]
         accounts[delta, adjacency] = account_of_releases(
             log, statement=statement, adversaries=limited, status=status
@@ -318,23 +329,31 @@ def declared_report(
     log = read_log(list(paths), absent=absent)
     asked = list(adversaries)
     if policy is not None and asked:
-        asked += [one.adversary for one in policy.limits if one.adversary not in asked]
+        asked += [limit.adversary for limit in policy.limits if limit.adversary not in asked]
     statement = Statement(
         delta=delta, adjacency=adjacency, unit=log.header.unit, accountant=accountant
     )
     held = read_held(log.paths)
     status = Status.DECLARED if held is None else held.status
-    found = account_of_releases(
+    declared_account = account_of_releases(
         log, statement=statement, adversaries=asked, victim=victim, status=status
     )
     if policy is not None:
-        more = [one.adversary for one in policy.limits if one.adversary not in found.guarantees]
+        more = [
+            limit.adversary
+            for limit in policy.limits
+            if limit.adversary not in declared_account.guarantees
+        ]
         if more:
-            found = account_of_releases(
-                log, statement=statement, adversaries=[*found, *more], victim=victim, status=status
+            declared_account = account_of_releases(
+                log,
+                statement=statement,
+                adversaries=[*declared_account, *more],
+                victim=victim,
+                status=status,
             )
     return DeclaredReport(
-        account=found,
+        account=declared_account,
         assumptions=assumed(
             log.header,
             sampled=log.sampled,
@@ -345,6 +364,8 @@ def declared_report(
         ),
         decision=None
         if policy is None
-        else decide_declared(policy, lambda _: found, victim=victim, held=held, signed=signed),
+        else decide_declared(
+            policy, lambda _: declared_account, victim=victim, held=held, signed=signed
+        ),
         held=held,
     )

@@ -105,18 +105,20 @@ def declared_markdown(found: DeclaredReport) -> str:
     parts.append(
         "## What the figures rest on\n\n"
         + "".join(
-            f"- {one.number}: {markdown_text(one.text)} ({markdown_text(one.how)})\n"
-            for one in found.assumptions
+            f"- {assumption.number}: {markdown_text(assumption.text)} "
+            f"({markdown_text(assumption.how)})\n"
+            for assumption in found.assumptions
         )
     )
     if found.account.warnings:
-        parts.append("".join(f"- {markdown_text(said)}\n" for said in found.account.warnings))
+        parts.append("".join(f"- {markdown_text(warning)}\n" for warning in found.account.warnings))
     if found.decision is not None:
         parts.append(
             "## The policy\n\n"
             + "".join(
-                f"- {one.outcome.value}: {markdown_text(one.name)}: {markdown_text(one.sentence)}\n"
-                for one in found.decision.requirements
+                f"- {requirement.outcome.value}: {markdown_text(requirement.name)}: "
+                f"{markdown_text(requirement.sentence)}\n"
+                for requirement in found.decision.requirements
             )
         )
     return "\n".join(parts)

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.formats.codec import as_text
 from ...runs.numbers import is_infinite
-from ..cited import Cited
+from ..cited import References
 from ..figures.chart import both, key
 from ..figures.graph import graph_figure, network, network_key
 from ..figures.plots import (
@@ -38,7 +38,7 @@ from ..schema import Report
 from ..standing import HEURISTIC, kind_of, sign_of
 from ..template import template
 from ..total.total import notes
-from .officer import officer
+from .officer import summary_of
 
 _SEES = {
     "eavesdropper": "reads every message on every link",
@@ -77,7 +77,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     # Figures are cited by their places in the file; a template may ask for what is not set there.
     held: Any = report.model_dump(mode="json", by_alias=True)
     facts, text = facts_of_report(report), as_text(report.dump())
-    found, head, cited = verdict(facts), facts.head, Cited(held)
+    found, head, cited = verdict(facts), facts.head, References(held)
     series = epsilon_series(report)
     claims = {claim.adversary: claim for claim in facts.claims}
     phrases = {claim.adversary: who(claim, facts) for claim in facts.claims}
@@ -91,7 +91,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         named=lambda row: claims[row["name"]].unit_name,
         parts=_parts(report),
         verdict=found,
-        officer=officer(report, facts, found),
+        officer=summary_of(report, facts, found),
         scale=_twice(functools.partial(scale_figure, report, cited, name=head.adversary)),
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,
@@ -170,7 +170,7 @@ def _sees(name: str, *, links: str) -> str:
     return _SEES["agent" if name.startswith("neighbour:") else kind] if kind in _SEES else ""
 
 
-def _markup(sentence: Sentence, *, cited: Cited) -> Markup:
+def _markup(sentence: Sentence, *, cited: References) -> Markup:
     """A sentence with its figures cited and its code marked."""
     inside, found = False, []
     for piece in sentence:
@@ -217,9 +217,9 @@ def _partial(report: Report) -> bool:
 def _estimators(report: Report) -> dict[str, str]:
     """What each estimator of the audit rests on, once for all adversaries."""
     return {
-        one.name: one.assumptions.rstrip(".")
+        estimator.name: estimator.assumptions.rstrip(".")
         for row in (report.audit.adversaries if report.audit else ())
-        for one in row.estimators
+        for estimator in row.estimators
     }
 
 

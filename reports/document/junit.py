@@ -32,8 +32,13 @@ def write_junit(decision: Decision, path: Path, *, suite: str) -> None:
         OSError: the file cannot be written.
     """
     cases = [
-        (one.name, one.outcome.value, _ELEMENTS.get(one.outcome), one.sentence)
-        for one in decision.requirements
+        (
+            requirement.name,
+            requirement.outcome.value,
+            _ELEMENTS.get(requirement.outcome),
+            requirement.sentence,
+        )
+        for requirement in decision.requirements
     ]
     _write(path, suite, cases, notes=[plain(note) for note in decision.notes])
 

@@ -199,19 +199,19 @@ def _audit(report: Report) -> Iterator[str]:
     rows = [("adversary", "measured epsilon", "proven epsilon", "canaries", "verdict")]
     rows += [
         (
-            one.name,
-            _measured(one.measured_epsilon),
-            f"≤ {bound(one.proven_epsilon)}" if one.status == "proven" else "none",
-            str(one.canaries),
-            one.verdict,
+            adversary.name,
+            _measured(adversary.measured_epsilon),
+            f"≤ {bound(adversary.proven_epsilon)}" if adversary.status == "proven" else "none",
+            str(adversary.canaries),
+            adversary.verdict,
         )
-        for one in audit.adversaries
+        for adversary in audit.adversaries
     ]
     yield markdown_table(rows[0], rows[1:])
     yield "".join(
-        f"- {'passed' if one.passed else 'FAILED'}: {markdown_text(one.name)}. "
-        f"{markdown_text(one.words)}\n"
-        for one in audit.checks
+        f"- {'passed' if check.passed else 'FAILED'}: {markdown_text(check.name)}. "
+        f"{markdown_text(check.words)}\n"
+        for check in audit.checks
     )
 
 
@@ -265,4 +265,7 @@ def _measured(value: float | str | None) -> str:
 
 def _assumptions(report: Report) -> Iterator[str]:
     yield "## What this rests on\n"
-    yield "".join(f"- {one.status}: {markdown_text(one.text)}\n" for one in report.assumptions)
+    yield "".join(
+        f"- {assumption.status}: {markdown_text(assumption.text)}\n"
+        for assumption in report.assumptions
+    )

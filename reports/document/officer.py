@@ -174,7 +174,7 @@ _FOUND = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Officer:
+class ReportSummary:
     """What the first half page says.
 
     Attributes:
@@ -190,9 +190,9 @@ class Officer:
     about: About
 
 
-def officer(report: Report, facts: Facts, found: Verdict) -> Officer:
+def summary_of(report: Report, facts: Facts, found: Verdict) -> ReportSummary:
     """What the first half page of a report says."""
-    return Officer(
+    return ReportSummary(
         meaning=_meaning(report, facts, found),
         steps=tuple(_steps(report, facts, found)),
         covered=tuple(_covered(report, facts)),
@@ -240,7 +240,7 @@ def _steps(report: Report, facts: Facts, found: Verdict) -> Iterator[Sentence]:
         f"Decide whether {who(head, facts)} is the adversary that matters here; section 3 lists "
         "the others.",
     )
-    gaps = sum(one.status == "gap" for one in report.assumptions)
+    gaps = sum(assumption.status == "gap" for assumption in report.assumptions)
     if gaps:
         yield (f"Read the {'gap' if gaps == 1 else f'{gaps} gaps'} of section 9, and decide "
                f"whether you accept {'it' if gaps == 1 else 'them'}.",)  # fmt: skip
@@ -267,7 +267,7 @@ def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
     head, place = facts.head, facts.place(facts.head)
     row = report.plan.adversaries[place[-1]]
     if row.holders:
-        count = sum(one.records for one in row.holders)
+        count = sum(holder.records for holder in row.holders)
         yield (f"the figure covers {count} records of one person, at {len(row.holders)} agents",)
     elif head.unit is Unit.RECORD:
         yield ("the figure covers one record of a person",)
@@ -343,24 +343,26 @@ def course(folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[Metrics]
 def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
     if not path.exists():
         return None
-    found = read_stopped(path)
+    stopped = read_stopped(path)
     target = plan.target
     of_run = (
         target.goal is not None
-        and (found.rounds, found.delta, found.adversary)
+        and (stopped.rounds, stopped.delta, stopped.adversary)
         == (plan.rounds, target.delta, target.adversary)
-        and found.round <= plan.rounds
+        and stopped.round <= plan.rounds
         and spent.resumed_after  # without a resumption the planned rounds are within the target
-        and math.isclose(found.epsilon, plan.guarantee(found.adversary).epsilon, rel_tol=_TOLERANCE)
+        and math.isclose(
+            stopped.epsilon, plan.guarantee(stopped.adversary).epsilon, rel_tol=_TOLERANCE
+        )
         # A target of another figure than epsilon is written down as the epsilon that is planned.
-        and found.target == (found.epsilon if target.epsilon is None else target.epsilon)
+        and stopped.target == (stopped.epsilon if target.epsilon is None else target.epsilon)
     )
     if not of_run:
         raise InputError(
             f"{path} does not fit the plan and the ledger of this run; the folder's files do not "
             "belong together"
         )
-    return found
+    return stopped
 
 
 def run_facts(
@@ -380,7 +382,7 @@ def run_facts(
     target = plan.target.adversary
     at_risk = plan.guarantee(target) if target else plan.guarantees[0]
     links = _links(graph, victim=at_risk.victim)
-    found = Run(
+    run = Run(
         name=f"{config.algorithm.name}-{graph.name}-{config.data.name}",
         algorithm=config.algorithm.name,
         form=config.algorithm.form,
@@ -413,7 +415,7 @@ def run_facts(
         "joined_within": plan.joined_within,
         "participation": plan.participation and plan.participation.words,
     }
-    return found.model_copy(update={key: one for key, one in told.items() if one is not None})
+    return run.model_copy(update={key: one for key, one in told.items() if one is not None})
 
 
 class _Links(NamedTuple):

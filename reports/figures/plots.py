@@ -17,7 +17,7 @@ from ...privacy.accounting.risk import true_positive_rate_of_pair
 from ...runs.audit.evidence import Membership
 from ...runs.audit.evidence_schema import AuditedAdversary
 from ...runs.numbers import is_infinite, percent
-from ..cited import Cited
+from ..cited import References
 from ..schema import Report
 from ..standing import kind_of, sign_of
 from .chart import (
@@ -43,7 +43,7 @@ _BAR, _THICK = 50, 16
 _ALARMS = 0.01
 
 
-def scale_figure(report: Report, cited: Cited, *, name: str, narrow: bool = False) -> Markup:
+def scale_figure(report: Report, cited: References, *, name: str, narrow: bool = False) -> Markup:
     """The drawing.
 
     Args:
@@ -129,7 +129,7 @@ _STEP, _RADIUS, _TOP = 13, 4.6, 44
 _IN_100 = 1  # the entry of a row's hits whose odds are in 100
 
 
-def odds_figure(report: Report, cited: Cited, *, name: str) -> Markup:
+def odds_figure(report: Report, cited: References, *, name: str) -> Markup:
     """Fields of 100 members: those that a blind guess names, and those that the adversary does."""
     risk = report.risk[name]
     hit = risk.hits[_IN_100]
@@ -188,7 +188,7 @@ _LONGEST = 24  # name of an adversary
 Scale = Callable[[float], float]
 
 
-def measured_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Markup | None:
+def measured_figure(report: Report, cited: References, *, narrow: bool = False) -> Markup | None:
     """The drawing; None where nothing finite was measured or proven.
 
     Args:
@@ -415,7 +415,7 @@ def epsilon_series(report: Report) -> list[Series]:
     ]
 
 
-def epsilon_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Markup:
+def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -> Markup:
     """Epsilon spent by round for each adversary, against the limit of the run file."""
     frame, lines, target = NARROW if narrow else WIDE, epsilon_series(report), report.plan.target
     limit = None if target.epsilon is None else float(target.epsilon)
@@ -452,7 +452,7 @@ def epsilon_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Mar
     return drawing(frame.box, "Epsilon by round", drawn, Markup("").join(parts))
 
 
-def utility_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Markup:
+def utility_figure(report: Report, cited: References, *, narrow: bool = False) -> Markup:
     """Test accuracy of the mean model by round, with the range of the agents' own models."""
     frame, utility = NARROW if narrow else WIDE, report.utility
     rounds = [float(r) for r in utility.rounds]
@@ -497,7 +497,7 @@ def utility_figure(report: Report, cited: Cited, *, narrow: bool = False) -> Mar
     return drawing(frame.box, "Test accuracy by round", about, Markup("").join(parts))
 
 
-def _crossing(report: Report, cited: Cited, area: Area, limit: float) -> Markup:
+def _crossing(report: Report, cited: References, area: Area, limit: float) -> Markup:
     """The last round within the limit, of the target adversary or else of one that passes it."""
     within, target = report.within_limit, report.plan.target.adversary
     name = target if target is not None and target in within else next(iter(within), None)

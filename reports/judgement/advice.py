@@ -21,7 +21,7 @@ from ...runs.run_file.run_file import RunFile
 from ...training.exposure.guarantees import run_epsilon
 from ...training.graphs.graph import Topology
 from ..schema import Remedy as Fix
-from .facts import Asked, Facts, facts_of_plan
+from .facts import Facts, FigureRequirement, facts_of_plan
 from .findings import Action, Finding, Kind, Remedy, fixed, hiding, judge
 from .remedies import as_planned, fixes, with_rounds
 from .sentence import text_of
@@ -132,7 +132,7 @@ def advise(
         config, plan = _without_seed(config, plan)
     facts = facts_of_plan(config, plan)
     cases = _cases(facts)
-    found = [_leak(case, facts) for case in cases]
+    advices = [_leak(case, facts) for case in cases]
     remedies = [
         entry
         for case in cases
@@ -141,10 +141,10 @@ def advise(
     ]
     if seeded:
         leak, remedy = _seeded(facts)
-        found.insert(0, leak)
+        advices.insert(0, leak)
         remedies.insert(0, remedy)
     elif not cases:
-        found.append(_most(facts))
+        advices.append(_most(facts))
     # Where noise is missing, what adds it sets a target.
     if facts.limit is None and not (cases and hiding(facts) is Action.ADD_NOISE):
         action = Action.ADD_PRIVACY if config.privacy is None else Action.SET_TARGET
@@ -153,7 +153,7 @@ def advise(
     steps = None if worst is None or seeded else local_steps_words(plan, worst.adversary)
     if steps is not None:
         remedies.append(Advice(what=What.LOCAL_STEPS, words=steps[0], epsilon=steps[1]))
-    return [*found, *dict.fromkeys(remedies)]
+    return [*advices, *dict.fromkeys(remedies)]
 
 
 def _told(remedy: Remedy, finding: Finding, facts: Facts) -> Advice:
@@ -195,7 +195,7 @@ def _seeded(facts: Facts) -> tuple[Advice, Advice]:
 def _cases(facts: Facts) -> list[_Case]:
     grouped: dict[tuple[Kind, str], list[tuple[Finding, Guarantee]]] = {}
     for claim in _asked(facts):
-        first = judge(facts, Asked.of_target(claim, facts.limit))[0]
+        first = judge(facts, FigureRequirement.of_target(claim, facts.limit))[0]
         if first.kind in _LEAKS:
             # What differs between adversaries is behind the colon: the messages that show it.
             reason = "" if first.kind is Kind.OVER else claim.because.partition(": ")[0]
@@ -219,7 +219,7 @@ def _most(facts: Facts) -> Advice:
     if worst is None:
         finding = Finding(kind=Kind.HEURISTIC)
         return _told(Remedy(action=Action.EAVESDROPPER), finding, facts)
-    finding = judge(facts, Asked.of_target(worst, facts.limit))[0]
+    finding = judge(facts, FigureRequirement.of_target(worst, facts.limit))[0]
     what = What.LEAK if facts.limit is None else What.WITHIN
     words = text_of(closest_sentence(finding, facts))
     return Advice(what=what, words=words, epsilon=worst.epsilon)

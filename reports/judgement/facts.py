@@ -30,7 +30,7 @@ _ANY_NETWORK = 10**9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class FigureRequirement:
     """What a target or a limit asks of the figure of one adversary.
 
     Attributes:
@@ -52,7 +52,7 @@ class Asked:
     records: int | None = None
 
     @classmethod
-    def of_limit(cls, limit: Limit) -> list[Asked]:
+    def of_limit(cls, limit: Limit) -> list[FigureRequirement]:
         """What a limit of a policy asks: of epsilon, and of membership tests."""
         stated = cls(
             adversary=limit.adversary,
@@ -67,7 +67,7 @@ class Asked:
         return [*([] if limit.epsilon is None else [stated]), *of_tests]
 
     @classmethod
-    def of_target(cls, claim: Guarantee, epsilon: float | None) -> Asked:
+    def of_target(cls, claim: Guarantee, epsilon: float | None) -> FigureRequirement:
         """What the target of a run file asks of a claim: its epsilon, of the same statement."""
         return cls(
             adversary=claim.adversary,
@@ -197,9 +197,9 @@ class Facts:
             KeyError: there is no claim about the target's adversary.
         """
         if self.target is None:
-            of_views = (one for one in self.claims if one.adversary != SINGLE_MESSAGE.name)
+            of_views = (claim for claim in self.claims if claim.adversary != SINGLE_MESSAGE.name)
             return next(of_views, self.claims[0])
-        found = next((one for one in self.claims if one.adversary == self.target), None)
+        found = next((claim for claim in self.claims if claim.adversary == self.target), None)
         if found is None:
             raise KeyError(f"the plan has no row for the target adversary {self.target!r}")
         return found
@@ -217,10 +217,12 @@ def adversary_key(name: str) -> object:
     True
     """
     try:
-        found = parse_adversary(name, _ANY_NETWORK)
+        adversary = parse_adversary(name, _ANY_NETWORK)
     except ValueError:  # "neighbour" and "all-others" ask for a search
         return name
-    return (found.sees, found.agents) if found.sees is Sees.OWN_LINKS else found.name
+    return (
+        (adversary.sees, adversary.agents) if adversary.sees is Sees.OWN_LINKS else adversary.name
+    )
 
 
 def _target(target: Target, rows: Sequence[Guarantee]) -> tuple[float | None, Goal | None]:
@@ -316,7 +318,9 @@ def facts_of_report(
         whose=whose_of(report),
         private=algorithm is None or algorithm.private,
         counterpart=(algorithm and algorithm.private_counterpart) or run.algorithm,
-        counted=next((one.text for one in report.assumptions if one.name == COUNTED), ""),
+        counted=next(
+            (assumption.text for assumption in report.assumptions if assumption.name == COUNTED), ""
+        ),
         ran=Ran(
             folder=folder,
             reported=reported,
@@ -337,6 +341,9 @@ def facts_of_report(
             membership=report.membership,
             last_model=report.last_model,
             items=report.items,
-            alone=next((one.how for one in report.assumptions if one.name == "alone"), ""),
+            alone=next(
+                (assumption.how for assumption in report.assumptions if assumption.name == "alone"),
+                "",
+            ),
         ),
     )

@@ -17,7 +17,7 @@ from ...privacy.errors import InputError
 from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Status, Unit
 from ..schema import Remedy as Fix
-from .facts import Asked, Facts
+from .facts import Facts, FigureRequirement
 from .sentence import Figure, Value
 
 
@@ -193,18 +193,18 @@ class Finding:
     words: Mapping[str, Value] = field(default_factory=dict)
 
 
-Fixes = Callable[[Guarantee, Asked], Sequence[Fix]]
+Fixes = Callable[[Guarantee, FigureRequirement], Sequence[Fix]]
 Risks = Callable[[Guarantee, Goal], float]
 _COMPUTED = frozenset({Kind.UNPROTECTED, Kind.INEXPRESSIBLE, Kind.HEURISTIC, Kind.OVER})
 
 
-def no_fixes(_claim: Guarantee, _asked: Asked) -> Sequence[Fix]:
+def no_fixes(_claim: Guarantee, _asked: FigureRequirement) -> Sequence[Fix]:
     """No fix was computed."""
     return ()
 
 
 def judge(
-    facts: Facts, asked: Asked, *, fixes: Fixes = no_fixes, risks: Risks | None = None
+    facts: Facts, asked: FigureRequirement, *, fixes: Fixes = no_fixes, risks: Risks | None = None
 ) -> tuple[Finding, ...]:
     """Hold the figure of one adversary against what is asked of it.
 
@@ -253,7 +253,7 @@ def judge(
 
 
 def _finding(
-    kind: Kind, facts: Facts, claim: Guarantee, asked: Asked, computed: Sequence[Fix]
+    kind: Kind, facts: Facts, claim: Guarantee, asked: FigureRequirement, computed: Sequence[Fix]
 ) -> Finding:
     return Finding(
         kind=kind,
@@ -273,23 +273,23 @@ def _finding(
 def _of_tests(
     facts: Facts,
     claim: Guarantee,
-    asked: Asked,
+    asked: FigureRequirement,
     kinds: Sequence[Kind],
     computed: Sequence[Fix],
     risks: Risks | None,
 ) -> tuple[Finding, ...]:
     """Hold membership tests against what they may achieve; only a proven bound passes."""
     goal = asked.goal
-    found = [_finding(kind, facts, claim, asked, computed) for kind in kinds]
+    findings = [_finding(kind, facts, claim, asked, computed) for kind in kinds]
     if goal is None or math.isinf(claim.epsilon) or not claim.proven or facts.seeded:
-        return tuple(found)
+        return tuple(findings)
     reached = 1.0 if risks is None else risks(claim, goal)
     over = not reached <= goal.figure
-    if found and not over:  # within, but of another statement
-        return tuple(found)
+    if findings and not over:  # within, but of another statement
+        return tuple(findings)
     key = f"tpr = {goal.tpr}`, `fpr = {goal.fpr}" if goal.tpr else f"advantage = {goal.figure}"
     return (
-        *found,
+        *findings,
         Finding(
             kind=Kind.RISK_OVER if over else Kind.RISK_WITHIN,
             adversary=claim.adversary,
@@ -315,7 +315,7 @@ def _naming(adversary: str, facts: Facts) -> Action:
     return Action.NOBODY_ELSE if alone else Action.ACCOUNT
 
 
-def _kinds(facts: Facts, claim: Guarantee, asked: Asked) -> Iterator[Kind]:
+def _kinds(facts: Facts, claim: Guarantee, asked: FigureRequirement) -> Iterator[Kind]:
     """Why a figure does not pass, the most basic reason first."""
     if claim.unit != asked.unit or (claim.records_per_person or 0) < (asked.records or 0):
         yield Kind.OTHER_UNIT
@@ -346,7 +346,7 @@ _STANDARD: Mapping[Kind, Action] = {
 
 
 def _remedies(
-    kind: Kind, facts: Facts, claim: Guarantee, asked: Asked, fixes: Sequence[Fix]
+    kind: Kind, facts: Facts, claim: Guarantee, asked: FigureRequirement, fixes: Sequence[Fix]
 ) -> Iterator[Remedy]:
     """What would turn a finding of this kind."""
     if kind in _STANDARD:
@@ -365,11 +365,11 @@ def _remedies(
         yield Remedy(action=Action.TARGET)
     # A new run states no larger delta than what is asked, so its figures hold at that one.
     smaller = asked.delta if asked.delta < claim.delta else None
-    found = [fixed(fix, facts, asked.epsilon, delta=smaller) for fix in fixes]
+    remedies = [fixed(fix, facts, asked.epsilon, delta=smaller) for fix in fixes]
     # Of a figure that is heuristic and over its limit, fixes are told once, with the first reason.
     told_before = kind is Kind.OVER and not claim.proven and not facts.seeded
-    yield from () if told_before else found
-    if found:
+    yield from () if told_before else remedies
+    if remedies:
         return
     if kind is Kind.UNPROTECTED:
         yield Remedy(action=hiding(facts))

@@ -17,7 +17,7 @@ from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.plain_text import plain
 from ...runs.audit.evidence_schema import Audit, AuditedAdversary
-from .facts import Asked, Facts, Ran, adversary_key
+from .facts import Facts, FigureRequirement, Ran, adversary_key
 from .findings import Finding, Fixes, Kind, Outcome, Risks, judge, no_fixes
 from .policy import Evidence, Limit, Policy
 from .proofs import against_proofs, of_membership, of_opinion, of_trace
@@ -79,7 +79,7 @@ class Decision:
     @property
     def outcome(self) -> Outcome:
         """The worst one: contradicted, then over a limit, then missing."""
-        return max((one.outcome for one in self.requirements), key=_RANK.index)
+        return max((requirement.outcome for requirement in self.requirements), key=_RANK.index)
 
     @property
     def exit_code(self) -> int:
@@ -108,7 +108,7 @@ def decide(
         *(
             (limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))
             for limit in policy.limits
-            for asked in Asked.of_limit(limit)
+            for asked in FigureRequirement.of_limit(limit)
         ),
         *_proofs(facts, ran),
         *((f"evidence: {what}", [one]) for what, one in _evidence(policy, facts, ran)),
@@ -119,8 +119,8 @@ def decide(
         requirements=[
             Requirement(
                 name=plain(name),
-                outcome=max((one.kind.outcome for one in findings), key=_RANK.index),
-                sentence=" ".join(plain_sentences(one, facts) for one in findings),
+                outcome=max((finding.kind.outcome for finding in findings), key=_RANK.index),
+                sentence=" ".join(plain_sentences(finding, facts) for finding in findings),
                 findings=findings,
             )
             for name, findings in found
@@ -146,8 +146,8 @@ def decide_plan(facts: Facts) -> Decision:
         aimed = claim.adversary == facts.target and facts.limit is not None
         if claim.adversary == SINGLE_MESSAGE.name and not aimed:
             continue
-        asked = Asked.of_target(claim, facts.limit if aimed else None)
-        found = [one for one in judge(facts, asked) if one.kind is not Kind.NO_TARGET]
+        asked = FigureRequirement.of_target(claim, facts.limit if aimed else None)
+        found = [finding for finding in judge(facts, asked) if finding.kind is not Kind.NO_TARGET]
         requirements.append(
             Requirement(
                 name=plain(f"{'target' if aimed else 'figure'}: {claim.adversary}"),
@@ -167,7 +167,7 @@ def decide_plan(facts: Facts) -> Decision:
     return Decision(requirements=requirements)
 
 
-def limit_name(asked: Asked) -> str:
+def limit_name(asked: FigureRequirement) -> str:
     """What a requirement of a policy's limit is called."""
     if asked.goal is not None:
         return f"limit: {asked.adversary}, {asked.goal.words} of membership tests"
@@ -201,7 +201,7 @@ def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
 
 def _agrees(audit: Audit) -> Finding:
     """An audit that speaks against nothing: how it came to that."""
-    cleared = [one.name for one in audit.adversaries if one.verdict == "cleared"]
+    cleared = [adversary.name for adversary in audit.adversaries if adversary.verdict == "cleared"]
     if cleared or audit.verdict == "cleared":
         return Finding(kind=Kind.CLEARED, words={"cleared": ", ".join(cleared) or "the run"})
     if audit.verdict in ("not measured", "nothing proven"):

@@ -29,7 +29,7 @@ def against_proofs(facts: Facts) -> tuple[Finding, ...]:
     if facts.ran is None:
         return ()
     opinions = (of_opinion(name, facts) for name in facts.ran.opinions)
-    told = [one for one in opinions if one.kind is Kind.OPINION_CONTRADICTS]
+    told = [opinion for opinion in opinions if opinion.kind is Kind.OPINION_CONTRADICTS]
     traced = (of_trace(name, facts) for name in facts.ran.traced)
     told += [one for one in traced if one.kind is Kind.TRACE_CONTRADICTS]
     refuted = (*_refuted(facts.ran.audit, facts), *_rebuilt(facts), *told)
@@ -86,7 +86,7 @@ def of_membership(most: float | None, facts: Facts) -> Finding:
                 words: dict[str, Value] = {"others": part.others, "needed": round(1.0 / _RATE)}
                 return Finding(kind=Kind.MEMBERS_NOT_MEASURED, words=words)
         row, worst = max(
-            ((row, one) for part in parts for row in part.rows for one in row.rates),
+            ((row, rate) for part in parts for row in part.rows for rate in row.rates),
             key=lambda pair: pair[1].high or 0.0 if pair[1].asked == _RATE else -1.0,
         )
         if worst.high is not None and worst.high > most:
@@ -198,7 +198,10 @@ def _rebuilt(facts: Facts) -> Iterator[Finding]:
 def _refuted(audit: Audit | None, facts: Facts) -> Iterator[Finding]:
     if audit is None:
         return
-    rows = [(at, one, _doubt(one, audit, facts)) for at, one in enumerate(audit.adversaries)]
+    rows = [
+        (at, adversary, _doubt(adversary, audit, facts))
+        for at, adversary in enumerate(audit.adversaries)
+    ]
     doubted = {
         kind: [(at, one) for at, one, doubt in rows if doubt is kind]
         for kind in (Kind.MEASURED, Kind.SUSPICIOUS)

@@ -27,7 +27,7 @@ from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ..schema import Remedy as Fix
 from ..schema import RoundsWithin
-from .facts import Asked, facts_of_plan
+from .facts import FigureRequirement, facts_of_plan
 
 _NO_BETTER = 1.0 - 1e-6  # of the figure at hand: what differs by rounding fixes nothing
 
@@ -91,7 +91,9 @@ def fixes_of_run(
     )
 
 
-def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Guarantee, Asked], Sequence[Fix]]:
+def limit_fixes(
+    config: RunFile, spent: Spent
+) -> Callable[[Guarantee, FigureRequirement], Sequence[Fix]]:
     """What would meet a limit of a policy, for a run that is over it.
 
     The fixes are those of a new run that makes the statement which the limit asks for: at its
@@ -110,7 +112,7 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Guarantee, Asked], S
         graph = graph_of(config)
         return graph, make_plan(config, graph=graph).noise_multiplier
 
-    def found(claim: Guarantee, asked: Asked) -> Sequence[Fix]:
+    def found(claim: Guarantee, asked: FigureRequirement) -> Sequence[Fix]:
         p = config.privacy
         if p is None or asked.unit != claim.unit or asked.records != claim.records_per_person:
             return ()
@@ -254,9 +256,9 @@ def _same_noise(config: RunFile, plan: Plan, adversary: str | None, graph: Topol
     p = config.privacy
     if p is None:
         return None
-    kept = p.with_noise(plan.noise_multiplier, adversary=adversary or p.adversary)
+    privacy_table = p.with_noise(plan.noise_multiplier, adversary=adversary or p.adversary)
     try:
-        return make_plan(config.model_copy(update={"privacy": kept}), graph=graph)
+        return make_plan(config.model_copy(update={"privacy": privacy_table}), graph=graph)
     except InputError:  # what cannot be planned or accounted for is not named
         return None
 

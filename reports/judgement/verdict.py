@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...privacy.guarantee import Guarantee
 from ..schema import Remedy as Fix
-from .facts import Asked, Facts
+from .facts import Facts, FigureRequirement
 from .findings import Finding, Fixes, Kind, judge
 from .proofs import against_proofs
 from .sentence import Sentence
@@ -62,7 +62,7 @@ def verdict(facts: Facts) -> Verdict:
     refuted = [one for one in measured if one.kind.refutes and one not in failed]
     against = refuted or failed
     doubt = "contradicted" if refuted else "check failed" if failed else ""
-    asked = Asked.of_target(facts.head, facts.limit)
+    asked = FigureRequirement.of_target(facts.head, facts.limit)
     found = list(judge(facts, asked, fixes=_held(facts)))
     suspicious = [one for one in measured if one.kind is Kind.SUSPICIOUS]
     outcome = Outcome.NOT_MET
@@ -87,7 +87,7 @@ def verdict(facts: Facts) -> Verdict:
 def _held(facts: Facts) -> Fixes:
     """The fixes that privacy.json holds."""
 
-    def fixes(claim: Guarantee, _asked: Asked) -> Sequence[Fix]:
+    def fixes(claim: Guarantee, _asked: FigureRequirement) -> Sequence[Fix]:
         held = () if facts.ran is None else facts.ran.fixes
         return [fix for fix in held if fix.adversary == claim.adversary]
 
@@ -98,8 +98,10 @@ def _actions(findings: Sequence[Finding], facts: Facts) -> tuple[Sentence, ...]:
     """What was measured, and what would turn the verdict; of a figure its first reason counts."""
     first = findings[0]
     of_figure = first.claim is not None
-    counted = [one for one in findings if one is first or not of_figure]
-    counted = [one for one in findings if one.kind is Kind.NO_TARGET and one is not first] + counted
+    counted = [finding for finding in findings if finding is first or not of_figure]
+    counted = [
+        finding for finding in findings if finding.kind is Kind.NO_TARGET and finding is not first
+    ] + counted
     said = () if of_figure else (sentence(one, facts) for one in counted)
     turns = (action_sentence(remedy, one, facts) for one in counted for remedy in one.remedy)
     return tuple(dict.fromkeys([*said, *turns]))

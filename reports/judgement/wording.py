@@ -94,7 +94,7 @@ def closest_sentence(finding: Finding, facts: Facts) -> Sentence:
 
 def same_sentence(finding: Finding, others: Sequence[Guarantee], facts: Facts) -> Sentence:
     """Of other adversaries for which the same is so."""
-    named = [who(one, facts) for one in others]
+    named = [who(claim, facts) for claim in others]
     if finding.kind is Kind.OVER:
         shown = zip(named, others, strict=True)
         named = [f"{name} at epsilon {Figure('bound', one.epsilon).text}" for name, one in shown]
@@ -259,7 +259,7 @@ def _filled(
 def plain_sentences(finding: Finding, facts: Facts) -> str:
     """A finding and what would turn it, on one line; remedies are alternatives."""
     turns = [text_of(action_sentence(remedy, finding, facts)) for remedy in finding.remedy]
-    others = [f"Or {one[:1].lower()}{one[1:]}" for one in turns[1:]]
+    others = [f"Or {turn[:1].lower()}{turn[1:]}" for turn in turns[1:]]
     return " ".join([text_of(sentence(finding, facts)), *turns[:1], *others])
 
 

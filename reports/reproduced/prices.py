@@ -92,7 +92,7 @@ class Seconds:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Price:
+class RunEstimate:
     """What an entry takes at a scale.
 
     Attributes:
@@ -132,13 +132,13 @@ def _stored() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
     return found
 
 
-def stored_price(entry: Entry, name: ScaleName) -> Price | None:
+def stored_price(entry: Entry, name: ScaleName) -> RunEstimate | None:
     """The price that was measured once; None where none was, or the sweep is another one since."""
     held = _stored().get(entry.name, {}).get(name)
     runs = runs_of(entry, name)
     if held is None or held["runs"] != runs:
         return None
-    return Price(runs=runs, hours=float(str(held["hours"])), device=str(held["device"]))
+    return RunEstimate(runs=runs, hours=float(str(held["hours"])), device=str(held["device"]))
 
 
 def price_of(
@@ -147,7 +147,7 @@ def price_of(
     *,
     timed: Timed | None = None,
     seconds_of: Callable[[RunFile], Seconds] | None = None,
-) -> Price:
+) -> RunEstimate:
     """Time a round of each setting of an entry.
 
     Args:
@@ -168,7 +168,7 @@ def price_of(
         hours += counts[key] * (found.begin + config.training.rounds * found.round) / 3600
         if timed is not None:
             timed(number, len(configs), ", ".join(key))
-    return Price(runs=sum(counts.values()), hours=hours, device=device)
+    return RunEstimate(runs=sum(counts.values()), hours=hours, device=device)
 
 
 def _settings(

@@ -61,8 +61,8 @@ def attacked_lines(out: Path, results: Sequence[PointResult]) -> list[AttackedLi
         results: of its runs, which differ in their seed alone.
     """
     found: dict[str, dict[str, dict[int, list[float]]]] = {}
-    for one in results:
-        kept = read_attack(out / POINTS / one.name) if one.attacked else None
+    for result in results:
+        kept = read_attack(out / POINTS / result.name) if result.attacked else None
         for scenario in () if kept is None else kept.scenarios:
             if scenario.attack:  # one that somebody added to a run would be in no other's mean
                 continue
@@ -71,7 +71,7 @@ def attacked_lines(out: Path, results: Sequence[PointResult]) -> list[AttackedLi
                     continue
                 scores = found.setdefault(f"{row.name}, {scenario.scenario}", {})
                 for score in _SCORES:
-                    values = scores.setdefault(score, {}).setdefault(one.seed, [])
+                    values = scores.setdefault(score, {}).setdefault(result.seed, [])
                     values.append(getattr(row.mean, score))
     return [
         AttackedLine(
@@ -146,7 +146,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
     scale = entry.scales[name]
     columns = [key for key in entry.columns if key in scale.grid]
     results = results_of(out)
-    if results and all(one.state == "failed" for one in results):
+    if results and all(result.state == "failed" for result in results):
         raise InputError(
             f"every run of {entry.name} failed, the first because {results[0].error}; mend that, "
             "and add --retry"
@@ -155,7 +155,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
     lines, seeds = list[Line](), list[Seeds]()
     for cell in table.cells:
         place = {key: {**cell.column, **cell.row}[key] for key in scale.grid}
-        of = [one for one in results if one.settings == place]
+        of = [result for result in results if result.settings == place]
         if scale.attack:
             for line in attacked_lines(out, of):
                 at = {**place, ATTACK: line.name}
@@ -175,10 +175,10 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         lines=lines,
         claims=claim_lines(entry, seeds, more=VALUES[entry.value].more is not False),
         failures=[
-            ", ".join(f"{k}={v}" for k, v in one.settings.items())
-            + f", seed {one.seed}: {one.error}"
-            for one in results
-            if one.state == "failed"
+            ", ".join(f"{k}={v}" for k, v in result.settings.items())
+            + f", seed {result.seed}: {result.error}"
+            for result in results
+            if result.state == "failed"
         ],
     )
 
@@ -237,10 +237,10 @@ def as_markdown(outcome: Outcome) -> str:
     parts.append(_table(_lines(outcome)))
     parts.append(_caption(outcome))
     if outcome.claims:
-        parts.append(_table([_claim(one, outcome) for one in outcome.claims]))
+        parts.append(_table([_claim(claim, outcome) for claim in outcome.claims]))
         parts.append(_claims_caption(outcome))
     if outcome.failures:
-        told = "".join(f"- {plain(one, most=None)}\n" for one in outcome.failures)
+        told = "".join(f"- {plain(failure, most=None)}\n" for failure in outcome.failures)
         parts.append(f"{len(outcome.failures)} runs failed and are left out:\n\n{told}")
     return "\n".join(parts)
 

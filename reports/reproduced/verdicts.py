@@ -73,7 +73,7 @@ class ClaimLine:
 
 def figure_of(figures: Sequence[Figure], place: Mapping[str, str]) -> Figure | None:
     """The paper's figure of a line: the one that names most of its settings, and no other ones."""
-    held = [one for one in figures if one.place.items() <= place.items()]
+    held = [figure for figure in figures if figure.place.items() <= place.items()]
     return max(held, key=lambda one: len(one.place), default=None)
 
 

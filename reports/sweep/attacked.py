@@ -57,8 +57,8 @@ def over_images(out: Path, results: Sequence[PointResult]) -> dict[str, OverImag
         results: the runs of a line.
     """
     every: dict[str, list[float]] = {score: [] for score in SCORES}
-    for one in results:
-        own = _own(out, one)
+    for result in results:
+        own = _own(out, result)
         for score, found in every.items():
             rows = [getattr(scenario.rows[-1], score) for scenario in own]
             for image in range(max(map(len, rows), default=0)):

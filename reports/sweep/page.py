@@ -44,14 +44,14 @@ def sweep_html(out: Path) -> str:
         raise InputError(f"no run of the sweep in {out} has ended; run it before its page")
     failed = [
         plain(
-            ", ".join(f"{key}={value}" for key, value in one.settings.items())
-            + f", seed {one.seed}: {one.error}",
+            ", ".join(f"{key}={value}" for key, value in result.settings.items())
+            + f", seed {result.seed}: {result.error}",
             most=None,
         )
-        for one in results
-        if one.state == "failed"
+        for result in results
+        if result.state == "failed"
     ]
-    done = [one for one in results if one.state == "done"]
+    done = [result for result in results if result.state == "done"]
     held = [name for name in VALUES if figures_of(out, done, name)[0]] if done else []
     return template("overhear.reports.sweep", "sweep.html").render(
         done=len(done), failed=failed, tables=[_shown(out, name) for name in held]

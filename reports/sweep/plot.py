@@ -79,7 +79,7 @@ def figure_of(
     """
     if y not in VALUES:
         raise InputError(f"y={y!r} must be one of {', '.join(VALUES)}")
-    results = [one for one in results_of(folder) if one.state == "done"]
+    results = [point_result for point_result in results_of(folder) if point_result.state == "done"]
     if not results:
         raise InputError(f"no run of the sweep in {folder} has ended; run it before its plot")
     keys = list(results[0].settings)
@@ -126,8 +126,8 @@ def figure_of(
 
 def _split(results: Sequence[PointResult], key: str | None) -> dict[str, list[PointResult]]:
     found: dict[str, list[PointResult]] = {}
-    for one in results:
-        found.setdefault("" if key is None else one.settings[key], []).append(one)
+    for result in results:
+        found.setdefault("" if key is None else result.settings[key], []).append(result)
     return found
 
 
@@ -182,7 +182,9 @@ def _draw(
 def _by_round(folder: Path, results: Sequence[PointResult], y: str) -> dict[int, Mean]:
     """The mean over seeds of each round that all of them evaluated."""
     value = VALUES[y]
-    curves = [list({line.round: line for line in one.curve(folder)}.values()) for one in results]
+    curves = [
+        list({line.round: line for line in result.curve(folder)}.values()) for result in results
+    ]
     rounds = set.intersection(*({line.round for line in curve} for curve in curves))
     if not rounds:
         short = min(zip(results, curves, strict=True), key=lambda pair: len(pair[1]))[0].name
@@ -209,8 +211,8 @@ def _figure_of(line: Metrics, y: str) -> float | None:
 def _split_all(results: Sequence[PointResult]) -> list[list[PointResult]]:
     """The runs of one setting each, which differ in their seed alone."""
     found: dict[tuple[str, ...], list[PointResult]] = {}
-    for one in results:
-        found.setdefault(tuple(one.settings.values()), []).append(one)
+    for result in results:
+        found.setdefault(tuple(result.settings.values()), []).append(result)
     return list(found.values())
 
 
@@ -242,7 +244,9 @@ def _x_words(x: str, adversary: str | None, results: Sequence[PointResult]) -> s
     if x != _EPSILON:
         return x
     name = adversary or results[0].adversaries[0].adversary
-    deltas = sorted({r.delta for one in results for r in one.adversaries if r.adversary == name})
+    deltas = sorted(
+        {r.delta for result in results for r in result.adversaries if r.adversary == name}
+    )
     words = f"epsilon of {name} at delta {', '.join(f'{delta:g}' for delta in deltas)}"
     settings = _split_all(results)
     if endless := sum(any(math.isinf(_epsilon_of(r, name)) for r in of) for of in settings):

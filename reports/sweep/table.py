@@ -136,7 +136,11 @@ def results_of(out: Path) -> list[PointResult]:
     Raises:
         FileNotFoundError: the folder holds no sweep.
     """
-    found = {one.name: one for one in read_results(out) if not one.tuning}
+    found = {
+        point_result.name: point_result
+        for point_result in read_results(out)
+        if not point_result.tuning
+    }
     order = [point.name for point in points_of(kept_sweep(out), {})]
     return [found[name] for name in order if name in found]
 
@@ -176,7 +180,7 @@ def sweep_table(
     tuned = {tuple(row.values()): chosen for row, chosen in read_tuned(out)}
     cells = []
     for at in dict.fromkeys(column for column, _ in groups):
-        of_column = [place for place in groups if place[0] == at]
+        of_column = [group for group in groups if group[0] == at]
         best = _best_of({p: figures[p][0] for p in of_column}, VALUES[value])
         before: Mapping[int, float] | None = None
         for place in of_column:
@@ -223,12 +227,12 @@ def _groups(
 ) -> dict[_Place, list[PointResult]]:
     """The runs of each line, in the order of the sweep."""
     found: dict[_Place, list[PointResult]] = {}
-    for one in results:
+    for result in results:
         place = (
-            tuple(one.settings[key] for key in columns),
-            tuple(one.settings[key] for key in rows),
+            tuple(result.settings[key] for key in columns),
+            tuple(result.settings[key] for key in rows),
         )
-        found.setdefault(place, []).append(one)
+        found.setdefault(place, []).append(result)
     return found
 
 
@@ -239,23 +243,25 @@ def figures_of(
     asked = VALUES[value]
     own: dict[int, float] = {}
     agents: dict[int, float] = {}
-    for one in results:
-        if one.state != "done" or one.metrics is None:
+    for result in results:
+        if result.state != "done" or result.metrics is None:
             continue
         if asked.attack:
-            found = mean_score(out, one, asked.attack)
+            found = mean_score(out, result, asked.attack)
         else:
-            found = asked.of_mean(one.metrics) if asked.of_mean else None
-            each = asked.of_agents(one.metrics) if asked.of_agents else None
+            found = asked.of_mean(result.metrics) if asked.of_mean else None
+            each = asked.of_agents(result.metrics) if asked.of_agents else None
             if each:
-                agents[one.seed] = asked.scale * sum(each) / len(each)
+                agents[result.seed] = asked.scale * sum(each) / len(each)
         if found is not None:
-            own[one.seed] = asked.scale * found
+            own[result.seed] = asked.scale * found
     return own, agents
 
 
 def _instead(out: Path, results: Sequence[PointResult]) -> str:
-    held = [name for name in VALUES if any(figures_of(out, [one], name)[0] for one in results)]
+    held = [
+        name for name in VALUES if any(figures_of(out, [result], name)[0] for result in results)
+    ]
     return f"choose one of {', '.join(held)}" if held else "its runs failed"
 
 
@@ -271,17 +277,17 @@ def _best_of(figures: Mapping[_Place, Mapping[int, float]], asked: Value) -> set
         return set()
     best = max(means, key=lambda place: means[place])
     tied = {best}
-    for place in means:
-        over = difference_of(figures[best], figures[place])
+    for mean in means:
+        over = difference_of(figures[best], figures[mean])
         if over is None or not over.is_told:
-            tied.add(place)
+            tied.add(mean)
     return tied
 
 
 def _spent(results: Sequence[PointResult]) -> list[Guarantee]:
     """The largest epsilon of each adversary over the runs; the weakest of their statuses."""
     found: dict[str, Guarantee] = {}
-    for row in (row for one in results for row in one.adversaries):
+    for row in (row for result in results for row in result.adversaries):
         held = found.get(row.adversary, row)
         epsilon, status = max(row.epsilon, held.epsilon), max(row.status, held.status, key=_WEAKEST)
         found[row.adversary] = replace(row, epsilon=epsilon, status=status, group=None)

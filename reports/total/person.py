@@ -35,16 +35,16 @@ def add_runs(ledger: Path, folders: Sequence[Path]) -> None:
         FileNotFoundError: a folder holds no run, or one that released nothing.
         ValueError: a run was changed, is named twice, or the ledger is damaged.
     """
-    found = [run_of_folder(folder) for folder in folders]
+    person_runs = [run_of_folder(folder) for folder in folders]
     known = list(read_person_ledger(ledger).runs) if ledger.exists() else []
-    for at, run in enumerate(found):
-        for other in (*known, *found[:at]):
+    for at, run in enumerate(person_runs):
+        for other in (*known, *person_runs[:at]):
             if other.run == run.run:
                 raise InputError(
                     f"{run.label} and {other.label} hold the same run, and a run is counted once; "
                     "name it once. If more was released since, begin a new ledger"
                 )
-    for run in found:
+    for run in person_runs:
         PersonLedger.add(ledger, run)
 
 

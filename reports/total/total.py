@@ -63,7 +63,7 @@ def total_of_runs(
             f"({'; '.join(', '.join(names) for names in every)}); name one of them in "
             "[privacy] adversaries of all run files"
         )
-    found = [_adversary(name, list(runs.values()), statement) for name in shared]
+    total_adversaries = [_adversary(name, list(runs.values()), statement) for name in shared]
     return Total(
         version=1,
         counted=len(runs),
@@ -75,7 +75,7 @@ def total_of_runs(
         composed="as its report" if len(runs) == 1 else "privacy loss distribution",
         records=records,
         holders=holders,
-        adversaries=sorted(found, key=lambda one: -one.epsilon),
+        adversaries=sorted(total_adversaries, key=lambda one: -one.epsilon),
         left_out=sorted({name for names in every for name in names} - set(shared)),
     )
 
@@ -279,16 +279,16 @@ def notes(total: Total) -> Iterator[str]:
     """
     yield _COMPOSED[total.composed]
     yield _records_words(total)
-    victims = {one.victim for one in total.runs}
+    victims = {run.victim for run in total.runs}
     if victims != {None}:
         yield (
             f"The figures are for the records of agent {victims.pop()} alone: the run files name "
             "it as the victim."
         )
     unproven: dict[tuple[str, str], list[str]] = {}
-    for one in total.adversaries:
-        if one.status != "proven":
-            unproven.setdefault((one.status, one.because), []).append(one.name)
+    for adversary in total.adversaries:
+        if adversary.status != "proven":
+            unproven.setdefault((adversary.status, adversary.because), []).append(adversary.name)
     for (status, because), names in unproven.items():
         yield f"{', '.join(names)}: {status}: {because}."
     if total.left_out:

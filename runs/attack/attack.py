@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ...attacks.interception.replay import Trial, trace_of
+from ...attacks.interception.replay import ReplayedRun, trace_of
 from ...attacks.problem.objective import preset_of
 from ...attacks.problem.problem import home_of
 from ...attacks.scoring.columns import with_columns
@@ -256,7 +256,7 @@ def _groups(config: RunFile, planted: Planted) -> int:
 
 def _aims(folder: Path, config: RunFile, built: Built, *, multiplier: float) -> list[Aim]:
     """Every point with its trial; points of one round and victim share it."""
-    trials: dict[tuple[int, int], tuple[Trial, float]] = {}
+    trials: dict[tuple[int, int], tuple[ReplayedRun, float]] = {}
     found = []
     for point in points_of(config):
         key = (point.round, point.victim)

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ...attacks.interception.replay import Trial
+from ...attacks.interception.replay import ReplayedRun
 from ...attacks.posterior import Denoiser
 from ...attacks.scoring.columns import column_gains
 from ...attacks.scoring.conclusion import conclusion
@@ -71,7 +71,7 @@ _LONGEST = 60  # letters of a name
 _NAME = re.compile(rf"[a-z0-9][a-z0-9._+-]{{0,{_LONGEST - 1}}}")
 
 
-class Asked(Described):
+class AttackRequest(Described):
     """The object of asked.json."""
 
     version: Annotated[Literal[1], Field(alias="schema")]
@@ -120,7 +120,7 @@ class Place:
         make_folder(self.path)
         sync_folder(self.path.parent)
         if not (self.path / _ASKED).exists():
-            Asked(version=1, attack=dict(asked)).write(self.path / _ASKED)
+            AttackRequest(version=1, attack=dict(asked)).write(self.path / _ASKED)
 
     def read(self, point: Point) -> Scenario | None:
         """What an earlier process found of a point; None where it is yet to be attacked."""
@@ -155,7 +155,7 @@ class Place:
     def asked(self) -> dict[str, object] | None:
         """What an attack here was asked to do; None where an older version did not write it."""
         remedy = f"move {self.path} away and attack again"
-        found = Asked.read_if_there(self.path / _ASKED, remedy=remedy)
+        found = AttackRequest.read_if_there(self.path / _ASKED, remedy=remedy)
         return None if found is None else found.attack
 
 
@@ -374,7 +374,7 @@ class Aim:
     """A point, the rounds that are re-enacted for it, and mu of what they release."""
 
     point: Point
-    trial: Trial
+    trial: ReplayedRun
     proven: float
 
 
@@ -473,8 +473,10 @@ def _allowed(bound: ReconstructionBound, ranked: Sequence[LineupBound]) -> Allow
         images=bound.images,
         guesses=bound.guesses,
         confidence=bound.confidence,
-        exceeded=bound.exceeded or any(one.limit.exceeded for one in ranked),
-        sentence=" ".join([bound.sentence(), *(one.sentence() for one in ranked)]),
+        exceeded=bound.exceeded or any(lineup_bound.limit.exceeded for lineup_bound in ranked),
+        sentence=" ".join(
+            [bound.sentence(), *(lineup_bound.sentence() for lineup_bound in ranked)]
+        ),
     )
 
 
@@ -487,7 +489,7 @@ def _row(
     ranked: Sequence[LineupBound],
 ) -> AttackRow:
     s, shown = row.scores, planted.shown
-    limits = {one.size: one.limit for one in ranked}
+    limits = {lineup_bound.size: lineup_bound.limit for lineup_bound in ranked}
     if planted.data.columns:
         more = row_fields(row, planted.data, shown, blind)
     else:

@@ -38,11 +38,11 @@ from .denoiser import own_denoiser
 from .entry import means
 from .gallery import save_picture
 from .gradients_schema import GradientAttack, TruthScores
-from .model import Posed, doubts, pose
+from .model import Posed, build_problem, doubts
 from .prior_records import RecordForm, candidates_of, check_unplanted, read_records, read_tensors
 from .request import GradientRequest
 from .rows import score_columns, values_of, whole_rows
-from .tokens import check_token_facts, read_vocabulary, rebuild, told
+from .tokens import check_token_facts, describe_tokens, read_vocabulary, rebuild
 from .tokens import read_records as read_records_of_tokens
 from .words import conclusion
 
@@ -261,7 +261,7 @@ def attack_gradients(
     facts, unread = facts_of(file.metadata, request)
     if table is not None:
         table.check(facts.input_shape)
-    posed = pose(file, facts, model=request.model, weights=request.weights)
+    posed = build_problem(file, facts, model=request.model, weights=request.weights)
     if table is not None and posed.table is not None:
         raise InputError(
             f"{request.columns} names columns, but the model looks tokens up; leave it out"
@@ -284,7 +284,7 @@ def attack_gradients(
         if not interrupted:
             run_folder.claim(out)
         notes += rebuilt.notes
-        said = told(rebuilt, posed, truth=true_tokens, public=public, words=words)
+        said = describe_tokens(rebuilt, posed, truth=true_tokens, public=public, words=words)
         result = _result(posed, rebuilt, model=request.model, preset=preset, notes=notes)
         result = result.model_copy(
             update={"device": str(HOST), "exact_device": str(HOST), "tokens": said}

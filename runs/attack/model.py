@@ -206,7 +206,9 @@ class Posed:
     statistics_given: bool = False
 
 
-def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | None) -> Posed:
+def build_problem(
+    file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | None
+) -> Posed:
     """The attack that a file of gradients asks for.
 
     Args:
@@ -228,13 +230,13 @@ def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | Non
     network = network.to(gradients.dtype)
     origin = FROM_FILE
     if points is not None and weights is not None:
-        held = read_tensors(weights)
-        if not set(held.tensors) <= {name for name, _ in network.named_buffers()}:
+        tensor_file = read_tensors(weights)
+        if not set(tensor_file.tensors) <= {name for name, _ in network.named_buffers()}:
             raise InputError(
                 f"{file.path} holds parameters already; leave {weights} out, or what is not a "
                 "buffer out of it"
             )
-        _load(network, held, buffers_alone=True)
+        _load(network, tensor_file, buffers_alone=True)
     if points is None:
         origin = FROM_MODEL if weights is None else FROM_WEIGHTS
         if weights is not None:
@@ -422,7 +424,7 @@ def doubts(posed: Posed) -> list[str]:
     """What speaks against the gradient being that of a mean cross-entropy at these parameters.
 
     Args:
-        posed: as `pose` returns it.
+        posed: as `build_problem` returns it.
 
     Returns:
         Sentences, none where nothing does.

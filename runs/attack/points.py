@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...attacks.interception.equations import FROM_START
 from ...attacks.interception.names import Scenario, scenarios_of
-from ...attacks.interception.replay import Trial, check_deviation
+from ...attacks.interception.replay import ReplayedRun, check_deviation
 from ...attacks.inversion.crafted import least_rounds, why_not_crafted
 from ...attacks.scoring.columns import with_columns
 from ...privacy.adversary import ACTIVE_NEIGHBOUR, parse_adversary
@@ -206,7 +206,7 @@ def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> 
 
 def trial_of(
     folder: Path, config: RunFile, *, built: Built, round: int, victim: int, multiplier: float
-) -> Trial:
+) -> ReplayedRun:
     """The attacked rounds, from the snapshot before them, or from the start.
 
     Args:
@@ -227,7 +227,7 @@ def trial_of(
     adversary = config.attack.adversary
     if config.graph.links == "encrypted" and adversary == "eavesdropper":
         adversary = "final-models"  # all that an outsider can read
-    return Trial(
+    return ReplayedRun(
         setting=built.setting,
         algorithm=config.algorithm.name,
         form=built.form,

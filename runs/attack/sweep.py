@@ -123,9 +123,9 @@ def _attacked(
         raise FileExistsError(
             f"{folder} holds a run of another run file; give a new folder to --out"
         )
-    if kept.exists() and (held := attack_as_asked(folder)) is not None:
+    if kept.exists() and (attack := attack_as_asked(folder)) is not None:
         check_sums(folder)
-        return held
+        return attack
     if folder.exists() and not run_folder.is_finished(folder):
         raise FileExistsError(
             f"{folder} holds a run that did not finish, with a ledger of what it released; "
@@ -147,9 +147,9 @@ def _attacked(
     try:
         return attack_run(folder, device=device, progress=progress, expect=expect, stop=stop)
     except ContradictedProof:  # told of when every combination is done
-        if (held := attack_as_asked(folder)) is None:
+        if (attack := attack_as_asked(folder)) is None:
             raise
-        return held
+        return attack
 
 
 def contradictions(found: Sequence[AttackedCombination]) -> list[str]:
@@ -159,9 +159,9 @@ def contradictions(found: Sequence[AttackedCombination]) -> list[str]:
         found: as `attack_sweep` returns it.
     """
     told = []
-    for one in found:
-        what = ", ".join(f"{key}={value}" for key, value in one.swept.items())
-        for scenario in one.scenarios:
+    for attacked_combination in found:
+        what = ", ".join(f"{key}={value}" for key, value in attacked_combination.swept.items())
+        for scenario in attacked_combination.scenarios:
             if scenario.bound.exceeded:
                 said = scenario.bound.sentence
                 told.append(f"{what}: {said}" if what else said)
@@ -180,14 +180,17 @@ def attack_sweep_rows(
             paper (ND-CG, ND-MM, DPDL-CG, DPDL-MM) where the algorithm is its own, with means and
             95 % intervals of MSE, PSNR and SSIM as that paper scales images.
     """
-    for one in found:
-        for scenario in one.scenarios:
+    for attacked_combination in found:
+        for scenario in attacked_combination.scenarios:
             if convention is None:
-                yield _means_row(one, scenario)
+                yield _means_row(attacked_combination, scenario)
             else:
-                yield from _scaled_rows(one, scenario, convention)
-        if one.refused is not None:
-            yield {**one.swept, "scenario": f"refused: {one.refused}"}
+                yield from _scaled_rows(attacked_combination, scenario, convention)
+        if attacked_combination.refused is not None:
+            yield {
+                **attacked_combination.swept,
+                "scenario": f"refused: {attacked_combination.refused}",
+            }
 
 
 def _means_row(one: AttackedCombination, scenario: Scenario) -> dict[str, str]:

@@ -117,7 +117,7 @@ def rebuild(posed: Posed, *, seed: int, public: Tensor | None) -> TokenReconstru
     )
 
 
-def told(
+def describe_tokens(
     found: TokenReconstruction,
     posed: Posed,
     *,

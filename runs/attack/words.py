@@ -190,10 +190,10 @@ def _column_lines(found: GradientAttack) -> list[str]:
     if found.whole is None:
         return []
     each = [
-        f"{one.name} off by {figure(one.mae, 2)} (guess {figure(one.baseline, 2)})"
-        if one.mae is not None
-        else f"{one.name} {one.accuracy or 0:.0%} (guess {one.baseline:.0%})"
-        for one in found.columns
+        f"{column.name} off by {figure(column.mae, 2)} (guess {figure(column.baseline, 2)})"
+        if column.mae is not None
+        else f"{column.name} {column.accuracy or 0:.0%} (guess {column.baseline:.0%})"
+        for column in found.columns
     ]
     return [
         f"right in every column: {found.whole} of {_counted(found.records, 'record')}",

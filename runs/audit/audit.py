@@ -154,13 +154,13 @@ def audit_of(
         adjacency=Adjacency(privacy.adjacency),
         noise_multiplier=multiplier,
         verdict=_verdict(measured, checks),
-        adversaries=[_entry(one, config) for one in measured],
-        checks=[AuditCheck.from_object(one) for one in checks],
+        adversaries=[_entry(audited, config) for audited in measured],
+        checks=[AuditCheck.from_object(check) for check in checks],
     )
 
 
 def _verdict(measured: list[Audited], checks: list[Check]) -> AuditVerdict:
-    found = {one.verdict for one in measured}
+    found = {audited.verdict for audited in measured}
     if Verdict.CONTRADICTED in found:
         return "contradicted"
     if not all(check.passed for check in checks):
@@ -171,7 +171,9 @@ def _verdict(measured: list[Audited], checks: list[Check]) -> AuditVerdict:
         return "cleared"
     if Verdict.CONSISTENT in found:
         return "consistent"
-    missed = any(one.verdict is Verdict.NOT_MEASURED and one.proven.is_tested for one in measured)
+    missed = any(
+        audited.verdict is Verdict.NOT_MEASURED and audited.proven.is_tested for audited in measured
+    )
     return "not measured" if missed else "nothing proven"
 
 
@@ -402,7 +404,7 @@ def audit_config(
         of_noise = config.training.evaluation_noise_seed
         checks += folder_checks(folder, built, multiplier=multiplier, noise_seed=of_noise)
     # A run that is not what was traced cannot be scored by its trace.
-    if not all(one.as_traced for one in checks):
+    if not all(check.as_traced for check in checks):
         game, why = None, "the run is not what was traced"
     measured = (
         [not_measured(one, (), why=why) for one in against]
@@ -497,8 +499,10 @@ def raise_contradiction(found: Audit) -> None:
     Raises:
         ContradictedProof: a bound above a proven epsilon, twice, or a check that failed.
     """
-    said = [one.words for one in found.adversaries if one.verdict == "contradicted"]
-    said += [f"{one.name}: {one.words}" for one in found.checks if not one.passed]
+    said = [
+        adversary.words for adversary in found.adversaries if adversary.verdict == "contradicted"
+    ]
+    said += [f"{check.name}: {check.words}" for check in found.checks if not check.passed]
     said += [
         f"{one.file} found: {one.verdict}"
         for one in found.earlier

@@ -89,7 +89,7 @@ def measured(audit: Audit | None) -> dict[str, Measured]:
         row.name: Measured(
             epsilon=_down(row.measured_epsilon),
             ideal=_down(row.ideal_epsilon),
-            messages=[_down(one.measured_epsilon) for one in row.messages],
+            messages=[_down(message.measured_epsilon) for message in row.messages],
         )
         for row in (audit.adversaries if audit else ())
     }

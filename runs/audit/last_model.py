@@ -151,7 +151,7 @@ def audit_last_model(
         scripts=plan.scripts,
     )
     seed = secrets.randbits(_SEED_BITS) if seed is None else seed
-    found = measure_last_model(
+    last_model_measured = measure_last_model(
         game,
         proof.limit,
         runs=asked.runs,
@@ -161,9 +161,11 @@ def audit_last_model(
         progress=progress,
     )
     second = None
-    if found.again is not None and found.fresh is not None:
+    if last_model_measured.again is not None and last_model_measured.fresh is not None:
         second = SecondLastModel(
-            epsilon=found.again.epsilon, confidence=SURE, fresh_epsilon=found.fresh.epsilon
+            epsilon=last_model_measured.again.epsilon,
+            confidence=SURE,
+            fresh_epsilon=last_model_measured.fresh.epsilon,
         )
     return LastModel(
         version=1,
@@ -174,16 +176,16 @@ def audit_last_model(
         delta=statement_of(config).delta,
         seed=seed,
         victim=proof.victim,
-        model="victim" if found.model == "victim" else "average",
+        model="victim" if last_model_measured.model == "victim" else "average",
         proven_epsilon=proof.limit.epsilon,
-        measured_epsilon=found.bound.epsilon,
-        ideal_epsilon=found.ideal,
-        guesses=found.bound.guesses,
-        false_alarms=found.bound.false_alarms,
-        misses=found.bound.misses,
+        measured_epsilon=last_model_measured.bound.epsilon,
+        ideal_epsilon=last_model_measured.ideal,
+        guesses=last_model_measured.bound.guesses,
+        false_alarms=last_model_measured.bound.false_alarms,
+        misses=last_model_measured.bound.misses,
         second=second,
-        verdict=cast(LastModelVerdict, found.verdict.value),
-        words=_words(found, proof.limit, runs=asked.runs),
+        verdict=cast(LastModelVerdict, last_model_measured.verdict.value),
+        words=_words(last_model_measured, proof.limit, runs=asked.runs),
     )
 
 

@@ -73,7 +73,7 @@ class Proof:
     victim: int = 0
 
 
-def told(
+def describe_membership(
     config: RunFile,
     found: Inference,
     pool: Pool,
@@ -403,7 +403,7 @@ def audit_membership(
     scripts = make_plan(
         config, graph=built.setting.graph, batch_size=built.batch_size, begun=True
     ).scripts
-    found = infer_membership(
+    inference = infer_membership(
         built.setting,
         built.bound(multiplier),
         pool,
@@ -417,8 +417,8 @@ def audit_membership(
         progress=progress,
     )
     proof = proof_of(config, built, multiplier=multiplier)
-    said = told(config, found, pool, proof, rounds=last, multiplier=multiplier)
-    listed = {"exposed": exposed(found, pool)} if asked.show_records else {}
+    said = describe_membership(config, inference, pool, proof, rounds=last, multiplier=multiplier)
+    listed = {"exposed": exposed(inference, pool)} if asked.show_records else {}
     earlier = opened.earlier(read_membership(folder), EarlierMembership)
     said = opened.keep(said, earlier, **listed)
     raise_membership(said)
@@ -462,7 +462,7 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         return Proof(
             limit=None, status=Status.NO_PROTECTION, because="nothing is clipped or hidden"
         )
-    asked = p.with_noise(
+    privacy_table = p.with_noise(
         multiplier,
         adversary=FINAL_MODELS.name,
         adversaries=(FINAL_MODELS.name,),
@@ -471,7 +471,7 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         records_held=None,
         unit="record",  # guesses are about records, whatever the run's figures are about
     )
-    of_records = config.model_copy(update={"privacy": asked})
+    of_records = config.model_copy(update={"privacy": privacy_table})
     plan = make_plan(
         of_records,
         graph=built.setting.graph,

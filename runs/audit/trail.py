@@ -101,7 +101,9 @@ def leave_trace(run_file: Path, config: RunFile, found: Audit) -> Trail:
                 seed=found.seed,
                 seed_given=found.seed_given,
                 verdict=found.verdict,
-                measured={one.name: one.measured_epsilon for one in found.adversaries},
+                measured={
+                    adversary.name: adversary.measured_epsilon for adversary in found.adversaries
+                },
                 before=hashlib.sha256(last).hexdigest() if held else "",
             )
             text = json.dumps(finite(line.dump()), allow_nan=False)
@@ -138,11 +140,11 @@ def read_trail(paths: Sequence[Path], config: RunFile) -> Trail | None:
         damaged += [f"{path.name} {told}" for told in _read(held, lines)]
     if not there:
         return None
-    of_run = [one for one in lines.values() if one is not None and one.run == run]
+    of_run = [line for line in lines.values() if line is not None and line.run == run]
     return Trail(
         audits=len(of_run),
         verdicts=dict(sorted(Counter(one.verdict for one in of_run).items())),
-        others=sum(one is not None for one in lines.values()) - len(of_run),
+        others=sum(line is not None for line in lines.values()) - len(of_run),
         damaged=list(dict.fromkeys(damaged))[:_TOLD],
     )
 

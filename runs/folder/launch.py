@@ -52,7 +52,7 @@ _KEEP_SIZE = 1  # of Linux's fallocate
 _ROOM = 1 << 16  # bytes, for what one rank tells the others; a kilobyte, and more with more ranks
 
 
-def hold_on() -> None:
+def exit_with_parent() -> None:
     """End this process with its parent, where `launch` is the parent."""
     if os.environ.get(LIFELINE) == "1":
         if sys.platform == "linux":  # the thread of a process that hangs does not run

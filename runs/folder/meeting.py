@@ -137,8 +137,8 @@ class RankStore:
     def _first(self, held: bytes) -> tuple[int, int]:
         text = self._open(FAILED_FIRST, held)
         for code in CODES:
-            if (found := re.fullmatch(rf"\[(-1|\d+), {code}\]", text)) is not None:
-                return int(found[1]), code
+            if (match := re.fullmatch(rf"\[(-1|\d+), {code}\]", text)) is not None:
+                return int(match[1]), code
         raise LyingStore(
             f"the store of the ranks holds {text!r} for the rank that failed first and its exit "
             f"code, which no rank has written; one of {', '.join(map(str, sorted(CODES)))} was "

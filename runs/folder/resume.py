@@ -147,11 +147,11 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
         again = (last > after and bool(repeated)) or len(set(released)) < len(released)
         stopped = _stop(session, last, again=again) if last < plan.rounds else None
         session = replace(session, last=last, released=released, run=header.run)
-        found = run_session(session, ledger=ledger, start=start)
+        train_summary = run_session(session, ledger=ledger, start=start)
     if stopped is None:
-        return found
+        return train_summary
     say(stopped.because)
-    return found.model_copy(update={"stopped": stopped})
+    return train_summary.model_copy(update={"stopped": stopped})
 
 
 def affordable_round(session: Session, released: Sequence[int], *, after: int) -> int:
@@ -205,7 +205,7 @@ def _stop(session: Session, last: int, *, again: bool) -> Stopped:
     why = "rounds that were released twice have used up the rest"
     if not again:
         why = "the target leaves nothing for a round that is released twice, as the next would be"
-    found = Stopped(
+    stopped = Stopped(
         round=last,
         rounds=plan.rounds,
         adversary=p.adversary,
@@ -217,8 +217,8 @@ def _stop(session: Session, last: int, *, again: bool) -> Stopped:
             f"the target of {p.adversary}; spent is {spent} at delta {small(p.delta)}."
         ),
     )
-    found.write(session.out / run_folder.STOPPED)
-    return found
+    stopped.write(session.out / run_folder.STOPPED)
+    return stopped
 
 
 def _finished(session: Session, say: Notice) -> TrainSummary:
@@ -228,10 +228,10 @@ def _finished(session: Session, say: Notice) -> TrainSummary:
         session.group.share_start(None)
     say(f"The run in {out} is finished; nothing was changed.")
     metrics = read_metrics(out / run_folder.METRICS)
-    found = summary(session, metrics[-1])
+    train_summary = summary(session, metrics[-1])
     if not (out / run_folder.STOPPED).is_file():
-        return found
-    return found.model_copy(update={"stopped": read_stopped(out / run_folder.STOPPED)})
+        return train_summary
+    return train_summary.model_copy(update={"stopped": read_stopped(out / run_folder.STOPPED)})
 
 
 def check_nothing_released(out: Path) -> None:
@@ -320,13 +320,16 @@ def _newest(out: Path, header: LedgerHeader, say: Notice) -> tuple[Checkpoint | 
     broken: list[Path] = []
     for _, path in reversed(round_files(out / run_folder.CHECKPOINTS)):
         try:
-            found = load_checkpoint(path)
+            checkpoint = load_checkpoint(path)
         except BrokenCheckpoint as error:
             say(f"Skipped: {error}.")
             broken.append(path)
             continue
-        if (found.facts.get("run"), found.facts.get("run_file")) == (header.run, header.run_file):
-            return found, broken
+        if (checkpoint.facts.get("run"), checkpoint.facts.get("run_file")) == (
+            header.run,
+            header.run_file,
+        ):
+            return checkpoint, broken
         say(f"Skipped: {path} belongs to another run.")
         broken.append(path)
     return None, broken

@@ -31,7 +31,7 @@ from ...training.data.left_out import leave_out
 from ...training.data.load import Dataset
 from ...training.data.tied_items import tied_items
 from ...training.engine.checkpoint import Checkpoint, save_checkpoint
-from ...training.engine.engine import Engine, rehearse
+from ...training.engine.engine import Engine, check_user_code
 from ...training.engine.exchange import share_root
 from ...training.engine.links import Gathered
 from ...training.engine.randomness import SecretRandomness
@@ -91,13 +91,13 @@ def items_of(
             most=statement.at_once,
             notice=notice,
         )
-    found = Items(source=d.source, left_out=shown, tied=tied_items(data))
+    items = Items(source=d.source, left_out=shown, tied=tied_items(data))
     if notice is not None:
-        for words in found.tied:
+        for words in items.tied:
             notice(
                 f"Warning: {words}; a figure of a record holds where items are made of one alone"
             )
-    return found
+    return items
 
 
 # The tests of a run's noise while it trains, and what of them the ledger may say.
@@ -282,7 +282,7 @@ def plan_session(
     plan = make_plan(config, graph=graph, batch_size=size, begun=begun, notice=notice)
     if plan.scripts.by_user:
         built.setting.check_by_user()
-    rehearse(replace(built.setting, layout=config.training.layout), built.data.measured)
+    check_user_code(replace(built.setting, layout=config.training.layout), built.data.measured)
     items = None if begun else items_of(config, built.data, plan.statement, notice=notice)
     return Session(
         config=config,

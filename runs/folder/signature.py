@@ -78,14 +78,14 @@ def read_key(given: str | Path) -> Key:
     >>> read_key(f"ssh-ed25519 {blob} team").name
     'SHA256:pIQIv9P8gbq2WHUCNriZi1evTMUh4SbU669/wjrYMWI'
     """
-    if found := _PUBLIC.fullmatch(str(given).strip()):
-        return _public(found)
+    if match := _PUBLIC.fullmatch(str(given).strip()):
+        return _public(match)
     path = Path(given)
     if not os.path.exists(path):  # noqa: PTH110 - false of what is too long for a name
         raise FileNotFoundError(f"no key at {path}")
     text = read_bounded(path, _LARGEST).decode("latin-1").strip()
-    if found := _PUBLIC.fullmatch(text):
-        return _public(found)
+    if match := _PUBLIC.fullmatch(text):
+        return _public(match)
     private = text.startswith("-----BEGIN ")
     if not private and not _SECRET.fullmatch(text):
         raise InputError(

@@ -122,12 +122,12 @@ def known_to(name: str, agents: int) -> list[frozenset[int]]:
         return [frozenset({k}) for k in range(agents)]
     if name == ALL_OTHERS:
         return [frozenset(range(agents)) - {k} for k in range(agents)]
-    found = parse_adversary(name, agents)
-    if found.sees is Sees.ONE_MESSAGE:
+    adversary = parse_adversary(name, agents)
+    if adversary.sees is Sees.ONE_MESSAGE:
         raise InputError(
             f"adversary={name!r} sees too little to be one; name the eavesdropper, or agents"
         )
-    return [found.agents] if found.agents else []
+    return [adversary.agents] if adversary.agents else []
 
 
 _GROUPS = (2, 4, 8, 16, 32)
@@ -299,7 +299,7 @@ class _Comparison:
                 for b in _GROUPS
                 if b <= self.rounds and b * self.sampling_rate <= 1.0
             ] or [self.own]
-        every = [way for one in samplings for way in self._ways(kind, one)]
+        every = [way for sampling in samplings for way in self._ways(kind, sampling)]
         return self._row(min(every, key=lambda way: way.noise))
 
     def _ways(self, kind: Kind, sampling: _Sampling) -> list[_Way]:

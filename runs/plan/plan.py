@@ -14,12 +14,12 @@ from ...privacy.goal import Target
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
-from ...privacy.raised import line_of, told
+from ...privacy.raised import describe, line_of
 from ...privacy.reference import second_opinion as reference
 from ...training.accounts.account import account_of
 from ...training.accounts.paragraph import as_paragraph
 from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
-from ...training.accounts.subject import Subject
+from ...training.accounts.subject import AccountedRun
 from ...training.accounts.summary import (
     Summary,
     as_frame,
@@ -217,7 +217,7 @@ def make_plan(
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
     found = account_of(
-        Subject(
+        AccountedRun(
             algorithm=algorithm_named(config.algorithm.name),
             settings=config.algorithm.settings(),
             form=Form(config.algorithm.form),
@@ -408,7 +408,7 @@ def _published_bound(
         raise
     except Exception as error:  # of a user's own algorithm
         raise InputError(
-            f"published_bound of {config.algorithm.name} raised {told(error)}{line_of(error)}; "
+            f"published_bound of {config.algorithm.name} raised {describe(error)}{line_of(error)}; "
             "mend it, or leave it out"
         ) from error
     if claim is not None and not isinstance(claim, PublishedClaim):

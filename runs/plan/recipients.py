@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
-from ...training.accounts.subject import Subject
+from ...training.accounts.subject import AccountedRun
 from ...training.algorithms import Form
 from ...training.data.load import Dataset
 from ...training.graphs.graph import Graph
@@ -117,7 +117,7 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
     )
 
 
-def _least(subject: Subject, closed: float, *, final: bool, **of: object) -> float:
+def _least(subject: AccountedRun, closed: float, *, final: bool, **of: object) -> float:
     """The smaller one of the steered figure and the closed one, where that is proven."""
     return min(closed, steered(subject, final_models=final, **of).epsilon)  # type: ignore[arg-type] # as listed
 
@@ -130,17 +130,17 @@ def _closed(
     if privacy is None:
         raise InputError("[privacy] is missing")
     names = ("final-models", *(f"agent:{agent}" for agent in others))
-    asked = privacy.with_noise(
+    privacy_table = privacy.with_noise(
         planned.noise_multiplier, adversaries=names, victim=victim, adversary="eavesdropper"
     )
-    found = make_plan(config.model_copy(update={"privacy": asked}))
-    return {name: (g.epsilon, g.status) for name in names for g in [found.guarantee(name)]}
+    plan = make_plan(config.model_copy(update={"privacy": privacy_table}))
+    return {name: (g.epsilon, g.status) for name in names for g in [plan.guarantee(name)]}
 
 
-def _subject(config: RunFile, graph: Graph, data: Dataset) -> Subject:
+def _subject(config: RunFile, graph: Graph, data: Dataset) -> AccountedRun:
     known = algorithm_named(config.algorithm.name)
     rate = sampling_rate_of(config, data)
-    return Subject(
+    return AccountedRun(
         algorithm=known,
         settings=config.algorithm.settings(),
         form=Form(config.algorithm.form),

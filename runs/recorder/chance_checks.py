@@ -128,13 +128,13 @@ def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], wh
 def _covariance(rows: Sequence[Row]) -> np.ndarray:
     """(R, R) of a coordinate of the rows' declared noise."""
     found = np.zeros((len(rows), len(rows)))
-    for i, one in enumerate(rows):
+    for i, row in enumerate(rows):
         for j, other in enumerate(rows):
             shared = {s.id: s.std for s in other.at.release.noise if s.id is not None}
             found[i, j] = (
-                one.deviation**2
+                row.deviation**2
                 if i == j
-                else sum(s.std * shared.get(s.id, 0.0) for s in one.at.release.noise if s.id)
+                else sum(s.std * shared.get(s.id, 0.0) for s in row.at.release.noise if s.id)
             )
     return found
 
@@ -223,9 +223,9 @@ def _shuffled(of: Batches) -> Batches:
     """As many batches, of a sampler that goes through shuffled epochs in batches of one size."""
     chance = np.random.default_rng(0)
     members = []
-    for held in of.members:
-        rounds, n = held.shape
-        size, found = round(of.rate * n), np.zeros_like(held)
+    for member in of.members:
+        rounds, n = member.shape
+        size, found = round(of.rate * n), np.zeros_like(member)
         needed = -(-rounds * size // max(n, 1))
         order = np.concatenate([chance.permutation(n) for _ in range(max(needed, 1))])
         for t in range(rounds):

@@ -29,7 +29,7 @@ from ...privacy.releases.lines import party_name
 from ...privacy.releases.log import read_log
 from .chance_checks import check_residuals, check_sampler, check_sums
 from .keeping import Gradients, Oracle, raised, vector_of
-from .left_over import KeptRelease, KeptRounds, LeftOver, Row, told
+from .left_over import KeptRelease, KeptRounds, LeftOver, Row, rounds_text
 from .outcome import Conformance, check_rows, is_random
 
 # Checks that leave nothing to chance: messages, points, knowledge.
@@ -169,7 +169,7 @@ def _scales(every: Sequence[KeptRelease], public: Sequence[Tensor]) -> tuple[str
         ]
         products = [scale * size for scale, size in sampled if size > 0]
         alike = bool(products) and all(
-            math.isclose(one, products[0], rel_tol=_SCALE) for one in products
+            math.isclose(product, products[0], rel_tol=_SCALE) for product in products
         )
         if alike and len({size for _, size in sampled if size > 0}) >= _SIZES:
             return (
@@ -348,19 +348,19 @@ def conformance(
     log = read_log(
         of[0] if len(of) == 1 else of, absent=absent, partial=len(of) == 1 and of[0].is_file()
     )
-    kept = KeptRounds(log, rounds=rounds, seed=seed)
+    kept_rounds = KeptRounds(log, rounds=rounds, seed=seed)
     oracle = Oracle(gradients)
-    left = LeftOver(kept, oracle)
-    rows = check_rows(left, oracle)
+    left_over = LeftOver(kept_rounds, oracle)
+    rows = check_rows(left_over, oracle)
     outcomes: list[Check] = [
-        *_of_gradients(left, rows),
-        check_sampler(kept, dict(records or {})),
-        check_points(kept, points=points, public=public),
-        check_knowledge(kept, left, sources),
+        *_of_gradients(left_over, rows),
+        check_sampler(kept_rounds, dict(records or {})),
+        check_points(kept_rounds, points=points, public=public),
+        check_knowledge(kept_rounds, left_over, sources),
     ]
-    if kept.unkept or left.unknown:
-        first = left.unknown[:1] or [f"{kept.unkept} were not kept"]
-        count = kept.unkept + len(left.unknown)
+    if kept_rounds.unkept or left_over.unknown:
+        first = left_over.unknown[:1] or [f"{kept_rounds.unkept} were not kept"]
+        count = kept_rounds.unkept + len(left_over.unknown)
         outcomes.append(
             Check.not_run(
                 "every release",
@@ -373,9 +373,9 @@ def conformance(
         outcomes.append(Check.not_run("every log", why))
     return Conformance(
         log=log,
-        rounds=kept.numbers,
+        rounds=kept_rounds.numbers,
         outcomes=tuple(outcomes),
-        assumed=tuple(_assumed(kept, outcomes)),
+        assumed=tuple(_assumed(kept_rounds, outcomes)),
     )
 
 
@@ -402,12 +402,13 @@ def _assumed(kept: KeptRounds, outcomes: Sequence[Check]) -> list[str]:
     if others:
         word = "round" if others == 1 else "rounds"
         found.append(
-            f"{others} {word} beside {told(kept.numbers)} went as their lines say; nothing of them "
+            f"{others} {word} beside {rounds_text(kept.numbers)} went as their lines say; "
+            "nothing of them "
             "was looked at."
         )
     found += [
-        f"What {one.name} would show, which was not run: {one.words}"
-        for one in outcomes
-        if one.verdict is Verdict.NOT_RUN and (one.applies or one.name == "points")
+        f"What {outcome.name} would show, which was not run: {outcome.words}"
+        for outcome in outcomes
+        if outcome.verdict is Verdict.NOT_RUN and (outcome.applies or outcome.name == "points")
     ]
     return found

@@ -156,7 +156,7 @@ _PARTS = ("value", "known", "scale", "batch", "records", "point", "noise", "rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Kept:
+class KeptTranscript:
     """The transcript of one release; of its vectors and sources, by their place.
 
     Attributes:
@@ -189,7 +189,7 @@ def kept_folder(log: Path) -> Path:
     return log.with_suffix(".kept")
 
 
-def keep(log: Path, kept: Kept, *, round: int, place: int) -> str:
+def keep(log: Path, kept: KeptTranscript, *, round: int, place: int) -> str:
     """Write a transcript beside its log; returns when it is on the disk.
 
     Args:
@@ -228,7 +228,7 @@ def _file(folder: Path, round: int, digest: str) -> Path:
     return folder / f"round-{round}-{digest[:32]}.safetensors"
 
 
-def read_kept(log: Path, digest: str, round: int) -> Kept:
+def read_kept(log: Path, digest: str, round: int) -> KeptTranscript:
     """Read the transcript that a line names.
 
     Raises:
@@ -253,7 +253,7 @@ def read_kept(log: Path, digest: str, round: int) -> Kept:
         raise InputError(f"{path} is no transcript of a release: {error}") from error
 
 
-def _parsed(tensors: Mapping[str, Tensor]) -> Kept:
+def _parsed(tensors: Mapping[str, Tensor]) -> KeptTranscript:
     found: dict[str, dict[int, Tensor]] = {name: {} for name in _PARTS}
     for key, tensor in tensors.items():
         name, *at = key.split("/")
@@ -268,7 +268,7 @@ def _parsed(tensors: Mapping[str, Tensor]) -> Kept:
         raise InputError("its value, what is known and its noise differ in length")
     if not math.isfinite(scale) or scale == 0:
         raise InputError(f"scale={scale} must be a number that is not 0")
-    return Kept(
+    return KeptTranscript(
         value=value,
         known=known,
         scale=scale,

@@ -16,7 +16,7 @@ from ...privacy.errors import InputError
 from ...privacy.releases.lines import Header, check_name, integer, positive, probability, shown
 from ...training.data.partition import poisson_batch
 from ...training.engine.randomness import Purpose, SecretRandomness
-from .said import Said
+from .said import EarlierLines
 
 # Batches and noise that a recorder draws, and the round that each belongs to.
 #
@@ -65,7 +65,7 @@ class DrawnNoise:
 
 
 @dataclass(slots=True)
-class Drawn:
+class Draws:
     """What was drawn in the current round, and what waits for the round of the next release."""
 
     batches: list[DrawnBatch] = field(default_factory=list)
@@ -93,8 +93,8 @@ class Drawn:
     def draw_noise(self, shape: Any, std: Any, id: str | None, like: Any) -> Tensor | NDArray[Any]:
         """Noise of a shape, as a tensor or, where `like` is one, an array."""
         self.check_process()
-        one = self._noise_of(shape, std, id, like)
-        made = self.made(one).reshape(one.shape)
+        drawn_noise = self._noise_of(shape, std, id, like)
+        made = self.made(drawn_noise).reshape(drawn_noise.shape)
         return made.numpy() if isinstance(like, np.ndarray) else made
 
     def _noise_of(self, shape: Any, std: Any, id: str | None, like: Any) -> DrawnNoise:
@@ -198,7 +198,7 @@ def labelled(
     sender: int,
     round: int,
     drawn: Sequence[DrawnBatch],
-    said: Said,
+    said: EarlierLines,
     positions: Sequence[NDArray[np.int64] | None] | None,
 ) -> dict[str, Any]:
     """A release's line with the batches that were drawn for its round.
@@ -218,14 +218,14 @@ def labelled(
     """
     of = entry.get("of")
     if of is None:
-        if not any(one.owner == sender for one in drawn):
+        if not any(drawn_batch.owner == sender for drawn_batch in drawn):
             return entry
         of = [{"owner": sender}]
     elif not isinstance(of, Sequence) or not all(isinstance(one, Mapping) for one in of):
         return entry  # the reader says what is wrong
     marked = []
     for place, vector in enumerate(of):
-        mine = [one for one in drawn if one.owner == vector.get("owner")]
+        mine = [drawn_batch for drawn_batch in drawn if drawn_batch.owner == vector.get("owner")]
         given = positions[place] if positions is not None and place < len(positions) else None
         if vector.get("round", round) != round:
             marked.append(said.carried_on(dict(vector)))
@@ -243,11 +243,11 @@ def _which(
     """The drawn batch that a vector is made of."""
     owner = vector["owner"]
     if "batch" in vector:
-        named = [one for one in drawn if one.name == str(vector["batch"])]
+        named = [drawn_batch for drawn_batch in drawn if drawn_batch.name == str(vector["batch"])]
         if not named:
             raise InputError(
                 f"batch={shown(vector['batch'])} of agent {owner} was not drawn in this round; "
-                f"drawn are {', '.join(one.name for one in drawn)}"
+                f"drawn are {', '.join(drawn_batch.name for drawn_batch in drawn)}"
             )
         if given is not None and not np.array_equal(given, named[0].positions):
             raise InputError(
@@ -256,7 +256,9 @@ def _which(
             )
         return named[0]
     if given is not None:
-        same = [one for one in drawn if np.array_equal(given, one.positions)]
+        same = [
+            drawn_batch for drawn_batch in drawn if np.array_equal(given, drawn_batch.positions)
+        ]
         if not same:
             raise InputError(
                 f"batch is none of the {len(drawn)} that ledger.batch drew for agent {owner} in "

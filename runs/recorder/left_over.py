@@ -36,7 +36,7 @@ from ...privacy.releases.chained_file import round_number
 from ...privacy.releases.files import Played
 from ...privacy.releases.lines import Release, Vector, party_name, shown
 from ...privacy.releases.log import ReleaseLog
-from .keeping import ClippedSum, Kept, Oracle, kept_folder, read_kept
+from .keeping import ClippedSum, KeptTranscript, Oracle, kept_folder, read_kept
 
 # The rounds of a log whose transcripts were kept, and those of them that are looked at.
 
@@ -54,7 +54,7 @@ class KeptRelease:
 
     played: Played
     release: Release
-    kept: Kept
+    kept: KeptTranscript
     name: str
 
 
@@ -211,7 +211,7 @@ class Row:
         return total
 
 
-class Asked(NamedTuple):
+class OracleBatch(NamedTuple):
     """A batch whose gradients the oracle gave.
 
     Attributes:
@@ -254,7 +254,7 @@ class LeftOver:
         self.rounds, self._oracle = rounds, oracle
         self._places = _places(rounds)
         self._sums: dict[tuple[object, ...], ClippedSum] = {}
-        self.rows, self.unknown, self.asked = list[Row](), list[str](), list[Asked]()
+        self.rows, self.unknown, self.asked = list[Row](), list[str](), list[OracleBatch]()
         for at in rounds.releases:
             found = self._row(at)
             if isinstance(found, Row):
@@ -300,14 +300,14 @@ class LeftOver:
             resolution=_USUAL * size,
         )
 
-    def _batches(self, row: Row) -> Iterator[Asked]:
+    def _batches(self, row: Row) -> Iterator[OracleBatch]:
         """The batches of a release, each time with what was kept of its rows."""
         at = row.at
         for j, vector in enumerate(at.release.of):
             of, place = self._place(at, j, vector) or (at, j)
             if place in of.kept.points and place in of.kept.batches:
                 width = len(at.kept.value)
-                yield Asked(
+                yield OracleBatch(
                     name=f"{at.name} in round {at.played.round}",
                     owner=vector.owner,
                     point=of.kept.points[place],
@@ -421,10 +421,10 @@ class LeftOver:
     @property
     def told(self) -> str:
         """See `Recording`."""
-        return told(self.rounds.numbers)
+        return rounds_text(self.rounds.numbers)
 
 
-def told(numbers: Sequence[int]) -> str:
+def rounds_text(numbers: Sequence[int]) -> str:
     """Rounds in words.
 
     >>> told([1, 2, 50]), told(list(range(1, 31)))

@@ -23,7 +23,7 @@ from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.releases.log import ReleaseLog
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from .keeping import Oracle, sketch
-from .left_over import Asked, LeftOver, told
+from .left_over import LeftOver, OracleBatch, rounds_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -48,17 +48,19 @@ class Conformance:
 
     @property
     def _by_name(self) -> Mapping[str, Check]:
-        return {one.name: one for one in self.outcomes}
+        return {outcome.name: outcome for outcome in self.outcomes}
 
     @property
     def failed(self) -> Sequence[str]:
         """The checks that contradict the log."""
-        return [one.name for one in self.outcomes if one.verdict is Verdict.FAILED]
+        return [outcome.name for outcome in self.outcomes if outcome.verdict is Verdict.FAILED]
 
     @property
     def passed(self) -> bool:
         """Whether some check ran and none failed."""
-        return not self.failed and any(one.verdict is Verdict.PASSED for one in self.outcomes)
+        return not self.failed and any(
+            outcome.verdict is Verdict.PASSED for outcome in self.outcomes
+        )
 
     @property
     def status(self) -> Status:
@@ -67,14 +69,14 @@ class Conformance:
         The check of points must have passed where releases depend on public ones alone, by which
         figures for outsiders are smaller, and where a part of a value is said to be known.
         """
-        needed = [one for one in self.outcomes if one.applies]
+        needed = [outcome for outcome in self.outcomes if outcome.applies]
         whole = self.passed and all(one.verdict is Verdict.PASSED for one in needed)
         return Status.CHECKED if whole else Status.DECLARED
 
     @property
     def false_alarm(self) -> float:
         """At most the probability that a sound record fails, of all checks together."""
-        return TOTAL_FALSE_ALARM * sum(one.p is not None for one in self.outcomes)
+        return TOTAL_FALSE_ALARM * sum(outcome.p is not None for outcome in self.outcomes)
 
     @property
     def said(self) -> str:
@@ -83,9 +85,11 @@ class Conformance:
             by = " and ".join(self.failed)
             return f"declared; contradicted by {by}" if by else "declared"
         if self.status is Status.CHECKED:
-            return f"declared; checked in {told(self.rounds)}"
-        missing = [one.name for one in self.outcomes if one.applies and not one.tests]
-        return f"declared; checked in {told(self.rounds)} but for {', '.join(missing)}"
+            return f"declared; checked in {rounds_text(self.rounds)}"
+        missing = [
+            outcome.name for outcome in self.outcomes if outcome.applies and not outcome.tests
+        ]
+        return f"declared; checked in {rounds_text(self.rounds)} but for {', '.join(missing)}"
 
     def account(
         self, statement: Statement, *, adversaries: Sequence[str] = (), victim: int | None = None
@@ -102,9 +106,9 @@ class Conformance:
     def __repr__(self) -> str:
         """The outcomes as a table, and what stays assumed."""
         lines = [f"{self.log.header.system}: {self.said}", ""]
-        width = max(len(one.name) for one in self.outcomes)
-        for one in self.outcomes:
-            lines.append(f"{one.name:<{width}}  {one.verdict!s:<7}  {one.words}")
+        width = max(len(outcome.name) for outcome in self.outcomes)
+        for outcome in self.outcomes:
+            lines.append(f"{outcome.name:<{width}}  {outcome.verdict!s:<7}  {outcome.words}")
         lines += ["", "assumed all the same:"]
         lines += [f"  {sentence}" for sentence in self.assumed]
         return "\n".join(lines)
@@ -138,7 +142,7 @@ _MOST = 64  # rows that are looked at closely
 class _Row(NamedTuple):
     """A row that differs from that of its record alone."""
 
-    asked: Asked
+    asked: OracleBatch
     place: int
     apart: float
 
@@ -267,7 +271,7 @@ def is_random(found: Check) -> bool:
     return found.verdict is Verdict.NOT_RUN and _RANDOM in found.words
 
 
-def _among_half(one: Asked, oracle: Oracle) -> Iterator[_Row]:
+def _among_half(one: OracleBatch, oracle: Oracle) -> Iterator[_Row]:
     """Rows that come out another way among half of their batch."""
     count = len(one.positions)
     if count < 2:
@@ -281,7 +285,7 @@ def _among_half(one: Asked, oracle: Oracle) -> Iterator[_Row]:
     yield from _differing(one, again)
 
 
-def _differing(one: Asked, other: Tensor | None) -> list[_Row]:
+def _differing(one: OracleBatch, other: Tensor | None) -> list[_Row]:
     """Rows of a batch that are off, by the best assignment where their order is another."""
     if other is None:
         return []
@@ -334,15 +338,15 @@ def _alone(row: _Row, oracle: Oracle, *, point: Tensor | None = None) -> Tensor:
     )[0]
 
 
-def _bound(one: Asked) -> float:
+def _bound(one: OracleBatch) -> float:
     return one.clip if math.isfinite(one.clip) else max(float(one.rows.norm(dim=1).max()), 1e-300)
 
 
-def _rows_of(one: Asked) -> int:
+def _rows_of(one: OracleBatch) -> int:
     return 0 if one.kept is None else len(one.kept)
 
 
-def _count(every: Sequence[Asked]) -> int:
+def _count(every: Sequence[OracleBatch]) -> int:
     return sum(len(one.positions) for one in every)
 
 
@@ -393,13 +397,13 @@ def dump(found: Conformance) -> dict[str, Any]:
         "false_alarm": found.false_alarm,
         "checks": [
             {
-                "name": one.name,
-                "verdict": str(one.verdict),
-                "p": one.p,
-                "tests": one.tests,
-                "words": one.words,
+                "name": outcome.name,
+                "verdict": str(outcome.verdict),
+                "p": outcome.p,
+                "tests": outcome.tests,
+                "words": outcome.words,
             }
-            for one in found.outcomes
+            for outcome in found.outcomes
         ],
         "assumed": list(found.assumed),
     }

@@ -33,10 +33,10 @@ from ...privacy.releases.lines import (
 )
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
-from .keeping import Kept, check_precise, each_of, keep, positions_of, vector_of
-from .labels import Drawn, labelled
+from .keeping import KeptTranscript, check_precise, each_of, keep, positions_of, vector_of
+from .labels import Draws, labelled
 from .outcome import kept_rows
-from .said import Said
+from .said import EarlierLines
 from .system import Observing, System
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def transcribed(
     release: Release,
     *,
-    drawn: Drawn,
+    drawn: Draws,
     value: Tensor,
     batches: Sequence[NDArray[np.int64] | None],
     point: Any,
@@ -59,7 +59,7 @@ def transcribed(
     records: int | None,
     rows: Any,
     order: Any,
-) -> Kept:
+) -> KeptTranscript:
     """The transcript of a release.
 
     Args:
@@ -99,7 +99,7 @@ def transcribed(
         raise InputError(
             f"known has {len(known)} coordinates and value {len(value)}; they are added up"
         )
-    return Kept(
+    return KeptTranscript(
         value=value,
         known=known,
         scale=scale,
@@ -111,7 +111,7 @@ def transcribed(
     )
 
 
-def _noise(release: Release, drawn: Drawn, width: int) -> dict[int, Tensor]:
+def _noise(release: Release, drawn: Draws, width: int) -> dict[int, Tensor]:
     """Of each source that the recorder drew what is in the sum; an unnamed draw is used once."""
     found = dict[int, Tensor]()
     for j, source in enumerate(release.noise):
@@ -227,7 +227,7 @@ class Recorder:
         before: ReleaseLog | None,
     ) -> None:
         self._file, self._header, self._keep = file, header, keep
-        self._drawn, self._said, self._lock = Drawn(), Said(header), threading.RLock()
+        self._drawn, self._said, self._lock = Draws(), EarlierLines(header), threading.RLock()
         self._round, self._place, self._open = -1, 0, True
         self._goes_on = before is not None
         self._system: System | None = None
@@ -562,12 +562,12 @@ class Recorder:
         self._drawn.enter(new=at != self._round)
         self._place = 0 if at != self._round else self._place
         self._round = at
-        for one in self._drawn.batches:
-            if not one.name:
-                held = (of for of in self._drawn.batches if of.owner == one.owner)
-                taken = {of.name for of in held} | self._said.batches(one.owner)
+        for batch in self._drawn.batches:
+            if not batch.name:
+                held = (of for of in self._drawn.batches if of.owner == batch.owner)
+                taken = {of.name for of in held} | self._said.batches(batch.owner)
                 free = (str(n) for n in range(len(taken) + 1))
-                one.name = next(name for name in free if name not in taken)
+                batch.name = next(name for name in free if name not in taken)
 
     def _batches(self, batch: Any, vectors: int) -> list[NDArray[np.int64] | None]:
         return [None if b is None else positions_of(b) for b in each_of(batch, vectors, "batch")]

@@ -17,7 +17,7 @@ from ...privacy.releases.received import Received
 _Fact = tuple[tuple[int, str, str | None], float]
 
 
-class Said:
+class EarlierLines:
     """Rates of batches, clip norms of vectors, knowers of sources, and who received what.
 
     Rounds that are alike share what is held of them.

@@ -198,7 +198,7 @@ def read_settings(name: str, values: Mapping[str, object]) -> Any:
     >>> read_settings("dpdl", {"momentum": 0.5}).alpha
     0.1
     """
-    from ...privacy.raised import line_of, told
+    from ...privacy.raised import describe, line_of
     from ...training.own.names import algorithm_named
 
     settings = algorithm_named(name).settings
@@ -231,7 +231,7 @@ def read_settings(name: str, values: Mapping[str, object]) -> Any:
         ) from None
     except Exception as error:  # of a user's own dataclass
         raise InputError(
-            f"the hyper-parameters of {name} raised {told(error)}{line_of(error)}; mend "
+            f"the hyper-parameters of {name} raised {describe(error)}{line_of(error)}; mend "
             f"{settings.__name__}"
         ) from error
 

@@ -287,14 +287,14 @@ def _of_folder(
     if "attack.denoiser" in given:
         ask(_calls(values, ATTACK_KEYS))
     try:
-        found = validated(values, where=str(path))
+        run_file = validated(values, where=str(path))
     except InputError as error:
         raise InputError(
             f"{error}\nIf no one changed {path.name}, another version of overhear wrote it, which "
             "environment.json beside it names: use that one on this run"
         ) from None
     check_after(folder.path, calls, held)
-    return found
+    return run_file
 
 
 def _values(path: Path) -> dict[str, object]:
@@ -357,11 +357,11 @@ def _asked(
     """A run file that the user gives: what it names is the user's, as written and as resolved."""
     ask(_calls(values), named_paths(values), notice)
     ask(_calls(values, ATTACK_KEYS))  # said where it runs
-    found = validated(values, where=where)
-    tables = {name: getattr(found, name) for name in RunFile.model_fields}
+    run_file = validated(values, where=where)
+    tables = {name: getattr(run_file, name) for name in RunFile.model_fields}
     entries = {name: table.entries() for name, table in tables.items() if table is not None}
     ask(_calls(entries), named_paths(entries))
-    return found
+    return run_file
 
 
 def validated(values: Mapping[str, object], *, where: str) -> RunFile:

@@ -237,7 +237,9 @@ _NOBODY = _Trust()
 _TRUST: ContextVar[_Trust] = ContextVar("trust", default=_NOBODY)
 
 
-def vouch(*, pins: Mapping[str, str] | None = None, calls: Iterable[Call] = ()) -> Token[_Trust]:
+def trust_code(
+    *, pins: Mapping[str, str] | None = None, calls: Iterable[Call] = ()
+) -> Token[_Trust]:
     """Run the code of run folders from here on, in this context.
 
     Args:
@@ -249,21 +251,21 @@ def vouch(*, pins: Mapping[str, str] | None = None, calls: Iterable[Call] = ()) 
     """
     before = _TRUST.get()
     every = before.every or pins is None
-    found = _Trust(
+    trust = _Trust(
         every=every,
         pins={**before.pins, **(pins or {})},
         calls=before.calls | {call.line for call in calls},
     )
-    _limit(found)
-    return _TRUST.set(found)
+    _limit(trust)
+    return _TRUST.set(trust)
 
 
 @contextmanager
 def trusting(
     *, pins: Mapping[str, str] | None = None, calls: Iterable[Call] = ()
 ) -> Iterator[None]:
-    """Within it the code of run folders is run; see `vouch`."""
-    token = vouch(pins=pins, calls=calls)
+    """Within it the code of run folders is run; see `trust_code`."""
+    token = trust_code(pins=pins, calls=calls)
     try:
         yield
     finally:

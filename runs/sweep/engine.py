@@ -79,10 +79,14 @@ def run_point(task: Task) -> PointResult:
     sys.path.extend(entry for entry in task.path if entry not in sys.path)
     _take_threads(task.threads)
     with _alone(), _locked(_lock_of(task.out, task.point.name)):
-        kept = read_result(task.out, task.point.name)
-        if kept is not None and kept.state == "done" and kept.has(task.point):
-            return kept
-        began, before = time.monotonic(), 0.0 if kept is None else kept.seconds
+        point_result = read_result(task.out, task.point.name)
+        if (
+            point_result is not None
+            and point_result.state == "done"
+            and point_result.has(task.point)
+        ):
+            return point_result
+        began, before = time.monotonic(), 0.0 if point_result is None else point_result.seconds
         with _device(task) as device:
             result = _ended(task, device)
         result = result.model_copy(update={"seconds": before + time.monotonic() - began})
@@ -336,15 +340,15 @@ class Engine:
         from joblib import Parallel, delayed
 
         if self._backend == "loky" and jobs == 1 and not apart:
-            for one in tasks:
-                done(run_point(one))
+            for task in tasks:
+                done(run_point(task))
             return
         # A process of loky counts as one of a pool of two at the least: of one, joblib has none.
         count = max(jobs, 2) if self._backend == "loky" else jobs
         way = "list" if self._backend == "ray" else "generator_unordered"
         found = Parallel(
             n_jobs=count, batch_size=1, pre_dispatch="n_jobs", return_as=way, **options
-        )(delayed(run_point)(one) for one in tasks)
+        )(delayed(run_point)(task) for task in tasks)
         try:
             for result in found:
                 done(result)
@@ -490,5 +494,5 @@ def _is_loss(error: Exception) -> bool:
 
 
 def _is_done(task: Task) -> bool:
-    kept = read_result(task.out, task.point.name)
-    return kept is not None and not started(task.out, task.point.name)
+    point_result = read_result(task.out, task.point.name)
+    return point_result is not None and not started(task.out, task.point.name)

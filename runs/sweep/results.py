@@ -100,7 +100,7 @@ def read_results(out: Path) -> list[PointResult]:
     """
     check_links(out)
     names = sorted(path.stem for path in (out / RESULTS).glob("*.json"))
-    return [found for name in names if (found := read_result(out, name)) is not None]
+    return [point_result for name in names if (point_result := read_result(out, name)) is not None]
 
 
 def write_result(out: Path, result: PointResult) -> None:
@@ -110,7 +110,7 @@ def write_result(out: Path, result: PointResult) -> None:
 
 def write_index(out: Path, results: Sequence[PointResult]) -> None:
     """One line for each run that ended."""
-    lines = "".join(f"{json.dumps(_line(one), ensure_ascii=False)}\n" for one in results)
+    lines = "".join(f"{json.dumps(_line(result), ensure_ascii=False)}\n" for result in results)
     write_durably(out / INDEX, lines.encode())
 
 

@@ -64,7 +64,7 @@ class Swept:
     @property
     def failed(self) -> list[PointResult]:
         """Those that failed."""
-        return [one for one in self.results if one.state == "failed"]
+        return [result for result in self.results if result.state == "failed"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -202,8 +202,12 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
     """Run those that have not ended; what becomes of each is on the disk when this returns."""
     tasks = []
     for point in points:
-        kept = read_result(work.out, point.name)
-        if kept is not None and (kept.state == "done" or not work.retry) and kept.has(point):
+        point_result = read_result(work.out, point.name)
+        if (
+            point_result is not None
+            and (point_result.state == "done" or not work.retry)
+            and point_result.has(point)
+        ):
             work.done += 1
         elif (why := work.refused.get(shown(point))) is not None:
             _note(work, _refusal(point, why))
@@ -278,12 +282,12 @@ def _check_same(out: Path, base: Mapping[str, object], points: Sequence[Point]) 
     if not (out / SWEEP).is_file():
         return
     by_name = {point.name: point for point in points}
-    for held in read_results(out):
-        point = by_name.get(held.name)
+    for point_result in read_results(out):
+        point = by_name.get(point_result.name)
         if point is None:
-            _refuse_other(out, f"holds {held.name}, which is no run of this one")
-        elif held.run_file and digest_of(config_of(base, point)) != held.run_file:
-            _refuse_other(out, f"holds {held.name} with other keys of its run file")
+            _refuse_other(out, f"holds {point_result.name}, which is no run of this one")
+        elif point_result.run_file and digest_of(config_of(base, point)) != point_result.run_file:
+            _refuse_other(out, f"holds {point_result.name} with other keys of its run file")
 
 
 def _refuse_other(out: Path, what: str) -> None:
@@ -351,8 +355,8 @@ def _kept_choices(
 def _best(out: Path, values: Sequence[Tried]) -> Tried | None:
     """What did best on the validation records in the mean; the first of several that did."""
     best, top = None, -math.inf
-    for one in values:
-        results = [read_result(out, point.name) for point in one.points]
+    for value in values:
+        results = [read_result(out, point.name) for point in value.points]
         goals = [
             goal_of(result) for result in results if result is not None and result.state == "done"
         ]
@@ -360,7 +364,7 @@ def _best(out: Path, values: Sequence[Tried]) -> Tried | None:
             continue
         mean = sum(goals) / len(goals)
         if mean > top:
-            best, top = one, mean
+            best, top = value, mean
     return best
 
 

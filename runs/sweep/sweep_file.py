@@ -410,8 +410,8 @@ def is_chosen(
         return chosen
     return all(
         any(
-            is_one_of(one, [seed if key == SEED else settings[key]], of_seeds=key == SEED)
-            for one in values
+            is_one_of(value, [seed if key == SEED else settings[key]], of_seeds=key == SEED)
+            for value in values
         )
         for key, values in chosen.items()
     )

@@ -31,11 +31,11 @@ from ..graphs.graph import Topology
 from ..graphs.participation import check_missing, number_of_sets
 from ..step.missing import alike_agents
 from ..step.perform import perform
-from ..step.script import Entry, TooManyOperations
+from ..step.script import Operation, TooManyOperations
 from ..tracing.scripts import Basis, trace_round, with_copies
 from ..tracing.trace import check_noise
 from ..tracing.traced_round import TracedRound
-from .figures import Asked, adversaries_of, figures_of
+from .figures import FigureRequest, adversaries_of, figures_of
 from .request import (
     algorithm_of,
     check_drawn,
@@ -48,7 +48,7 @@ from .request import (
     topology_of,
 )
 from .result import Account, memory_words, unknown_users, warnings_of
-from .subject import Subject, check_pattern, is_amplified
+from .subject import AccountedRun, check_pattern, is_amplified
 
 # What an account takes, told from counts before it is begun.
 #
@@ -74,7 +74,7 @@ _BASE_MEGABYTES, _MEGABYTES_BY_ROUND, _MEGABYTES_BY_AGENT = 40.0, 0.05, 6e-3
 _MEGABYTES_BY_LINK, _MEGABYTES_BY_BATCH = 2e-3, 0.5
 
 
-class Price(NamedTuple):
+class WorkEstimate(NamedTuple):
     """What an account takes.
 
     Attributes:
@@ -147,7 +147,7 @@ class Price(NamedTuple):
         return f"{several} {self.links} links{drawn}"
 
 
-def price_of(subject: Subject) -> Price:
+def price_of(subject: AccountedRun) -> WorkEstimate:
     """What the account of a subject takes; its start and its first round are traced for it.
 
     Raises:
@@ -184,7 +184,7 @@ def price_of(subject: Subject) -> Price:
     by_graph = _BY_LINK * links + (_BY_AGENT_OF_GRAPH * graph.agents if graphs > 1 else 0.0)
     sets = _sets_of(subject, [begun.script, call.script])
     held = _MEGABYTES_BY_ROUND + _MEGABYTES_BY_AGENT * graph.agents
-    return Price(
+    return WorkEstimate(
         seconds=_BASE + (1 + 2 * sets) * (apart * by_round + graphs * by_graph),
         megabytes=_BASE_MEGABYTES
         + (1 + 2 * sets) * apart * held
@@ -198,7 +198,7 @@ def price_of(subject: Subject) -> Price:
     )
 
 
-def _sets_of(subject: Subject, scripts: Sequence[Sequence[Entry]]) -> int:
+def _sets_of(subject: AccountedRun, scripts: Sequence[Sequence[Operation]]) -> int:
     """How many sets of missing agents there are to look at."""
     if not subject.missing:
         return 0
@@ -214,7 +214,7 @@ def _repeats(settings: Any) -> tuple[str, ...]:
 
 
 def _either(repeats: Sequence[str]) -> str:
-    return " or ".join(one.partition("=")[0] for one in repeats) or "what repeats them"
+    return " or ".join(repeat.partition("=")[0] for repeat in repeats) or "what repeats them"
 
 
 _TARGET = "eavesdropper"  # whose epsilon is met where nobody is named
@@ -375,7 +375,7 @@ def account(  # every number that a figure depends on has a name here
     if whose is Unit.USER and records_per_person is None:
         raise InputError(NO_CAP)
     topology = topology_of(graph, active, rounds=rounds)
-    subject = Subject(
+    subject = AccountedRun(
         algorithm=chosen.algorithm,
         settings=chosen.settings,
         form=Form(form),
@@ -420,7 +420,7 @@ def account(  # every number that a figure depends on has a name here
 
 
 def account_of(
-    subject: Subject,
+    subject: AccountedRun,
     *,
     statement: Statement,
     goal: Goal | None = None,
@@ -484,7 +484,7 @@ def account_of(
         notice(price.words)
     figures = figures_of(
         subject,
-        Asked(
+        FigureRequest(
             names,
             victim,
             encrypted,

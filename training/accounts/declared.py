@@ -280,8 +280,11 @@ def _worst(
         exposed = views.exposed(who, victim)
         key = tuple(sorted(tuple(map(float, batch[:4])) for batch in exposed.batches))
         if key not in found:
-            one = _sensitivity(exposed, who, victim, status)
-            found[key] = run_epsilon(one, statement=statement, noise_multiplier=1.0), one
+            joint_sensitivity = _sensitivity(exposed, who, victim, status)
+            found[key] = (
+                run_epsilon(joint_sensitivity, statement=statement, noise_multiplier=1.0),
+                joint_sensitivity,
+            )
     return max(found.values(), key=lambda each: (each[0], each[1].sum_of_squares))[1]
 
 

@@ -24,7 +24,7 @@ from ..exposure.sensitivity import JointSensitivity, Release, bound_of, of_recor
 from ..exposure.whole_run import check_turns
 from ..persons import Holders, person_joint_sensitivities
 from ..tracing.trace import AlgorithmTrace, at_unit
-from .subject import Subject
+from .subject import AccountedRun
 from .targets import multiplier_for
 
 # Whether a step's noise keeps its proportion to what is clipped, whatever the noise multiplier.
@@ -119,7 +119,7 @@ def without_noise(
 _PASSES = 3  # of calibration, where two traces differ by more than rounding
 
 
-class Asked(NamedTuple):
+class FigureRequest(NamedTuple):
     """Against whom a run is accounted for.
 
     Attributes:
@@ -142,7 +142,9 @@ class Asked(NamedTuple):
     records: int = 1
     amplified: bool = False
 
-    def found_in(self, traces: AlgorithmTrace, subject: Subject) -> dict[str, JointSensitivity]:
+    def found_in(
+        self, traces: AlgorithmTrace, subject: AccountedRun
+    ) -> dict[str, JointSensitivity]:
         """The joint sensitivities in a traced run, those of whole runs where others are infinite.
 
         Without noise there is nothing that a whole run would hide, so it is not looked at; nor is
@@ -152,7 +154,7 @@ class Asked(NamedTuple):
         return {name: of_records(of, self.records) for name, of in found.items()}
 
     def _of_one_record(
-        self, traces: AlgorithmTrace, subject: Subject
+        self, traces: AlgorithmTrace, subject: AccountedRun
     ) -> dict[str, JointSensitivity]:
         traces = at_unit(traces, self.unit, records=self.records)
         pattern = subject.pattern
@@ -261,8 +263,8 @@ def adversaries_of(
 
 
 def figures_of(
-    subject: Subject,
-    asked: Asked,
+    subject: AccountedRun,
+    asked: FigureRequest,
     *,
     statement: Statement,
     noise_multiplier: float | None = None,
@@ -298,7 +300,7 @@ def figures_of(
 
 
 def _calibrated(
-    subject: Subject, asked: Asked, statement: Statement, *, goal: Goal, target: str
+    subject: AccountedRun, asked: FigureRequest, statement: Statement, *, goal: Goal, target: str
 ) -> Figures:
     unit = asked.found_in(subject.reference(1.0), subject)
     expected = unit[target]

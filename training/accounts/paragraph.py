@@ -164,7 +164,7 @@ def _drawn(summary: Summary) -> str:
 
 def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
     """What is said of adversaries whose figures are the same."""
-    who, stated = " and ".join(_named(one) for one in same), same[0]
+    who, stated = " and ".join(_named(guarantee) for guarantee in same), same[0]
     statement = summary.statement
     change = _CHANGES[statement.unit, statement.adjacency]
     if statement.unit is Unit.USER:

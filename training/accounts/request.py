@@ -25,7 +25,7 @@ from ..graphs.participation import check_active, scheduled
 from ..graphs.topologies import build_graph
 from ..own.names import algorithm_named
 from ..step.final_release import released_fields
-from .subject import Subject
+from .subject import AccountedRun
 
 # What `account` gives a start and a step by name, and nothing else may.
 _GIVEN = ("form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records")
@@ -366,7 +366,7 @@ def drawn_of(
     return found
 
 
-def check_drawn(subject: Subject, statement: Statement) -> None:
+def check_drawn(subject: AccountedRun, statement: Statement) -> None:
     """Refuse what no bound is known of where batches are not Poisson."""
     if subject.drawn is None:
         return
@@ -390,7 +390,7 @@ def check_drawn(subject: Subject, statement: Statement) -> None:
         )
 
 
-def check_with_missing(subject: Subject, statement: Statement) -> None:
+def check_with_missing(subject: AccountedRun, statement: Statement) -> None:
     """Refuse what nothing is proven of where agents may be missing that nobody knew of."""
     if not subject.missing:
         return
@@ -407,7 +407,7 @@ def check_with_missing(subject: Subject, statement: Statement) -> None:
         )
 
 
-def named_in(subject: Subject, names: Sequence[str], *, victim: int | None) -> Subject:
+def named_in(subject: AccountedRun, names: Sequence[str], *, victim: int | None) -> AccountedRun:
     """The subject with the agents that are named, where agents may be missing.
 
     Raises:

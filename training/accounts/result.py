@@ -26,7 +26,7 @@ from ..tracing.linear_forms import Known
 from ..tracing.scripts import Scripts
 from ..tracing.trace import AlgorithmTrace, at_unit
 from .paragraph import Explanation, as_paragraph, explain, plot
-from .subject import Subject, is_amplified
+from .subject import AccountedRun, is_amplified
 from .summary import (
     Summary,
     as_frame,
@@ -99,8 +99,8 @@ def exposures_by_agent(
         each = [
             e if any_round and math.isfinite(e.largest) else whole.get(e.victim, e) for e in found
         ]
-        held = [of_records(exposure, records) for exposure in each]
-        settled[name] = [_as_worst(exposure, worst[name]) for exposure in held]
+        joint_sensitivities = [of_records(exposure, records) for exposure in each]
+        settled[name] = [_as_worst(exposure, worst[name]) for exposure in joint_sensitivities]
     return settled
 
 
@@ -214,7 +214,7 @@ class Account:
     message_kinds: Sequence[str]
     scripts: Scripts = field(repr=False)
     warnings: Sequence[str]
-    subject: Subject = field(repr=False)
+    subject: AccountedRun = field(repr=False)
     encrypted: bool = False
     memory: Sequence[str] = ()
 

@@ -37,7 +37,7 @@ _LEAST, _MOST = 1e-30, 1e30  # products and squares of such numbers stay within 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class AccountedRun:
     """A run before its noise is known.
 
     Attributes:
@@ -216,7 +216,7 @@ class Subject:
         )
 
     def _traced(self, bound: Bound, noise_multiplier: float) -> AlgorithmTrace:
-        found = trace(
+        algorithm_trace = trace(
             bound.init,
             bound.step,
             graph=self.graph,
@@ -225,9 +225,9 @@ class Subject:
             release=bound.release,
         )
         if not self.missing or isinstance(self.graph, ScheduledGraph):
-            return found
+            return algorithm_trace
         return with_missing(
-            found,
+            algorithm_trace,
             bound.init,
             bound.step,
             graph=self.graph,
@@ -247,7 +247,7 @@ def takes_batch_size(algorithm: Algorithm) -> bool:
     return any("batch_size" in inspect.signature(f).parameters for f in functions)
 
 
-def check_pattern(subject: Subject, statement: Statement) -> None:
+def check_pattern(subject: AccountedRun, statement: Statement) -> None:
     """Refuse what nothing is proven of where a record may be in some rounds alone.
 
     Raises:

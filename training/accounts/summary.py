@@ -273,7 +273,7 @@ def page_part(
         for stated in guarantees
     )
     first, *more = map(escape, head)
-    said = "".join(f"<p>{escape(one)}</p>" for one in warnings)
+    said = "".join(f"<p>{escape(warning)}</p>" for warning in warnings)
     return (
         f"<p>{'<br>'.join((f'<b>{first}</b>', *more))}</p><table><thead><tr>{heads}</tr></thead>"
         f"<tbody>{rows}</tbody></table>{said}"

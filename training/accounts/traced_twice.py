@@ -30,9 +30,9 @@ from ..algorithms.algorithm import bind
 from ..exposure.sensitivity import JointSensitivity, Release
 from ..graphs.graph import ScheduledGraph
 from ..second_tracer.dense_round import NotAnswered
-from ..second_tracer.second_trace import Moves, SecondTrace
+from ..second_tracer.second_trace import SecondTrace, VictimShifts
 from .result import Account
-from .subject import Subject
+from .subject import AccountedRun
 
 _AGREES = 1e-9  # relative
 _SECONDS = 20.0  # of all figures of an account together
@@ -94,7 +94,7 @@ def check_account(
     >>> str(found.verdict), round(found.first, 6), round(found.second, 6)
     ('agrees', 5.477226, 5.477226)
     """
-    asked = _Asked(
+    asked = _CheckedFigures(
         account.subject, account.said_of, account.noise_multiplier, account.encrypted, victim
     )
     second = asked.traced(seconds)
@@ -105,10 +105,10 @@ def check_account(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _CheckedFigures:
     """What figures are held against: the run, and whom they are about."""
 
-    subject: Subject
+    subject: AccountedRun
     statement: Statement
     noise: float
     encrypted: bool
@@ -161,7 +161,9 @@ class _Asked:
         """Refuse what the second tracer has no answer for, whatever it would find."""
         pattern, why = self.subject.pattern, ""
         turns = pattern.kind in (PatternKind.CYCLE, PatternKind.ROUNDS)
-        apart = any(one.sampling_rate != 1.0 or one.rounds > 1 for one in first.releases)
+        apart = any(
+            release.sampling_rate != 1.0 or release.rounds > 1 for release in first.releases
+        )
         if self.noise == 0:
             why = "no noise is added, and no figure is finite"
         elif first.status is Status.CANNOT_BE_EXPRESSED:
@@ -192,7 +194,7 @@ class _Asked:
         pattern, rounds = self.subject.pattern, range(1, self.subject.rounds + 1)
         turns: list[Sequence[int]] | None = None
         if pattern.kind is PatternKind.CYCLE:
-            if any(one.round == 0 for one in second.whole.sources.contributions):
+            if any(contribution.round == 0 for contribution in second.whole.sources.contributions):
                 raise NotAnswered("the start draws a batch, which no turn of a cycle names")
             turns = [
                 range(start, rounds.stop, pattern.number) for start in range(1, pattern.number + 1)
@@ -214,10 +216,10 @@ class _Asked:
 
     def _of_run_claimed(self, first: JointSensitivity, second: SecondTrace) -> str:
         """What a figure of all rounds together takes off, and no trace of them gives it."""
-        if any(one.rate != 1.0 for one in first.releases):
+        if any(release.rate != 1.0 for release in first.releases):
             return "a sampling rate is charged for all rounds together, which are one release"
         balls = second.is_ball(first.victim) and self.subject.pattern.is_every
-        if any(one.reach is Reach.BALL for one in first.releases) and not balls:
+        if any(release.reach is Reach.BALL for release in first.releases) and not balls:
             return "a ball is charged for all rounds together, of which some are sums"
         return ""
 
@@ -234,10 +236,10 @@ class _Asked:
                 "batches of one round are traced with noise in common, and accounted for apart"
             )
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
-        rates = not any(_is_in_turn(one) for one in first.releases)
+        rates = not any(_is_in_turn(release) for release in first.releases)
         agent = self.statement.unit is Unit.AGENT
         drawn = None if self.subject.drawn is None else self.subject.drawn[first.victim]
-        if not agent and any(not _bounds(one.drawn, drawn) for one in first.releases):
+        if not agent and any(not _bounds(release.drawn, drawn) for release in first.releases):
             because = "batches are charged as if they were drawn in another way"
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
         charged = _rate_of_fewest(first.releases, second.sampling_rate)
@@ -273,15 +275,15 @@ def _rate_of_fewest(releases: Sequence[Release], rate: float) -> dict[float, flo
     Nothing where another rate is charged than that of the drawing, or truncated batches, which are
     drawn at the run's own.
     """
-    for one in releases:
-        at = one.drawn
+    for release in releases:
+        at = release.drawn
         if at is not None and not at.of_agents and at.scheme is not Scheme.TRUNCATED:
-            stated = math.isclose(one.sampling_rate, at.rate, rel_tol=_AGREES)
-            return {rate: one.sampling_rate} if stated else {}
+            stated = math.isclose(release.sampling_rate, at.rate, rel_tol=_AGREES)
+            return {rate: release.sampling_rate} if stated else {}
     return {}
 
 
-def _is_shared(moves: Moves, first: JointSensitivity, noise: float) -> bool:
+def _is_shared(moves: VictimShifts, first: JointSensitivity, noise: float) -> bool:
     """Whether batches of a round share noise, and are charged as if they did not.
 
     A record that is in j batches of a sum moves it by no more than the j of them add up to, however
@@ -291,7 +293,7 @@ def _is_shared(moves: Moves, first: JointSensitivity, noise: float) -> bool:
         NotAnswered: each is charged more than it moves by itself, as a certificate of all asks.
     """
     most = max((len(told) for _, told in moves.by_round), default=0)
-    if not moves.shared or max((one.summed for one in first.releases), default=1) >= most:
+    if not moves.shared or max((release.summed for release in first.releases), default=1) >= most:
         return False
     apart = math.fsum(told.squared.high * n for n, of in moves.by_round for told in of)
     if _below(apart, _square(first) / noise**2):
@@ -305,15 +307,21 @@ _Sizes = dict[_Key, list[tuple[float, int]]]  # squares, largest first, and how 
 
 def _ours(first: JointSensitivity, noise: float, *, rates: bool) -> _Sizes:
     found: _Sizes = {}
-    for one in first.releases:
-        if one.joint_sensitivity > 0.0:
-            key = _key(one.sampling_rate, one.cohort, one.reach is Reach.BALL, rates=rates)
-            square = (one.joint_sensitivity / noise) ** 2
-            found.setdefault(key, []).append((square, one.rounds * one.several * one.summed))
+    for release in first.releases:
+        if release.joint_sensitivity > 0.0:
+            key = _key(
+                release.sampling_rate, release.cohort, release.reach is Reach.BALL, rates=rates
+            )
+            square = (release.joint_sensitivity / noise) ** 2
+            found.setdefault(key, []).append(
+                (square, release.rounds * release.several * release.summed)
+            )
     return {key: sorted(of, reverse=True) for key, of in found.items()}
 
 
-def _theirs(moves: Moves, charged: Mapping[float, float], *, rates: bool, agent: bool) -> _Sizes:
+def _theirs(
+    moves: VictimShifts, charged: Mapping[float, float], *, rates: bool, agent: bool
+) -> _Sizes:
     found: _Sizes = {}
     for count, told in moves.by_round:
         for one in told:
@@ -399,7 +407,8 @@ def _more(who: Adversary, victim: int) -> str:
 
 def _square(first: JointSensitivity) -> float:
     return math.fsum(
-        one.joint_sensitivity**2 * one.rounds * one.several * one.summed for one in first.releases
+        release.joint_sensitivity**2 * release.rounds * release.several * release.summed
+        for release in first.releases
     )
 
 

@@ -13,7 +13,7 @@ from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Status
 from ...privacy.published.claim import PublishedClaim
-from ...privacy.raised import line_of, told
+from ...privacy.raised import describe, line_of
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
 from ..step.final_release import FinalRelease, released_fields
@@ -381,7 +381,7 @@ def prepared(
         raise
     except (Exception, SystemExit) as error:  # of a user's own algorithm
         raise InputError(
-            f"prepare of {algorithm.name!r} raised {told(error)}{line_of(error)}; mend it"
+            f"prepare of {algorithm.name!r} raised {describe(error)}{line_of(error)}; mend it"
         ) from error
     if not isinstance(made, dict):
         raise InputTypeError(

@@ -314,8 +314,8 @@ def _table(
     if bands < rounds and bands <= period:  # turns are counted one by one
         found = best_filter_of(gram, bands=bands).coefficients if steps else filtered()
         every.append(toeplitz_strategy(found, rounds)[None])
-    one = _Strategies(gram[None], np.ones(1), np.ones((1, 1)), period=period)
-    return one.tables(every, bands=bands)[0]
+    strategies = _Strategies(gram[None], np.ones(1), np.ones((1, 1)), period=period)
+    return strategies.tables(every, bands=bands)[0]
 
 
 @functools.lru_cache(64)

@@ -497,7 +497,7 @@ def _cells(path: Path, name: str, column: Any) -> list[Any]:
                 )
         cells = [one.strip() if isinstance(one, str) else one for one in column.to_pylist()]
     odd = next(
-        (one for one in cells if not isinstance(one, (str, int, float, bool, type(None)))), None
+        (cell for cell in cells if not isinstance(cell, (str, int, float, bool, type(None)))), None
     )
     if odd is not None:
         raise InputError(

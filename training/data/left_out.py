@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from ...privacy.errors import InputError
-from ...privacy.raised import line_of, told
+from ...privacy.raised import describe, line_of
 from .load import Dataset
 from .own_data import LEAVE_OUT, own_function, stores_of
 from .store import Store, TensorStore, blocks, digests_of
@@ -112,7 +112,8 @@ def leave_out(
                 else ""
             )
             raise InputError(
-                f"[data] name={name!r}: calling it{where} raised {told(error)}{line_of(error)}{few}"
+                f"[data] name={name!r}: calling it{where} raised "
+                f"{describe(error)}{line_of(error)}{few}"
             ) from error
         return _items(given, name=name, classes=classes, outputs=outputs)
 

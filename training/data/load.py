@@ -357,9 +357,9 @@ def _read(
     """A data set from its files, normalised by public constants."""
     if name == "libsvm":
         train, held_out, values = read_libsvm(root, test, features=features, labels=labels)
-        found = _dataset(name, train, held_out, classes=len(values), mean=(0.0,), std=(1.0,))
+        dataset = _dataset(name, train, held_out, classes=len(values), mean=(0.0,), std=(1.0,))
         told = f"the labels of {root.name!r}, {list(values)}, are taken from its records and"
-        return found if labels else replace(found, notes=(f"{told} counted as public",))
+        return dataset if labels else replace(dataset, notes=(f"{told} counted as public",))
     if name == "image-folder":
         train, held_out, classes = read_image_folder(root)
         half = (0.5,) * train.inputs.shape[1]

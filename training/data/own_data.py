@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.formats.numpy_arrays import PackedArrays, map_array, read_array
-from ...privacy.raised import line_of, told
+from ...privacy.raised import describe, line_of
 from ..own.names import own_object
 from .arrays import check_finite, checked_inputs, checked_targets, classes_of
 from .load import Dataset
@@ -78,7 +78,7 @@ class DatasetStore:
                 "which has __len__ and __getitem__: every record needs a known place"
             ) from error
         except (Exception, SystemExit) as error:  # the user's own code
-            raise InputError(f"{name!r}: its length cannot be had: {told(error)}") from error
+            raise InputError(f"{name!r}: its length cannot be had: {describe(error)}") from error
         if not self._size:
             raise InputError(f"{name!r} gives a data set without records")
         targets = []
@@ -121,7 +121,7 @@ class DatasetStore:
         try:
             item = self._records[position]
         except (Exception, SystemExit) as error:  # the user's own code
-            raise InputError(f"{place} cannot be had: {told(error)}") from error
+            raise InputError(f"{place} cannot be had: {describe(error)}") from error
         if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
             raise InputError(
                 f"{place} is {_shown(item)}; it must be a pair, the inputs and the target of a "
@@ -170,7 +170,7 @@ def _numbers(value: object, what: str) -> Tensor:
         try:
             value = value.detach().cpu().numpy()
         except (TypeError, RuntimeError) as error:  # sparse, or of a type that numpy lacks
-            raise InputError(f"{what} are no plain tensor: {told(error)}") from error
+            raise InputError(f"{what} are no plain tensor: {describe(error)}") from error
     found = np.asarray(value)
     if found.dtype.kind not in "fiub":
         raise InputError(f"{what} are {_shown(value)}, of type {found.dtype}; give numbers")
@@ -223,7 +223,7 @@ def own_dataset(
             raise
         except (Exception, SystemExit) as error:  # the user's own code
             raise InputError(
-                f"[data] name={name!r}: calling it raised {told(error)}{line_of(error)}"
+                f"[data] name={name!r}: calling it raised {describe(error)}{line_of(error)}"
             ) from error
     elif options:
         raise InputError(
@@ -480,13 +480,13 @@ def read_npz(path: Path, *, classes: int | None = None, outputs: int = 0) -> Dat
     """
     if not path.is_file():
         raise FileNotFoundError(f"no npz file at {path.absolute()}; set root to the file itself")
-    held = PackedArrays(path, copies=2)
-    names = _TRAIN + (_TEST if any(name in held for name in _TEST) else ())
-    absent = [name for name in names if name not in held]
+    packed_arrays = PackedArrays(path, copies=2)
+    names = _TRAIN + (_TEST if any(name in packed_arrays for name in _TEST) else ())
+    absent = [name for name in names if name not in packed_arrays]
     if absent:
-        has = ", ".join(held) or "none"
+        has = ", ".join(packed_arrays) or "none"
         raise InputError(f"{path} has no array {absent[0]!r}; its arrays are {has}")
-    arrays = tuple(held[name] for name in names)
+    arrays = tuple(packed_arrays[name] for name in names)
     return dataset_of(arrays, name=path.name, classes=classes, outputs=outputs)
 
 

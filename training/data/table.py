@@ -278,7 +278,7 @@ def table_dataset(
         for one in (path, test)
         if one is not None
     ]
-    found = dataset_of_stores(
+    dataset = dataset_of_stores(
         stores[0],
         stores[1] if test is not None else None,
         name=path.name,
@@ -286,7 +286,7 @@ def table_dataset(
         outputs=1 if declaration.target.regression else 0,
         users=None if user is None else read_users(path, user, form=form, separator=separator),
     )
-    return replace(found, columns=columns_of(declaration))
+    return replace(dataset, columns=columns_of(declaration))
 
 
 def columns_of(declaration: Declared) -> tuple[TableColumn, ...]:
@@ -294,14 +294,14 @@ def columns_of(declaration: Declared) -> tuple[TableColumn, ...]:
     found, start = [], 0
     for name, column in declaration.columns.items():
         if isinstance(column, Range):
-            one = TableColumn(
+            table_column = TableColumn(
                 name=name, kind="number", start=start, low=column.low, high=column.high
             )
         else:
             levels = (*column.names, "other", "missing")
-            one = TableColumn(
+            table_column = TableColumn(
                 name=name, kind="category", start=start, width=len(levels), levels=levels
             )
-        found.append(one)
+        found.append(table_column)
         start += column.width
     return tuple(found)

@@ -79,12 +79,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
         ValueError: another version wrote it.
     """
     try:
-        held = read_tensors(path)
+        tensor_file = read_tensors(path)
     except (OSError, ValueError) as error:
         raise BrokenCheckpoint(
             f"{path} cannot be read ({error}); it is cut off or damaged"
         ) from error
-    facts, state = dict(held.metadata), dict(held.tensors)
+    facts, state = dict(tensor_file.metadata), dict(tensor_file.tensors)
     said = facts.pop(_SUM, None)
     if said is None or not _NUMBER.fullmatch(facts.get(_ROUND, "")):
         raise BrokenCheckpoint(f"{path} carries no checksum, so it may be damaged")

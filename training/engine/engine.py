@@ -82,7 +82,7 @@ class Engine:
     ) -> None:
         blocks = len(setting.task.dimensions) if setting.task else 1
         check_fit(bound, setting.graph, blocks=blocks, ranks=ranks)
-        check_records(setting.sampler, [held.size for held in setting.shards])
+        check_records(setting.sampler, [shard.size for shard in setting.shards])
         if ranks is not None:
             warm_up(ranks, device=setting.device)
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
@@ -460,7 +460,7 @@ _GENERAL = ("loop", "vmap")
 _ROUNDING = 1e-2
 
 
-def rehearse(setting: Setting, test: Examples) -> None:
+def check_user_code(setting: Setting, test: Examples) -> None:
     """Call the network and the loss as a run does, if they are the user's; nothing is sent.
 
     Args:
@@ -470,7 +470,7 @@ def rehearse(setting: Setting, test: Examples) -> None:
     Raises:
         InputError: the code raises something, keeps something, or lets records meet.
     """
-    records = next((held for held in setting.shards if held.size), None)
+    records = next((shard for shard in setting.shards if shard.size), None)
     if records is None:
         return
     few = records.take(torch.arange(min(_FEW, records.size)))

@@ -196,7 +196,7 @@ class Links:
         of = self.all_routes
         server = range(1 if self.ranks.rank == 0 else 0)
         rows = (self.mine, self.edges, self.mine, server)
-        return Routes(*(_part(route, held) for route, held in zip(of, rows, strict=True)))
+        return Routes(*(_part(route, row) for route, row in zip(of, rows, strict=True)))
 
     @cached_property
     def all_routes(self) -> Routes:

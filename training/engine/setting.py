@@ -10,11 +10,18 @@ from torch import Tensor, nn
 
 from ...privacy.batches.patterns import EVERY, turn_words
 from ...privacy.errors import InputError
-from ..batches import NO_USERS, Kept, Sampler, Turns, check_users_of, needs_users
+from ..batches import (
+    NO_USERS,
+    Participation,
+    ParticipationCheck,
+    Sampler,
+    check_users_of,
+    needs_users,
+)
 from ..data.store import Held
 from ..graphs.graph import Topology
 from ..models.tasks import Task
-from ..step.script import Entry
+from ..step.script import Operation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +55,7 @@ class Setting:
     task: Task | None = None
     repeats: bool = False
     sampler: Sampler | None = None
-    turns: Turns | None = None
+    turns: Participation | None = None
     order_seed: int = 0
     users: Sequence[Tensor] | None = None
 
@@ -88,10 +95,12 @@ class Setting:
         """What `Engine.restore` asks for where a run is in turns; None where it is not."""
         return None if self.turns is None else self.turns.digest
 
-    def kept(self) -> Kept:
+    def kept(self) -> ParticipationCheck:
         """What a run holds its batches against, so that no record is drawn out of its turn."""
         sizes = [shard.size for shard in self.shards]
-        return Kept(EVERY if self.turns is None else self.turns.pattern, records=sizes)
+        return ParticipationCheck(
+            EVERY if self.turns is None else self.turns.pattern, records=sizes
+        )
 
     def users_of(self, agent: int) -> Tensor:
         """(n,) the number of the user of each of an agent's records.
@@ -109,7 +118,7 @@ class Setting:
             return None
         return self.users[agent][positions]
 
-    def check_users(self, script: Sequence[Entry]) -> None:
+    def check_users(self, script: Sequence[Operation]) -> None:
         """Refuse a round by user where nobody says whose a record is, or batches are not Poisson.
 
         Raises:

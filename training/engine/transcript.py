@@ -152,15 +152,18 @@ class Transcript:
     def _take(self, number: int, path: Path) -> None:
         """Add the messages of one file."""
         try:
-            held = read_tensors(path)
-            if int(held.metadata.get("round", "")) != number:
+            tensor_file = read_tensors(path)
+            if int(tensor_file.metadata.get("round", "")) != number:
                 raise InputError(f"it is of another round than {number}")
-            for key in sorted(name for name in held.tensors if name.endswith(".rows")):
+            for key in sorted(name for name in tensor_file.tensors if name.endswith(".rows")):
                 call, kind, _ = key.split(".")
                 base = key.removesuffix(".rows")
                 self(
                     _message(
-                        *(held.tensors[f"{base}.{part}"] for part in ("senders", "links", "rows")),
+                        *(
+                            tensor_file.tensors[f"{base}.{part}"]
+                            for part in ("senders", "links", "rows")
+                        ),
                         round=number,
                         call=int(call),
                         kind=kind,

@@ -68,9 +68,13 @@ def streamed_view(
     3.0
     """
     view = StreamedView()
-    for one in dense_rounds(traces, adversary, victims=victims, ended=ended, closed=closed):
+    for dense_round in dense_rounds(traces, adversary, victims=victims, ended=ended, closed=closed):
         view.advance(
-            one.seen, one.carried, owners=one.owners, vectors=one.vectors, messages=one.messages
+            dense_round.seen,
+            dense_round.carried,
+            owners=dense_round.owners,
+            vectors=dense_round.vectors,
+            messages=dense_round.messages,
         )
         if until_leak and all(view.leaks(v) for v in victims):
             return view

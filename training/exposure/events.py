@@ -294,8 +294,8 @@ def _drawn(
         multiplier = noise_multiplier / radius
         if r.drawn.scheme.in_epochs:
             # k records move a round k times as far as one, or so many rounds of an epoch.
-            one = EpochRound(multiplier / held, r.reach, r.first, r.rounds, r.replays)
-            epochs.setdefault(r.drawn, []).append(one)
+            epoch_round = EpochRound(multiplier / held, r.reach, r.first, r.rounds, r.replays)
+            epochs.setdefault(r.drawn, []).append(epoch_round)
             continue
         event = r.drawn.event(multiplier, r.reach, r.sampling_rate, added=added)
         if r.interleaved and not added and event.rate < 1:

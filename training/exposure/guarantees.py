@@ -230,7 +230,7 @@ def _bound(sensitivity: JointSensitivity, statement: Statement, noise_multiplier
         if not orders:
             return Bound.CLOSED_FORM
         sides = [one for r in orders[0] for one in (r, r.otherwise) if one is not None]
-        profile = any(one.pair.is_profile for one in sides)
+        profile = any(side.pair.is_profile for side in sides)
         return Bound.PROFILE if profile else Bound.PLD
     return statement.accountant.bound
 

@@ -142,7 +142,11 @@ def _each(
     charged one by one to all.
     """
     for sums in (True, False):
-        each = [(run, one) for run in runs for one in run.of_those_there(asked, sums=sums)]
+        each = [
+            (run, joint_sensitivity)
+            for run in runs
+            for joint_sensitivity in run.of_those_there(asked, sums=sums)
+        ]
         if len({tuple(r.summed for r in one.releases) for _, one in each}) <= 1:
             break
     return each
@@ -214,7 +218,10 @@ class _Run:
                 alone = [single_message(self._traces, who, v, rate=self._rate) for v in victims]
                 found += [self._as_drawn(one) for one in alone]
                 continue
-            views = [each.of_adversary(self._under_encryption(who)) for each in self._local_views]
+            views = [
+                local_view.of_adversary(self._under_encryption(who))
+                for local_view in self._local_views
+            ]
             if len(asked) == 1 or len(who.agents) != 1:
                 found += [self._stated(who, v, views) for v in victims]
             elif any(view.shared.undetermined for view in views):
@@ -241,7 +248,13 @@ class _Run:
         try:
             # From above: what each victim loses at most to adversaries who see more.
             bounds = [
-                (who, [each.bracket(self._under_encryption(who)) for each in self._local_views])
+                (
+                    who,
+                    [
+                        local_view.bracket(self._under_encryption(who))
+                        for local_view in self._local_views
+                    ],
+                )
                 for who in adversaries
             ]
             above = [(who, [more for _, more in both]) for who, both in bounds]
@@ -262,7 +275,8 @@ class _Run:
         for who in adversaries:
             if left - who.agents:
                 views = [
-                    each.of_adversary(self._under_encryption(who)) for each in self._local_views
+                    local_view.of_adversary(self._under_encryption(who))
+                    for local_view in self._local_views
                 ]
                 found += [self._stated(who, v, views) for v in sorted(left - who.agents)]
         return found
@@ -294,10 +308,10 @@ class _Run:
                 ):
                     mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
                     rate = draws.rate(self._rate)
-                    one = Release(
+                    release = Release(
                         mu, rate, part.rounds, count, part.first, *reach, whole=draws.whole
                     )
-                    releases.append(one.in_cohort(draws, part.base, who))
+                    releases.append(release.in_cohort(draws, part.base, who))
             return self._as_drawn(
                 JointSensitivity(who, victim, tuple(releases), status, str(reason))
             )

@@ -428,7 +428,7 @@ class Residues:
         operands = [
             (widened(o, width)[[place]] @ self._held)[:, private] for o in cancelled.operands
         ]
-        return bool(operands) and all(in_row_space(one, seen) for one in operands)
+        return bool(operands) and all(in_row_space(operand, seen) for operand in operands)
 
     def _is_hidden(self, noised: Noised | None, seen: csr_array, private: np.ndarray) -> bool:
         """Whether rows count as seen anyhow, and noise hides what they lost to rounding.

@@ -338,5 +338,5 @@ def _because(view: StreamedView, victim: int, mu: float, pattern: Pattern) -> st
 def _checked(participation: Participation, rounds: int) -> Pattern:
     if isinstance(participation, int) and not isinstance(participation, bool):
         participation = pattern_of({"most": participation})
-    found = pattern_of(participation)
-    return found.checked(rounds)
+    pattern = pattern_of(participation)
+    return pattern.checked(rounds)

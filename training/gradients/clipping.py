@@ -87,7 +87,7 @@ def clip_factors(squared_norms: Tensor, clip_norm: float, *, drops: bool = False
         squared_norms: Squared Euclidean norms in the working precision, shape (B,).
         clip_norm: Bound on the norm after clipping, in the gradient's unit.
         drops: Whether an example of a norm that is not finite counts as the zero vector, for which
-            `kept` has to take what is not finite out of it, too.
+            `finite_only` has to take what is not finite out of it, too.
 
     Returns:
         Factors in (0, 1], shape (B,). A norm that is not finite has the factor NaN, so that the
@@ -101,7 +101,7 @@ def clip_factors(squared_norms: Tensor, clip_norm: float, *, drops: bool = False
     return torch.where(squared_norms.isfinite(), factors, 0.0 if drops else torch.nan)
 
 
-def kept(values: Tensor, squared_norms: Tensor) -> Tensor:
+def finite_only(values: Tensor, squared_norms: Tensor) -> Tensor:
     """Values (B, *rest) of the examples, zero where the squared norm (B,) is not finite.
 
     Chosen, and without a look at which: nothing waits for a device.
@@ -166,7 +166,7 @@ def clipped_rows(rows: Tensor, clip_norm: float | None, *, drops: bool = False) 
         return rows
     squares = rows.double().square().sum(dim=1).to(rows.dtype)
     if drops:
-        return kept(rows, squares) * clip_factors(squares, clip_norm, drops=True)[:, None]
+        return finite_only(rows, squares) * clip_factors(squares, clip_norm, drops=True)[:, None]
     if rows.device.type == "cpu" and not bool(squares.isfinite().all()):
         raise NotFiniteError(
             "the squared norm of a mean gradient overflows; check the inputs and the learning rate"

@@ -29,7 +29,16 @@ from torch.nn.functional import cross_entropy, group_norm, layer_norm
 from ...privacy.errors import InputError, InputTypeError
 from ..device.memory import elements_at_once
 from ..models.parameters import flatten, unflatten
-from .clipping import Coefficient, Examples, Pass, clip_factors, gather, joined, kept, total_squares
+from .clipping import (
+    Coefficient,
+    Examples,
+    Pass,
+    clip_factors,
+    finite_only,
+    gather,
+    joined,
+    total_squares,
+)
 from .linear_conv import (
     Cells,
     Factors,
@@ -75,8 +84,8 @@ class Affine:
 
     def kept(self, squares: Tensor) -> Affine:
         """See `Factors.kept`."""
-        biases = None if self.biases is None else kept(self.biases, squares)
-        return replace(self, weights=kept(self.weights, squares), biases=biases)
+        biases = None if self.biases is None else finite_only(self.biases, squares)
+        return replace(self, weights=finite_only(self.weights, squares), biases=biases)
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""
@@ -167,7 +176,7 @@ class Lookup:
 
     def kept(self, squares: Tensor) -> Lookup:
         """See `Factors.kept`."""
-        return replace(self, signals=kept(self.signals, squares))
+        return replace(self, signals=finite_only(self.signals, squares))
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""

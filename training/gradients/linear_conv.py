@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ...privacy.errors import InputTypeError
-from .clipping import kept, squared_norms
+from .clipping import finite_only, squared_norms
 
 # What a rule for a kind of layer gives: norms and sums of its per-example gradients.
 #
@@ -162,10 +162,12 @@ class Product:
 
     def kept(self, squares: Tensor) -> Product:
         """See `Factors.kept`; factors are left where gradients are formed, and summed."""
-        biases = kept(self.bias_signals, squares)
+        biases = finite_only(self.bias_signals, squares)
         if self.gradients is not None:
-            return replace(self, bias_signals=biases, gradients=kept(self.gradients, squares))
-        inputs, signals = (kept(of, squares) for of in (self.inputs, self.signals))
+            return replace(
+                self, bias_signals=biases, gradients=finite_only(self.gradients, squares)
+            )
+        inputs, signals = (finite_only(of, squares) for of in (self.inputs, self.signals))
         return replace(self, bias_signals=biases, inputs=inputs, signals=signals)
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:

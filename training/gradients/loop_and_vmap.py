@@ -26,8 +26,8 @@ from .clipping import (
     Examples,
     Pass,
     clip_factors,
+    finite_only,
     gather,
-    kept,
     squared_norms,
     total_squares,
 )
@@ -168,7 +168,7 @@ class Loop:
                 if clip_norm is not None:
                     squares = gradient.square().sum()
                     if drops:
-                        gradient = kept(gradient[None], squares[None])[0]
+                        gradient = finite_only(gradient[None], squares[None])[0]
                     gradient *= clip_factors(squares, clip_norm, drops=drops)
                 out[span.row] += gradient
 
@@ -253,7 +253,7 @@ class Vmap:
             factors = clip_factors(squares, clip_norm, drops=drops)
         at = 0
         for block in gradients:  # one at a time: what is kept of it takes its memory again
-            chosen = kept(block, squares) if drops else block
+            chosen = finite_only(block, squares) if drops else block
             begin = 0
             for span in spans:
                 here = slice(begin, begin + span.stop - span.start)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ...privacy.raised import told
+from ...privacy.raised import describe
 from ..device.precision import readable_precision
 from .forward_operations import (
     FIRST,
@@ -250,7 +250,7 @@ def separate(model: nn.Module, example: Tensor) -> Separate | str:
                 strict=False,
             )
     except Exception as error:  # noqa: BLE001 - whatever the user's forward raises
-        words = told(error)[:160]
+        words = describe(error)[:160]
         return f"its forward cannot be written as one graph for batches of any size ({words})"
     try:
         return _Reader(model, program).read(example.shape[1:])

@@ -29,7 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.raised import told
+from ...privacy.raised import describe
 from ..own.kept import Watch
 from ..own.names import own_object
 from . import networks
@@ -132,7 +132,7 @@ def stated(where: str = "where gradients are computed") -> Iterator[None]:
     except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:  # the user's own code
-        words = told(error)
+        words = describe(error)
         if _NO_MEMORY in words:
             raise
         # contextlib takes a RuntimeError that a StopIteration caused for that StopIteration.
@@ -303,7 +303,8 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
             return _unless_for_the_loop(lambda: torch.func.vmap(slope)(made, targets), each), each
         except (Exception, SystemExit) as error:  # the user's own code
             raise InputError(
-                f"{head} cannot be differentiated example by example: {told(error)}; write it with "
+                f"{head} cannot be differentiated example by example: {describe(error)}; write "
+                "it with "
                 "functions of torch, and torch.where in place of if"
             ) from error
 
@@ -347,7 +348,7 @@ def _called_losses(loss: Loss, outputs: Tensor, targets: Tensor, head: str) -> T
         found = loss(outputs.clone(), targets.clone())
     except (Exception, SystemExit) as error:  # the user's own code
         raise FailedForward(
-            f"{head} raises {told(error)} for outputs {tuple(outputs.shape)} and targets "
+            f"{head} raises {describe(error)} for outputs {tuple(outputs.shape)} and targets "
             f"{tuple(targets.shape)}"
         ) from error
     if not isinstance(found, Tensor):

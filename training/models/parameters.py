@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.raised import told
+from ...privacy.raised import describe
 from ..own.names import own_object
 from .networks import NETWORKS, Shape
 
@@ -185,7 +185,8 @@ def copied(model: nn.Module) -> nn.Module:
         raise
     except (Exception, SystemExit) as error:  # the user's own code, too
         raise InputError(
-            f"the network cannot be copied ({told(error)}), and each record is given a copy; keep "
+            f"the network cannot be copied ({describe(error)}), and each record is given a copy; "
+            "keep "
             "locks, files, generators, imported modules and tensors that were computed from "
             "parameters out of its attributes, leave torch.jit out, and take "
             "torch.nn.utils.parametrizations for a norm of weights"
@@ -262,7 +263,8 @@ def _stated(name: str, doing: str, *, passing: type[Exception] | tuple[()] = ())
         raise
     except (Exception, SystemExit) as error:
         raise _YourError(
-            f"model {name!r}: {doing} raised {told(error)}; mend the module so that it imports, "
+            f"model {name!r}: {doing} raised {describe(error)}; mend the module so that it "
+            "imports, "
             "and builds and runs its network, without an error or an exit"
         ) from error
 

@@ -215,7 +215,7 @@ def chernoff(
     sizes = np.array([len(w) for _, w, _ in cumulants])
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     counts = np.array([n for n, _, _ in cumulants])
-    weights, deviations = (np.concatenate([one[i] for one in cumulants]) for i in (1, 2))
+    weights, deviations = (np.concatenate([cumulant[i] for cumulant in cumulants]) for i in (1, 2))
 
     def exponent(log_s: float) -> float:
         s = sign * math.exp(log_s)

@@ -512,4 +512,4 @@ def _names(code: CodeType) -> Mapping[str, None]:
 
 
 def _numbered(name: str, values: Sequence[object]) -> _Held:
-    return [(f"{name}{at}", one) for at, one in enumerate(values)]
+    return [(f"{name}{at}", value) for at, value in enumerate(values)]

@@ -45,7 +45,7 @@ def defined(module: ModuleType, source: bytes, words: list[str]) -> object:
         binders = list(_binders(body, word))
         if not binders or word not in held:
             raise LookupError(f"{word!r} is not defined there")
-        if any(isinstance(one, ast.Import | ast.ImportFrom) for one in binders):
+        if any(isinstance(binder, ast.Import | ast.ImportFrom) for binder in binders):
             raise LookupError(f"{word!r} is imported there")
         found, last = held[word], binders[-1]
         if at == len(words) - 1:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.errors import InputError, did_you_mean
-from ...privacy.raised import line_of, told
+from ...privacy.raised import describe, line_of
 from ..algorithms import ALGORITHMS, Algorithm
 from .defined import defined
 from .objects import (
@@ -261,7 +261,7 @@ def _default_device() -> str:
 def _failed(said: str, doing: str, error: BaseException) -> InputError:
     """That code of the user raised an error; a SystemExit would else end the command."""
     return InputError(
-        f"{said}: {doing} raised {told(error)}{line_of(error)}; mend the module so that "
+        f"{said}: {doing} raised {describe(error)}{line_of(error)}; mend the module so that "
         "it imports without an error or an exit"
     )
 

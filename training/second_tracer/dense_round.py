@@ -287,14 +287,14 @@ class DenseRound(Operations):
 
     @property
     def _receivers(self) -> list[int]:
-        return [int(one) for one in self._graph.receivers]
+        return [int(receiver) for receiver in self._graph.receivers]
 
     @property
     def _senders(self) -> list[int]:
-        return [int(one) for one in self._graph.senders]
+        return [int(sender) for sender in self._graph.senders]
 
     def _counts_as_seen(self, *values: Value) -> None:
-        self.seen += [Message(_rows(one), None) for one in values if not _is_public(one)]
+        self.seen += [Message(_rows(value), None) for value in values if not _is_public(value)]
 
     def _contribute(
         self,
@@ -321,7 +321,7 @@ class DenseRound(Operations):
             if not self._graph.active[owner]:
                 columns.append([-1] * len(of_blocks))
                 continue
-            one = Contribution(
+            contribution = Contribution(
                 owner=owner,
                 batches=tuple(batch.call for batch in batches),
                 rate=rates[0] if rates else 1.0,
@@ -330,7 +330,7 @@ class DenseRound(Operations):
                 bound=bound_of(whole),
                 round=self._index,
             )
-            columns.append(self._sources.contribute(one, of_blocks))
+            columns.append(self._sources.contribute(contribution, of_blocks))
         return [
             Rows.at([of[at] for of in columns], block=block) for at, block in enumerate(of_blocks)
         ]

@@ -33,7 +33,7 @@ MOST_ROWS = 800  # of a view
 _MEETS = 1e-8  # of two batches in one view, relative
 
 
-class Told(NamedTuple):
+class Exposure(NamedTuple):
     """What one batch of one round, or a whole run, shows of a record.
 
     Attributes:
@@ -49,7 +49,7 @@ class Told(NamedTuple):
     cohort: float | None = 1.0
 
 
-class Moves(NamedTuple):
+class VictimShifts(NamedTuple):
     """What an adversary is told of one victim.
 
     Attributes:
@@ -57,7 +57,7 @@ class Moves(NamedTuple):
         shared: whether batches of one round have noise in common, so that none stands alone.
     """
 
-    by_round: tuple[tuple[int, tuple[Told, ...]], ...]
+    by_round: tuple[tuple[int, tuple[Exposure, ...]], ...]
     shared: bool = False
 
     @property
@@ -173,7 +173,7 @@ class SecondTrace:
 
     # Looking at it.
 
-    def moves(self, adversary: Adversary, victim: int) -> Moves:
+    def moves(self, adversary: Adversary, victim: int) -> VictimShifts:
         """What an adversary is told of a victim, round by round."""
         found, shared = [], False
         for count, done in self.closed:
@@ -181,7 +181,7 @@ class SecondTrace:
             told, meet = self._told(view, victim)
             found.append((count, told))
             shared = shared or meet
-        return Moves(tuple(found), shared)
+        return VictimShifts(tuple(found), shared)
 
     def move_of_run(
         self,
@@ -231,8 +231,9 @@ class SecondTrace:
     def _is_ball(self, ones: Sequence[Contribution]) -> bool:
         """Whether each of them stays in a ball, as a vector that is clipped whole does."""
         return self.unit is not Unit.AGENT and all(
-            one.kind == Kind.BALL or (one.kind == Kind.USERS and self.unit is Unit.RECORD)
-            for one in ones
+            contribution.kind == Kind.BALL
+            or (contribution.kind == Kind.USERS and self.unit is Unit.RECORD)
+            for contribution in ones
         )
 
     def is_ball(self, victim: int) -> bool:
@@ -240,7 +241,7 @@ class SecondTrace:
         every = self.whole.sources.contributions
         return self._is_ball([one for one in every if one.owner == victim])
 
-    def _told(self, view: _View, victim: int) -> tuple[tuple[Told, ...], bool]:
+    def _told(self, view: _View, victim: int) -> tuple[tuple[Exposure, ...], bool]:
         groups: dict[Any, list[int]] = {}
         agent = self.unit is Unit.AGENT
         for k in view.of(victim):
@@ -252,7 +253,7 @@ class SecondTrace:
             ball = self._is_ball(ones)
             rate = 1.0 if agent else self._rate(ones[0])
             squared = view.largest(mine, self._bound)
-            told.append(Told(rate, squared, ball, ones[0].cohort))
+            told.append(Exposure(rate, squared, ball, ones[0].cohort))
         return tuple(told), len(groups) > 1 and view.meet(list(groups.values()))
 
     def _view(self, done: _Done, adversary: Adversary) -> _View:
@@ -290,9 +291,11 @@ class _View:
         """
         self.sources, self._blocks = sources, dict[int, Whitened]()
         columns, width = sources.columns, len(sources.columns)
-        parts = [at for at, one in enumerate(columns) if isinstance(one, tuple)]
+        parts = [at for at, column in enumerate(columns) if isinstance(column, tuple)]
         hidden = [
-            at for at, one in enumerate(columns) if isinstance(one, frozenset) and not one & known
+            at
+            for at, column in enumerate(columns)
+            if isinstance(column, frozenset) and not column & known
         ]
         self._places = {columns[at]: place for place, at in enumerate(parts)}
         for block in sorted({of.block for of in rows}):
@@ -307,7 +310,11 @@ class _View:
 
     def of(self, victim: int) -> list[int]:
         """The contributions of a victim."""
-        return [k for k, one in enumerate(self.sources.contributions) if one.owner == victim]
+        return [
+            k
+            for k, contribution in enumerate(self.sources.contributions)
+            if contribution.owner == victim
+        ]
 
     def _information(self, ks: Sequence[int]) -> dict[int, Array] | None:
         """M of contributions in every block; None where one of them shows without noise."""

@@ -58,8 +58,8 @@ def _agree(fn: Callable[..., Tensor], like: Sequence[Tensor], *, positive: bool)
     """Whether both ways give the same; of positive rows something that can be compared."""
     probes = _probes(like, positive=positive)
     try:
-        alone = [fn(*(one[i].clone() for one in probes)) for i in range(_PROBES)]
-        together = torch.func.vmap(fn)(*(one.clone() for one in probes))
+        alone = [fn(*(probe[i].clone() for probe in probes)) for i in range(_PROBES)]
+        together = torch.func.vmap(fn)(*(probe.clone() for probe in probes))
     except torch.OutOfMemoryError:
         raise
     except Exception:  # noqa: BLE001 - whatever it raises, the loop raises it again or does not

@@ -22,7 +22,7 @@ def is_enum(one: object) -> bool:
     return type(one) is enum.EnumType
 
 
-def written(one: object) -> str | None:
+def constant_text(one: object) -> str | None:
     """A constant in words that tell it from every other, the same in each process; else None.
 
     >>> written((1, 0.5)), written([1])
@@ -37,7 +37,7 @@ def written(one: object) -> str | None:
     if kind is complex:
         return f"complex:{struct.pack('>dd', held.real, held.imag).hex()}"
     if kind in (tuple, frozenset, torch.Size):
-        parts = [written(part) for part in held]
+        parts = [constant_text(part) for part in held]
         said = [part for part in parts if part is not None]
         if len(said) < len(parts):
             return None
@@ -45,7 +45,7 @@ def written(one: object) -> str | None:
     if kind in _SCALARS:
         return f"numpy.{kind.__name__}:{held.tobytes().hex()}"
     if kind in (range, slice):
-        parts = [written(part) for part in (held.start, held.stop, held.step)]
+        parts = [constant_text(part) for part in (held.start, held.stop, held.step)]
         return None if None in parts else f"{kind.__name__}:{parts}"
     if is_enum(kind):
         return _written_member(one)
@@ -55,7 +55,7 @@ def written(one: object) -> str | None:
 def _written_member(member: object) -> str | None:
     """An enum member whose class computes nothing and whose value is a constant."""
     kind = type(member)
-    value = written(getattr(member, "_value_", None))
+    value = constant_text(getattr(member, "_value_", None))
     if value is None or not vars(member).keys() <= _MEMBER or not _only_members(kind):
         return None
     return f"enum:{kind.__module__}.{kind.__qualname__}.{vars(member).get('_name_')}:{value}"

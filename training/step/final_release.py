@@ -118,7 +118,7 @@ def _instead(
     fields = f"the fields that can be released are {', '.join(whole) or 'none'}"
     if name in named and name not in histories:
         return f"a public tensor, which is known in any case; {fields}"
-    if any(name in (one, one.rpartition("_")[0]) for one in histories):
+    if any(name in (history, history.rpartition("_")[0]) for history in histories):
         return f"a history, whose noise its agent alone knows; {fields}"
     meant = did_you_mean(name, whole, form=repr)
     return f"which is no field of the state: {fields}{meant}"

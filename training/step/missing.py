@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ...privacy.errors import UnsupportedView
 from .operations import OPERATIONS, Apart
-from .script import Entry
+from .script import Operation
 
 _PLAIN = {"state", "+", "-", "*", "/", "return"}  # what a script has beside operations
 _OF_ANYBODY = _PLAIN | {name for name, of in OPERATIONS.items() if of.apart is Apart.NOTHING}
@@ -26,12 +26,12 @@ _REMEDY = (
 _Value = tuple[object, ...]
 
 
-def alike_agents(scripts: Sequence[Sequence[Entry]], same: frozenset[int]) -> frozenset[int]:
+def alike_agents(scripts: Sequence[Sequence[Operation]], same: frozenset[int]) -> frozenset[int]:
     """Those of the `same` agents that change places with each other, by all scripts of a run."""
     return same if interchangeable(scripts) else frozenset()
 
 
-def interchangeable(scripts: Sequence[Sequence[Entry]]) -> bool:
+def interchangeable(scripts: Sequence[Sequence[Operation]]) -> bool:
     """Whether nothing in scripts can tell two agents apart: no link, no table and no factor.
 
     Every operation then does to each agent what it does to any other, and a sum over agents does
@@ -63,18 +63,18 @@ def _holds_table(given: object) -> bool:
     return isinstance(given, tuple) and any(map(_holds_table, given))
 
 
-def _is_shared(noise: Entry) -> bool:
+def _is_shared(noise: Operation) -> bool:
     """Whether noise has sources or knowers of its own, which need not be alike for all agents."""
     given = dict(noise.given)
     return any(given.get(name) is not None for name in ("factor", "known_to"))
 
 
-def uses_links(scripts: Sequence[Sequence[Entry]]) -> bool:
+def uses_links(scripts: Sequence[Sequence[Operation]]) -> bool:
     """Whether some operation may look at who is joined with whom."""
     return not all(entry.operation in _WITHOUT_LINKS for script in scripts for entry in script)
 
 
-def check_weights(script: Sequence[Entry]) -> None:
+def check_weights(script: Sequence[Operation]) -> None:
     """Refuse weights that do more than to weigh what arrives: who is missing changes them.
 
     Raises:
@@ -100,7 +100,7 @@ def check_weights(script: Sequence[Entry]) -> None:
 
 
 def check_unaware(
-    whole: Sequence[Sequence[Entry]], part: Sequence[Sequence[Entry]], away: frozenset[int]
+    whole: Sequence[Sequence[Operation]], part: Sequence[Sequence[Operation]], away: frozenset[int]
 ) -> None:
     """Refuse a step that knows who is missing by more than the weights of what it receives.
 

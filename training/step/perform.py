@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, NoReturn
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation
-from ...privacy.raised import line_of, told
+from ...privacy.raised import describe, line_of
 from . import values
 from .handles import Agents, Handle, handle, number_of, script_of, value_of
 from .operations import NoiseWatch, Operations
 from .round import Round
-from .script import MOST_OPERATIONS, Entry, Script, digest
+from .script import MOST_OPERATIONS, Operation, Script, digest
 
 _MOST_PAIRS, _FEWEST = 700_000_000, 500  # of operations, over all agents: 200 MB of forms
 _STATE = "a state is a NamedTuple of Agents, tuples of Agents that hold noise, and public tensors"
@@ -39,7 +39,7 @@ class Performed(NamedTuple):
     """
 
     state: Any
-    script: tuple[Entry, ...]
+    script: tuple[Operation, ...]
 
 
 def perform(
@@ -48,7 +48,7 @@ def perform(
     *,
     number: int,
     state: Any = None,
-    planned: Sequence[Entry] | None = None,
+    planned: Sequence[Operation] | None = None,
     watch: NoiseWatch | None = None,
 ) -> Performed:
     """Carry out `init(round)`, or `step(state, round)` where there is a state.
@@ -77,7 +77,7 @@ def perform(
             raise
         raise InputTypeError(
             f"the algorithm's {'init' if state is None else 'step'} raised "
-            f"{told(error)}{line_of(error)}; mend it"
+            f"{describe(error)}{line_of(error)}; mend it"
         ) from error
     end = _closed(returned, script, state)
     kept = {k: operations.held(k, v) for k, v in _values(end)}  # of public tables, too

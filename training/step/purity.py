@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError, UndeclaredOperation
-from ...privacy.raised import line_of, told
+from ...privacy.raised import describe, line_of
 from .bytecode import (
     ATTRIBUTES,
     BUILTINS,
@@ -40,7 +40,7 @@ from .bytecode import (
     reads_of,
     stand_in,
 )
-from .constants import constant_parts, held_words, is_enum, written
+from .constants import constant_parts, constant_text, held_words, is_enum
 
 # What a function finds outside of it, one thing after the other: quick to compare.
 #
@@ -168,7 +168,7 @@ class PureFunction:
             raise
         except (Exception, SystemExit) as error:  # the user's own code
             raise InputError(
-                f"the function {self.name} raised {told(error)}{line_of(error)}; mend it"
+                f"the function {self.name} raised {describe(error)}{line_of(error)}; mend it"
             ) from error
 
 
@@ -281,7 +281,7 @@ class _Copy:
         if type(one) is tuple and any(callable(part) for part in one):
             pairs = [self.of(part, f"{where}, in a tuple") for part in one]
             return tuple(copy for copy, _ in pairs), ("tuple", *(said for _, said in pairs))
-        words = written(one)
+        words = constant_text(one)
         if words is not None:
             return one, words
         name = owned_name(one)
@@ -337,7 +337,7 @@ class _Copy:
         }
         copy.__defaults__ = tuple(held for held, _ in defaults) or None
         copy.__kwdefaults__ = {name: held for name, (held, _) in named.items()} or None
-        constants = [self._constant(held, fn) for held in reads.constants]
+        constants = [self._constant(constant, fn) for constant in reads.constants]
         closed = self._closure(fn, reads, cells)
         globals_ = self._globals(fn, reads, seen)
         imports = self._imports(fn, reads, seen)
@@ -358,7 +358,7 @@ class _Copy:
         return copy, index
 
     def _constant(self, held: object, fn: types.FunctionType) -> str:
-        said = written(held)
+        said = constant_text(held)
         if said is None:
             self._refuse(
                 held_words(held, f"a constant of {fn.__qualname__}", operation=self._operation)

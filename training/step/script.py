@@ -47,7 +47,7 @@ class TooManyOperations(UndeclaredOperation):
         )
 
 
-class Entry(NamedTuple):
+class Operation(NamedTuple):
     """One operation: its name and what it was given, by position or by name."""
 
     operation: str
@@ -88,10 +88,10 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
     __slots__ = ("_broken", "_entries", "_most", "_planned", "_round")
 
     def __init__(
-        self, *, round: int, planned: Sequence[Entry] | None = None, most: int = MOST_OPERATIONS
+        self, *, round: int, planned: Sequence[Operation] | None = None, most: int = MOST_OPERATIONS
     ) -> None:
         self._round, self._planned, self._most = round, planned, most
-        self._entries: list[Entry] = []
+        self._entries: list[Operation] = []
         self._broken: UndeclaredOperation | None = None
 
     def note(self, operation: str, given: dict[str, Any]) -> int:
@@ -104,7 +104,7 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
         """
         if self._broken is not None:
             raise self._broken
-        entry = Entry(operation, tuple(given.items()))
+        entry = Operation(operation, tuple(given.items()))
         at = len(self._entries)
         if self._differs(at, entry):
             self.refuse(UnplannedOperation(self._difference(at, entry)))
@@ -113,7 +113,7 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
         self._entries.append(entry)
         return at
 
-    def _differs(self, at: int, found: Entry) -> bool:
+    def _differs(self, at: int, found: Operation) -> bool:
         """Whether the trace did something else here."""
         planned = self._planned
         return planned is not None and (at >= len(planned) or planned[at] != found)
@@ -165,7 +165,7 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
         """Whether an operation was refused, or failed."""
         return self._broken is not None
 
-    def finished(self) -> tuple[Entry, ...]:
+    def finished(self) -> tuple[Operation, ...]:
         """All operations, once the round is over.
 
         Raises:
@@ -187,7 +187,7 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
         )
         return tuple(self._entries)
 
-    def _difference(self, at: int, found: Entry) -> str:
+    def _difference(self, at: int, found: Operation) -> str:
         """Where the round leaves its trace, in words."""
         planned_entries = self._planned or ()
         where = f"round {self._round} was stopped: its operation {at + 1}, {found.operation},"

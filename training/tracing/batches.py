@@ -56,7 +56,7 @@ def joined(found: Sequence[Sensitivity], keys: Sequence[Key], *, unit: Unit) -> 
     Raises:
         InexpressibleView: what is seen of a batch depends on a cohort only in part.
     """
-    joint, seen = list(found), [i for i, one in enumerate(found) if one.mu > 0]
+    joint, seen = list(found), [i for i, sensitivity in enumerate(found) if sensitivity.mu > 0]
     if unit is Unit.AGENT or all(cohort is None for _, cohort in keys):
         return joint
     if len({keys[i][0] for i in seen}) < len(seen):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _ROUNDING = 16 * np.finfo(float).eps
 
 
-def repeats(base: RoundRecord, other: RoundRecord) -> bool:
+def is_equivalent(base: RoundRecord, other: RoundRecord) -> bool:
     """Whether two rounds are the same, in every column, message, seen row and end state."""
     if _layout(base) != _layout(other) or not _same_bounds(base, other):
         return False
@@ -93,7 +93,7 @@ class EarlierRounds:
         base = self._latest.setdefault(graph, one)
         if base is one:
             return one
-        if repeats(base.record, one.record):
+        if is_equivalent(base.record, one.record):
             return base
         factor = scale_between(base.record, one.record)
         if factor is None:

@@ -469,13 +469,16 @@ def weighted(weights: Sequence[float], every: Sequence[LinearForms]) -> LinearFo
     from scipy.sparse import csr_array
 
     first = every[0]
-    if any(one.block != first.block or one.residue is not None for one in every):
+    if any(
+        linear_forms.block != first.block or linear_forms.residue is not None
+        for linear_forms in every
+    ):
         raise UndeclaredOperation("round.remembered of values of two blocks, or of more than noise")
-    count, width = first.shape[0], max(one.matrix.shape[1] for one in every)
-    below = first._with(stacked([one.matrix for one in every], width))
-    for one in every[1:]:
-        below.history = below.history.plus(one.history)
-        below.origin = below.origin.plus(one.origin)
+    count, width = first.shape[0], max(linear_forms.matrix.shape[1] for linear_forms in every)
+    below = first._with(stacked([linear_forms.matrix for linear_forms in every], width))
+    for linear_forms in every[1:]:
+        below.history = below.history.plus(linear_forms.history)
+        below.origin = below.origin.plus(linear_forms.origin)
     first._check_range(below.matrix, np.asarray(weights))
     at = (np.arange(len(weights))[None, :] * count + np.arange(count)[:, None]).ravel()
     public = csr_array((np.tile(weights, count), at, len(weights) * np.arange(count + 1)))

@@ -234,10 +234,10 @@ def floor_of(
             made[start : start + held.shape[0]] = abs(held) @ made[: held.shape[1]]
     # Of each name the row whose noise is smallest beside it.
     worst: dict[str, Beside] = {}
-    for one in meetings:
-        sizes = np.asarray(one.rounded @ made[: one.rounded.shape[1]])
+    for meeting in meetings:
+        sizes = np.asarray(meeting.rounded @ made[: meeting.rounded.shape[1]])
         for row, name in zip(*(axis.tolist() for axis in np.nonzero(sizes)), strict=True):
-            found = Beside(names[name], float(sizes[row, name]), float(one.deviation[row]))
+            found = Beside(names[name], float(sizes[row, name]), float(meeting.deviation[row]))
             known = worst.get(found.what)
             if known is None or found.mu_lost(1.0, eps=1.0) > known.mu_lost(1.0, eps=1.0):
                 worst[found.what] = found

@@ -16,20 +16,20 @@ from torch import Tensor
 from ...privacy.batches.patterns import EVERY, Pattern, entry_words
 from ...privacy.batches.sampling import Drawing
 from ...privacy.errors import InputError, UnsupportedView
-from ..batches import Sampler, Turns, needs_users
+from ..batches import Participation, Sampler, needs_users
 from ..data.partition import check_cap
 from ..data.store import Held, check_copies
 from ..graphs.graph import Graph, Topology
 from ..graphs.participation import ReducedGraph
 from ..step.floor import Floor
 from ..step.perform import histories_of, perform
-from ..step.script import Entry, UnplannedOperation
+from ..step.script import Operation, UnplannedOperation
 from ..step.values import Agents
 from .round_trace import RoundTrace
 from .traced_round import TracedRound
 
 Step = Callable[..., Any]
-Lines = tuple[Entry, ...]
+Lines = tuple[Operation, ...]
 
 
 class _PlannedSetting(Protocol):
@@ -44,7 +44,7 @@ class _PlannedSetting(Protocol):
     @property
     def sampler(self) -> Sampler | None: ...
     @property
-    def turns(self) -> Turns | None: ...
+    def turns(self) -> Participation | None: ...
     @property
     def users(self) -> Sequence[Tensor] | None: ...
 
@@ -322,9 +322,9 @@ def trace_round(
         for name, value in state._asdict().items()
     }
     done = perform(step, traced, number=index, state=type(state)(**fields))
-    one = RoundTrace(traced.finish(done.state))
-    found = one.record.floor, one.record.secrets
-    return one, TracedCall(index, state, done.script, done.state, *found)
+    round_trace = RoundTrace(traced.finish(done.state))
+    found = round_trace.record.floor, round_trace.record.secrets
+    return round_trace, TracedCall(index, state, done.script, done.state, *found)
 
 
 def floors_of(

@@ -27,7 +27,7 @@ from ..graphs.participation import ReducedGraph, number_of_sets, reduced, sets_m
 from ..step.final_release import FinalRelease
 from ..step.missing import alike_agents, check_unaware, check_weights, uses_links
 from ..step.perform import Performed, perform
-from .equivalent_rounds import EarlierRounds, repeats
+from .equivalent_rounds import EarlierRounds, is_equivalent
 from .linear_forms import Contributions
 from .record import RoundRecord
 from .round_trace import RoundTrace
@@ -143,7 +143,9 @@ def trace(
             )
             return AlgorithmTrace(start, apart, noise_multiplier, scripts, release)
         every.append(call)
-        if of in turns and not (repeats(turns[of].record, one.record) and calls[of].does_as(call)):
+        if of in turns and not (
+            is_equivalent(turns[of].record, one.record) and calls[of].does_as(call)
+        ):
             raise UnsupportedView(
                 "the step differs between rounds without reading round.index: keep what changes in "
                 "the state, as a public tensor, or read round.index"
@@ -209,17 +211,19 @@ def with_missing(
         check_weights(script)
     without = list[tuple[frozenset[int], AlgorithmTrace]]()
     for away in sets_missing(graph.agents, missing, alike=alike, victim=victim):
-        for left in reduced(graph, away, links=uses_links(scripts)):
-            one = trace(
+        for reduced_graph in reduced(graph, away, links=uses_links(scripts)):
+            algorithm_trace = trace(
                 init,
                 step,
-                graph=left,
+                graph=reduced_graph,
                 rounds=rounds,
                 noise_multiplier=found.noise_multiplier,
                 release=found.release,
             )
-            check_unaware(scripts, [one.scripts.start, *one.scripts.rounds], away)
-            without.append((away, one))
+            check_unaware(
+                scripts, [algorithm_trace.scripts.start, *algorithm_trace.scripts.rounds], away
+            )
+            without.append((away, algorithm_trace))
     return found._replace(without=tuple(without), alike=alike)
 
 

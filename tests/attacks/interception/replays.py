@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from overhear.attacks.interception.replay import Trial
+from overhear.attacks.interception.replay import ReplayedRun
 from overhear.attacks.problem.observation import Observation, sent_gradients
 from overhear.training.algorithms import ALGORITHMS, Form, dpdl
 from overhear.training.data.store import Examples
@@ -26,7 +26,7 @@ def trial(
     adversary: str = "eavesdropper",
     together: int = 1,
     settings: object = None,
-) -> Trial:
+) -> ReplayedRun:
     """The third round of five on a ring of five, victim 1, in double precision."""
     graph = graph or ring(5)
     rng = torch.Generator().manual_seed(3)
@@ -38,7 +38,7 @@ def trial(
     model = build_model("mlp", input_shape=(1, 4, 4), classes=3, generator=rng)
     if settings is None:
         settings = dpdl.Settings(alpha=0.7) if name == "dpdl" else known.settings()
-    return Trial(
+    return ReplayedRun(
         setting=Setting(
             graph=graph,
             model=model,
@@ -73,7 +73,7 @@ def planted(records: int = 1) -> Examples:
     return Examples(torch.rand(records, 1, 4, 4, generator=rng), torch.arange(records) % 3)
 
 
-def shown(one: Trial, seen: Observation, batch: Examples) -> Tensor:
+def shown(one: ReplayedRun, seen: Observation, batch: Examples) -> Tensor:
     """(K, D) what the batch shows in every intercept without noise."""
     model = one.setting.model.double()
     return sent_gradients(seen, model, inputs=batch.inputs.double(), targets=batch.targets).detach()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from overhear.attacks.interception.names import Scenario
-from overhear.attacks.interception.replay import DeviatingEngine, Trial, replay, trace_of
+from overhear.attacks.interception.replay import DeviatingEngine, ReplayedRun, replay, trace_of
 from overhear.attacks.interception.scenarios import intercept
 from overhear.attacks.inversion.crafted import craft
 from overhear.attacks.problem.observation import Observation, sent_gradients
@@ -27,7 +27,7 @@ WITH_CROSS_GRADIENTS = [
 ]
 
 
-def crafted(one: Trial, *, size: float = 1.0) -> dict[int, torch.Tensor]:
+def crafted(one: ReplayedRun, *, size: float = 1.0) -> dict[int, torch.Tensor]:
     made = torch.Generator().manual_seed(5)
     flat = torch.randn(sum(p.numel() for p in one.setting.model.parameters()), generator=made)
     return {one.round: size * flat.double()}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from overhear.attacks.interception.estimate import estimate
-from overhear.attacks.interception.replay import Protection, Trial, replay
+from overhear.attacks.interception.replay import Protection, ReplayedRun, replay
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.algorithms.algorithm import Algorithm
@@ -58,7 +58,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def plain(name: str, **changes: object) -> Trial:
+def plain(name: str, **changes: object) -> ReplayedRun:
     return trial(name, settings=Settings(**changes)).under(Protection.NONE)
 
 

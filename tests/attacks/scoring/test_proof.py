@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.attacks.interception.replay import Protection, Trial, trace_of
+from overhear.attacks.interception.replay import Protection, ReplayedRun, trace_of
 from overhear.attacks.scoring.reconstruction_bound import proven_mu
 from overhear.privacy.errors import UnsupportedView
 from overhear.training.algorithms import Form
@@ -14,7 +14,7 @@ from overhear.training.graphs.topologies import star
 from tests.attacks.interception.replays import CLIP, trial
 
 
-def _mu(one: Trial) -> float:
+def _mu(one: ReplayedRun) -> float:
     return proven_mu(one, trace_of(one))
 
 

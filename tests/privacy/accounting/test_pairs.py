@@ -21,7 +21,7 @@ from overhear.privacy.accounting.accountant import (
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.participation import (
     Event,
-    Moves,
+    ParticipationPattern,
     Reach,
     always,
     cohort,
@@ -275,12 +275,12 @@ def test_rounds_of_either_reach_compose_each_by_its_own_pair():
 @pytest.mark.parametrize(
     ("moves", "said"),
     [
-        (Moves((0.0, 1.0), (0.5, 0.6)), "must sum to 1"),
-        (Moves((1.0, 0.0), (0.5, 0.5)), "must rise"),
-        (Moves((0.0,), (0.5, 0.5)), "give one for each"),
-        (Moves((-1.0, 1.0), (0.5, 0.5)), "at least 0"),
-        (Moves((0.0, math.inf), (0.5, 0.5)), "finite"),
-        (Moves((0.0, 1.0), (math.nan, 0.5)), "finite"),
+        (ParticipationPattern((0.0, 1.0), (0.5, 0.6)), "must sum to 1"),
+        (ParticipationPattern((1.0, 0.0), (0.5, 0.5)), "must rise"),
+        (ParticipationPattern((0.0,), (0.5, 0.5)), "give one for each"),
+        (ParticipationPattern((-1.0, 1.0), (0.5, 0.5)), "at least 0"),
+        (ParticipationPattern((0.0, math.inf), (0.5, 0.5)), "finite"),
+        (ParticipationPattern((0.0, 1.0), (math.nan, 0.5)), "finite"),
     ],
 )
 def test_moves_that_are_none_are_refused(moves, said):

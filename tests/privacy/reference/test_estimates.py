@@ -13,7 +13,14 @@ from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.limits import max_rounds, scale_for
 from overhear.privacy.accounting.names import Accountant
 from overhear.privacy.batches.sampling import Drawing, Scheme
-from overhear.privacy.participation import Event, Moves, Reach, cohort, group, poisson
+from overhear.privacy.participation import (
+    Event,
+    ParticipationPattern,
+    Reach,
+    cohort,
+    group,
+    poisson,
+)
 from overhear.privacy.reference import second_opinion as estimates
 from overhear.privacy.reference.distributions import Kind, Law, Unanswered
 from overhear.privacy.reference.second_opinion import (
@@ -162,7 +169,7 @@ def test_a_pair_that_is_too_cheap_is_not_confirmed(event, adjacency, cheap):
 
 
 def test_several_records_that_are_always_there_are_one_of_their_distance():
-    three = Event(6.0, Moves((3.0,), (1.0,)))
+    three = Event(6.0, ParticipationPattern((3.0,), (1.0,)))
     for adjacency in (ADDED, REPLACED):
         found = epsilon_estimate({three: 4}, delta=1e-5, adjacency=adjacency)
         assert found == epsilon_estimate({(2.0, 1.0): 4}, delta=1e-5, adjacency=adjacency)

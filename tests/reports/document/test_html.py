@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.cited import KINDS, Cited, look_up
+from overhear.reports.cited import KINDS, References, look_up
 from overhear.reports.document import html
 from overhear.reports.document.markdown import report_markdown
 from overhear.reports.standing import HEURISTIC
@@ -381,7 +381,7 @@ def test_a_report_without_a_cited_figure_is_refused(report: Report) -> None:
 
 def test_a_figure_that_the_report_does_not_have_cannot_be_cited(report: Report) -> None:
     with pytest.raises(ValueError, match="run/nothing"):
-        Cited(report)("figure", "run", "nothing")
+        References(report)("figure", "run", "nothing")
 
 
 def test_a_verdict_that_no_audit_has_is_refused(report: Report) -> None:
@@ -402,7 +402,7 @@ def test_code_of_a_remedy_is_marked_and_quoted_words_are_not(report: Report) -> 
 
 def test_a_place_with_a_slash_is_escaped_in_its_pointer() -> None:
     report = {"a/b~c": {"x": 1.0}}
-    assert 'data-path="/a~1b~0c/x"' in Cited(report)("figure", "a/b~c", "x")
+    assert 'data-path="/a~1b~0c/x"' in References(report)("figure", "a/b~c", "x")
 
 
 def test_a_cleared_audit_its_seed_and_the_audits_of_the_run_file_are_shown(report) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.document.officer import Officer, officer
+from overhear.reports.document.officer import ReportSummary, summary_of
 from overhear.reports.judgement.facts import facts_of_report
 from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import verdict
@@ -15,10 +15,10 @@ from tests.conftest import typed, with_audit
 Report = dict[str, Any]
 
 
-def told(report: Report) -> Officer:
+def told(report: Report) -> ReportSummary:
     found = typed(report)
     facts = facts_of_report(found)
-    return officer(found, facts, verdict(facts))
+    return summary_of(found, facts, verdict(facts))
 
 
 def steps(report: Report) -> str:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhear.reports.cited import Cited
+from overhear.reports.cited import References
 from overhear.reports.figures import plots as by_round
 from overhear.reports.figures.chart import WIDE, key, spread, ticks
 from overhear.reports.figures.plots import Series
@@ -21,11 +21,11 @@ Report = dict[str, Any]
 
 
 def epsilon_figure(report: Report) -> str:
-    return by_round.epsilon_figure(typed(report), Cited(report))
+    return by_round.epsilon_figure(typed(report), References(report))
 
 
 def utility_figure(report: Report) -> str:
-    return by_round.utility_figure(typed(report), Cited(report))
+    return by_round.utility_figure(typed(report), References(report))
 
 
 def epsilon_series(report: Report) -> list[Series]:

@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from overhear.reports.cited import Cited
+from overhear.reports.cited import References
 from overhear.reports.figures import plots as drawn
 from tests.conftest import measured_json, typed, with_audit
 
@@ -14,7 +14,7 @@ Report = dict[str, Any]
 
 
 def measured_figure(report: Report) -> str | None:
-    return drawn.measured_figure(typed(report), Cited(report))
+    return drawn.measured_figure(typed(report), References(report))
 
 
 def test_without_an_audit_there_is_nothing_to_draw(report: Report) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.cited import Cited
+from overhear.reports.cited import References
 from overhear.reports.figures import plots as odds
 from tests.conftest import typed
 
@@ -15,7 +15,7 @@ Report = dict[str, Any]
 
 
 def odds_figure(report: Report, name: str) -> str:
-    return odds.odds_figure(typed(report), Cited(report), name=name)
+    return odds.odds_figure(typed(report), References(report), name=name)
 
 
 def dots(drawing: str) -> list[int]:

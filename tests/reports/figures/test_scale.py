@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.cited import Cited
+from overhear.reports.cited import References
 from overhear.reports.figures import plots as scale
 from tests.conftest import typed
 
@@ -16,7 +16,7 @@ Report = dict[str, Any]
 
 
 def drawn(report: Report, *, narrow: bool = False) -> str:
-    return scale.scale_figure(typed(report), Cited(report), name="eavesdropper", narrow=narrow)
+    return scale.scale_figure(typed(report), References(report), name="eavesdropper", narrow=narrow)
 
 
 def place(text: str, mark: str) -> float:

@@ -12,7 +12,7 @@ from overhear.attacks.interception.names import NOT_IDENTIFIED
 from overhear.privacy.errors import InputError
 from overhear.privacy.goal import Goal
 from overhear.privacy.guarantee import Guarantee, Status
-from overhear.reports.judgement.facts import Asked, Facts, facts_of_report
+from overhear.reports.judgement.facts import Facts, FigureRequirement, facts_of_report
 from overhear.reports.judgement.findings import Action, Kind, Outcome, judge
 from overhear.reports.judgement.gate import Decision, decide, decide_plan
 from overhear.reports.judgement.policy import Policy
@@ -88,10 +88,10 @@ def test_a_figure_equal_to_its_limit_passes_and_the_next_number_does_not(facts: 
 def test_a_figure_over_its_limit_names_figure_limit_and_what_the_accountant_says(
     facts: Facts,
 ) -> None:
-    asked: list[tuple[Guarantee, Asked]] = []
+    asked: list[tuple[Guarantee, FigureRequirement]] = []
     fix = Fix(action="rounds", adversary="eavesdropper", epsilon=0.97, status=PROVEN, rounds=25)
 
-    def fixes(claim: Guarantee, of: Asked) -> list[Fix]:
+    def fixes(claim: Guarantee, of: FigureRequirement) -> list[Fix]:
         asked.append((claim, of))
         return [fix]
 
@@ -486,7 +486,7 @@ def test_an_attack_that_scored_nothing_was_not_tried(facts: Facts) -> None:
 
 def test_a_figure_that_no_noise_makes_proven_is_given_no_target(facts: Facts) -> None:
     claims = [replace(claim, status=Status.HEURISTIC) for claim in facts.claims]
-    found = judge(replace(facts, claims=claims), Asked.of_target(claims[0], 0.5))
+    found = judge(replace(facts, claims=claims), FigureRequirement.of_target(claims[0], 0.5))
     actions = {remedy.action for finding in found for remedy in finding.remedy}
     assert Kind.OVER in {finding.kind for finding in found}
     assert Action.TARGET not in actions

@@ -10,7 +10,7 @@ import pytest
 
 from overhear.privacy.guarantee import Guarantee
 from overhear.privacy.releases.ledger import Spent
-from overhear.reports.judgement.facts import Asked, facts_of_plan
+from overhear.reports.judgement.facts import FigureRequirement, facts_of_plan
 from overhear.reports.judgement.policy import Limit
 from overhear.reports.judgement.remedies import (
     as_planned,
@@ -120,7 +120,7 @@ def limited(run: RunFile, **limit: Any) -> tuple[Guarantee, dict[str, Fix]]:
     plan = plan_of(run)
     claim = facts_of_plan(run, plan).claim(limit.get("adversary", "eavesdropper"))
     assert claim is not None
-    [asked] = Asked.of_limit(
+    [asked] = FigureRequirement.of_limit(
         Limit.model_validate({"adversary": claim.adversary, "delta": 1e-5} | limit)
     )
     return claim, {fix.action: fix for fix in limit_fixes(run, as_planned(plan))(claim, asked)}
@@ -220,5 +220,5 @@ def test_a_limit_that_the_accountant_does_not_cover_has_no_fix_and_stops_nothing
     )
     plan = plan_of(run)
     facts = facts_of_plan(run, plan)
-    asked = replace(Asked.of_target(facts.head, 5.0), adjacency="replace-one")
+    asked = replace(FigureRequirement.of_target(facts.head, 5.0), adjacency="replace-one")
     assert list(limit_fixes(run, ledger(plan))(facts.head, asked)) == []

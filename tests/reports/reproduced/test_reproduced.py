@@ -25,7 +25,7 @@ from overhear.reports.reproduced.entry import (
     Trend,
 )
 from overhear.reports.reproduced.figures_file import read_figures
-from overhear.reports.reproduced.prices import Price, Seconds, price_of, stored_price
+from overhear.reports.reproduced.prices import RunEstimate, Seconds, price_of, stored_price
 from overhear.reports.reproduced.registry import ENTRIES
 from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
 from overhear.reports.reproduced.verdicts import (
@@ -261,7 +261,7 @@ def test_a_stored_price_of_another_sweep_is_none():
     [(0.001, "3.6 s CPU"), (0.5, "30 min CPU"), (12.34, "12 h CPU"), (4321.0, "4300 h CPU")],
 )
 def test_prices_are_told_in_a_unit_that_fits(hours, words):
-    assert Price(runs=1, hours=hours, device="CPU").words() == words
+    assert RunEstimate(runs=1, hours=hours, device="CPU").words() == words
 
 
 def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from overhear.attacks.interception.names import Scenario
-from overhear.attacks.interception.replay import Trial
+from overhear.attacks.interception.replay import ReplayedRun
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.scoring.conclusion import conclusion
 from overhear.attacks.scoring.evaluation import Row, attack_images
@@ -54,7 +54,7 @@ def rows_of(name: str, folder: Path, *overrides: str, form: Form) -> list[Row]:
     built = build(config, device=torch.device("cpu"))
     public = plant(built.data, 1)
     heard = {*built.setting.graph.neighbours(0)} - {0}
-    trial = Trial(
+    trial = ReplayedRun(
         setting=built.setting,
         algorithm=name,
         form=built.form,

@@ -7,17 +7,19 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.training import ALGORITHMS, account, build_graph
-from overhear.training.accounts.account import Price, account_of, price_of
+from overhear.training.accounts.account import WorkEstimate, account_of, price_of
 from overhear.training.accounts.request import algorithm_of
-from overhear.training.accounts.subject import Subject
+from overhear.training.accounts.subject import AccountedRun
 from overhear.training.algorithms.algorithm import Form
 from overhear.training.step.handles import Agents
 from overhear.training.step.round import Round
 
 
-def subject(name: str, graph: str = "ring", *, rounds: int = 50, **settings: object) -> Subject:
+def subject(
+    name: str, graph: str = "ring", *, rounds: int = 50, **settings: object
+) -> AccountedRun:
     known = algorithm_of(name, settings=settings)
-    return Subject(
+    return AccountedRun(
         algorithm=known.algorithm,
         settings=known.settings,
         form=Form.REPAIRED,
@@ -39,7 +41,7 @@ def subject(name: str, graph: str = "ring", *, rounds: int = 50, **settings: obj
         (subject("dsgd", "directed-exponential", rounds=2), 2),
     ],
 )
-def test_rounds_are_counted_apart_where_they_differ(given: Subject, apart: int) -> None:
+def test_rounds_are_counted_apart_where_they_differ(given: AccountedRun, apart: int) -> None:
     assert price_of(given).apart == apart
 
 
@@ -84,12 +86,17 @@ def test_a_round_of_many_sums_takes_longer_and_few_graphs_are_shorter_than_many(
 @pytest.mark.parametrize(
     ("price", "words"),
     [
-        (Price(600.0, 90.0, 1000, 20, 1), "10 minutes and 90 MB, .* lower rounds, to 500 or less"),
-        (Price(600.0, 90.0, 1, 20, 400, ("k=400",)), "draws 400 batches; lower k until"),
-        (Price(600.0, 90.0, 1, 10**7, 1), "a round has 10000000 links; lower agents"),
+        (
+            WorkEstimate(600.0, 90.0, 1000, 20, 1),
+            "10 minutes and 90 MB, .* lower rounds, to 500 or less",
+        ),
+        (WorkEstimate(600.0, 90.0, 1, 20, 400, ("k=400",)), "draws 400 batches; lower k until"),
+        (WorkEstimate(600.0, 90.0, 1, 10**7, 1), "a round has 10000000 links; lower agents"),
     ],
 )
-def test_a_long_account_is_refused_with_the_number_to_lower(price: Price, words: str) -> None:
+def test_a_long_account_is_refused_with_the_number_to_lower(
+    price: WorkEstimate, words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         price.check()
     price._replace(seconds=300.0).check()
@@ -140,7 +147,7 @@ def test_a_round_without_an_end_is_stopped_at_a_number_of_operations(
     agents: int, most: int
 ) -> None:
     known = algorithm_of(init, step, settings={"turns": 10**12})
-    endless = Subject(
+    endless = AccountedRun(
         algorithm=known.algorithm,
         settings=known.settings,
         form=Form.REPAIRED,

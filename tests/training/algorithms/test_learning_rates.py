@@ -20,7 +20,7 @@ from overhear.training.algorithms.learning_rates import (
     read_rates,
 )
 from overhear.training.graphs.topologies import ring
-from overhear.training.tracing.equivalent_rounds import repeats
+from overhear.training.tracing.equivalent_rounds import is_equivalent
 from overhear.training.tracing.trace import trace
 from tests.training import contract
 
@@ -183,7 +183,7 @@ def test_a_round_is_traced_at_its_own_rate(name):
         return [one for one, count in found.rounds for _ in range(count)]
 
     for number, rate in enumerate(RATES):
-        assert repeats(traced(RATES)[number].record, traced(rate)[number].record)
+        assert is_equivalent(traced(RATES)[number].record, traced(rate)[number].record)
 
 
 @pytest.mark.parametrize("name", ["dp-dpsgd", "dpdl", "muffliato", "choco-sgd", "porter"])

@@ -13,7 +13,7 @@ from overhear.privacy import epsilon_from_mu
 from overhear.privacy.batches.patterns import pattern_of
 from overhear.training import account
 from overhear.training import batches as module
-from overhear.training.batches import Kept, Turns, turns_of
+from overhear.training.batches import Participation, ParticipationCheck, turns_of
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
@@ -85,9 +85,9 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_sampler_that_does_not_keep_to_the_turns_fails_its_check(bug, monkeypatch):
     name, broken, words = BUGS[bug]
-    home = Turns if name == "allowed" else module
+    home = Participation if name == "allowed" else module
     monkeypatch.setattr(home, name, broken)
-    monkeypatch.setattr(Kept, "note", lambda *_, **__: None)
+    monkeypatch.setattr(ParticipationCheck, "note", lambda *_, **__: None)
     run = watch(in_turns({"cycle": 4}), bound_to("dp-dpsgd", ring(3)), rounds=2, planned=ROUNDS,
         randomness=SecretRandomness(7))  # fmt: skip
     found = sampler_check(run)
@@ -99,7 +99,9 @@ def test_a_sampler_that_does_not_keep_to_the_turns_fails_its_check(bug, monkeypa
 def test_an_engine_stops_a_round_that_draws_a_record_out_of_its_turn(pattern, monkeypatch):
     """A sampler that draws everybody always breaks each pattern at once."""
     monkeypatch.setattr(
-        Turns, "draw", lambda self, *, agent, round, generator: np.arange(len(self.keys[agent]))
+        Participation,
+        "draw",
+        lambda self, *, agent, round, generator: np.arange(len(self.keys[agent])),
     )
     sent = []
     engine = Engine(
@@ -131,10 +133,10 @@ def test_an_engine_stops_a_round_that_draws_a_record_out_of_its_turn(pattern, mo
 )
 def test_a_record_that_comes_one_round_too_early_is_found(pattern, good, bad):
     one = {0: np.array([0])}
-    kept = Kept(pattern_of(pattern), records=[2])
+    kept = ParticipationCheck(pattern_of(pattern), records=[2])
     for number in good:
         kept.note(one, round=number)
-    kept = Kept(pattern_of(pattern), records=[2])
+    kept = ParticipationCheck(pattern_of(pattern), records=[2])
     for number in bad[:-1]:
         kept.note(one, round=number)
     with pytest.raises(ValueError, match=f"round {bad[-1]} was stopped"):

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from overhear.privacy.errors import InputError
 from overhear.training import Examples, Setting, build_graph
-from overhear.training.engine.engine import rehearse
+from overhear.training.engine.engine import check_user_code
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.losses import NetworkLoss, check_loss
 from overhear.training.models.tasks import AreaUnderCurve
@@ -193,7 +193,7 @@ def _setting(model, layout):
 )
 def test_what_a_network_raises_is_told_before_a_run(kind, words, layout):
     with pytest.raises(InputError, match=words):
-        rehearse(*_setting(kind(), layout))
+        check_user_code(*_setting(kind(), layout))
 
 
 class PicksByAMask(Net):
@@ -232,9 +232,9 @@ class HoldsAGenerator(Net):
     [Branching, PicksByAMask, WritesIntoAConstant, AsksNumpy, DrawsBySeed, HoldsAGenerator],
 )
 def test_what_vmap_alone_cannot_do_is_taken_by_the_loop(kind):
-    rehearse(*_setting(kind(), "loop"))
+    check_user_code(*_setting(kind(), "loop"))
     with pytest.raises(InputError):
-        rehearse(*_setting(kind(), "auto"))
+        check_user_code(*_setting(kind(), "auto"))
 
 
 def brier(outputs, targets):
@@ -249,10 +249,10 @@ def test_a_loss_that_vmap_alone_cannot_take_is_taken_by_the_loop():
         task = NetworkLoss(setting.model, brier, regression=False)
         setting = replace(setting, task=task)
         if layout == "loop":
-            rehearse(setting, test)
+            check_user_code(setting, test)
         else:
             with pytest.raises(InputError, match='layout = "loop" takes it as it is'):
-                rehearse(setting, test)
+                check_user_code(setting, test)
 
 
 class ExhaustsAnIterator(Net):
@@ -263,7 +263,7 @@ class ExhaustsAnIterator(Net):
 @pytest.mark.parametrize("layout", ["auto", "loop"])
 def test_an_iterator_that_ends_is_told_like_any_other_error(layout):
     with pytest.raises(InputError, match="StopIteration"):
-        rehearse(*_setting(ExhaustsAnIterator(), layout))
+        check_user_code(*_setting(ExhaustsAnIterator(), layout))
 
 
 class HoldsALock(Net):
@@ -309,13 +309,13 @@ class FillsByTheBatch(Net):
 
 def test_what_is_kept_where_a_network_is_evaluated_is_refused():
     with pytest.raises(InputError, match=r"changes 'forward.LIMIT'"):
-        rehearse(*_setting(KeepsWhereItIsEvaluated(), "loop"))
-    rehearse(*_setting(FillsByTheBatch(), "loop"))
+        check_user_code(*_setting(KeepsWhereItIsEvaluated(), "loop"))
+    check_user_code(*_setting(FillsByTheBatch(), "loop"))
 
 
 def test_an_interruption_is_none_of_the_network_s():
     with pytest.raises(KeyboardInterrupt):
-        rehearse(*_setting(Interrupted(), "loop"))
+        check_user_code(*_setting(Interrupted(), "loop"))
 
 
 MASKS, LOG = {}, logging.getLogger("mine")
@@ -384,4 +384,4 @@ class ReadsAFile(Net):
 def test_sound_networks_are_rehearsed(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("scale.npy", np.ones(4, dtype=np.float32))
-    rehearse(*_setting(kind(), "auto"))  # which tries the loop, vmap and a layout by layer
+    check_user_code(*_setting(kind(), "auto"))  # which tries the loop, vmap and a layout by layer

@@ -13,7 +13,7 @@ from overhear.privacy.batches.sampling import Per
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Unit
 from overhear.training import ALGORITHMS, Form, build_graph
-from overhear.training.accounts.subject import Subject
+from overhear.training.accounts.subject import AccountedRun
 from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.data.load import load_dataset
 from overhear.training.exposure.dense_rounds import streamed_view
@@ -43,7 +43,7 @@ LOGISTIC = LinearModel(
 
 def subject(name="ldp-dsgd", *, graph=RING, rounds=20, learning_rate=0.1, **settings):
     known = ALGORITHMS[name]
-    return Subject(
+    return AccountedRun(
         algorithm=known,
         settings=known.settings(**settings),
         form=Form.REPAIRED,

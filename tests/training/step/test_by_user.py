@@ -15,7 +15,7 @@ from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.batches.sampling import Per
 from overhear.privacy.errors import InputError, UndeclaredOperation, UnsupportedView
-from overhear.privacy.participation import Event, Moves, poisson
+from overhear.privacy.participation import Event, ParticipationPattern, poisson
 from overhear.testing import check_algorithm
 from overhear.training import account
 from overhear.training.algorithms import ALGORITHMS
@@ -83,7 +83,9 @@ def test_a_user_that_is_drawn_as_a_whole_costs_what_a_record_does(cap, adjacency
 
 def test_per_record_clipping_of_whole_users_is_the_false_shortcut():
     # Counted as {0, 1} it would read 1.3297, where 5 records that come together cost 48.76.
-    real = composed_epsilon({Event(2.0, Moves((0.0, 5.0), (0.98, 0.02))): 1000}, delta=1e-5)
+    real = composed_epsilon(
+        {Event(2.0, ParticipationPattern((0.0, 5.0), (0.98, 0.02))): 1000}, delta=1e-5
+    )
     assert real == pytest.approx(48.7616, abs=5e-4)
     with pytest.raises(UndeclaredOperation, match="all records of one come together"):
         stated(step_of("user", "record"), unit="user", records_per_person=5)

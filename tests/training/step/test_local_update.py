@@ -9,7 +9,7 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from overhear.privacy import Event, Moves, composed_epsilon
+from overhear.privacy import Event, ParticipationPattern, composed_epsilon
 from overhear.privacy.participation import Draws, Reach, poisson
 from overhear.testing import check_algorithm
 from overhear.training import (
@@ -205,4 +205,4 @@ def test_participation_in_any_of_several_batches():
     assert Draws((None,)).rate(0.1) == 0.1
     assert Draws((None, 1.0)).rate(0.1) == 1.0
     assert Draws((0.5, 0.5, None)).rate(0.0) == pytest.approx(0.75)
-    assert isinstance(poisson(0.5), Moves)
+    assert isinstance(poisson(0.5), ParticipationPattern)

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import chi2, ncx2
 from torch import nn
 
-from overhear.attacks.audit.canary_noise import Heard
+from overhear.attacks.audit.canary_noise import ObservedNoise
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.audit.observed_noise import heard_check, least_correlation, least_scales
 from overhear.attacks.audit.whole_run_game import WholeRunGame
@@ -130,7 +130,7 @@ def test_independent_normals_pass_as_often_as_is_said():
     rng, few = np.random.default_rng(5), 0
     for _ in range(150):
         e = rng.normal(size=(6, 3, 20))
-        check = heard_check([Heard("eavesdropper", list(e), rng.normal(size=20))])
+        check = heard_check([ObservedNoise("eavesdropper", list(e), rng.normal(size=20))])
         few += check.p < 0.1
         assert check.passed
     assert check.tests == 1 + 6 + 18 + 1 + 6
@@ -141,7 +141,7 @@ def test_runs_are_heard_together():
     """Eight runs of too little noise: none alone is told, all together are."""
     rng = np.random.default_rng(7)
     runs = [
-        Heard("eavesdropper", list(0.955 * rng.normal(size=(6, 4, 50))), np.zeros(0))
+        ObservedNoise("eavesdropper", list(0.955 * rng.normal(size=(6, 4, 50))), np.zeros(0))
         for _ in range(8)
     ]
     assert all(heard_check([one]).passed for one in runs)

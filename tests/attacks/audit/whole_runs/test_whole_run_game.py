@@ -14,7 +14,7 @@ from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.audit.whole_run_game import WholeRunGame, _with_canaries, worst_signs
-from overhear.attacks.audit.whole_run_outcome import Column, Told
+from overhear.attacks.audit.whole_run_outcome import Column, MatchedFilter
 from overhear.attacks.bounds.mechanism import Claim
 from overhear.privacy import EAVESDROPPER
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
@@ -84,7 +84,7 @@ def measured(game, *, mu, seed=0):
 def test_no_more_is_told_of_a_run_than_is_proven(who):
     """By messages and last models alone; to who reads all links it is all of it."""
     game = game_of(who=who, bands=3, hosts=(0,))
-    told = Told(who, [0], release=game.traces.release)
+    told = MatchedFilter(who, [0], release=game.traces.release)
     traces = game.traces
     for part in [traces.start, *(p for p, count in traces.rounds for _ in range(count))]:
         told.expect(part)
@@ -195,7 +195,7 @@ def test_a_right_engine_refutes_accounts_that_forget_its_memory():
     claim less, and 460 canaries, of worst signs, refute it; what is proven stands.
     """
     game = game_of(rounds=8, cycle=1, period=8, canaries=460, noise=4.0, features=80, hosts=(0,))
-    told = Told(EAVESDROPPER, [0])
+    told = MatchedFilter(EAVESDROPPER, [0])
     traces = game.traces
     for part in [traces.start, *(p for p, count in traces.rounds for _ in range(count))]:
         told.expect(part)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.spear import Separated, separate
+from overhear.attacks.exact.spear import Separated, separate_records
 from overhear.attacks.problem.observation import Observation, observe, sent_gradient
 from overhear.attacks.problem.problem import Box
 from overhear.training.models.parameters import flatten
@@ -52,7 +52,7 @@ def seen_of(
 
 def attack(seen: Observation, model: nn.Module, x: Tensor, *, box: Box = UNIT) -> Separated | None:
     generator = torch.Generator().manual_seed(0)
-    return separate(posed(seen, model, tuple(x.shape[1:]), box), generator)
+    return separate_records(posed(seen, model, tuple(x.shape[1:]), box), generator)
 
 
 def errors(found: Separated, x: Tensor) -> tuple[Tensor, Tensor]:

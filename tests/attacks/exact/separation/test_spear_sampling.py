@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.exact.corners import sparse_mixtures
-from overhear.attacks.exact.spear import last_patterns, sampled_directions, separate
+from overhear.attacks.exact.spear import last_patterns, sampled_directions, separate_records
 from overhear.attacks.exact.spear_images import (
     ReluSpaces,
     find_direction,
@@ -51,7 +51,7 @@ def spaces_of(model: nn.Module, x: Tensor, seen: Observation) -> tuple[ReluSpace
 )
 def test_sixteen_records_of_a_hundred_units_are_certified(classes, single):
     model, x, y, seen = posed(16, width=100, classes=classes, single=single)
-    found = separate(problem_of(seen, model, (60,), UNIT), torch.Generator().manual_seed(0))
+    found = separate_records(problem_of(seen, model, (60,), UNIT), torch.Generator().manual_seed(0))
     assert found is not None
     assert found.complete
     apart = (found.inputs.double()[:, None] - x.double()[None]).abs().amax(dim=2).min(dim=1)
@@ -64,7 +64,7 @@ def test_sixteen_records_of_a_hundred_units_are_certified(classes, single):
 def test_without_sampling_they_are_not(monkeypatch):
     model, _, _, seen = posed(18, width=100, classes=10)
     monkeypatch.setattr("overhear.attacks.exact.spear.SAMPLED", 0)
-    found = separate(problem_of(seen, model, (60,), UNIT), torch.Generator().manual_seed(0))
+    found = separate_records(problem_of(seen, model, (60,), UNIT), torch.Generator().manual_seed(0))
     assert found is not None
     assert found.missing == 18
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from overhear.attacks.problem.observation import sent_gradient
 from overhear.runs.attack.batch import facts_of
-from overhear.runs.attack.model import Posed, doubts, pose
+from overhear.runs.attack.model import Posed, build_problem, doubts
 from overhear.runs.attack.request import BatchRequest
 from overhear.runs.errors import STATED
 from overhear.training.engine.tensor_file import TensorFile
@@ -139,7 +139,7 @@ def posed(
     file: TensorFile, model: str = "mlp", *, weights: Path | None = None, **said: Any
 ) -> Posed:
     facts, _ = facts_of({}, BatchRequest(**{"input_shape": SHAPE, **said}))
-    return pose(file, facts, model=model, weights=weights)
+    return build_problem(file, facts, model=model, weights=weights)
 
 
 def refused(*arguments: Any, kind: type[Exception] = ValueError, **how: Any) -> str:
