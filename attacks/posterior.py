@@ -409,8 +409,7 @@ def _clean(denoiser: Denoiser, pixels: Tensor, noise_std: float) -> Tensor:
     except (Exception, SystemExit) as error:  # the user's own code
         raise InputError(
             f"the denoiser raised {describe(error)}{line_of(error)}; it is called as f(pixels of "
-            "shape "
-            f"{tuple(pixels.shape)}, noise_std={noise_std:.3g})"
+            f"shape {tuple(pixels.shape)}, noise_std={noise_std:.3g})"
         ) from error
     if not isinstance(clean, Tensor) or clean.shape != pixels.shape:
         shape = tuple(clean.shape) if isinstance(clean, Tensor) else type(clean).__name__

@@ -13,9 +13,9 @@ import json
 import sys
 from pathlib import Path
 
-from overhear.reports.reproduced.entry import SCALES
-from overhear.reports.reproduced.prices import Seconds, price_of, round_seconds
+from overhear.reports.reproduced.paper_result import SCALES
 from overhear.reports.reproduced.registry import ENTRIES, entry_named
+from overhear.reports.reproduced.work_estimates import Seconds, price_of, round_seconds
 from overhear.runs.run_file.run_file import RunFile
 
 STORED = Path(__file__).resolve().parents[1] / "reports" / "reproduced" / "prices.json"

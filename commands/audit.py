@@ -193,7 +193,7 @@ def _check_out(target: Path, out: Path | None, *, again: bool) -> None:
 
 def _traced(run_file: Path, config: RunFile, found: Audit) -> tuple[Audit, str]:
     """The audit with what stands beside its run file, or why no trace of it was left."""
-    from ..runs.audit.trail import TRAIL, leave_trace
+    from ..runs.audit.audit_log import TRAIL, leave_trace
     from ..runs.errors import STATED, sentence
 
     try:

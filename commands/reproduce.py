@@ -12,7 +12,7 @@ from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
-    from ..reports.reproduced.entry import Entry, ScaleName
+    from ..reports.reproduced.paper_result import Entry, ScaleName
 
 
 def reproduce(
@@ -52,8 +52,8 @@ def reproduce(
     runs are a sweep in DIR, which `overhear table` and `overhear plot` read.
     """
     from ..privacy.errors import InputError
-    from ..reports.reproduced.prices import scale_named, stored_price
     from ..reports.reproduced.registry import entry_named
+    from ..reports.reproduced.work_estimates import scale_named, stored_price
 
     at = scale_named(scale)
     if list_:
@@ -93,8 +93,8 @@ def reproduce(
 
 def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
     """What there is, with stored prices; or one entry, with a price that is measured now."""
-    from ..reports.reproduced.prices import check_runnable, price_of
     from ..reports.reproduced.registry import ENTRIES
+    from ..reports.reproduced.work_estimates import check_runnable, price_of
     from .terminal.progress import sweep_progress
 
     if entry is None:
@@ -124,8 +124,8 @@ def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
 
 
 def _row(entry: Entry) -> dict[str, str]:
-    from ..reports.reproduced.entry import SCALES
-    from ..reports.reproduced.prices import runs_of, stored_price
+    from ..reports.reproduced.paper_result import SCALES
+    from ..reports.reproduced.work_estimates import runs_of, stored_price
 
     row = {"name": entry.name, "what": f"{entry.paper.name}, {entry.title}"}
     for scale in SCALES:

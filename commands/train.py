@@ -126,7 +126,7 @@ def _train(
     delta = None if privacy is None else privacy.delta
     with train_progress(make_console(stderr=True), limit=limit, delta=delta) as progress:
         # Only now: a bad run file is told without torch, and its import takes a while.
-        from ..runs.audit.trail import keep_trail
+        from ..runs.audit.audit_log import keep_trail
         from ..runs.folder.run import train_run
 
         if resume:

@@ -41,7 +41,7 @@ from overhear.runs.attack.invert import read_columns
 from overhear.runs.attack.points import _check_whole
 from overhear.runs.attack.prior_records import RecordForm, read_records, read_tensors
 from overhear.runs.attack.tokens import read_vocabulary
-from overhear.runs.audit.trail import read_trail
+from overhear.runs.audit.audit_log import read_trail
 from overhear.runs.folder.folder import _listed
 from overhear.runs.folder.records import read_environment, read_metrics, read_stopped
 from overhear.runs.folder.resume import _round_of
@@ -468,7 +468,7 @@ READERS = (
            lambda path: read_records(path, ROWS)),
     Reader("runs/attack/prior_records.py", ("safetensors",), "g.safetensors",
            save({"a": torch.ones(2, 2)}, {"records": "4"}), read_tensors),
-    Reader("runs/audit/trail.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
+    Reader("runs/audit/audit_log.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
            lambda path: read_trail([path], _CONFIG)),
     Reader("runs/described.py", ("json",), "environment.json",
            b'{"python": "3.12", "packages": {"torch": "2"}}', read_environment),

@@ -42,7 +42,7 @@ from ..privacy.participation import Event, Reach
 from .exposure.events import counted, spent_releases
 from .exposure.guarantees import check_traced_at
 from .exposure.local_views import AdversaryView, LocalColumns, LocalViews
-from .exposure.residue import Residues
+from .exposure.rounding_error import Residues
 from .exposure.sensitivity import JointSensitivity, Release, cost, worst
 from .tracing.round_trace import UNCLIPPED, RoundTrace
 from .tracing.trace import AlgorithmTrace, Part, parts_of

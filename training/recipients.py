@@ -29,7 +29,7 @@ from ..privacy.errors import InputError
 from ..privacy.guarantee import Statement, Unit
 from ..privacy.participation import Event, poisson
 from ..privacy.view.steered import heard_by, late_age, late_mu, steered_mu
-from .accounts.subject import AccountedRun
+from .accounts.accounted_run import AccountedRun
 from .algorithms import ALGORITHMS
 from .data.load import Dataset
 from .exposure.dense_rounds import DenseRound, contributions_of, streamed_view

@@ -38,8 +38,8 @@ from ...training.batches import Sampler
 from ...training.noise_tests.laws import binomial, chernoff, least
 from ...training.step.values import Cohort
 from ...training.tracing.linear_forms import Contributions
-from .coins import declared_coins, of_groups, test_turns
 from .result import Check, Finding
+from .sampling_units import declared_coins, of_groups, test_turns
 from .schemes import enough_rounds, test_schemes
 from .watched_run import WatchedRun
 

@@ -26,8 +26,8 @@ from torch.func import vmap
 
 from ...training.models.parameters import unflatten
 from ..problem.problem import Problem
+from .binary_vertices import parameter_name
 from .censored_system import ROUNDING, Solved, System, Top, bounded, search, smooth
-from .corners import parameter_name
 from .rgap_record import Activation, Affine, Layer, Reshape, read_chain, weight_gradient
 
 _UNKNOWNS = 4096  # of one layer: a dense matrix of 128 MiB and some seconds

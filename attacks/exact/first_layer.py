@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation, sent_gradients
 from ..problem.problem import Problem
-from .corners import first_linear, joint_of, parameter_name
+from .binary_vertices import first_linear, joint_of, parameter_name
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
 _STANDS_OUT = 1.05  # times the noise's edge; the largest value of noise alone varies by 1 % of it

@@ -25,7 +25,7 @@ from torch import Tensor
 from ...training.models.parameters import unflatten
 from ..problem.observation import sent_gradient
 from ..problem.problem import Problem
-from .corners import first_linear, joint_of, parameter_name
+from .binary_vertices import first_linear, joint_of, parameter_name
 from .patches import rounding_of
 
 _ROUNDS = 30  # of d and c in turn

@@ -31,7 +31,7 @@ from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
 from ..problem.problem import Box, Problem
-from .corners import joint_of
+from .binary_vertices import joint_of
 from .first_layer import residual
 from .rgap_record import (
     ACCEPTED,

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 from ..problem.observation import Observation
 from ..problem.problem import Box, Problem
-from .corners import TOGETHER, derivatives_in, sparse_mixtures
+from .binary_vertices import TOGETHER, derivatives_in, sparse_mixtures
 from .spear_images import (
     Direction,
     Image,

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
-from .corners import fed_to, parameter_name
+from .binary_vertices import fed_to, parameter_name
 
 # What the gradients of two linear layers around a ReLU span, and how sure that is.
 #

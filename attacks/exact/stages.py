@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Certified, Found, Problem, squared_size
+from .binary_vertices import records_at_corners
 from .censored import censored_record
-from .corners import records_at_corners
 from .first_layer import PICTURE, first_linear_input, residual, rounding_of_input
 from .imprinted import isolate
 from .patches import attended_patches, embedded_patches

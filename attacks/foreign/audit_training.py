@@ -29,8 +29,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from ...privacy._validate import whole, within
 from ...privacy.errors import InputError, InputTypeError
 from ..audit.audited import AGAIN, Verdict, after_second_look
+from .assignment import SealedCoins
 from .claimed import DELTA, Claimed
-from .coins import SealedCoins
 from .own_training import (
     GRADIENT,
     Loss,

@@ -39,7 +39,7 @@ from ..problem.objective import Preset, preset_of
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Imprint, Problem, build_box, home_of, with_buffers
 from ..tokens.layers import token_table
-from .anchor import anchored, steadied
+from .brightness_prior import anchored, steadied
 from .checkpoint import Checkpoint, digest
 from .fallback import Search, best_of, distance_left, fall_back, says_more
 from .optimisation import finishes, optimise

@@ -29,7 +29,7 @@ from ..exact.first_layer import first_linear_input
 from ..problem.objective import Preset, squared_distance
 from ..problem.observation import Observation
 from ..problem.problem import Found, Problem, gradients_of, scores, squared_size
-from .anchor import normalises_places
+from .brightness_prior import normalises_places
 from .checkpoint import Checkpoint
 from .restarts import Search, descend
 

@@ -13,7 +13,7 @@ from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Guarantee, Holder, Status, Unit
 from ...reports.judgement.sentence import adversary_words
 from ...reports.schema import PersonTotal, Total
-from ...reports.standing import STATUSES, epsilon_text
+from ...reports.status import STATUSES, epsilon_text
 from ...runs.audit.evidence import MembershipPart, MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small

@@ -60,8 +60,7 @@ def check_joined(
         if parties.count(log_file.header.agent) > 1:
             raise InputError(
                 f"{log_file.path}: two files are of "
-                f"{party_name(log_file.header.agent or 0, header)}; "
-                "give each party's log once"
+                f"{party_name(log_file.header.agent or 0, header)}; give each party's log once"
             )
     if unknown := [agent for agent in absent if not 0 <= agent < header.agents]:
         raise InputError(f"absent agent {unknown[0]} must lie in 0..{header.agents - 1}")
@@ -95,8 +94,7 @@ def check_joined(
             if number in held and number in away:
                 raise InputError(
                     f"agent {party} is declared absent in round {number}, and {log_file.path} "
-                    "has a "
-                    "release of it"
+                    "has a release of it"
                 )
     if not partial:
         _check_same_plays(every)
@@ -132,8 +130,8 @@ def _check_same_plays(every: Sequence[LogFile]) -> None:
                 there = plays.get(vector.owner, Counter())[number]
                 if number in again and vector.owner != party and there != plays[party][number]:
                     raise UnsupportedView(
-                        f"{log_file.path} releases a vector of agent {vector.owner} in round {number}, "
-                        f"which it went through {plays[party][number]} times and agent "
+                        f"{log_file.path} releases a vector of agent {vector.owner} in round "
+                        f"{number}, which it went through {plays[party][number]} times and agent "
                         f"{vector.owner} {there} times; which vector it was is unknown, and "
                         "no figure is known for that"
                     )

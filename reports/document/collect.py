@@ -13,8 +13,9 @@ from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.ledger import Spent
-from ...runs.attack.entry import PLANTED, commands_of
+from ...runs.attack.scenario import PLANTED, commands_of
 from ...runs.audit.assumptions import Facts, assumptions
+from ...runs.audit.audit_log import trail_of_folder
 from ...runs.audit.evidence import (
     measured,
     read_attack,
@@ -23,7 +24,6 @@ from ...runs.audit.evidence import (
     read_membership,
 )
 from ...runs.audit.evidence_schema import Attack
-from ...runs.audit.trail import trail_of_folder
 from ...runs.errors import ContradictedProof
 from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
@@ -41,7 +41,7 @@ from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import REPORT_SCHEMA, About, Released, Report, Reproduce, Run, Tool
 from ..total.total import total_of_runs
 from .html import render
-from .officer import course, risk_by_adversary, run_facts, traffic, utility
+from .summary import course, risk_by_adversary, run_facts, traffic, utility
 
 _POINTS = 12  # of epsilon by round
 _LARGEST_PICTURE, _LONG = 64 << 20, 8 << 30  # bytes of a picture, and of any other file

@@ -15,7 +15,7 @@ from ...privacy.guarantee import Status
 from ...privacy.plain_text import markdown_table, markdown_text, plain
 from ...runs.numbers import bound, small
 from ..judgement.sentence import adversary_words
-from ..standing import STATUSES
+from ..status import STATUSES
 from ..template import template
 from .declared import DELTA, DeclaredReport, declared_report
 

@@ -18,7 +18,6 @@ from markupsafe import Markup, escape
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.formats.codec import as_text
 from ...runs.numbers import is_infinite
-from ..cited import References
 from ..figures.chart import both, key
 from ..figures.graph import graph_figure, network, network_key
 from ..figures.plots import (
@@ -34,11 +33,12 @@ from ..judgement.facts import facts_of_report
 from ..judgement.sentence import PARTS, Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import who
+from ..references import References
 from ..schema import Report
-from ..standing import HEURISTIC, kind_of, sign_of
+from ..status import HEURISTIC, kind_of, sign_of
 from ..template import template
 from ..total.total import notes
-from .officer import summary_of
+from .summary import summary_of
 
 _SEES = {
     "eavesdropper": "reads every message on every link",

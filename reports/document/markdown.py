@@ -13,7 +13,7 @@ from ..judgement.facts import about_of, facts_of_report
 from ..judgement.sentence import adversary_words, text_of
 from ..judgement.verdict import verdict
 from ..schema import Report
-from ..standing import STATUSES, epsilon_text
+from ..status import STATUSES, epsilon_text
 from ..total.total import sentences
 
 

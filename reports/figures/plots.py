@@ -17,9 +17,9 @@ from ...privacy.accounting.risk import true_positive_rate_of_pair
 from ...runs.audit.evidence import Membership
 from ...runs.audit.evidence_schema import AuditedAdversary
 from ...runs.numbers import is_infinite, percent
-from ..cited import References
+from ..references import References
 from ..schema import Report
-from ..standing import kind_of, sign_of
+from ..status import kind_of, sign_of
 from .chart import (
     MARKS,
     NARROW,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
-from ...privacy.goal import Goal, Target
 from ...privacy.guarantee import Guarantee, Unit
+from ...privacy.target import Goal, Target
 from ...runs.audit.assumptions import COUNTED
 from ...runs.audit.evidence import LastModel, Membership
 from ...runs.audit.evidence_schema import Attack, Audit

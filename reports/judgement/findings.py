@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from ...privacy.adversary import EAVESDROPPER, FINAL_MODELS, SINGLE_MESSAGE
 from ...privacy.errors import InputError
-from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Status, Unit
+from ...privacy.target import Goal
 from ..schema import Remedy as Fix
 from .facts import Facts, FigureRequirement
 from .sentence import Figure, Value

@@ -20,10 +20,10 @@ from pydantic_core import ErrorDetails
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.errors import InputError, did_you_mean
 from ...privacy.formats.toml_text import read_toml
-from ...privacy.goal import Goal
 from ...privacy.participation import MOST_RECORDS
 from ...privacy.plain_text import plain
 from ...privacy.releases.lines import SERVER
+from ...privacy.target import Goal
 from ...runs.run_file.hyper_parameters import stated
 from ...runs.run_file.own_tables import Call
 from ...runs.run_file.tables import PresetName, Table

@@ -14,9 +14,9 @@ from typing import Literal
 
 from ...privacy.accounting.names import Accountant
 from ...privacy.errors import InputError
-from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Status
 from ...privacy.releases.ledger import Spent
+from ...privacy.target import Goal
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ...privacy.adversary import ALL_OTHERS
 from ...privacy.plain_text import plain
-from ..cited import KINDS as WRITTEN
-from ..cited import Key
+from ..references import KINDS as WRITTEN
+from ..references import Key
 
 _TEXT = resources.files("overhear.reports.judgement").joinpath("phrases.toml").read_text("utf-8")
 _TABLES: Mapping[str, Mapping[str, str]] = tomllib.loads(_TEXT)

@@ -26,7 +26,7 @@ from ...privacy.published.whisper import whisper_information
 from ...training.algorithms.decor import best_correlation
 from ...training.graphs.graph import Graph
 from ...training.graphs.topologies import erdos_renyi
-from .entry import Computed, ScaleName
+from .paper_result import Computed, ScaleName
 
 _AGENTS, _EPSILON, _DELTA, _ROUNDS, _CLIP = 20, 10.0, 1e-5, 5000, 0.1
 _PROBABILITIES: Mapping[ScaleName, tuple[float, ...]] = {

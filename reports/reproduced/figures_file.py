@@ -17,7 +17,7 @@ from pathlib import Path
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError, did_you_mean
 from ...privacy.formats.csv_rows import CsvRows
-from .entry import Figure
+from .paper_result import Figure
 
 _FIGURES = ("figure", "low", "high")
 

@@ -28,10 +28,10 @@ from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP, SweepFile
 from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
-from .entry import Computed, Entry, Figure, Scale, ScaleName
 from .figures_file import read_figures
-from .prices import check_runnable, sweep_of
+from .paper_result import Computed, Entry, Figure, Scale, ScaleName
 from .verdicts import ClaimLine, Seeds, Verdict, check_data, claim_lines, figure_of, figure_verdict
+from .work_estimates import check_runnable, sweep_of
 
 # Lines of a sweep whose runs are attacked: each scenario, without a defence and as it was sent.
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ...privacy.errors import InputError
 from ..sweep.statistics import Difference, Mean, difference_of, mean_of
-from .entry import LEAST_SEEDS, Claim, Close, Entry, Figure, Order, Scale, Trend
+from .paper_result import LEAST_SEEDS, Claim, Close, Entry, Figure, Order, Scale, Trend
 
 Word = Literal["reproduced", "not reproduced", "not comparable"]
 _OTHER_SETTING = "the setting is another one, as stated above"

@@ -39,7 +39,9 @@ from ..run_file.run_file import ForeignFolder, RunFile
 from ..run_file.tables import find_device
 from ..stop import Stop, tell
 from .denoiser import own_denoiser
-from .entry import (
+from .planted import plant, with_prior
+from .points import check_attack, points_of, trial_of
+from .scenario import (
     Aim,
     Place,
     Planted,
@@ -52,8 +54,6 @@ from .entry import (
     reopen,
     save_pictures,
 )
-from .planted import plant, with_prior
-from .points import check_attack, points_of, trial_of
 
 _SURE_S = 1.0  # after so many seconds the time of a step is known well enough
 

@@ -51,7 +51,7 @@ from .evidence_schema import (
 )
 from .game import game_of
 from .membership import AuditedFolder
-from .trial import cost_of, pricing_checks
+from .time_estimate import cost_of, pricing_checks
 
 # Checks of what a run left in its folder, beside those of a fresh run of the same engine.
 

@@ -40,7 +40,7 @@ from .names import AGENT_STORE, CAME, CLOSED, LIFELINE, SAID, SECRET, STORE_FILE
 from .place import GLOO, NCCL, interface_names
 
 if TYPE_CHECKING:
-    from .meeting import RankStore
+    from .rendezvous import RankStore
 
 
 _FAILED = 2
@@ -138,7 +138,7 @@ def _store_of(told: Mapping[str, str]) -> RankStore:
     """The store of the children, which load torch at the same time."""
     from torch._C._distributed_c10d import FileStore
 
-    from .meeting import RankStore
+    from .rendezvous import RankStore
 
     file = FileStore(told[STORE_FILE], -1)
     file.set_timeout(timedelta(seconds=_GRACE))  # of waiting for a file that was removed

@@ -68,9 +68,17 @@ from ..run_file.tables import gpu_number
 from ..run_file.trust import digest_of_sources
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
-from .meeting import LyingStore, RankStore, connect, hosts_of, introduce, secret_of_ranks, store_of
 from .names import CLOSED, FAILED_FIRST, SAID
 from .place import Place, check_same_facts, program_facts
+from .rendezvous import (
+    LyingStore,
+    RankStore,
+    connect,
+    hosts_of,
+    introduce,
+    secret_of_ranks,
+    store_of,
+)
 
 _CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release

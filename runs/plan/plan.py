@@ -10,16 +10,16 @@ from pydantic import JsonValue
 
 from ...privacy.accounting.accountant import composed_epsilon
 from ...privacy.errors import InputError
-from ...privacy.goal import Target
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.raised import describe, line_of
 from ...privacy.reference import second_opinion as reference
+from ...privacy.target import Target
 from ...training.accounts.account import account_of
+from ...training.accounts.accounted_run import AccountedRun
 from ...training.accounts.paragraph import as_paragraph
 from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
-from ...training.accounts.subject import AccountedRun
 from ...training.accounts.summary import (
     Summary,
     as_frame,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
-from ...training.accounts.subject import AccountedRun
+from ...training.accounts.accounted_run import AccountedRun
 from ...training.algorithms import Form
 from ...training.data.load import Dataset
 from ...training.graphs.graph import Graph

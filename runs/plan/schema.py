@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...privacy.formats.codec import Count, Delta, NotNegative
-from ...privacy.goal import Target
 from ...privacy.guarantee import Guarantee, WrittenStatus
+from ...privacy.target import Target
 from ..described import Described
 
 _ESTIMATE = (

@@ -403,8 +403,7 @@ def _assumed(kept: KeptRounds, outcomes: Sequence[Check]) -> list[str]:
         word = "round" if others == 1 else "rounds"
         found.append(
             f"{others} {word} beside {rounds_text(kept.numbers)} went as their lines say; "
-            "nothing of them "
-            "was looked at."
+            "nothing of them was looked at."
         )
     found += [
         f"What {outcome.name} would show, which was not run: {outcome.words}"

@@ -16,7 +16,7 @@ from ...privacy.errors import InputError
 from ...privacy.releases.lines import Header, check_name, integer, positive, probability, shown
 from ...training.data.partition import poisson_batch
 from ...training.engine.randomness import Purpose, SecretRandomness
-from .said import EarlierLines
+from .earlier_lines import EarlierLines
 
 # Batches and noise that a recorder draws, and the round that each belongs to.
 #

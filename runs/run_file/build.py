@@ -18,7 +18,7 @@ from ...privacy.batches.sampling import Drawing, drawings
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
-from ...training.accounts.subject import takes_batch_size
+from ...training.accounts.accounted_run import takes_batch_size
 from ...training.algorithms import Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
 from ...training.algorithms.learning_rates import LearningRates, read_rates

@@ -11,9 +11,9 @@ from ...privacy.accounting.names import Accountant
 from ...privacy.accounting.request import Adjacency
 from ...privacy.batches.patterns import pattern_of
 from ...privacy.errors import InputError
-from ...privacy.goal import Goal
 from ...privacy.guarantee import NO_CAP, Statement, Unit
 from ...privacy.participation import MOST_RECORDS
+from ...privacy.target import Goal
 from .refusals import PRIVACY
 from .tables import Count, Index, Indices, Names, Positive, Table
 

@@ -22,8 +22,8 @@ from ...privacy.accounting.names import Accountant
 from ...privacy.accounting.request import Adjacency, check_multiplier
 from ...privacy.batches.patterns import pattern_of
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.goal import Goal
 from ...privacy.guarantee import NO_CAP, NOT_A_CLIENT, Statement, Unit
+from ...privacy.target import Goal
 from ..algorithms.algorithm import Algorithm, Form
 from ..algorithms.learning_rates import RateSchedule, read_rates
 from ..exposure.guarantees import guarantee
@@ -35,6 +35,7 @@ from ..step.script import Operation, TooManyOperations
 from ..tracing.scripts import Basis, trace_round, with_copies
 from ..tracing.trace import check_noise
 from ..tracing.traced_round import TracedRound
+from .accounted_run import AccountedRun, check_pattern, is_amplified
 from .figures import FigureRequest, adversaries_of, figures_of
 from .request import (
     algorithm_of,
@@ -48,7 +49,6 @@ from .request import (
     topology_of,
 )
 from .result import Account, memory_words, unknown_users, warnings_of
-from .subject import AccountedRun, check_pattern, is_amplified
 
 # What an account takes, told from counts before it is begun.
 #

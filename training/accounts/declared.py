@@ -24,11 +24,11 @@ from ...privacy.adversary import (
     parse_adversary,
 )
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Statement, Status
 from ...privacy.releases.lines import SERVER
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Exposed, Views
+from ...privacy.target import Goal
 from ..exposure.guarantees import guarantee, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, Release
 from .summary import as_frame, lines_of, page_part

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.goal import Goal
 from ...privacy.guarantee import Statement, Status, Unit
+from ...privacy.target import Goal
 from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT, usual_of_person
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
@@ -24,7 +24,7 @@ from ..exposure.sensitivity import JointSensitivity, Release, bound_of, of_recor
 from ..exposure.whole_run import check_turns
 from ..persons import Holders, person_joint_sensitivities
 from ..tracing.trace import AlgorithmTrace, at_unit
-from .subject import AccountedRun
+from .accounted_run import AccountedRun
 from .targets import multiplier_for
 
 # Whether a step's noise keeps its proportion to what is clipped, whatever the noise multiplier.

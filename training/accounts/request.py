@@ -16,8 +16,8 @@ from ...privacy.accounting.request import check_count
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.batches.sampling import Drawing, Scheme, drawings
 from ...privacy.errors import InputError, InputTypeError, did_you_mean
-from ...privacy.goal import Goal
 from ...privacy.guarantee import Statement
+from ...privacy.target import Goal
 from ..algorithms.algorithm import Algorithm, choices
 from ..exposure.events import check_scheme
 from ..graphs.graph import Graph, GraphSequence, ScheduledGraph, Topology
@@ -25,7 +25,7 @@ from ..graphs.participation import check_active, scheduled
 from ..graphs.topologies import build_graph
 from ..own.names import algorithm_named
 from ..step.final_release import released_fields
-from .subject import AccountedRun
+from .accounted_run import AccountedRun
 
 # What `account` gives a start and a step by name, and nothing else may.
 _GIVEN = ("form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records")

@@ -12,9 +12,9 @@ from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.batches.sampling import Drawing, Sampling
 from ...privacy.errors import InputError
-from ...privacy.goal import Goal
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
+from ...privacy.target import Goal
 from ..algorithms.algorithm import Algorithm, Bound, Form
 from ..exposure.events import asked_releases, counted
 from ..exposure.guarantees import run_epsilon
@@ -25,8 +25,8 @@ from ..graphs.participation import participation_words
 from ..tracing.linear_forms import Known
 from ..tracing.scripts import Scripts
 from ..tracing.trace import AlgorithmTrace, at_unit
+from .accounted_run import AccountedRun, is_amplified
 from .paragraph import Explanation, as_paragraph, explain, plot
-from .subject import AccountedRun, is_amplified
 from .summary import (
     Summary,
     as_frame,

@@ -9,10 +9,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ...privacy.formats.codec import dump, finite
-from ...privacy.goal import Goal, Target
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.missing import needs
 from ...privacy.plain_text import aligned
+from ...privacy.target import Goal, Target
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -13,8 +13,8 @@ from ...privacy.accounting.risk import scale_for_risk
 from ...privacy.accounting.search import least_that_meets
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import UnsupportedView
-from ...privacy.goal import Goal
 from ...privacy.guarantee import Statement
+from ...privacy.target import Goal
 from ..exposure.events import asked_releases, counted, spent_releases
 from ..exposure.guarantees import calibrated_multiplier, check_traced_at, run_epsilon
 from ..exposure.sensitivity import JointSensitivity

@@ -31,8 +31,8 @@ from ..exposure.sensitivity import JointSensitivity, Release
 from ..graphs.graph import ScheduledGraph
 from ..second_tracer.dense_round import NotAnswered
 from ..second_tracer.second_trace import SecondTrace, VictimShifts
+from .accounted_run import AccountedRun
 from .result import Account
-from .subject import AccountedRun
 
 _AGREES = 1e-9  # relative
 _SECONDS = 20.0  # of all figures of an account together

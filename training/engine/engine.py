@@ -25,7 +25,7 @@ from ..models.evaluation import AT_ONCE, evaluate
 from ..models.losses import FailedForward, is_for_the_loop
 from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
-from ..own.kept import Watch
+from ..own.user_state import Watch
 from ..step.floor import Floor
 from ..step.operations import Operations
 from ..step.perform import perform

@@ -29,7 +29,7 @@ from ..tracing.trace import AlgorithmTrace, parts_of
 from .candidates import candidates
 from .events import check_draws
 from .local_views import AdversaryView, LocalViews
-from .residue import Residues
+from .rounding_error import Residues
 from .sensitivity import JointSensitivity, Release, cost, rounded, single_message, worst
 
 

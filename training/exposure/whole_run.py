@@ -48,7 +48,7 @@ from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .dense_rounds import contributions_of, streamed_view
-from .residue import Residues
+from .rounding_error import Residues
 from .sensitivity import JointSensitivity, Release, UnsupportedMechanism, single_message, worst
 
 Participation = str | int | Sequence[int] | Pattern

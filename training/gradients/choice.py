@@ -51,10 +51,10 @@ from ..device.memory import elements_at_once, on_device
 from ..models.losses import unknown_forward
 from ..models.parameters import flatten, unflatten
 from .clipping import Coefficient, Examples, Pass, Span, clip_factors, total_squares
+from .examples_independent import Separate, separate
 from .ghost import BookKeeping, factor, find_layers, unsupported_layer, without_overwriting
 from .linear_conv import Cells, Factors, Layer
 from .loop_and_vmap import Kernel, Loop, OfModel
-from .separate import Separate, separate
 
 # Clipped gradient sums of many model owners at once, for many small models and for accelerators.
 #
@@ -421,7 +421,7 @@ def with_layers(model: nn.Module, example: Tensor) -> nn.Module | str:
     """A network as layers that have a rule, among which examples cannot meet; or why it is none.
 
     A network whose forward is known is returned itself, any other one as a checked graph
-    (`overhear.training.gradients.separate`).
+    (`overhear.training.gradients.examples_independent`).
 
     Args:
         example: (1, *shape), of which the shape, the type and the device matter.

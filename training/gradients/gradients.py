@@ -40,9 +40,9 @@ from ..models.parameters import copied, validate_model
 from ..models.tasks import Task
 from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
 from .clipping import Coefficient, Examples, check_clip_norm, check_finite, plan_passes, stack
+from .examples_independent import Separate
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
 from .own_code import OwnCode
-from .separate import Separate
 
 Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor

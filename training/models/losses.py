@@ -30,8 +30,8 @@ from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.raised import describe
-from ..own.kept import Watch
 from ..own.names import own_object
+from ..own.user_state import Watch
 from . import networks
 from .parameters import copied, flatten, unflatten, validate_model
 
@@ -304,8 +304,7 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
         except (Exception, SystemExit) as error:  # the user's own code
             raise InputError(
                 f"{head} cannot be differentiated example by example: {describe(error)}; write "
-                "it with "
-                "functions of torch, and torch.where in place of if"
+                "it with functions of torch, and torch.where in place of if"
             ) from error
 
     # What is filled once is filled by the first calls. The last call of those that are watched is

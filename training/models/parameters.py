@@ -186,8 +186,7 @@ def copied(model: nn.Module) -> nn.Module:
     except (Exception, SystemExit) as error:  # the user's own code, too
         raise InputError(
             f"the network cannot be copied ({describe(error)}), and each record is given a copy; "
-            "keep "
-            "locks, files, generators, imported modules and tensors that were computed from "
+            "keep locks, files, generators, imported modules and tensors that were computed from "
             "parameters out of its attributes, leave torch.jit out, and take "
             "torch.nn.utils.parametrizations for a norm of weights"
         ) from error
@@ -264,8 +263,7 @@ def _stated(name: str, doing: str, *, passing: type[Exception] | tuple[()] = ())
     except (Exception, SystemExit) as error:
         raise _YourError(
             f"model {name!r}: {doing} raised {describe(error)}; mend the module so that it "
-            "imports, "
-            "and builds and runs its network, without an error or an exit"
+            "imports, and builds and runs its network, without an error or an exit"
         ) from error
 
 

@@ -11,8 +11,8 @@ from overhear.privacy.accounting.gaussian import LEAST_EPSILON, delta_from_mu, e
 from overhear.privacy.accounting.limits import max_rounds, max_sampling_rate, scale_for
 from overhear.privacy.accounting.names import Accountant
 from overhear.privacy.errors import InputError
-from overhear.privacy.goal import Goal
 from overhear.privacy.participation import Event, Reach, poisson
+from overhear.privacy.target import Goal
 
 
 def above(x):

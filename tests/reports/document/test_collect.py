@@ -16,7 +16,7 @@ from overhear.reports.document.collect import _recipients, collect, report_run
 from overhear.reports.document.markdown import report_markdown
 from overhear.reports.judgement.gate import decide
 from overhear.reports.judgement.policy import Policy
-from overhear.runs.attack.entry import PLANTED
+from overhear.runs.attack.scenario import PLANTED
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.resume import read_run

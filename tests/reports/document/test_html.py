@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.cited import KINDS, References, look_up
 from overhear.reports.document import html
 from overhear.reports.document.markdown import report_markdown
-from overhear.reports.standing import HEURISTIC
+from overhear.reports.references import KINDS, References, look_up
+from overhear.reports.status import HEURISTIC
 from tests.conftest import measured_json, sample_images, sample_report, typed, with_audit
 
 Report = dict[str, Any]

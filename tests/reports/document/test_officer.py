@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.document.officer import ReportSummary, summary_of
+from overhear.reports.document.summary import ReportSummary, summary_of
 from overhear.reports.judgement.facts import facts_of_report
 from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import verdict

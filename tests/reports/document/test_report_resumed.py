@@ -15,7 +15,7 @@ from overhear.privacy.releases.ledger import Ledger, read_ledger
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import collect, report_run
 from overhear.reports.document.markdown import report_markdown
-from overhear.reports.document.officer import course
+from overhear.reports.document.summary import course
 from overhear.reports.judgement.facts import facts_of_report
 from overhear.reports.judgement.findings import Kind, Outcome
 from overhear.reports.judgement.gate import Requirement, decide

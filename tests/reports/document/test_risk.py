@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from overhear.privacy.accounting.risk import risk
 from overhear.privacy.guarantee import Status
 from overhear.privacy.releases.ledger import Spent
-from overhear.reports.document.officer import odds, risk_by_adversary
+from overhear.reports.document.summary import odds, risk_by_adversary
 from overhear.reports.schema import Risk
 from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.run_file import RunFile

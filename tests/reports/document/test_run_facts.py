@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overhear.reports.document.officer import utility
+from overhear.reports.document.summary import utility
 from overhear.training.models.evaluation import Metrics
 
 LINES = [

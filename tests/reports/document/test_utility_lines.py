@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.reports.document.officer import utility
+from overhear.reports.document.summary import utility
 from overhear.runs.folder.records import read_metrics
 
 LINES = Path(__file__).parents[2] / "museum" / "schema-3-finished" / "metrics.jsonl"

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhear.reports.cited import References
 from overhear.reports.figures import plots as by_round
 from overhear.reports.figures.chart import WIDE, key, spread, ticks
 from overhear.reports.figures.plots import Series
+from overhear.reports.references import References
 from tests.conftest import typed
 
 Report = dict[str, Any]

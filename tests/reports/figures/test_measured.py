@@ -6,8 +6,8 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from overhear.reports.cited import References
 from overhear.reports.figures import plots as drawn
+from overhear.reports.references import References
 from tests.conftest import measured_json, typed, with_audit
 
 Report = dict[str, Any]

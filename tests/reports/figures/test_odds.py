@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.cited import References
 from overhear.reports.figures import plots as odds
+from overhear.reports.references import References
 from tests.conftest import typed
 
 Report = dict[str, Any]

@@ -10,8 +10,8 @@ import pytest
 
 from overhear.attacks.interception.names import NOT_IDENTIFIED
 from overhear.privacy.errors import InputError
-from overhear.privacy.goal import Goal
 from overhear.privacy.guarantee import Guarantee, Status
+from overhear.privacy.target import Goal
 from overhear.reports.judgement.facts import Facts, FigureRequirement, facts_of_report
 from overhear.reports.judgement.findings import Action, Kind, Outcome, judge
 from overhear.reports.judgement.gate import Decision, decide, decide_plan

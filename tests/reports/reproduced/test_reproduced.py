@@ -14,7 +14,8 @@ from scipy import stats
 
 from overhear.privacy.errors import InputError
 from overhear.reports.reproduced import reproduce as attacked
-from overhear.reports.reproduced.entry import (
+from overhear.reports.reproduced.figures_file import read_figures
+from overhear.reports.reproduced.paper_result import (
     Close,
     Computed,
     Entry,
@@ -24,8 +25,6 @@ from overhear.reports.reproduced.entry import (
     Scale,
     Trend,
 )
-from overhear.reports.reproduced.figures_file import read_figures
-from overhear.reports.reproduced.prices import RunEstimate, Seconds, price_of, stored_price
 from overhear.reports.reproduced.registry import ENTRIES
 from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
 from overhear.reports.reproduced.verdicts import (
@@ -36,6 +35,7 @@ from overhear.reports.reproduced.verdicts import (
     figure_verdict,
     placed,
 )
+from overhear.reports.reproduced.work_estimates import RunEstimate, Seconds, price_of, stored_price
 from overhear.reports.sweep.statistics import Mean, mean_of
 
 PAPER = Paper(name="P", source="A. Author, P")

@@ -10,9 +10,9 @@ import pytest
 from overhear.privacy.errors import InputError
 from overhear.privacy.published.whisper import whisper_information
 from overhear.reports.reproduced.closed_forms import energies_of, noise_energies
-from overhear.reports.reproduced.entry import LEAST_SEEDS, SCALES, Entry
-from overhear.reports.reproduced.prices import runs_of, sweep_of
+from overhear.reports.reproduced.paper_result import LEAST_SEEDS, SCALES, Entry
 from overhear.reports.reproduced.registry import ENTRIES, entry_named
+from overhear.reports.reproduced.work_estimates import runs_of, sweep_of
 from overhear.reports.sweep.table import VALUES
 from overhear.runs.sweep.sweep_file import check_points, points_of
 from overhear.training.graphs.graph import Graph

@@ -18,7 +18,7 @@ from overhear.reports.judgement.findings import Kind
 from overhear.reports.judgement.proofs import against_proofs
 from overhear.runs.attack import attack as module
 from overhear.runs.attack.attack import attack_run
-from overhear.runs.attack.entry import alone, find_place
+from overhear.runs.attack.scenario import alone, find_place
 from overhear.runs.audit.evidence import read_attack
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder import folder as run_folder
@@ -170,7 +170,7 @@ def test_an_attack_that_was_killed_before_its_sums_goes_on_from_its_points(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("overhear.runs.attack.entry.write_sums", die)
+        patch.setattr("overhear.runs.attack.scenario.write_sums", die)
         with pytest.raises(KeyboardInterrupt):
             attack_run(folder, overrides=["attack.images=1"])
     kept = json.loads((folder / "attacks/images-1/attack.json").read_text())

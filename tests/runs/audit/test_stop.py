@@ -28,15 +28,15 @@ def test_an_audit_of_a_run_file_leaves_nothing_behind(run_file, monkeypatch, cap
 
 @pytest.mark.slow
 def test_an_audit_that_is_done_is_kept_and_told(run_file, monkeypatch, capsys):
-    from overhear.runs.audit import trail
+    from overhear.runs.audit import audit_log
 
-    real = trail.leave_trace
+    real = audit_log.leave_trace
 
     def signalled(*given):
         signal.raise_signal(signal.SIGTERM)
         return real(*given)
 
-    monkeypatch.setattr(trail, "leave_trace", signalled)
+    monkeypatch.setattr(audit_log, "leave_trace", signalled)
     assert main(["audit", str(run_file), "--json"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["trail"]["audits"] == 1

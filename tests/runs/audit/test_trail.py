@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from overhear.runs.audit import trail as module
-from overhear.runs.audit.evidence_schema import Audit
-from overhear.runs.audit.trail import (
+from overhear.runs.audit import audit_log as module
+from overhear.runs.audit.audit_log import (
     TRAIL,
     keep_trail,
     leave_trace,
@@ -19,6 +18,7 @@ from overhear.runs.audit.trail import (
     run_digest,
     trail_of_folder,
 )
+from overhear.runs.audit.evidence_schema import Audit
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.conftest import sample_audit

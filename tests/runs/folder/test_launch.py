@@ -21,8 +21,8 @@ import pytest
 from torch.distributed import HashStore
 
 from overhear.runs.folder import launch
-from overhear.runs.folder.meeting import RankStore
 from overhear.runs.folder.names import CAME, CLOSED, SAID, SECRET, STORE_FILE
+from overhear.runs.folder.rendezvous import RankStore
 from overhear.runs.stop import SIGNALS, Stop
 from tests.runs.folder.test_ranks import FAST, RUN
 

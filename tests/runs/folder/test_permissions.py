@@ -28,13 +28,13 @@ SHOWN_FILES = {
 OTHER_WRITERS = {
     *("privacy/durable.py", "privacy/releases/chained_file.py", "adapters/opacus/history.py"),
     *(
-        "attacks/foreign/coins.py",
+        "attacks/foreign/assignment.py",
         "attacks/foreign/audit_training.py",
         "commands/design.py",
     ),
     *("commands/new.py", "commands/compare.py", "commands/table.py"),
     *("reports/document/junit.py", "reports/reproduced/reproduce.py"),
-    *("runs/audit/trail.py", "runs/recorder/record.py", "runs/sweep/engine.py"),
+    *("runs/audit/audit_log.py", "runs/recorder/record.py", "runs/sweep/engine.py"),
     *("runs/folder/launch.py", "runs/folder/signature.py", "runs/sweep/sweep.py"),
 }
 WRITES = re.compile(

@@ -132,7 +132,7 @@ def test_who_takes_the_place_of_a_rank_hears_no_row_and_is_found(run_file, tmp_p
 
 
 def guess_on_the_connection() -> None:
-    from overhear.runs.folder import meeting
+    from overhear.runs.folder import rendezvous as meeting
 
     check = meeting.check_peers
     meeting.check_peers = lambda ranks: check(replace(ranks, secret=b"b" * 32))

@@ -9,8 +9,10 @@ import pytest
 from torch.distributed import HashStore, TCPStore
 
 from overhear.privacy.errors import InputError
-from overhear.runs.folder import meeting
-from overhear.runs.folder.meeting import (
+from overhear.runs.folder import rendezvous as meeting
+from overhear.runs.folder.names import CAME, FAILED_FIRST, SECRET
+from overhear.runs.folder.place import Place, program_facts
+from overhear.runs.folder.rendezvous import (
     CODES,
     Guest,
     LyingStore,
@@ -20,8 +22,6 @@ from overhear.runs.folder.meeting import (
     secret_of_ranks,
     store_of,
 )
-from overhear.runs.folder.names import CAME, FAILED_FIRST, SECRET
-from overhear.runs.folder.place import Place, program_facts
 
 PROGRAM = {"version of torch": "2.7", "code of overhear": "a0"}
 

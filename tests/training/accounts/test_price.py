@@ -8,8 +8,8 @@ import pytest
 from overhear.privacy.errors import InputError
 from overhear.training import ALGORITHMS, account, build_graph
 from overhear.training.accounts.account import WorkEstimate, account_of, price_of
+from overhear.training.accounts.accounted_run import AccountedRun
 from overhear.training.accounts.request import algorithm_of
-from overhear.training.accounts.subject import AccountedRun
 from overhear.training.algorithms.algorithm import Form
 from overhear.training.step.handles import Agents
 from overhear.training.step.round import Round

@@ -9,8 +9,8 @@ from scipy.stats import norm
 
 from overhear.privacy import EAVESDROPPER, Status
 from overhear.privacy.errors import InputError, InputTypeError, UnsupportedView
-from overhear.privacy.goal import Goal
 from overhear.privacy.guarantee import Statement
+from overhear.privacy.target import Goal
 from overhear.training import account
 from overhear.training.accounts.targets import multiplier_for, reached
 from overhear.training.exposure.sensitivity import JointSensitivity, Release

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from overhear.training.device.precision import full_precision
+from overhear.training.gradients.examples_independent import Separate, separate
 from overhear.training.gradients.gradients import PairGradients
-from overhear.training.gradients.separate import Separate, separate
 from overhear.training.models.parameters import flatten
 from tests.training.forwards.separate_cases import APART, MEETING, Images, Of, Transformer
 from tests.training.gradients.layout_cases import MIXING, PAIRS, oracle, ragged

@@ -13,7 +13,7 @@ from overhear.privacy.batches.sampling import Per
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Unit
 from overhear.training import ALGORITHMS, Form, build_graph
-from overhear.training.accounts.subject import AccountedRun
+from overhear.training.accounts.accounted_run import AccountedRun
 from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.data.load import load_dataset
 from overhear.training.exposure.dense_rounds import streamed_view

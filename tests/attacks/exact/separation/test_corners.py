@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.corners import records_at_corners
+from overhear.attacks.exact.binary_vertices import records_at_corners
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.problem import Box, Certified
 from overhear.training.models.parameters import flatten

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.corners import sparse_mixtures
+from overhear.attacks.exact.binary_vertices import sparse_mixtures
 from overhear.attacks.exact.spear import last_patterns, sampled_directions, separate_records
 from overhear.attacks.exact.spear_images import (
     ReluSpaces,

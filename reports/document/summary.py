@@ -39,7 +39,7 @@ from ..judgement.sentence import Figure, Sentence, fill
 from ..judgement.verdict import Outcome, Verdict
 from ..judgement.wording import who
 from ..schema import About, Hits, Odds, Report, Risk, Run, Utility
-from ..standing import kind_of
+from ..status import kind_of
 
 # What each adversary's figure means for one record, as odds that a reader can picture.
 #

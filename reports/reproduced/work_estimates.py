@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from ...privacy.errors import InputError
 from ...runs.run_file.run_file import RunFile
 from ...runs.sweep.sweep_file import SweepFile, checked, config_of, points_of, tried_of
-from .entry import SCALES, Entry, ScaleName
+from .paper_result import SCALES, Entry, ScaleName
 from .verdicts import check_data, placed
 
 if TYPE_CHECKING:
