@@ -217,7 +217,7 @@ def poisson(rate: float) -> ParticipationPattern:
     """One record that is drawn with probability `rate`.
 
     >>> poisson(0.25)
-    Moves(multiples=(0.0, 1.0), probabilities=(0.75, 0.25))
+    ParticipationPattern(multiples=(0.0, 1.0), probabilities=(0.75, 0.25))
     """
     within("sampling_rate", rate, "[0, 1]", "did you mean batch_size?")
     if rate == 1.0:

@@ -13,7 +13,7 @@ _OURS = Path(__file__).resolve().parents[1] / "training"  # a checkout may be wh
 def describe(error: BaseException) -> str:
     """An error by its type and words.
 
-    >>> told(ZeroDivisionError("division by zero"))
+    >>> describe(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'
     """
     try:

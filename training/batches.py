@@ -82,7 +82,7 @@ def check_users_of(users: Sequence[Tensor], held: Sequence[int]) -> None:
 def needs_users(script: Sequence[Operation]) -> bool:
     """Whether a round draws or clips by user.
 
-    >>> needs_users([Entry("draw", (("sampling_rate", None), ("per", "user")))])
+    >>> needs_users([Operation("draw", (("sampling_rate", None), ("per", "user")))])
     True
     """
     return any(("per", Per.USER.value) in entry.given for entry in script)
@@ -131,7 +131,7 @@ class Participation:
     def allowed(self, agent: int, round: int) -> Bools:
         """(n,) whether it is the turn of each of an agent's records.
 
-        >>> of = Turns(pattern=Pattern(PatternKind.CYCLE, 2), rounds=9, coin=1.0,
+        >>> of = Participation(pattern=Pattern(PatternKind.CYCLE, 2), rounds=9, coin=1.0,
         ...     keys=(np.arange(4, dtype=np.uint64),))
         >>> [of.allowed(0, t).astype(int).tolist() for t in (1, 2, 3)]
         [[0, 0, 1, 0], [1, 1, 0, 1], [0, 0, 1, 0]]
@@ -291,7 +291,7 @@ class ParticipationCheck:
         Raises:
             ValueError: a record is in one of them out of its turn.
 
-        >>> kept = Kept(Pattern(PatternKind.APART, 3), records=[2])
+        >>> kept = ParticipationCheck(Pattern(PatternKind.APART, 3), records=[2])
         >>> kept.note({0: np.array([0])}, round=1)
         >>> kept.note({0: np.array([0])}, round=3)  # doctest: +ELLIPSIS
         Traceback (most recent call last):

@@ -43,11 +43,11 @@ def heard_check(heard: Sequence[ObservedNoise]) -> Check:
 
     >>> rng = np.random.default_rng(0)
     >>> e = rng.normal(size=(12, 4, 100))
-    >>> sound = [Heard("eavesdropper", list(e), np.zeros(0))]
+    >>> sound = [ObservedNoise("eavesdropper", list(e), np.zeros(0))]
     >>> heard_check(sound).passed
     True
     >>> e[1:] = 0.8 * e[1:] + 0.6 * e[:-1]  # one of the same size, of which rounds go together
-    >>> heard_check([Heard("eavesdropper", list(e), np.zeros(0))]).passed
+    >>> heard_check([ObservedNoise("eavesdropper", list(e), np.zeros(0))]).passed
     False
     """
     found, values, along, lagged = Finding(), 0, 0, (0, 0)

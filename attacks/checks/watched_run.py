@@ -41,7 +41,7 @@ _HOST = torch.device("cpu")
 def to_cpu(recorded: Recorded) -> Recorded:
     """A record of a round whose tensors are on the host; calls of functions stay where they are.
 
-    >>> on_host(Recorded(noise=[torch.zeros(2, 3)])).noise[0].device
+    >>> to_cpu(Recorded(noise=[torch.zeros(2, 3)])).noise[0].device
     device(type='cpu')
     """
     return replace(

@@ -393,7 +393,7 @@ def separate_records(problem: Problem, generator: torch.Generator) -> Separated 
     ... )
     >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
     >>> posed = Problem(observation=seen, model=model, box=box, shape=(6,), classes=4)
-    >>> found = separate(posed, g)
+    >>> found = separate_records(posed, g)
     >>> found.missing, sorted(found.labels.tolist())
     (0, [0, 2, 2])
     """

@@ -227,7 +227,7 @@ def judge(
     >>> facts = Facts(claims=[claim], target="eavesdropper", limit=8.0, delta=1e-5,
     ...     algorithm="dpdl", form="repaired", agents=4, encrypted=False, rounds=40,
     ...     noise_multiplier=1.33, seeded=False)
-    >>> [found] = judge(facts, Asked.of_target(claim, 4.0))
+    >>> [found] = judge(facts, FigureRequirement.of_target(claim, 4.0))
     >>> str(found.kind), found.figure, found.limit, [str(one.action) for one in found.remedy]
     ('over the limit', 8.0, 4.0, ['adversary'])
     """

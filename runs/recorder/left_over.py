@@ -427,7 +427,7 @@ class LeftOver:
 def rounds_text(numbers: Sequence[int]) -> str:
     """Rounds in words.
 
-    >>> told([1, 2, 50]), told(list(range(1, 31)))
+    >>> rounds_text([1, 2, 50]), rounds_text(list(range(1, 31)))
     ('rounds 1, 2, 50', 'rounds 1 to 30')
     """
     word = "round" if len(numbers) == 1 else "rounds"

@@ -106,7 +106,7 @@ def finite_only(values: Tensor, squared_norms: Tensor) -> Tensor:
 
     Chosen, and without a look at which: nothing waits for a device.
 
-    >>> kept(torch.tensor([[1.0], [torch.nan]]), torch.tensor([1.0, torch.nan])).tolist()
+    >>> finite_only(torch.tensor([[1.0], [torch.nan]]), torch.tensor([1.0, torch.nan])).tolist()
     [[1.0], [0.0]]
     """
     finite = squared_norms.isfinite()

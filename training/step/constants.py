@@ -25,7 +25,7 @@ def is_enum(one: object) -> bool:
 def constant_text(one: object) -> str | None:
     """A constant in words that tell it from every other, the same in each process; else None.
 
-    >>> written((1, 0.5)), written([1])
+    >>> constant_text((1, 0.5)), constant_text([1])
     ('(int:1,float:3fe0000000000000)', None)
     """
     kind: Any = type(one)  # and no subclass, which could hold anything besides
