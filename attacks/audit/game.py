@@ -4,7 +4,7 @@ In each run every host holds as many canaries as fit, each put there or not by a
 turned round by it, where neighbouring data sets differ in one record's value). Nothing of the run
 is replaced but what a canary's gradient is. What a canary is, how one run is played and what is
 scored in it differs: records (`CanaryGame`), all data of an agent (`agents`), and records in runs
-that are one release (`whole_runs`).
+that are one release (`whole_run_game`).
 """
 
 from __future__ import annotations
