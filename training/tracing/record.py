@@ -444,12 +444,13 @@ class Recorder:
             given=self.given,
             absent=absent,
             floor=self._floor(),
-            secrets=frozenset(name for name, rows in end.items() if self._is_secret(rows)),
+            secrets=frozenset(name for name, rows in end.items() if len(self.bare(rows))),
         )
 
-    def _is_secret(self, rows: csr_array) -> bool:
+    def bare(self, rows: csr_array) -> np.ndarray:
+        """The numbers of the rows that hold data and no noise."""
         kinds = self.columns.kinds
-        return bool((holds(rows, kinds.data) & ~holds(rows, kinds.noise)).any())
+        return np.flatnonzero(holds(rows, kinds.data) & ~holds(rows, kinds.noise))
 
     def _floor(self) -> Floor:
         held = [
