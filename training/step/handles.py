@@ -23,10 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.errors import UndeclaredOperation
+from ...privacy.errors import InputError, UndeclaredOperation
 from . import values
 from .refusals import remedy
 from .script import Script, frozen
+
+_MOST = 2**64  # of an integer
 
 
 class Handle:
@@ -285,6 +287,10 @@ def once(one: Any) -> Any:
     """
     if isinstance(one, tuple | list):
         return tuple(map(once, one))
+    if type(one) is int and abs(one) >= _MOST:
+        raise InputError(
+            f"an integer of {one.bit_length()} bits is given to an operation; at most 64"
+        )
     return one.item() if isinstance(one, np.number | np.bool_) else one
 
 

@@ -29,6 +29,8 @@ from .memory import remembered
 from .parts import clip_norm_of
 from .purity import PureFunction
 from .values import (
+    NUMBERS,
+    UNSEEN_COHORT,
     Agents,
     Batch,
     Cohort,
@@ -322,6 +324,8 @@ class Door:
         for value in values if row.takes else ():
             if not isinstance(value, PureFunction):
                 check_holder(name, value, *row.takes)
+        if "block" in how:
+            how = {**how, "block": whole("block", how["block"], f"[{NUMBERS}, inf)")}
         if row.check is not None:
             values, how = row.check(self, values, how)
         made = self.operations.do(name, values, how)
@@ -442,6 +446,13 @@ def _cohort(door: Door, values: Values, how: How) -> tuple[Values, How]:
     return (given,), {}
 
 
+def _upload(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    del door
+    if "cohort" in how:
+        raise UndeclaredOperation(f"round.upload of a cohort: {UNSEEN_COHORT}")
+    return values, how
+
+
 def _average(door: Door, values: Values, how: How) -> tuple[Values, How]:
     cohort = how.get("cohort")
     if cohort is not None and not isinstance(cohort, Cohort):
@@ -509,6 +520,8 @@ def _split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[
         raise UndeclaredOperation(
             "round.clipped_sums at points of different blocks: every point has the same blocks"
         )
+    if not isinstance(coefs, tuple):
+        raise InputTypeError(f"coefs of {type(coefs).__name__} must be a list of public numbers")
     for coef in coefs:
         numbers: tuple[Any, ...] = coef if isinstance(coef, tuple) else (coef,)
         wrong = [type(number).__name__ for number in numbers if not isinstance(number, int | float)]
@@ -549,7 +562,7 @@ OPERATIONS: dict[str, Operation] = {
     "broadcast": Operation((Agents,), _RECEIVERS, _LINKS),
     "reply": Operation((Edges,), _RECEIVERS, _LINKS),
     "mix": Operation((Agents,), _RECEIVERS, _LINKS),
-    "upload": Operation((Agents,), _RECEIVERS, _NOTHING),
+    "upload": Operation((Agents,), _RECEIVERS, _NOTHING, _upload),
     "download": Operation((Server,), _RECEIVERS, _NOTHING),
     "average": Operation((Agents,), _HOLDER, _NOTHING, _average),
     "sum_in": Operation((Edges,), _HOLDER, _LINKS),

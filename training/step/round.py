@@ -429,8 +429,8 @@ def _do(held: Round, operation: str, *values: object, **public: object) -> Any:
     script: Script = _SCRIPT.__get__(held)
     door: Door = _DOOR.__get__(held)
     watch: NoiseWatch | None = _WATCH.__get__(held)
-    values, public = once(values), {name: once(one) for name, one in public.items()}
     try:
+        values, public = once(values), {name: once(one) for name, one in public.items()}
         given = {
             name: argument(one, script, operation=operation, name=name)
             for name, one in (*((f"value {i}", v) for i, v in enumerate(values)), *public.items())

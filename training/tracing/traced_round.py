@@ -393,9 +393,7 @@ class TracedRound(Operations):
         )  # what others released counts as seen; private arguments are held fixed, behind noise
         for held in private:
             if self._record.is_private(held, "bounded"):
-                bare = self._record.bare(held.rows.matrix)
-                if len(bare):
-                    self._record.close("private input of bounded without noise", held.rows[bare])
+                self._record.count_bare_as_seen(held.rows, "private input of bounded")
         others = np.flatnonzero(self._receivers != self._senders)
         for value in released:
             if self._record.is_private(value, "bounded"):
