@@ -39,11 +39,6 @@ class X(NamedTuple):
     x: Agents
 
 
-class XY(NamedTuple):
-    x: Agents
-    y: Agents
-
-
 class Counted(NamedTuple):
     x: Agents
     t: torch.Tensor
@@ -483,11 +478,11 @@ def test_a_secret_that_is_held_fixed_costs_what_its_noise_does_not_hide(noise, m
 def test_what_rounds_carry_without_noise_is_not_held_fixed():
     def step(state, round):
         sums = clipped(state, round)
-        how = {"private": [state.y], "lipschitz": 1.0, "blame": "a test"}
+        how = {"private": [state.t], "lipschitz": 1.0, "blame": "a test"}
         less = round.bounded(lambda _, held: held, sums, **how)
-        return XY(round.mix(noised(less, round), kind="model"), sums)
+        return Counted(round.mix(noised(less, round), kind="model"), sums)
 
-    caught(lambda round: XY(round.initial(), 0.0 * round.initial()), step)
+    caught(lambda round: Counted(round.initial(), 0.0 * round.initial()), step)
 
 
 def test_a_type_tells_nothing_about_trace_and_run():

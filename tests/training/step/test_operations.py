@@ -167,8 +167,7 @@ def test_points_and_coefficients_are_checked_in_a_trace_and_in_a_run(use, error,
 
 
 def _rest(round: Round, coefs=(1.0, -0.5)) -> dict:
-    how = {"batch": round.draw(), "clip_norm": 1.0}
-    return how if coefs is None else {**how, "coefs": coefs}
+    return {"batch": round.draw(), "coefs": coefs, "clip_norm": 1.0}
 
 
 def _written(how: dict) -> dict:
@@ -274,7 +273,7 @@ def test_a_transcript_names_the_server():
         (lambda r, _: r.postprocess(_first), "of no value"),
         (lambda r, x: r.count(_first, x, batch=r.draw(), released=x), "released of round.count"),
         (lambda r, x: r.bounded(_first, x, private=x, lipschitz=1.0, blame="a"), "private of"),
-        (lambda r, x: r.clipped_mean((x, x), batch_size=2.0, **_rest(r, None)), "several blocks"),
+        (lambda r, x: _drawn_at(r, (x, x), "clipped_mean", batch_size=2.0), "several blocks"),
         (lambda r, x: r.clipped_sums(x, **_written(_rest(r, (1.0,)))), "written to"),
         (lambda r, x: r.average(x, **_written({"cohort": r.cohort(0.5)})), "written to"),
     ],
