@@ -495,10 +495,10 @@ class DenseRound(Operations):
     ) -> Agents:
         """See `Round.bounded`."""
         del fn, blame
-        for held in private:  # what holds data and no noise is no other than the secret
-            if not _is_public(held):
-                bare = [at for at, of in enumerate(_rows(held).cleaned) if self._is_bare(of)]
-                self.seen.append(Message(_rows(held)[bare], None))
+        for one in private:  # what holds data and no noise is no other than the secret
+            if not _is_public(one):
+                bare = [at for at, of in enumerate(_rows(one).cleaned) if self._is_bare(of)]
+                self.seen.append(Message(_rows(one)[bare], None))
         for one in released:  # the rows that other agents sent, and not those of the self-loops
             if not _is_public(one):
                 others = [
