@@ -495,10 +495,10 @@ class DenseRound(Operations):
     ) -> Agents:
         """See `Round.bounded`."""
         del fn, blame
-        for one in private:  # what holds data and no noise is no other than the secret
-            if not _is_public(one):
-                bare = [at for at, of in enumerate(_rows(one).cleaned) if self._is_bare(of)]
-                self.seen.append(Message(_rows(one)[bare], None))
+        for fixed in private:  # what holds data and no noise is no other than the secret
+            if not _is_public(fixed):
+                bare = [at for at, of in enumerate(_rows(fixed).cleaned) if self._is_bare(of)]
+                self.seen.append(Message(_rows(fixed)[bare], None))
         for one in released:  # the rows that other agents sent, and not those of the self-loops
             if not _is_public(one):
                 others = [
