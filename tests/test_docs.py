@@ -396,7 +396,7 @@ def test_the_results_name_run_files_that_exist():
     from overhear.runs.sweep.sweep_file import read_sweep_file
 
     text = "".join(b.text for page in PAGES if page.stem == "results" for b in blocks(page))
-    named = set(re.findall(r"(sweep )?(examples/[\w-]+\.toml)", text))
+    named = set(re.findall(r"((?<!-)sweep )?(examples/[\w-]+\.toml)", text))
     assert named
     for is_sweep, name in named:
         (read_sweep_file if is_sweep else load_run_file)(ROOT / name)
