@@ -494,7 +494,11 @@ class DenseRound(Operations):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`."""
-        del fn, private, blame
+        del fn, blame
+        for fixed in private:  # what holds data and no noise is no other than the secret
+            if not _is_public(fixed):
+                bare = [at for at, of in enumerate(_rows(fixed).cleaned) if self._is_bare(of)]
+                self.seen.append(Message(_rows(fixed)[bare], None))
         for one in released:  # the rows that other agents sent, and not those of the self-loops
             if not _is_public(one):
                 others = [
@@ -522,6 +526,10 @@ class DenseRound(Operations):
             moved = first._replace(owner=owner, bound=bound)
             columns += self._sources.contribute(moved, [rows.block])
         return Agents(Rows.at(columns, block=rows.block))
+
+    def _is_bare(self, row: Array) -> bool:
+        held = [self._sources.columns[column] for column in np.flatnonzero(row)]
+        return bool(held) and all(isinstance(one, tuple) for one in held)
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""

@@ -23,10 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.errors import UndeclaredOperation
+from ...privacy.errors import InputError, UndeclaredOperation
 from . import values
 from .refusals import remedy
 from .script import Script, frozen
+
+_MOST = 2**64  # of an integer
 
 
 class Handle:
@@ -278,13 +280,25 @@ def value_of(held: Handle) -> Any:
     return _VALUE.__get__(held)
 
 
+def once(one: Any) -> Any:
+    """An argument that is looked at only here, of plain tuples and numbers.
+
+    A list of the step's own may hold something else at each look.
+    """
+    if isinstance(one, tuple | list):
+        return tuple(map(once, one))
+    if type(one) is int and abs(one) >= _MOST:
+        raise InputError(
+            f"an integer of {one.bit_length()} bits is given to an operation; at most 64"
+        )
+    return one.item() if isinstance(one, np.number | np.bool_) else one
+
+
 def raw(one: object) -> Any:
-    """An argument as whoever carries out the operation takes it."""
+    """An argument, once it is plain, as whoever carries out the operation takes it."""
     if isinstance(one, Handle):
         return value_of(one)
-    if isinstance(one, tuple | list):
-        return tuple(map(raw, one))
-    return one.item() if isinstance(one, np.number | np.bool_) else one
+    return tuple(map(raw, one)) if isinstance(one, tuple) else one
 
 
 def script_of(held: Handle) -> Script:

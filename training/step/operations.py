@@ -14,6 +14,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -28,6 +29,8 @@ from .memory import remembered
 from .parts import clip_norm_of
 from .purity import PureFunction
 from .values import (
+    NUMBERS,
+    UNSEEN_COHORT,
     Agents,
     Batch,
     Cohort,
@@ -35,10 +38,11 @@ from .values import (
     LocalSteps,
     Server,
     Value,
-    check_drawn,
     check_holder,
+    checked_batch,
     checked_number,
     checked_rate,
+    kept_of,
 )
 
 # Random numbers that everybody may know: masks, roundings, directions of a seed that is public.
@@ -305,8 +309,8 @@ class Door:
 
     def __init__(self, operations: Operations) -> None:
         self.operations = operations
-        self.batches: list[Batch] = []
-        self.cohorts: list[Cohort] = []
+        self.batches: list[tuple[Batch, Batch]] = []  # `Drawn`
+        self.cohorts: list[tuple[Cohort, Cohort]] = []
         self.public_calls = 0
 
     def do(self, name: str, values: Values, how: How) -> Any:
@@ -320,6 +324,8 @@ class Door:
         for value in values if row.takes else ():
             if not isinstance(value, PureFunction):
                 check_holder(name, value, *row.takes)
+        if "block" in how:
+            how = {**how, "block": whole("block", how["block"], f"[{NUMBERS}, inf)")}
         if row.check is not None:
             values, how = row.check(self, values, how)
         made = self.operations.do(name, values, how)
@@ -374,37 +380,41 @@ def _draw(door: Door, values: Values, how: How) -> tuple[Values, How]:
         remedy = "a probability; leave it out for the run's own rate"
         rate = checked_number("sampling_rate", rate, least=0.0, most=1.0, remedy=remedy)
     per = Per(how.get("per", Per.RECORD))
-    door.batches.append(Batch(call=len(door.batches), sampling_rate=rate, per=per))
-    return (door.batches[-1],), {}
+    given = Batch(call=len(door.batches), sampling_rate=rate, per=per)
+    door.batches.append((given, replace(given)))
+    return (given,), {}
 
 
 def _clipped_sums(door: Door, values: Values, how: How) -> tuple[Values, How]:
     parts, per = how.get("parts"), Per(how.get("per", Per.RECORD))
     within = clip_norm_of(how["clip_norm"], parts)
-    check_drawn(how["batch"], door.batches, clipped=per)
+    batch = checked_batch(how["batch"], door.batches, clipped=per)
     points = _split_points(values, how["coefs"])
     if "scale" in how:
         check_holder("clipped_sums with scale", how["scale"], Agents)
     rest = {name: one for name, one in how.items() if name != "parts"}
-    return tuple(points), {**rest, "clip_norm": within, "per": per}
+    return tuple(points), {**rest, "batch": batch, "clip_norm": within, "per": per}
 
 
 def _count(door: Door, values: Values, how: How) -> tuple[Values, How]:
     of = Of(how["of"])
-    check_drawn(how["batch"], door.batches)
-    for value in (released := tuple(how["released"])):
-        check_holder("count", value, Agents)
-    return values, {**how, "of": of, "released": released}
+    batch = checked_batch(how["batch"], door.batches)
+    _check_listed("count", "released", how["released"], Agents)
+    return values, {**how, "of": of, "batch": batch}
 
 
 def _clipped_mean(door: Door, values: Values, how: How) -> tuple[Values, How]:
     remedy = "the public expected size of a batch"
     size = checked_number("batch_size", how["batch_size"], least=0.0, most=math.inf, remedy=remedy)
-    check_drawn(how["batch"], door.batches)
+    batch = checked_batch(how["batch"], door.batches)
     if not size > 0:
         raise InputError(f"batch_size={size} must be a positive number")
-    ((only,),) = _split_points(values, (1.0,))
-    return (only,), {**how, "batch_size": size}
+    ((only, *others),) = _split_points(values, (1.0,))
+    if others:
+        raise UndeclaredOperation(
+            "round.clipped_mean of several blocks: it clips one; use round.clipped_sums((x, y))"
+        )
+    return (only,), {**how, "batch": batch, "batch_size": size}
 
 
 def _local_update(door: Door, values: Values, how: How) -> tuple[Values, How]:
@@ -426,13 +436,21 @@ def _cohort(door: Door, values: Values, how: How) -> tuple[Values, How]:
             f"{when} a cohort of scheme={str(drawn)!r}{several}, and an epoch of these has one "
             "for each round from 1 on; draw it once and first, or use 'poisson' or 'fixed'"
         )
-    if any(before.scheme.in_epochs for before in door.cohorts):
+    if any(before.scheme.in_epochs for _, before in door.cohorts):
         raise UndeclaredOperation(
             "the step draws another cohort beside one of an epoch, which has one for each "
             "round; draw one alone, or use 'poisson' or 'fixed'"
         )
-    door.cohorts.append(Cohort(call=len(door.cohorts), rate=share, scheme=drawn))
-    return (door.cohorts[-1],), {}
+    given = Cohort(call=len(door.cohorts), rate=share, scheme=drawn)
+    door.cohorts.append((given, replace(given)))
+    return (given,), {}
+
+
+def _upload(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    del door
+    if "cohort" in how:
+        raise UndeclaredOperation(f"round.upload of a cohort: {UNSEEN_COHORT}")
+    return values, how
 
 
 def _average(door: Door, values: Values, how: How) -> tuple[Values, How]:
@@ -442,20 +460,44 @@ def _average(door: Door, values: Values, how: How) -> tuple[Values, How]:
             f"round.average with a cohort of {type(cohort).__name__}: give what "
             "round.cohort(rate) returned"
         )
-    if cohort is not None and not any(cohort is mine for mine in door.cohorts):
+    kept = kept_of(cohort, door.cohorts)
+    if cohort is not None and kept is None:
         raise UndeclaredOperation(
-            "a cohort of another round: its draw would be used again, but accounted as fresh; "
-            "call round.cohort(rate) in every round"
+            "a cohort of another round, or one that was written to: its draw would be used again, "
+            "but accounted as fresh; call round.cohort(rate) in every round"
         )
-    return values, how
+    return values, how if kept is None else {**how, "cohort": kept}
 
 
 def _bounded(door: Door, values: Values, how: How) -> tuple[Values, How]:
     del door
-    for value in how["released"]:
-        check_holder("bounded", value, Edges)
-    for held in how["private"]:
-        check_holder("bounded", held, Agents)
+    _check_listed("bounded", "released", how["released"], Edges)
+    _check_listed("bounded", "private", how["private"], Agents)
+    if type(how["blame"]) is not str:
+        raise InputTypeError(
+            f"blame of {type(how['blame']).__name__} of round.bounded must be a str"
+        )
+    return values, how
+
+
+def _check_listed(operation: str, name: str, given: object, kind: type[Value]) -> None:
+    """Refuse what is no list of values of a holder."""
+    if not isinstance(given, tuple):
+        raise UndeclaredOperation(
+            f"{name} of round.{operation} must be a list of {kind.__name__}, such as [x], and is "
+            f"{type(given).__name__}"
+        )
+    for value in given:
+        check_holder(operation, value, kind)
+
+
+def _postprocess(door: Door, values: Values, how: How) -> tuple[Values, How]:
+    del door
+    if len(values) < 2:  # its function alone
+        raise UndeclaredOperation(
+            "round.postprocess of no value: give what its function takes; public numbers become a "
+            "value by round.of_agents(table)"
+        )
     return values, how
 
 
@@ -478,6 +520,8 @@ def _split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[
         raise UndeclaredOperation(
             "round.clipped_sums at points of different blocks: every point has the same blocks"
         )
+    if not isinstance(coefs, tuple):
+        raise InputTypeError(f"coefs of {type(coefs).__name__} must be a list of public numbers")
     for coef in coefs:
         numbers: tuple[Any, ...] = coef if isinstance(coef, tuple) else (coef,)
         wrong = [type(number).__name__ for number in numbers if not isinstance(number, int | float)]
@@ -518,13 +562,13 @@ OPERATIONS: dict[str, Operation] = {
     "broadcast": Operation((Agents,), _RECEIVERS, _LINKS),
     "reply": Operation((Edges,), _RECEIVERS, _LINKS),
     "mix": Operation((Agents,), _RECEIVERS, _LINKS),
-    "upload": Operation((Agents,), _RECEIVERS, _NOTHING),
+    "upload": Operation((Agents,), _RECEIVERS, _NOTHING, _upload),
     "download": Operation((Server,), _RECEIVERS, _NOTHING),
     "average": Operation((Agents,), _HOLDER, _NOTHING, _average),
     "sum_in": Operation((Edges,), _HOLDER, _LINKS),
     "own": Operation((Edges,), _HOLDER, _LINKS),
     "spread": Operation((Agents,), _HOLDER, _LINKS),
     "bounded": Operation((Agents,), _ADVERSARIES, _LINKS, _bounded, calls=True, hides=True),
-    "postprocess": Operation((Agents, Edges), _ADVERSARIES, _LINKS, calls=True),
+    "postprocess": Operation((Agents, Edges), _ADVERSARIES, _LINKS, _postprocess, calls=True),
     "project": Operation((Agents, Edges), _ADVERSARIES, _LINKS, calls=True),
 }

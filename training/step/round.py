@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, overload
 from torch import Tensor
 
 from ...privacy.errors import UndeclaredOperation
-from .handles import Agents, Edges, Handle, Server, argument, handle, raw, shown
+from .handles import Agents, Edges, Handle, Server, argument, handle, once, raw, shown
 from .memory import check_memory, numbers_of
 from .operations import OPERATIONS, Coef, Door, NoiseWatch, Operations, Readers
 from .refusals import foreign_weights
@@ -430,6 +430,7 @@ def _do(held: Round, operation: str, *values: object, **public: object) -> Any:
     door: Door = _DOOR.__get__(held)
     watch: NoiseWatch | None = _WATCH.__get__(held)
     try:
+        values, public = once(values), {name: once(one) for name, one in public.items()}
         given = {
             name: argument(one, script, operation=operation, name=name)
             for name, one in (*((f"value {i}", v) for i, v in enumerate(values)), *public.items())

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from ...privacy.batches.sampling import Per, Scheme
 from ...privacy.errors import InputError, UndeclaredOperation
 from ..device.memory import on_device
 from .refusals import MOST_STEPS, REMEDY
+
+T = TypeVar("T")
 
 SERVER = -1  # the server among the senders and receivers of messages
 
@@ -233,10 +235,21 @@ class Cohort:
     __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = __bool__ = _refuse
 
 
-def check_drawn(batch: Batch, drawn: Sequence[Batch], *, clipped: Per = Per.RECORD) -> None:
-    """Refuse a batch that another round drew: it would be accounted as a fresh sample.
+Drawn = Sequence[tuple[T, T]]  # each token as the step has it, and as the round keeps it
 
-    So is one of whole users of which something else than a user's sum is clipped.
+
+def kept_of(token: object, drawn: Drawn[T]) -> T | None:
+    """What a round keeps of a token; None of another round's, and of one that was written to.
+
+    >>> given, kept = Batch(call=0, sampling_rate=0.1), Batch(call=0, sampling_rate=0.1)
+    >>> kept_of(given, [(given, kept)]) is kept, kept_of(kept, [(given, kept)])
+    (True, None)
+    """
+    return next((kept for given, kept in drawn if token is given and token == kept), None)
+
+
+def checked_batch(batch: Batch, drawn: Drawn[Batch], *, clipped: Per = Per.RECORD) -> Batch:
+    """A batch as its round keeps it; another round's would be accounted as a fresh sample.
 
     Raises:
         UndeclaredOperation: the batch is not one of `drawn`, or a user would move what is made of
@@ -247,17 +260,18 @@ def check_drawn(batch: Batch, drawn: Sequence[Batch], *, clipped: Per = Per.RECO
             "an agent's whole data are for round.local_update alone; for gradients of all records "
             "draw a batch at rate 1: round.draw(1.0)"
         )
-    if not any(batch is mine for mine in drawn):
+    if (kept := kept_of(batch, drawn)) is None:
         raise UndeclaredOperation(
-            "a batch of another round: its records would be used again, but accounted as a fresh "
-            "sample; call round.draw() in every round"
+            "a batch of another round, or one that was written to: its records would be used "
+            "again, but accounted as a fresh sample; call round.draw() in every round"
         )
-    if batch.per is Per.USER and clipped is not Per.USER:
+    if kept.per is Per.USER and clipped is not Per.USER:
         raise UndeclaredOperation(
             "a batch of whole users, of which all records of one come together, is for "
             'round.clipped_sums(..., per="user") alone: clipped otherwise they would move it '
             "together, and by more than one bound; draw each record on its own, by round.draw()"
         )
+    return kept
 
 
 def check_parameters(block: int) -> None:
@@ -329,7 +343,7 @@ class LocalSteps:
         clip_norm: Any,
         momentum: object,
         proximal: object,
-        drawn: Sequence[Batch],
+        drawn: Drawn[Batch],
     ) -> LocalSteps:
         """The same from what a step gave, once it is checked.
 
@@ -349,14 +363,12 @@ class LocalSteps:
         """
         count = whole("steps", steps, f"[1, {MOST_STEPS}]")
         if isinstance(batch, tuple | list):
-            given = tuple(batch)
+            given = tuple(_batch_of_step(one, drawn) for one in batch)
             if len(given) != count:
                 raise InputError(
                     f"batch has {len(given)} batches for steps={count}; give one for each step, "
                     "one alone for all of them, or ALL"
                 )
-            for one in given:
-                _check_batch(one, drawn)
             if len({one.call for one in given}) < count:
                 raise UndeclaredOperation(
                     "one batch stands twice in round.local_update: draw one for each step, or give "
@@ -364,9 +376,7 @@ class LocalSteps:
                 )
             taken: Batch | tuple[Batch, ...] = given if count > 1 else given[0]
         else:
-            taken = batch  # type: ignore[assignment] # checked in the next line
-            if batch is not ALL:
-                _check_batch(batch, drawn)
+            taken = ALL if batch is ALL else _batch_of_step(batch, drawn)
         return LocalSteps(
             steps=count,
             learning_rate=_number("learning_rate", learning_rate, "(0, inf)"),
@@ -402,13 +412,13 @@ def checked_rate(rate: object) -> float:
     return _number("rate", rate, "(0, 1]")
 
 
-def _check_batch(one: object, drawn: Sequence[Batch]) -> None:
+def _batch_of_step(one: object, drawn: Drawn[Batch]) -> Batch:
     if not isinstance(one, Batch):
         raise UndeclaredOperation(
             f"round.local_update with a batch of {type(one).__name__}: give what round.draw() "
             "returned, a tuple of as many as there are steps, or ALL"
         )
-    check_drawn(one, drawn)
+    return checked_batch(one, drawn)
 
 
 def _number(name: str, value: Any, bound: str) -> float:

@@ -349,6 +349,24 @@ class Recorder:
         self.closure.append((why, rows.matrix))
         self._closed_residues.append(rows.residue)
 
+    def count_bare_as_seen(self, rows: LinearForms, why: str) -> None:
+        """Count the rows that hold data and no noise as seen by everybody.
+
+        Raises:
+            UndeclaredOperation: they hold what earlier rounds carried so; it was seen in no round.
+        """
+        bare, carried = self.bare(rows.matrix), np.zeros(self.width, dtype=bool)
+        for g in self.groups:
+            if isinstance(g, Known) and g.secret_rounds:
+                carried[g.start : g.start + g.size] = True
+        if holds(rows.matrix, carried)[bare].any():
+            raise UndeclaredOperation(
+                f"the {why} holds data of earlier rounds without noise: no bound counts them; add "
+                "noise before the state keeps it, or leave it out"
+            )
+        if len(bare):
+            self.close(f"{why}, without noise", rows[bare])
+
     def bounds_of_secret(
         self, value: Agents, operation: str, *, absent: bool = False
     ) -> SecretBounds:
@@ -444,12 +462,13 @@ class Recorder:
             given=self.given,
             absent=absent,
             floor=self._floor(),
-            secrets=frozenset(name for name, rows in end.items() if self._is_secret(rows)),
+            secrets=frozenset(name for name, rows in end.items() if len(self.bare(rows))),
         )
 
-    def _is_secret(self, rows: csr_array) -> bool:
+    def bare(self, rows: csr_array) -> np.ndarray:
+        """The numbers of the rows that hold data and no noise."""
         kinds = self.columns.kinds
-        return bool((holds(rows, kinds.data) & ~holds(rows, kinds.noise)).any())
+        return np.flatnonzero(holds(rows, kinds.data) & ~holds(rows, kinds.noise))
 
     def _floor(self) -> Floor:
         held = [

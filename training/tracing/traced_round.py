@@ -388,9 +388,12 @@ class TracedRound(Operations):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`; what the function does matters to a run alone."""
-        del fn  # what others released counts as seen; private arguments are held fixed
+        del (
+            fn
+        )  # what others released counts as seen; private arguments are held fixed, behind noise
         for held in private:
-            self._record.is_private(held, "bounded")
+            if self._record.is_private(held, "bounded"):
+                self._record.count_bare_as_seen(held.rows, "private input of bounded")
         others = np.flatnonzero(self._receivers != self._senders)
         for value in released:
             if self._record.is_private(value, "bounded"):
