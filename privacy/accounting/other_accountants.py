@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from ..errors import InputError
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .names import Accountant
@@ -52,7 +54,8 @@ def _quiet() -> Iterator[None]:
     before = log.level
     log.setLevel(logging.ERROR)
     try:
-        yield
+        with np.errstate(all="ignore"):  # what is no number then is refused
+            yield
     finally:
         log.setLevel(before)
 

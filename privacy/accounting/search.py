@@ -232,10 +232,7 @@ class _Prepared:
 
     def composed(self, *, weaker: float = 1.0) -> LossDistribution:
         return compose(
-            self.pairs,
-            tilt=weaker * self.tilt,
-            cells=self.cells,
-            looseness=self.looseness,
+            self.pairs, tilt=weaker * self.tilt, cells=self.cells, looseness=self.looseness
         )
 
 
