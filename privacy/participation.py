@@ -298,15 +298,13 @@ def as_events(rounds: Rounds) -> dict[Event, int]:
     """
     try:
         counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
-        pairs = all(
-            isinstance(key, tuple) and len(key) in (2, len(Event._fields)) for key in counts
-        )
+        pairs = all(isinstance(k, tuple) and (len(k) == 2 or isinstance(k, Event)) for k in counts)
     except TypeError:  # nothing to go through, or nothing to count
         pairs = False
     if not pairs:
         raise InputTypeError(
-            f"rounds={rounds!r:.60} must be pairs (noise_multiplier, sampling_rate), or how often "
-            "each occurs"
+            f"rounds of {type(rounds).__name__} must be pairs (noise_multiplier, sampling_rate), "
+            "or how often each occurs"
         )
     found: dict[Event, int] = {}
     for key, count in counts.items():
