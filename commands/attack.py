@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Device, Folder, Json, RunPath, TrustCode, trust
+from .terminal.options import Device, Folder, Json, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say, write
 
@@ -100,9 +101,10 @@ def attack(
 
     trust(trust_code)
     if folder.suffix == ".toml":
+        sets = [word for override in keys.as_overrides() for word in ("--set", override)]
         raise InputError(
-            "attack takes the folder of a run; to train a run file and attack it, type `overhear "
-            f"attack-sweep {folder} --out DIR`"
+            "attack takes the folder of a run; to train a run file and attack it, type `"
+            f"{shlex.join(['overhear', 'attack-sweep', str(folder), *sets])} --out DIR`"
         )
     if folder.is_file():
         raise InputError(
@@ -143,8 +145,22 @@ def attack(
             say(console, f"The attacker was taken to know {scenario.known}.")
 
 
+def _check_run_file(run: Path) -> Path:
+    from ..privacy.errors import InputError
+
+    if run is not None and run.suffix != ".toml":  # None while a line is completed
+        raise InputError(
+            "attack-sweep takes a run file, RUN.toml; of the folder of a run: "
+            f"`{shlex.join(['overhear', 'attack', str(run)])}`"
+        )
+    return run
+
+
 def attack_sweep(
-    run: RunPath,
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN.toml", help="The run file.", callback=_check_run_file),
+    ],
     *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for its runs.")],
     keys: SweepKeys,
@@ -166,11 +182,6 @@ def attack_sweep(
     from .terminal.tables import rows_markdown, rows_table
 
     trust(trust_code)
-    if run.suffix != ".toml":
-        raise InputError(
-            f"attack-sweep takes a run file, RUN.toml; of the folder of a run: `overhear attack "
-            f"{run}`"
-        )
     if json and markdown:
         raise InputError("--json and --markdown exclude each other; give one of them")
     with attack_progress(make_console(stderr=True)) as progress:

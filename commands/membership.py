@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..runs.audit.requests import MembershipRequest
-from .terminal.options import Folder, Json, TrustCode, trust
+from .terminal.options import Json, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -15,8 +17,22 @@ if TYPE_CHECKING:
     from ..runs.audit.evidence import Membership
 
 
+def _check_folder(folder: Path) -> Path:
+    from ..privacy.errors import InputError
+
+    if folder is not None and folder.suffix == ".toml":  # None while a line is completed
+        line = shlex.join(["overhear", "train", str(folder)])
+        raise InputError(
+            "membership takes the folder of a run: it asks which records its final models were "
+            f"trained on; train the run file first: `{line} --out DIR`"
+        )
+    return folder
+
+
 def membership(
-    folder: Folder,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a run.", callback=_check_folder)
+    ],
     request: MembershipRequest,
     *,
     trust_code: TrustCode = False,
@@ -30,17 +46,11 @@ def membership(
     The result is kept as membership.json. The exit code is 4 if more guesses are right than the
     proof allows.
     """
-    from ..privacy.errors import InputError
     from ..runs.audit.evidence import read_membership
     from ..runs.errors import ContradictedProof
     from .terminal.progress import audit_progress
 
     trust(trust_code)
-    if folder.suffix == ".toml":
-        raise InputError(
-            "membership takes the folder of a run: it asks which records its final models were "
-            f"trained on; train the run file first: `overhear train {folder} --out DIR`"
-        )
     contradicted: ContradictedProof | None = None
     with audit_progress(make_console(stderr=True)) as progress:
         from ..runs.audit.membership import audit_membership  # torch takes a while

@@ -24,18 +24,28 @@ def check_real(name: str, value: object) -> None:
 
     Raises:
         TypeError: the value is not a real number.
+        ValueError: it is larger than any float.
 
     >>> check_real("epsilon", True)
     Traceback (most recent call last):
     overhear...InputTypeError: epsilon=True must be a number, such as 1.0, and not a bool
     """
+    _check_kind(name, value)
+    try:
+        float(value)  # type: ignore[arg-type] # a real number
+    except OverflowError:
+        given = _said(value)
+        raise InputError(f"{name}={given} must be at most 1e308, the largest number") from None
+
+
+def _check_kind(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         kind = type(value).__name__
         raise InputTypeError(f"{name}={value!r} must be a number, such as 1.0, and not a {kind}")
 
 
-def within(name: str, value: float, bound: str, remedy: str = "") -> None:
-    """Refuse what is no real number, or lies outside of an interval.
+def within(name: str, value: float, bound: str, remedy: str = "") -> float:
+    """The float that a value is; refuse what is no real number, or lies outside of an interval.
 
     Args:
         name: what the value is called.
@@ -50,6 +60,7 @@ def within(name: str, value: float, bound: str, remedy: str = "") -> None:
         ValueError: it lies outside, or is not a number.
 
     >>> within("confidence", 0.95, "(0, 1)")
+    0.95
     >>> within("confidence", 1.5, "(0, 1)", "0.95 is usual")
     Traceback (most recent call last):
     overhear...InputError: confidence=1.5 must lie strictly between 0 and 1; 0.95 is usual
@@ -57,12 +68,17 @@ def within(name: str, value: float, bound: str, remedy: str = "") -> None:
     Traceback (most recent call last):
     overhear...InputError: scale=inf must be above 0 and finite, in units of the noise
     """
+    _check_kind(name, value)
+    _check_interval(name, value, bound, remedy)
     check_real(name, value)
+    return float(value)
+
+
+def _check_interval(name: str, value: float, bound: str, remedy: str) -> None:
     interval = _interval(bound)
     if not interval.holds(value):
         joint = "" if remedy[:1] in ",:" else "; "
-        given = "an integer too long to print" if _is_long(value) else value
-        raise InputError(f"{name}={given} must {interval.words(value)}{joint}{remedy}")
+        raise InputError(f"{name}={_said(value)} must {interval.words(value)}{joint}{remedy}")
 
 
 def whole(name: str, value: object, bound: str, remedy: str = "") -> int:
@@ -77,7 +93,7 @@ def whole(name: str, value: object, bound: str, remedy: str = "") -> int:
         number = operator.index(given)
     except TypeError:
         raise InputTypeError(f"{name}={value!r:.40} must be an integer, such as 2") from None
-    within(name, number, bound, remedy)
+    _check_interval(name, number, bound, remedy)
     return number
 
 
@@ -114,8 +130,9 @@ def _interval(bound: str) -> _Interval:
     return _Interval(_number(low), _number(high), bound[0] == "[", bound[-1] == "]")
 
 
-def _is_long(value: float) -> bool:
-    return isinstance(value, int) and value.bit_length() > 10_000  # Python prints 4,300 digits
+def _said(value: object) -> object:
+    is_long = isinstance(value, int) and value.bit_length() > 10_000  # Python prints 4,300 digits
+    return "an integer too long to print" if is_long else value
 
 
 def _number(text: str) -> float:

@@ -15,6 +15,7 @@ import enum
 from collections import Counter
 from dataclasses import dataclass
 
+from ._validate import whole
 from .errors import InputError
 
 
@@ -68,6 +69,7 @@ _OUTSIDERS = {a.name: a for a in (EAVESDROPPER, FINAL_MODELS, SINGLE_MESSAGE)}
 
 def neighbour(agent: int) -> Adversary:
     """One curious agent."""
+    agent = whole("agent", agent, "[0, inf)")
     return Adversary(name=f"neighbour:{agent}", sees=Sees.OWN_LINKS, agents=frozenset({agent}))
 
 

@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import NamedTuple, SupportsIndex
 
 from ._validate import check_real, whole, within
-from .errors import InputError
+from .errors import InputError, InputTypeError
 
 MOST_RECORDS = 1000  # of one person
 _SUMS_TO = 1e-12  # what probabilities may miss 1 by, for rounding
@@ -296,7 +296,16 @@ def as_events(rounds: Rounds) -> dict[Event, int]:
     >>> as_events({(2.0, 1.0): 3})[Event(2.0, always())]
     3
     """
-    counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
+    try:
+        counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
+        pairs = all(isinstance(k, tuple) and (len(k) == 2 or isinstance(k, Event)) for k in counts)
+    except TypeError:  # nothing to go through, or nothing to count
+        pairs = False
+    if not pairs:
+        raise InputTypeError(
+            f"rounds of {type(rounds).__name__} must be pairs (noise_multiplier, sampling_rate), "
+            "or how often each occurs"
+        )
     found: dict[Event, int] = {}
     for key, count in counts.items():
         if isinstance(key, Event):

@@ -537,7 +537,7 @@ def test_figures_at_the_end_of_the_floats_are_never_too_small() -> None:
         assert of_view(size, size) == 1.0
         assert of_view(size, 0.25 * size) == 4.0
     assert of_view(1e308, 1.0) == math.inf
-    assert delta_from_mu(1e-308, 1.0) == 0.0
+    assert 0.0 < delta_from_mu(1e-308, 1.0) < 1e-300
     assert delta_from_mu(1e308, 1e308) == 1.0
     assert risk(noise_multiplier=1e308, sampling_rate=0.5, rounds=3).advantage > 0.0
     assert risk(noise_multiplier=1e-308, sampling_rate=0.5, rounds=3).advantage == 1.0

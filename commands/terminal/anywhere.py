@@ -70,9 +70,10 @@ class AnywhereCommand(TyperCommand):
             others = [*args]
             if option not in _options(ctx, name):
                 others[place : place + 1] = [value] if given else []
+                others = [other for other in others if other != option]  # given twice
             raise _input_error(
-                f"{self.name} with {option} is a command of its own now; type `"
-                f"{shlex.join(['overhear', name, *others])}`"
+                f"{self.name} with {option} is a command of its own now; "
+                f"{_what_to_type(ctx, name, others)}"
             )
         try:
             return super().parse_args(ctx, args)
@@ -93,6 +94,21 @@ class AnywhereCommand(TyperCommand):
         of_program = {name: ctx.params.pop(name) for name in names}
         _declared(**of_program)
         return super().invoke(ctx)
+
+
+def _what_to_type(ctx: Any, name: str, words: list[str]) -> str:
+    """The line of another command of the program, or why it does not take these words."""
+    if "--trust-code" not in _options(ctx, name):  # an old spelling took it for nothing
+        words = [word for word in words if word != "--trust-code"]
+    line = shlex.join(["overhear", name, *words])
+    command = getattr(ctx.parent and ctx.parent.command, "commands", {}).get(name)
+    try:
+        if command is not None and "--help" not in words:
+            command.make_context(name, words, parent=ctx.parent)
+    except Exception as error:  # noqa: BLE001 - of typer, or of an argument
+        why = getattr(error, "format_message", error.__str__)().rstrip(".")
+        return f"`{line}` is refused, too: {why}; `overhear {name} --help` shows what it takes"
+    return f"type `{line}`"
 
 
 def _input_error(sentence: str) -> Exception:

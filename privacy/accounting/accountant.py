@@ -28,7 +28,7 @@ from ..errors import InputError
 from ..participation import Event, Reach, Rounds, poisson
 from ..reference.distributions import Unanswered
 from ..reference.second_opinion import delta_estimate, epsilon_estimate
-from .gaussian import delta_from_mu, epsilon_from_mu, mu_from, stated
+from .gaussian import LEAST_DELTA, delta_from_mu, epsilon_from_mu, mu_from, stated
 from .names import Accountant
 from .other_accountants import COMPARED, clt_multiplier
 from .request import (
@@ -86,12 +86,11 @@ def epsilon(
     >>> round(epsilon(noise_multiplier=1.0, delta=1e-5, rounds=1000, sampling_rate=0.01), 3)
     1.828
     """
-    check_multiplier(noise_multiplier)
-    check_delta(delta)
+    multiplier, delta = check_multiplier(noise_multiplier), check_delta(delta)
     count, by = check_setting(
         rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
     )
-    multiplier, rate = float(noise_multiplier), float(sampling_rate)
+    rate = float(sampling_rate)
     if by.by_losses:
         events = {Event(multiplier, poisson(rate), Reach(reach)): count}
         return composed_epsilon(events, delta=delta, adjacency=adjacency, accountant=by)
@@ -99,7 +98,7 @@ def epsilon(
         return 0.0
     if multiplier == 0.0:
         return math.inf
-    return stated(COMPARED[by].epsilon(multiplier, rate, rounds=count, delta=delta))
+    return stated(_compared(by, "epsilon", multiplier, rate, rounds=count, delta=delta))
 
 
 def delta(
@@ -126,7 +125,7 @@ def delta(
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
-        delta in [0, 1]; 1 without noise.
+        delta in [0, 1]; 1 without noise, 0 only if no record is ever sampled or none has a loss.
 
     Raises:
         ValueError: a value is outside its range, or the accountant does not cover the request.
@@ -136,12 +135,11 @@ def delta(
     >>> f"{found:.2e}"
     '2.67e-06'
     """
-    check_multiplier(noise_multiplier)
-    check_epsilon(epsilon, most=math.inf)
+    multiplier, epsilon = check_multiplier(noise_multiplier), check_epsilon(epsilon, most=math.inf)
     count, by = check_setting(
         rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
     )
-    multiplier, rate = float(noise_multiplier), float(sampling_rate)
+    rate = float(sampling_rate)
     events = {Event(multiplier, poisson(rate), Reach(reach)): count}
     of = COMPARED.get(by)
     if of is not None and of.delta is None:
@@ -152,9 +150,11 @@ def delta(
         return 0.0
     if multiplier == 0.0:
         return 1.0
-    if of is None or of.delta is None:
-        return _referred_delta(events, epsilon, adjacency)
-    return of.delta(multiplier, rate, rounds=count, epsilon=epsilon)
+    if of is None:
+        found = _referred_delta(events, epsilon, adjacency)
+    else:
+        found = _compared(by, "delta", multiplier, rate, rounds=count, epsilon=epsilon)
+    return max(found, LEAST_DELTA)
 
 
 def noise_multiplier(
@@ -192,23 +192,22 @@ def noise_multiplier(
     >>> round(noise_multiplier(epsilon=1.0, delta=1e-5, rounds=1000, sampling_rate=0.01), 4)
     1.4146
     """
-    check_epsilon(epsilon, positive=True)
-    check_delta(delta)
+    epsilon, delta = check_epsilon(epsilon, positive=True), check_delta(delta)
     count, by = check_setting(
         rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
     )
-    if sampling_rate == 0.0:
+    if (rate := float(sampling_rate)) == 0.0:
         return 0.0
-    if sampling_rate < 1.0 and delta >= (ever := -math.expm1(count * math.log1p(-sampling_rate))):
+    if rate < 1.0 and delta >= (ever := -math.expm1(count * math.log1p(-rate))):
         raise InputError(
             f"delta={delta} must be below {ever:.6g}, the probability that a record is ever "
             f"sampled in rounds={count}: no noise at all meets it; choose a smaller delta"
         )
     if not by.by_losses:
         if (found := COMPARED[by].multiplier) is not None:
-            return found(epsilon, delta, rounds=count, rate=sampling_rate)
-        return _compared_multiplier(by, epsilon, delta, rounds=count, rate=sampling_rate)
-    at_one = Event(1.0, poisson(float(sampling_rate)), Reach(reach))
+            return found(epsilon, delta, rounds=count, rate=rate)
+        return _compared_multiplier(by, epsilon, delta, rounds=count, rate=rate)
+    at_one = Event(1.0, poisson(rate), Reach(reach))
     ours = _least_multiplier({at_one: count}, epsilon, delta, adjacency)
     if by is Accountant.PLD:
         return ours
@@ -275,7 +274,7 @@ def composed_epsilon(
     >>> round(composed_epsilon({(1.0, 0.01): 1000, (5.0, 0.1): 1}, delta=1e-5), 3)
     1.83
     """
-    check_delta(delta)
+    delta = check_delta(delta)
     events = check_rounds(rounds, adjacency, accountant=accountant, contributions=contributions)
     if Accountant(accountant) is Accountant.DP_ACCOUNTING:
         return stated(_referred_epsilon(events, delta, adjacency))
@@ -307,7 +306,7 @@ def composed_delta(
     >>> f"{composed_delta({(1.0, 0.01): 1000, (5.0, 0.1): 1}, epsilon=1.83):.2e}"
     '1.00e-05'
     """
-    check_epsilon(epsilon, most=math.inf)
+    epsilon = check_epsilon(epsilon, most=math.inf)
     events = check_rounds(rounds, adjacency, contributions=contributions)
     return _composed_delta(events, epsilon, adjacency)
 
@@ -328,7 +327,7 @@ def _composed_delta(events: Mapping[Event, int], epsilon: float, adjacency: str)
     mu, orders = orders_of(events, adjacency)
     if not orders or epsilon == math.inf:
         return delta_from_mu(mu, epsilon)
-    return composed_delta_bound(orders, epsilon)
+    return composed_delta_bound(orders, min(epsilon, 1e15))  # beyond it grids have no cell
 
 
 def _referred_epsilon(events: Mapping[Event, int], delta: float, adjacency: str) -> float:
@@ -337,7 +336,7 @@ def _referred_epsilon(events: Mapping[Event, int], delta: float, adjacency: str)
         return math.inf
     try:
         return epsilon_estimate(events, delta=delta, adjacency=adjacency).figure
-    except Unanswered as reason:
+    except (Unanswered, ArithmeticError) as reason:
         raise _unanswered(reason) from reason
 
 
@@ -345,14 +344,27 @@ def _referred_delta(events: Mapping[Event, int], epsilon: float, adjacency: str)
     """dp-accounting's pessimistic delta."""
     try:
         return delta_estimate(events, epsilon=epsilon, adjacency=adjacency)
-    except Unanswered as reason:
+    except (Unanswered, ArithmeticError) as reason:
         raise _unanswered(reason) from reason
 
 
-def _unanswered(reason: Unanswered) -> InputError:
+def _unanswered(reason: Exception) -> InputError:
     return InputError(
         f"accountant='{Accountant.DP_ACCOUNTING}' does not answer: {reason}; use accountant='pld'"
     )
+
+
+def _compared(by: Accountant, asked: str, multiplier: float, rate: float, **of: float) -> float:
+    """What another accountant finds, in whose arithmetic extreme noise has no square."""
+    try:
+        return float(getattr(COMPARED[by], asked)(multiplier, rate, **of))
+    except (ArithmeticError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"accountant='{by}' does not answer at noise_multiplier={multiplier:g} and "
+            f"sampling_rate={rate:g}; use accountant='pld'"
+        ) from error
 
 
 def _compared_multiplier(
@@ -364,7 +376,7 @@ def _compared_multiplier(
                 f"accountant='{by}' finds no noise for epsilon={epsilon:g} at delta={delta:g}: "
                 "what it says is more at any; use accountant='pld'"
             )
-        return COMPARED[by].epsilon(math.exp(x), rate, rounds=rounds, delta=delta) - epsilon
+        return _compared(by, "epsilon", math.exp(x), rate, rounds=rounds, delta=delta) - epsilon
 
     start = math.log(max(clt_multiplier(epsilon, delta, rounds=rounds, rate=rate), 0.2))
     return math.exp(smallest_safe(excess, start, step=0.2, tolerance=1e-5))

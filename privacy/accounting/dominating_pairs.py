@@ -167,10 +167,7 @@ def discretised_pair(round_: Round, *, missing: float, step: float = 0.005) -> D
         masses = np.insert(round_.coin * masses, at, (1.0 - round_.coin) * held)
     kept = masses > 0.0
     return DiscretisedPair(
-        losses=losses[kept],
-        log_masses=np.log(masses[kept]),
-        missing=missing,
-        count=round_.count,
+        losses=losses[kept], log_masses=np.log(masses[kept]), missing=missing, count=round_.count
     )
 
 
@@ -204,8 +201,7 @@ class _Mixture:
     def of(moves: ParticipationPattern, distance: float) -> "_Mixture":
         kept = [(m, p) for m, p in zip(*moves, strict=True) if p > 0.0]
         return _Mixture(
-            shifts=distance * np.array([m for m, _ in kept]),
-            weights=np.array([p for _, p in kept]),
+            shifts=distance * np.array([m for m, _ in kept]), weights=np.array([p for _, p in kept])
         )
 
     def density(self, z: Array, offset: float) -> Array:
@@ -307,12 +303,7 @@ def _blank_cells(
 
 
 def _cells(
-    offset: float,
-    mixture: _Mixture,
-    pair: Pair,
-    *,
-    bounds: tuple[float, float],
-    step: float,
+    offset: float, mixture: _Mixture, pair: Pair, *, bounds: tuple[float, float], step: float
 ) -> tuple[Array, Array]:
     """Losses and masses (K,) of one interval; positions are relative to `offset`."""
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from .._validate import check_real
 from ..errors import InputError
 
+LEAST_DELTA = math.ulp(0.0)  # what is not 0 is not stated to be 0: that were pure privacy
 LEAST_EPSILON = 1e-12  # nats; what is not 0 is not stated to be less, where rounding would show
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -56,7 +57,8 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
         epsilon: privacy loss bound, in nats, >= 0; may be infinite.
 
     Returns:
-        delta in [0, 1]. Relative error below 1e-9 wherever delta is above 1e-300.
+        delta in [0, 1], and 0 only where nothing is lost or epsilon is infinite. Relative error
+        below 1e-9 wherever delta is above 1e-300.
 
     Raises:
         ValueError: mu or epsilon is negative or not a number.
@@ -75,7 +77,7 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
         return 0.0
     if mu == math.inf:
         return 1.0
-    return min(1.0, math.exp(_log_delta(mu, epsilon)))
+    return min(1.0, max(math.exp(_log_delta(mu, epsilon)), LEAST_DELTA))
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:

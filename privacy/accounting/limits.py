@@ -33,7 +33,7 @@ from .request import (
     check_setting,
     orders_of,
 )
-from .search import log_delta_guess, smallest_safe
+from .search import LEAST_MISSING, log_delta_guess, smallest_safe
 
 _TOLERANCE = 2e-6  # relative, on a sampling rate or a scale
 _SMALLEST = 40.0  # -log of a sampling rate that counts as 0
@@ -71,8 +71,9 @@ def max_rounds(
     >>> max_rounds(noise_multiplier=1.0, epsilon=2.0, delta=1e-5, sampling_rate=0.01)
     1202
     """
-    _check(noise_multiplier, epsilon, delta)
+    noise_multiplier, epsilon, delta = _checked(noise_multiplier, epsilon, delta)
     check_setting(1, sampling_rate, adjacency, accountant, reach=reach)
+    sampling_rate = float(sampling_rate)
     if sampling_rate == 0.0 or noise_multiplier == math.inf:
         free = "sampling_rate=0" if sampling_rate == 0.0 else "noise_multiplier=inf"
         raise InputError(f"{free} costs nothing: any number of rounds meets the target")
@@ -94,13 +95,13 @@ def max_rounds(
     mu, orders = orders_of({event: 1}, adjacency)
     if noise_multiplier > 0.0:
         share = _clt_share(mu or orders[0][0].mu, sampling_rate, epsilon=epsilon, delta=delta)
-        start = round(min(max(share**2, 1.0), MOST_ROUNDS))
+        start = round(min(max(min(share, 1e9) ** 2, 1.0), MOST_ROUNDS))
     if Accountant(accountant).by_losses and orders:
 
         def guess_excess(x: float) -> float:
             count = round(min(max(math.exp(-x), 1.0), 10.0 * MOST_ROUNDS))
             several = replace(orders[0][0], count=count)
-            guess = log_delta_guess(several, epsilon, 1e-8 * delta / count)
+            guess = log_delta_guess(several, epsilon, max(1e-8 * delta / count, LEAST_MISSING))
             return -1.0 if x > 0.0 else 1.0 if x < -18.0 else guess - math.log(delta)
 
         x = smallest_safe(guess_excess, -math.log(start), step=0.5, tolerance=1e-4)
@@ -140,7 +141,7 @@ def max_sampling_rate(
     >>> round(max_sampling_rate(noise_multiplier=1.0, epsilon=2.0, delta=1e-5, rounds=1000), 5)
     0.01086
     """
-    _check(noise_multiplier, epsilon, delta)
+    noise_multiplier, epsilon, delta = _checked(noise_multiplier, epsilon, delta)
     check_setting(1, 1.0, adjacency, accountant, reach=reach)
     count = check_count(rounds)
 
@@ -168,7 +169,9 @@ def max_sampling_rate(
             if not 0.0 < x < _SMALLEST:
                 return 1.0 if x <= 0.0 else -1.0
             one = replace(sampled, moves=poisson(math.exp(-x)), count=count)
-            return log_delta_guess(one, epsilon, 1e-8 * delta / count) - math.log(delta)
+            return log_delta_guess(
+                one, epsilon, max(1e-8 * delta / count, LEAST_MISSING)
+            ) - math.log(delta)
 
         start = smallest_safe(guess_excess, start, step=0.5, tolerance=1e-4)
 
@@ -210,8 +213,7 @@ def scale_for(
     >>> round(scale, 4)
     1.1923
     """
-    check_epsilon(epsilon, positive=True)
-    check_delta(delta)
+    epsilon, delta = check_epsilon(epsilon, positive=True), check_delta(delta)
     events = check_rounds(rounds, adjacency, accountant=accountant)
     sampled = {
         event: n
@@ -264,10 +266,9 @@ def scale_for(
     return math.exp(start)
 
 
-def _check(noise_multiplier: float, epsilon: float, delta: float) -> None:
-    check_multiplier(noise_multiplier)
-    check_epsilon(epsilon, positive=True)
-    check_delta(delta)
+def _checked(noise_multiplier: float, epsilon: float, delta: float) -> tuple[float, float, float]:
+    least = check_epsilon(epsilon, positive=True)
+    return check_multiplier(noise_multiplier), least, check_delta(delta)
 
 
 def _at_rate(multiplier: float, rate: float, adjacency: str, reach: str) -> Round:

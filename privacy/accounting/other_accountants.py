@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from ..errors import InputError
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .names import Accountant
@@ -52,7 +54,8 @@ def _quiet() -> Iterator[None]:
     before = log.level
     log.setLevel(logging.ERROR)
     try:
-        yield
+        with np.errstate(all="ignore"):  # what is no number then is refused
+            yield
     finally:
         log.setLevel(before)
 
@@ -93,14 +96,14 @@ def clt_mu(multiplier: float, rate: float, *, rounds: int) -> float:
     >>> round(clt_mu(1.0, 0.01, rounds=1000), 4)
     0.4145
     """
-    exponent = multiplier**-2
-    growth = math.expm1(exponent) if exponent < 700.0 else math.inf
+    growth = math.expm1(multiplier**-2) if multiplier > 700.0**-0.5 else math.inf
     return rate * math.sqrt(rounds * growth)
 
 
 def clt_multiplier(epsilon: float, delta: float, *, rounds: int, rate: float) -> float:
     """The multiplier whose `clt_mu` meets (epsilon, delta)."""
-    return 1.0 / math.sqrt(math.log1p((mu_from(epsilon, delta) / rate) ** 2 / rounds))
+    share = min(mu_from(epsilon, delta) / rate, 1e150)  # whose square is a float
+    return 1.0 / math.sqrt(math.log1p(share**2 / rounds))
 
 
 class Compared(NamedTuple):

@@ -211,20 +211,21 @@ def closed_form(round_: Round) -> bool:
     )
 
 
-def check_multiplier(value: float) -> None:
+def check_multiplier(value: float) -> float:
     """At least 0; not a number is refused."""
-    within("noise_multiplier", value, "[0, inf]", "it is noise_std on the sum / clip_norm")
+    return within("noise_multiplier", value, "[0, inf]", "it is noise_std on the sum / clip_norm")
 
 
-def check_delta(value: float) -> None:
+def check_delta(value: float) -> float:
     """Strictly between 0 and 1."""
-    within("delta", value, "(0, 1)", "1e-5 is usual")
+    return within("delta", value, "(0, 1)", "1e-5 is usual")
 
 
-def check_epsilon(value: float, *, most: float = 1e6, positive: bool = False) -> None:
+def check_epsilon(value: float, *, most: float = 1e6, positive: bool = False) -> float:
     """From 0, or from the least that is stated, to `most` nats."""
     check_real("epsilon", value)
     least = LEAST_EPSILON if positive else 0.0
     if not least <= value <= most:
         bound = f"at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
         raise InputError(f"epsilon={value} must be {bound}, in nats; 1 to 10 is usual")
+    return float(value)

@@ -41,7 +41,7 @@ from .._validate import check_real, within
 from ..errors import InputError
 from ..participation import Event, Rounds
 from .accountant import composed_delta
-from .request import Adjacency, check_count, check_rounds, orders_of
+from .request import Adjacency, check_count, check_multiplier, check_rounds, orders_of
 from .search import smallest_safe
 from .trade_off import GaussianCurve, TradeOff, trade_off
 
@@ -136,7 +136,8 @@ def risk(
     >>> round(found.advantage, 3), [round(tpr, 4) for _, tpr in found.true_positive_rates]
     (0.161, [0.0041, 0.0291, 0.1942])
     """
-    curve = trade_off({(noise_multiplier, sampling_rate): check_count(rounds)}, adjacency=adjacency)
+    of_each = check_multiplier(noise_multiplier), within("sampling_rate", sampling_rate, "[0, 1]")
+    curve = trade_off({of_each: check_count(rounds)}, adjacency=adjacency)
     return _risk_of(curve, prior, prior_hit_rate, false_positive_rates)
 
 

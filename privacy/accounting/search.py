@@ -23,7 +23,7 @@ from .privacy_loss import LossDistribution, cell_step, compose, tilt_for_delta, 
 Rounds = Sequence[Round]
 _COARSE = 0.05  # cell width, in noise stds, where only a tilt or a first guess is wanted
 FEW_ROUNDS = 64  # more distinct rounds than this are composed as mixtures of fewer
-_LEAST_MISSING = 1e-307  # a smaller probability has no logarithm in floating point
+LEAST_MISSING = 1e-307  # a smaller probability has no logarithm in floating point
 _TOLERANCE = 2e-6  # relative, on a noise multiplier
 _SHALLOW = 1.0  # tilt * epsilon below which the usual 2e-4 of log delta may be 1e-3 of epsilon
 _SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5)
@@ -48,7 +48,7 @@ def composed_epsilon_bound(orders: Sequence[Rounds], delta: float) -> float:
 def _epsilon_bound(orders: Sequence[Rounds], delta: float) -> float:
     if ever_sampled(orders[0]) <= delta:
         return 0.0
-    missing = max(1e-8 * delta / sum(r.count for r in orders[0]), _LEAST_MISSING)
+    missing = max(1e-8 * delta / sum(r.count for r in orders[0]), LEAST_MISSING)
     bounds = []
     for rounds in orders:
         prepared = _prepare(rounds, missing, lambda found: tilt_for_delta(found, delta))
@@ -97,7 +97,7 @@ def composed_delta_bound(orders: Sequence[Rounds], epsilon: float) -> float:
     worst = 0.0
     # What a discretised pair leaves out is added to delta: less, until it does not matter.
     for total in (1e-25, 1e-80, 1e-300):
-        missing = max(total / sum(r.count for r in orders[0]), _LEAST_MISSING)
+        missing = max(total / sum(r.count for r in orders[0]), LEAST_MISSING)
         worst = max(_delta_of(rounds, epsilon, missing) for rounds in orders)
         if worst > 1e8 * total:
             break
@@ -127,13 +127,18 @@ def scale_bound(orders: tuple[tuple[Round, ...], ...], *, epsilon: float, delta:
     1.415
     """
     first = orders[0][0]
-    missing = max(1e-8 * delta / first.count, _LEAST_MISSING)
+    missing = max(1e-8 * delta / first.count, LEAST_MISSING)
     goal = math.log(delta)
 
     def guess_excess(x: float) -> float:
         return log_delta_guess(first.scaled(math.exp(x)), epsilon, missing) - goal
 
     def worst_delta(x: float, these: Sequence[Rounds]) -> float:
+        if x > _MOST_NOISE:
+            raise InputError(
+                f"no noise_multiplier up to 1e100 is found to meet epsilon={epsilon:g} at "
+                f"delta={delta:g}; choose a larger delta"
+            )
         return max(_delta_of(r, epsilon, missing) for r in scaled(these, math.exp(x)))
 
     def excess(x: float) -> float:
@@ -227,10 +232,7 @@ class _Prepared:
 
     def composed(self, *, weaker: float = 1.0) -> LossDistribution:
         return compose(
-            self.pairs,
-            tilt=weaker * self.tilt,
-            cells=self.cells,
-            looseness=self.looseness,
+            self.pairs, tilt=weaker * self.tilt, cells=self.cells, looseness=self.looseness
         )
 
 

@@ -72,11 +72,13 @@ def dpmixsgd_theorem_3(
     >>> dpmixsgd_theorem_3(noise_std=0.1, start_batch_size=2000, **setting).proven_epsilon
     inf
     """
+    within("examples", examples, "(0, inf)")
     within("batch_size", batch_size, "(0, inf)")
-    if not (batch_size <= examples and 0.0 <= start_batch_size <= examples):
+    within("start_batch_size", start_batch_size, "[0, inf)")
+    if not max(batch_size, start_batch_size) <= examples:
         raise InputError(
-            f"batch_size={batch_size} and start_batch_size={start_batch_size} must be at least 0 "
-            f"and at most examples={examples}"
+            f"batch_size={batch_size} and start_batch_size={start_batch_size} must be at most "
+            f"examples={examples}"
         )
     check_run(rounds, batch_size / examples, delta)
     within("gradient_bound", gradient_bound, "(0, inf)")

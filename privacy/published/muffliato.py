@@ -33,9 +33,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import within
+from .._validate import whole, within
 from ..accounting.gaussian import epsilon_from_mu
-from ..accounting.request import check_delta
+from ..accounting.request import check_count, check_delta
 from ..errors import InputError
 from ..noise.correlated import square_matrix
 from .claim import PublishedClaim
@@ -141,15 +141,15 @@ def muffliato_bound(
     >>> round(claim.epsilon, 3), round(claim.proven_epsilon, 3)
     (0.792, 1.993)
     """
-    check_delta(delta)
-    within("noise_multiplier", noise_multiplier, "(0, inf)")
+    delta = check_delta(delta)
+    noise_multiplier = within("noise_multiplier", noise_multiplier, "(0, inf)")
     W, neighbours = _heard(weights, observer, gossip_steps)
-    if not 0 <= victim < len(W) or victim == observer:
-        raise InputError(f"victim={victim} must lie in 0..{len(W) - 1} and not be the observer")
+    whole("victim", victim, f"[0, {len(W) - 1}]")
+    if victim == observer:
+        raise InputError(f"victim={victim} must not be the observer")
     losses = muffliato_losses(W, observer=observer, gossip_steps=gossip_steps)
-    if rounds != int(rounds) or rounds < 1:
-        raise InputError(f"rounds={rounds} must be a whole number of at least 1")
-    rho = rounds * float(losses[victim]) / (2.0 * noise_multiplier**2)
+    rounds = check_count(rounds)
+    rho = rounds * float(losses[victim]) / 2.0 / noise_multiplier / noise_multiplier
     closed = epsilon_from_mu(math.sqrt(rounds) / noise_multiplier, delta)
     if rounds == 1:
         share = math.sqrt(_determined(W, neighbours, observer, gossip_steps)[victim])
@@ -208,9 +208,8 @@ def _heard(
     weights: ArrayLike, observer: int, gossip_steps: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """W, and the agents whose messages reach the observer."""
-    if gossip_steps != int(gossip_steps) or gossip_steps < 1:
-        raise InputError(f"gossip_steps={gossip_steps} must be a whole number of at least 1")
+    whole("gossip_steps", gossip_steps, "[1, 1000000]")
     W = square_matrix("weights", weights)
-    within("observer", observer, f"[0, {len(W) - 1}]")
+    whole("observer", observer, f"[0, {len(W) - 1}]")
     heard = np.flatnonzero(W[observer])
     return W, heard[heard != observer]

@@ -111,7 +111,7 @@ def whisper_theorem_2(
         claimed = rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
         multiplier = noise_multiplier
     else:
-        claimed = float(epsilon or 0.0)
+        claimed = check_epsilon(epsilon or 0.0, positive=True)
         allowed = whisper_information(
             epsilon=claimed, delta=delta, rounds=rounds, clip_norm=clip_norm
         )

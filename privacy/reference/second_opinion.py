@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._validate import check_real, within
 from ..errors import InputError
 from ..participation import Event, as_events
 from .distributions import Kind, Law, Unanswered, distribution_of, ever_sampled, kinds_of
@@ -531,7 +532,8 @@ def second_opinion(
     >>> found.confirms, round(found.pessimistic, 3), round(found.ratio, 3)
     (True, 1.828, 1.0)
     """
-    by = library()
+    by, delta = library(), within("delta", delta, "(0, 1)")
+    check_real("ours", ours)
     if math.isinf(ours):
         return SecondOpinion(by=by, ours=ours, because="there is no finite figure to hold it to")
     kinds = tuple(sorted(as_events(rounds).items()))

@@ -146,11 +146,7 @@ def results_of(out: Path) -> list[PointResult]:
 
 
 def sweep_table(
-    out: Path,
-    *,
-    value: str = "accuracy",
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
+    out: Path, *, value: str = "accuracy", rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> SweepTable:
     """The table of a sweep, of the runs that ended.
 
@@ -285,21 +281,27 @@ def _best_of(figures: Mapping[_Place, Mapping[int, float]], asked: Value) -> set
 
 
 def _spent(results: Sequence[PointResult]) -> list[Guarantee]:
-    """The largest epsilon of each adversary over the runs; the weakest of their statuses."""
+    """The largest epsilon of each adversary over the runs; the weakest of their statuses.
+
+    An adversary that a run says nothing of is left out.
+    """
     found: dict[str, Guarantee] = {}
     for row in (row for result in results for row in result.adversaries):
         held = found.get(row.adversary, row)
+        if any(getattr(row, of) != getattr(held, of) for of in ("delta", "unit", "adjacency")):
+            raise InputError(
+                f"runs of one line say epsilon of {row.adversary} of other deltas or neighbours; "
+                "remove the result that is wrong, and the sweep makes it again"
+            )
+        least = Status.PROVEN if row.proven else Status.HEURISTIC
         epsilon, status = max(row.epsilon, held.epsilon), max(row.status, held.status, key=_WEAKEST)
+        status = max(status, least, key=_WEAKEST)
         found[row.adversary] = replace(row, epsilon=epsilon, status=status, group=None)
-    return list(found.values())
+    ended = [{row.adversary for row in of.adversaries} for of in results if of.state == "done"]
+    return [row for name, row in found.items() if all(name in names for names in ended)]
 
 
-_WEAKEST = (
-    Status.PROVEN,
-    Status.HEURISTIC,
-    Status.CANNOT_BE_EXPRESSED,
-    Status.NO_PROTECTION,
-).index
+_WEAKEST = (Status.PROVEN, Status.HEURISTIC, Status.CANNOT_BE_EXPRESSED, Status.NO_PROTECTION).index
 
 
 def _caption(cells: Sequence[Cell], value: str) -> str:

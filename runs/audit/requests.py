@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -32,21 +31,13 @@ class MembershipRequest:
 
     def __post_init__(self) -> None:
         """Refuse what nobody can be served with."""
-        from ...privacy.errors import InputError
+        from ...privacy._validate import whole, within
 
-        _check_minutes(self.minutes)
-        if self.references < 2:
-            raise InputError(
-                f"references={self.references} must be at least 2: a record must be in one and out "
-                "of another; 16 is usual"
-            )
-        if self.games < 0:
-            raise InputError(f"games={self.games} must be at least 0; 4 is usual")
-        for name, asked in (("references", self.references), ("games", self.games)):
-            if asked > _MOST_TRAININGS:
-                raise InputError(
-                    f"{name}={asked} must be at most {_MOST_TRAININGS}: each is a training"
-                )
+        within("minutes", self.minutes, "(0, inf)")
+        remedy = "a record must be in one and out of another; 16 is usual"
+        whole("references", self.references, f"[2, {_MOST_TRAININGS}]", remedy)
+        whole("games", self.games, f"[0, {_MOST_TRAININGS}]", "each is a training; 4 is usual")
+        whole("records", self.records, "[1, inf)", "2000 is usual")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +53,7 @@ class LastModelRequest:
 
     def __post_init__(self) -> None:
         """Refuse what nobody can be served with."""
-        from ...privacy.errors import InputError
+        from ...privacy._validate import whole, within
 
-        _check_minutes(self.minutes)
-        if self.runs < _LEAST_RUNS:
-            raise InputError(f"runs={self.runs} must be at least {_LEAST_RUNS}; 400 is usual")
-        if self.runs > _MOST_RUNS:
-            raise InputError(f"runs={self.runs} must be at most {_MOST_RUNS}: each is a training")
-
-
-def _check_minutes(minutes: float) -> None:
-    from ...privacy.errors import InputError
-
-    if not minutes > 0 or not math.isfinite(minutes):
-        raise InputError(f"minutes={minutes:g} must be finite and above 0")
+        within("minutes", self.minutes, "(0, inf)")
+        whole("runs", self.runs, f"[{_LEAST_RUNS}, {_MOST_RUNS}]", "400 is usual")

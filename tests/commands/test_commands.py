@@ -23,7 +23,17 @@ SPELLINGS = {
     "attack --train a:b --data a:c": "membership-training a:b --data a:c",
     "attack run.toml --out runs --json": "attack-sweep run.toml --out runs --json",
     "attack run.toml --sweep a.b=1,2 --out x": "attack-sweep run.toml --sweep a.b=1,2 --out x",
-    "attack run.toml --device cpu": "attack-sweep run.toml --out DIR",
+    "attack run.toml --set a.b=1 --images 2": "attack-sweep run.toml --set a.b=1 --set "
+    "attack.images=2 --out DIR",
+    "audit --trust-code logs --oracle a:b": "audit-log logs --oracle a:b",
+    "audit run --membership --membership": "membership run",
+}
+# An old spelling whose words the new command does not take, and what it says of them.
+NEITHER = {
+    "attack run --out x": "`overhear attack run`",
+    "attack run.toml --markdown": "Missing option '--out'",
+    "audit run --membership --set a.b=1": "No such option: --set",
+    "audit run.toml --membership": "`overhear train run.toml --out DIR`",
 }
 
 
@@ -33,6 +43,14 @@ def test_an_old_spelling_is_refused_with_the_new_one_which_is_read(old, capsys):
     assert f"type `overhear {SPELLINGS[old]}`" in capsys.readouterr().err
     name, *arguments = SPELLINGS[old].split()
     COMMANDS[name].make_context(name, arguments)
+
+
+@pytest.mark.parametrize("old", NEITHER)
+def test_no_line_is_to_be_typed_that_would_be_refused(old, capsys):
+    assert main(old.split()) == 2
+    told = capsys.readouterr().err
+    assert NEITHER[old] in told
+    assert "; type `" not in told
 
 
 def test_a_word_with_a_space_is_quoted_and_one_behind_two_dashes_is_no_option(capsys):

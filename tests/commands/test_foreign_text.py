@@ -34,11 +34,7 @@ def moving(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        f"run {EVIL} is wrong",
-        f"run.toml has 2 problems:\n  {EVIL}\n  another",
-    ],
+    "words", [f"run {EVIL} is wrong", f"run.toml has 2 problems:\n  {EVIL}\n  another"]
 )
 def test_an_error_is_one_sentence_whatever_it_names(words: str) -> None:
     for error in (InputError(words), FileNotFoundError(words), FileNotFoundError(2, "no", words)):

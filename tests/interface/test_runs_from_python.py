@@ -19,10 +19,7 @@ RUN = {
     "intercept": {"rounds": [1]},
     "audit": {"canaries": 30, "checked_rounds": 2},
 }
-POLICY = {
-    "schema": 1,
-    "limits": [{"adversary": "eavesdropper", "epsilon": 3, "delta": 1e-5}],
-}
+POLICY = {"schema": 1, "limits": [{"adversary": "eavesdropper", "epsilon": 3, "delta": 1e-5}]}
 
 
 @pytest.fixture(scope="module")

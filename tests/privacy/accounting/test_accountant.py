@@ -87,11 +87,7 @@ def one_round_delta(multiplier: float, rate: float, eps: float, *, replace: bool
 def test_one_round_is_its_hockey_stick_integral_from_above(adjacency, rate, multiplier, eps):
     exact = one_round_delta(multiplier, rate, eps, replace=adjacency is REPLACE)
     found = delta(
-        noise_multiplier=multiplier,
-        epsilon=eps,
-        rounds=1,
-        sampling_rate=rate,
-        adjacency=adjacency,
+        noise_multiplier=multiplier, epsilon=eps, rounds=1, sampling_rate=rate, adjacency=adjacency
     )
     # The reference itself rounds at about 1e-17.
     assert exact * (1 - 1e-7) - 1e-15 <= found <= exact * (1 + 1e-3) + 1e-15

@@ -1,11 +1,13 @@
 """Epsilons of 1e-12 and of 1e6, against 50 digits of arithmetic, and refusals that help."""
 
+import contextlib
 import math
 import re
 
 import pytest
 from mpmath import erfc, exp, expm1, log, mp, mpf, sqrt
 
+from overhear import budget
 from overhear.privacy import composed_epsilon, delta, epsilon, noise_multiplier, second_opinion
 from overhear.privacy.accounting.gaussian import LEAST_EPSILON, delta_from_mu, epsilon_from_mu
 from overhear.privacy.accounting.limits import max_rounds, max_sampling_rate, scale_for
@@ -194,3 +196,23 @@ def test_rounds_that_differ_are_told_of_no_accountant_that_is_in_use():
     assert second_opinion(events, ours=0.0, delta=1e-5).contradicts  # 0 is too small
     with pytest.raises(InputError, match="adds up equal rounds only; use 'pld'"):
         composed_epsilon(events, delta=1e-5, accountant="rdp")
+
+
+@pytest.mark.parametrize("by", ["pld", "rdp", "gdp-clt"])
+def test_a_delta_that_underflows_is_not_said_to_be_0(by):
+    of = {"noise_multiplier": 1, "rounds": 1, "accountant": by}
+    assert 0.0 < delta(epsilon=1e5, sampling_rate=1, **of) < 1e-299
+    assert delta(epsilon=1e5, sampling_rate=0, **of) == delta_from_mu(1.0, math.inf) == 0.0
+
+
+EXTREMES = [("noise_multiplier", value) for value in (1e-200, 1e300, 10**400)]
+EXTREMES += [("epsilon", 10**20_000), ("sampling_rate", 1e-300)]
+
+
+@pytest.mark.parametrize("by", ["pld", "rdp", "gdp-clt"])
+@pytest.mark.parametrize(("name", "extreme"), EXTREMES, ids=range(len(EXTREMES)))
+def test_what_floats_cannot_hold_is_answered_or_refused_in_words(by, name, extreme):
+    of = {"epsilon": 2, "delta": 1e-5, "noise_multiplier": 1, "rounds": 2, "sampling_rate": 0.1}
+    for asked in of.keys() - {name}:
+        with contextlib.suppress(InputError):  # and of nothing else
+            budget(accountant=by, **(of | {name: extreme, asked: None}))

@@ -45,8 +45,7 @@ def test_at_epsilon_zero_delta_is_the_total_variation_distance():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "multiplier"),
-    [(1.0, 3.7306316348159374), (50.0, 0.14976060756083476)],
+    ("epsilon", "multiplier"), [(1.0, 3.7306316348159374), (50.0, 0.14976060756083476)]
 )
 def test_multiplier_of_one_full_batch_round_has_the_golden_value(epsilon, multiplier):
     assert 1.0 / mu_from(epsilon, 1e-5) == pytest.approx(multiplier, rel=1e-12)

@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from overhear.privacy.accounting.accountant import (
-    composed_delta,
-    composed_epsilon,
-    delta,
-    epsilon,
-)
+from overhear.privacy.accounting.accountant import composed_delta, composed_epsilon, delta, epsilon
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.participation import (
     Event,
@@ -148,10 +143,7 @@ def test_two_batches_that_interleave_cost_no_more_than_one_after_the_other(e):
                 best = np.maximum(best, positive_part(at[-1], at[0], at[1], b))
             of_second.append(best.sum(axis=1))
         sides.append(float(np.max(of_second, axis=0).sum() * width**2))
-    rounds = {
-        Event(1 / (b * math.sqrt(2)), poisson(q)): 1,
-        Event(1 / b, poisson(q)): 1,
-    }
+    rounds = {Event(1 / (b * math.sqrt(2)), poisson(q)): 1, Event(1 / b, poisson(q)): 1}
     bound = composed_delta(rounds, epsilon=e, adjacency="replace-one")
     assert max(sides) <= bound * (1 + 1e-4)
     assert max(sides) >= 0.995 * bound

@@ -32,11 +32,7 @@ def test_the_limit_is_the_papers_sum():
 def test_equal_rounds_have_the_limit_of_the_accountant_by_that_name():
     claim = dyn_d2p_clt(ITS_OWN, noise_multiplier=0.8, statement=Statement(delta=1e-4))
     named = epsilon(
-        noise_multiplier=0.8,
-        delta=1e-4,
-        rounds=3500,
-        sampling_rate=1 / 2500,
-        accountant="gdp-clt",
+        noise_multiplier=0.8, delta=1e-4, rounds=3500, sampling_rate=1 / 2500, accountant="gdp-clt"
     )
     assert claim.epsilon == pytest.approx(named, rel=1e-9)
 

@@ -214,11 +214,7 @@ def _cut_ledger(folder: Path) -> None:
     ],
 )
 def test_a_run_that_was_changed_is_bad_input(
-    folder: Path,
-    tmp_path: Path,
-    change: Change,
-    words: str,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, tmp_path: Path, change: Change, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(folder)
     assert cli.main(["check", str(folder), "--policy", str(policy(tmp_path))]) == 2

@@ -299,9 +299,7 @@ def test_a_start_that_was_released_twice_costs_twice(
 
 
 @pytest.mark.slow
-def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(
-    tmp_path: Path,
-) -> None:
+def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(tmp_path: Path) -> None:
     few = ("training.rounds=4", "training.checkpoint_every=2")
     config, out = of_example("dyn-d2p-digits.toml", *few), tmp_path / "out"
     for run in (train_run, resume_run):

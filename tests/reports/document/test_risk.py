@@ -46,9 +46,7 @@ def found(plan: Plan, torn: bool = False) -> dict[str, Risk]:
     spent = Spent(header={}, entries=entries, torn=torn)
     epsilon = {
         name: run_epsilon(
-            exposure,
-            noise_multiplier=plan.noise_multiplier,
-            statement=plan.statement,
+            exposure, noise_multiplier=plan.noise_multiplier, statement=plan.statement
         )
         for name, exposure in plan.exposures.items()
     }

@@ -409,12 +409,7 @@ def test_an_audit_of_fewer_rounds_says_so(facts: Facts) -> None:
         (audit(confidence=0.9), Kind.LOW_CONFIDENCE, 0.9, 0.95),
         (audit(adversaries=[]), Kind.NOT_MEASURED, None, None),
         (audited(name="final-models"), Kind.NOT_MEASURED, None, None),
-        (
-            audited(measured_epsilon=None, verdict="not measured"),
-            Kind.NOT_MEASURED,
-            None,
-            None,
-        ),
+        (audited(measured_epsilon=None, verdict="not measured"), Kind.NOT_MEASURED, None, None),
         (audit(adjacency="replace-one"), Kind.AUDIT_ADJACENCY, None, None),
     ],
 )

@@ -150,9 +150,7 @@ def test_a_headline_is_one_line_without_a_full_stop(facts: Facts, kind: Kind) ->
     assert len(said) < 90
 
 
-def test_an_infinite_figure_without_a_target_is_still_said_to_protect_nothing(
-    facts: Facts,
-) -> None:
+def test_an_infinite_figure_without_a_target_is_still_said_to_protect_nothing(facts: Facts) -> None:
     said = text_of(headline(found(facts, Kind.UNPROTECTED, limit=None), facts))
     assert said == "No target was set, and nothing protects a record from the eavesdropper"
     said = text_of(headline(found(facts, Kind.HEURISTIC, limit=None), facts))
@@ -196,9 +194,7 @@ def test_an_adversary_has_one_name(facts: Facts, name: str, worst: str | None, s
     assert who(replace(facts.head, adversary=name, worst_adversary=worst), facts) == said
 
 
-def test_an_eavesdropper_who_cannot_read_the_links_is_said_to_read_the_models(
-    facts: Facts,
-) -> None:
+def test_an_eavesdropper_who_cannot_read_the_links_is_said_to_read_the_models(facts: Facts) -> None:
     for hidden in (replace(facts, encrypted=True), replace(facts, agents=1)):
         assert who(hidden.head, hidden) == (
             "the eavesdropper (who reads the released models alone)"

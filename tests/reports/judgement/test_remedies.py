@@ -12,12 +12,7 @@ from overhear.privacy.guarantee import Guarantee
 from overhear.privacy.releases.ledger import Spent
 from overhear.reports.judgement.facts import FigureRequirement, facts_of_plan
 from overhear.reports.judgement.policy import Limit
-from overhear.reports.judgement.remedies import (
-    as_planned,
-    fixes_of_run,
-    limit_fixes,
-    rounds_within,
-)
+from overhear.reports.judgement.remedies import as_planned, fixes_of_run, limit_fixes, rounds_within
 from overhear.reports.schema import Remedy as Fix
 from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.build import graph_of

@@ -111,9 +111,7 @@ def test_a_run_over_its_target_is_told_what_would_have_met_it(report: Report) ->
     assert said.count("at delta 1e-5") == 4
 
 
-def test_a_run_that_repeated_rounds_is_told_that_the_planned_ones_cost_less(
-    report: Report,
-) -> None:
+def test_a_run_that_repeated_rounds_is_told_that_the_planned_ones_cost_less(report: Report) -> None:
     report["ledger"]["epsilon"]["eavesdropper"] = 4.2
     of = {"adversary": "eavesdropper", "status": "proven"}
     report["fixes"] = [{"action": "rounds", "rounds": 200, "epsilon": 3.9, **of}]

@@ -129,14 +129,25 @@ def test_a_difference_is_over_common_seeds_and_failures_are_told(tmp_path):
     assert "n = 2 to 4 seeds" in table.caption
 
 
-def test_epsilon_is_the_largest_of_the_line_and_the_weakest_status(tmp_path):
+CLT = "central limit: approximation, may be too small"
+
+
+@pytest.mark.parametrize(
+    "of", [{"status": "heuristic"}, {"bound": CLT}, {"name": "b"}, {"delta": 0.5}]
+)
+def test_epsilon_is_the_largest_of_the_line_and_the_weakest_status(of, tmp_path):
     out = sweep_of(tmp_path / "d", FOUR)
     path = next(out.glob("results/zeta_ring_seed-1-*.json"))
     text = json.loads(path.read_text(encoding="utf-8"))
-    text["adversaries"][0]["status"] = "heuristic"
+    text["adversaries"][0] |= of
     path.write_text(json.dumps(text), encoding="utf-8")
+    if "delta" in of:
+        with pytest.raises(InputError, match="say epsilon of eavesdropper of other deltas"):
+            sweep_table(out, columns=["graph.name"])
+        return
     cell = sweep_table(out, columns=["graph.name"]).cells[0]
-    assert [(s.epsilon, s.status) for s in cell.spent] == [(6.0, "heuristic")]
+    held = [] if "name" in of else [(6.0, "heuristic")]  # one run says nothing of it
+    assert [(s.epsilon, s.status) for s in cell.spent] == held
 
 
 def test_one_seed_has_no_error_and_no_interval(tmp_path):

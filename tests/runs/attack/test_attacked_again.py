@@ -204,7 +204,7 @@ def test_a_killed_attack_loses_nothing_of_the_others(folder: Path) -> None:
         (["--images", "0"], "images=0 must be at least 1"),
         (["--set", "training.rounds=2"], "[attack] alone can be changed"),
         (["--name", "a/b"], "name='a/b' of an attack names its folder"),
-        (["--sweep", "attack.images=1,2"], "type `overhear attack-sweep"),
+        (["--sweep", "attack.images=1,2"], "is refused, too: attack-sweep takes a run file"),
     ],
 )
 def test_bad_options_are_refused_with_the_value(

@@ -138,8 +138,8 @@ def test_noise_that_is_missing_is_contradicted_with_exit_code_4(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--runs", "5"], "runs=5 must be at least 20"),
-        (["--minutes", "0"], "minutes=0 must be finite"),
+        (["--runs", "5"], "runs=5 must lie in [20, 100000]"),
+        (["--minutes", "0"], "minutes=0.0 must be above 0"),
         (["--minutes", "1e-9"], "are allowed; ask for fewer runs"),
         (["--games", "3"], "No such option: --games"),
         (["--set", "training.rounds=1"], "--set is of a run file"),

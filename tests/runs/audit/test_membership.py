@@ -203,9 +203,9 @@ def test_a_run_without_final_models_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--references", "1"], "references=1 must be at least 2"),
-        (["--games", "-1"], "games=-1 must be at least 0"),
-        (["--minutes", "0"], "minutes=0 must be finite"),
+        (["--references", "1"], "references=1 must lie in [2, 10000]"),
+        (["--games", "-1"], "games=-1 must lie in [0, 10000]"),
+        (["--minutes", "0"], "minutes=0.0 must be above 0"),
         (["--minutes", "1e-9"], "are allowed; ask for fewer"),
         (["--records", "5"], "needs at least 10 of each"),
         (["--set", "audit.canaries=5"], "No such option: --set"),
