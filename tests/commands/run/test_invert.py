@@ -109,7 +109,7 @@ def _signals_in(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None
 @pytest.mark.parametrize(
     ("moment", "said"),
     [
-        ("pose", "stopped; nothing was written\n"),
+        ("build_problem", "stopped; nothing was written\n"),
         ("reconstruct", "stopped; the same command goes on from the last state of the search"),
     ],
 )
