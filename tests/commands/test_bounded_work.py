@@ -35,9 +35,9 @@ sampling_rate = 0.02
 EACH = """
 import json, os, resource, sys, tempfile
 from overhear.commands import cli
-from overhear.runs.attack.gradients import invert
+from overhear.runs.attack import invert
 from overhear.runs.plan import sweep
-from overhear.runs.readiness import readiness
+from overhear.runs import readiness
 
 def held():
     with open("/proc/self/status") as lines:
