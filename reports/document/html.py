@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.formats.codec import as_text
+from ...privacy.guarantee import Unit
 from ...runs.numbers import is_infinite
 from ..figures.chart import both, key
 from ..figures.graph import graph_figure, network, network_key
@@ -88,7 +89,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         spent=held["ledger"]["epsilon"],
         head=held["plan"]["adversaries"][facts.place(head)[-1]],
         subject=facts.whose or f"one {head.unit_name}",
-        named=lambda row: claims[row["name"]].unit_name,
+        named=lambda row: Unit(row["unit"]).name_with(row.get("records_per_person")),
         parts=_parts(report),
         verdict=found,
         officer=summary_of(report, facts, found),

@@ -12,7 +12,7 @@ from overhear.privacy.releases.ledger import read_ledger
 from overhear.reports.document.collect import collect
 from overhear.runs.audit.audit import folder_checks
 from overhear.runs.errors import ContradictedProof
-from overhear.runs.folder.records import header_of
+from overhear.runs.folder.records import LedgerHeader, header_of
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import TestedNoise, noise_test_rate, plan_session, train_run
 from overhear.runs.run_file.build import build
@@ -81,7 +81,7 @@ def test_a_ledger_of_before_is_read_and_gone_on_with_and_says_not_tested(tmp_pat
     with monkeypatch.context() as then:
         then.setattr(module, "SCHEMA", 2)
         then.setattr(module.Ledger, "_tested", lambda *_: {})
-        then.setattr(run, "noise_test_rate", lambda _: None)
+        then.setattr(run, "LedgerHeader", lambda **k: LedgerHeader(**k | {"noise_test_rate": None}))
         config, out = cut_off(write_run_file(tmp_path), NO_TARGET)
     assert noise_tested(out).how == "the ledger does not say that noise was tested"
     resume_run(config, out)
