@@ -130,14 +130,8 @@ def test_a_contradiction_stops_no_combination_and_is_exit_code_4_each_time(
     text = RUN.replace("epsilon = 8", "noise_multiplier = 0").replace("images = 1", "images = 8")
     (tmp_path / "run.toml").write_text(text)
     monkeypatch.setattr(attack, "proven_mu", lambda *_: 0.0)
-    asked = [
-        "attack-sweep",
-        str(tmp_path / "run.toml"),
-        "--out",
-        str(tmp_path / "out"),
-        "--markdown",
-    ]
-    asked += ["--sweep", "graph.name=ring,full"]
+    asked = ["attack-sweep", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")]
+    asked += ["--markdown", "--sweep", "graph.name=ring,full"]
     assert cli.main(asked) == 4
     shown = capsys.readouterr()
     assert shown.out.count("| 8/8, ") == 2
