@@ -136,7 +136,8 @@ def risk(
     >>> round(found.advantage, 3), [round(tpr, 4) for _, tpr in found.true_positive_rates]
     (0.161, [0.0041, 0.0291, 0.1942])
     """
-    of_each = check_multiplier(noise_multiplier), within("sampling_rate", sampling_rate, "[0, 1]")
+    rate = within("sampling_rate", sampling_rate, "[0, 1]", "did you mean batch_size?")
+    of_each = check_multiplier(noise_multiplier), rate
     curve = trade_off({of_each: check_count(rounds)}, adjacency=adjacency)
     return _risk_of(curve, prior, prior_hit_rate, false_positive_rates)
 
