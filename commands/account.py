@@ -83,7 +83,7 @@ def account(
         print_json(found.dump())
     elif format is AccountFormat.TABLE:
         console = make_console()
-        from ..reports.document.declared_page import HEADS, headline, meaning, rows
+        from ..reports.document.declared import HEADS, headline, meaning, rows
         from .terminal.tables import rows_table
 
         say(console, headline(found) + ".")
@@ -97,7 +97,7 @@ def account(
         for required in () if found.decision is None else found.decision.requirements:
             say(console, f"{required.outcome.value.upper()}  {required.name}: {required.sentence}")
     else:
-        from ..reports.document.declared_page import declared_html, declared_markdown
+        from ..reports.document.declared import declared_html, declared_markdown
 
         page = declared_html if format is AccountFormat.HTML else declared_markdown
         write(page(found), end="")

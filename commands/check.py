@@ -92,16 +92,7 @@ def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, object]
         "schema": 1,
         "run": plain(folder),
         "policy": plain(policy),
-        "outcome": decision.outcome.value,
-        "exit_code": decision.exit_code,
-        "requirements": [
-            {
-                "name": requirement.name,
-                "outcome": requirement.outcome.value,
-                "sentence": requirement.sentence,
-            }
-            for requirement in decision.requirements
-        ],
+        **decision.dump(),
         "notes": list(decision.notes),
     }
 

@@ -99,13 +99,12 @@ def report(
 
 
 def _report_declared(folder: Path, format: FormatName) -> None:
-    from ..reports.document.declared import DELTA, declared_report
-    from ..reports.document.declared_page import declared_markdown, write_declared
+    from ..reports.document.declared import declared_markdown, declared_report, write_declared
 
     if format is FormatName.HTML:
         write(write_declared(folder))
         return
-    found = declared_report([folder], delta=DELTA)
+    found = declared_report([folder])
     if format is FormatName.JSON:
         print_json(found.dump())
     else:

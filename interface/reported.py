@@ -12,8 +12,7 @@ from ..privacy.errors import InputError
 from ..privacy.formats.codec import finite
 from ..privacy.releases.log import holds_logs
 from ..reports.document.collect import collect, report_run
-from ..reports.document.declared import DELTA, declared_report
-from ..reports.document.declared_page import declared_markdown, write_declared
+from ..reports.document.declared import declared_markdown, declared_report, write_declared
 from ..reports.document.markdown import report_markdown
 
 _FORMATS = ("html", "json", "md")
@@ -69,7 +68,7 @@ def report_of_folder(folder: Path, format: str = "html", *, show_records: bool =
         if format == "html":
             page = write_declared(folder)
             return Report(page.read_text(encoding="utf-8"), format, page)
-        found = declared_report([folder], delta=DELTA)
+        found = declared_report([folder])
         text = declared_markdown(found) if format == "md" else _json(found.dump())
         return Report(text, format)
     if format == "html":

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from ..bounded import check_links, check_size
 from ..errors import InputError
+from ..guarantee import Status
 from .chained_file import LONGEST_LINE, Chain, damaged, is_complete_object, parsed, round_number
 from .files import LogFile, Played, check_joined, check_same_system, missing_rounds
 from .lines import SCHEMA, Header, Release, party_name, read_header, read_release
@@ -40,6 +41,10 @@ class ReleaseLog:
         stated: which releases count as public because they say so, in sentences.
         paths: the files.
         missing: first and last of rounds, one after the other, that no line is about.
+        status: of finite figures: declared, or checked where what was kept agrees with the lines.
+
+    Raises:
+        ValueError: another status, since no list of releases proves itself.
     """
 
     header: Header
@@ -49,6 +54,15 @@ class ReleaseLog:
     paths: Sequence[Path]
     missing: Sequence[tuple[int, int]] = ()
     stated: Sequence[str] = ()
+    status: Status = Status.DECLARED
+
+    def __post_init__(self) -> None:
+        """Refuse a status that no declared log can have."""
+        if self.status not in (Status.DECLARED, Status.CHECKED):
+            raise InputError(
+                f"status={self.status!s} cannot be that of a log of releases: nothing shows that "
+                f"the list is true; it is {Status.DECLARED!s}, or {Status.CHECKED!s}"
+            )
 
     @property
     def sampled(self) -> bool:

@@ -1,28 +1,145 @@
-"""The report on declared releases: figures, assumptions and, where a policy asks, a decision."""
+"""A declared system: its figures, what they rest on, a decision on them, and its page.
+
+The log is a list of releases that somebody declared, and nothing here shows that it is true. So the
+page is not that of a run: its word is "declared" where that one says "proven", it has no tick, and
+what it rests on stands beside the figures.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...privacy.accounting.names import Accountant
 from ...privacy.accounting.request import Adjacency
+from ...privacy.durable import SHOWN, write_durably
+from ...privacy.formats.codec import finite
 from ...privacy.guarantee import Statement, Status
-from ...privacy.plain_text import plain
-from ...privacy.releases.log import read_log
+from ...privacy.plain_text import markdown_table, markdown_text, plain
+from ...privacy.releases.lines import Header
+from ...privacy.releases.log import ReleaseLog, read_log
 from ...runs.folder.signature import Signed, check_signature
 from ...runs.numbers import bound, small
 from ...runs.recorder.outcome import Held, read_held
-from ...training.accounts.declared import DeclaredAccount, account_of_releases
+from ...training.accounts.declared import (
+    DeclaredAccount,
+    account_of_releases,
+    usual_adversaries,
+)
 from ..judgement.facts import FigureRequirement
 from ..judgement.findings import Kind, Outcome
 from ..judgement.gate import Decision, Requirement, limit_name
 from ..judgement.policy import Evidence, Limit, Policy
-from ..judgement.sentence import KINDS, fill, text_of
-from .assumptions import Assumed, assumed
+from ..judgement.sentence import KINDS, adversary_words, fill, text_of
+from ..status import STATUSES
+from ..template import template
+
+# What the figures rest on. An assumption is checked where a check of kept releases passed, and the
+# entry says in which rounds.
+
+
+class Assumed(NamedTuple):
+    """One thing that the figures rest on.
+
+    Attributes:
+        number: "A1" to "A6".
+        text: what must hold.
+        how: what speaks for it: that it is assumed, or which checks passed in which rounds.
+        checked: whether some check passed that bears on it.
+    """
+
+    number: str
+    text: str
+    how: str
+    checked: bool
+
+
+CHECKS: Mapping[str, tuple[str, ...]] = {
+    "A1": (),
+    "A2": ("points",),
+    "A3": ("messages", "residuals", "sums", "rows"),
+    "A4": ("sampler",),
+    "A5": ("residuals", "knowledge"),
+    "A6": (),
+}
+"""The checks that bear on each assumption; none of them shows it in full."""
+
+_TEXTS = {
+    "A1": "The list is complete: whatever depends on records and leaves an agent has a line, also "
+    "losses, counts, the round in which training stops, and statistics of a normalisation.",
+    "A2": "Everything else in a release, and each point at which a gradient is taken, is a "
+    "function of {released}.",
+    "A3": "What one {unit} adds to a vector is at most its clip norm long; a mean that is clipped "
+    "as a whole, and not its parts, is declared with twice that norm.",
+    "A4": "Batches are drawn as they are declared: {sampler}.",
+    "A5": "The noise is Gaussian, fresh where no id says otherwise, and secret "
+    "but to those who are declared to know it.",
+    "A6": "Each {unit} is held by one agent.",
+}
+_ASSUMED = "assumed: no one looked"
+
+
+def assumed(
+    header: Header,
+    *,
+    sampled: bool | None = None,
+    stated: Sequence[str] = (),
+    noise_first: int = 0,
+    passed: Sequence[str] = (),
+    rounds: Sequence[int] = (),
+) -> list[Assumed]:
+    """The assumptions of a log.
+
+    Args:
+        sampled: whether some release counts as made of a batch, as it may say for itself; what the
+            header says when None.
+        stated: which releases count as public because they say so, in sentences.
+        noise_first: how many releases say that their noise met the bare sum first.
+        passed: names of the checks of kept releases that passed.
+        rounds: the rounds in which they looked.
+
+    >>> from overhear.privacy.releases.lines import read_header
+    >>> found = assumed(read_header({"schema": "releases-1", "agents": 2, "clip": 1.0}))
+    >>> found[3].text
+    'Batches are drawn as they are declared: every record may be in every batch.'
+    """
+    unit = str(header.unit)
+    words = {
+        "released": "public releases alone" if header.public else "what was released before",
+        "unit": unit,
+        "sampler": (
+            f"each {unit} on its own, at its rate, in secret and anew each time that a round is "
+            "gone through, without weights; no one sees who takes part, and a rate or a divisor "
+            "that comes from the number of records makes that number public"
+            if (header.poisson if sampled is None else sampled)
+            else f"every {unit} may be in every batch"
+        ),
+    }
+    found = []
+    for number, text in _TEXTS.items():
+        by = [name for name in CHECKS[number] if name in passed]
+        checks = f"the {'check' if len(by) == 1 else 'checks'} of {' and '.join(by)}"
+        how = f"{checks} passed in {_of(rounds)}; otherwise assumed" if by else _ASSUMED
+        said = text.format(**words)
+        if number == "A2":
+            said = " ".join([said, *(f"{one.removesuffix('.')}." for one in stated)])
+        if number == "A5" and noise_first:
+            said += (
+                f" In {noise_first} of the releases it was added to the sum before anything else, "
+                "as they say."
+            )
+        found.append(Assumed(number, said, how, bool(by)))
+    return found
+
+
+def _of(rounds: Sequence[int]) -> str:
+    shown = ", ".join(map(str, rounds[:8])) + (f" and {len(rounds) - 8} more" * (len(rounds) > 8))
+    return f"{'round' if len(rounds) == 1 else 'rounds'} {shown}"
+
 
 # The gate for declared releases: a policy passes them only where it says that it does.
 #
@@ -191,7 +308,7 @@ class DeclaredReport:
 
     def dump(self) -> dict[str, Any]:
         """The report as an object of JSON; infinite figures are floats."""
-        log, said = self.account.log, self.account.statement
+        log, said, held = self.account.log, self.account.said_of, self.held
         header = log.header
         return {
             "schema": SCHEMA,
@@ -221,41 +338,18 @@ class DeclaredReport:
                 }
                 for g in self.account.guarantees.values()
             ],
-            "assumptions": [
-                {
-                    "number": assumption.number,
-                    "text": assumption.text,
-                    "how": assumption.how,
-                    "checked": assumption.checked,
-                }
-                for assumption in self.assumptions
-            ],
+            "assumptions": [assumption._asdict() for assumption in self.assumptions],
             "warnings": list(self.account.warnings),
             "checks": None
-            if self.held is None
+            if held is None
             else {
-                "said": self.held.said,
-                "rounds": list(self.held.rounds),
-                "passed": list(self.held.passed),
-                "failed": list(self.held.failed),
+                "said": held.said,
+                "rounds": list(held.rounds),
+                "passed": list(held.passed),
+                "failed": list(held.failed),
             },
-            **({} if self.decision is None else {"policy": _decided(self.decision)}),
+            **({} if self.decision is None else {"policy": self.decision.dump()}),
         }
-
-
-def _decided(decision: Decision) -> dict[str, Any]:
-    return {
-        "outcome": str(decision.outcome),
-        "exit_code": decision.exit_code,
-        "requirements": [
-            {
-                "name": requirement.name,
-                "outcome": str(requirement.outcome),
-                "sentence": requirement.sentence,
-            }
-            for requirement in decision.requirements
-        ],
-    }
 
 
 def check_declared(folder: Path, policy: Policy) -> Decision:
@@ -265,33 +359,41 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
         ValueError: a log that cannot be read.
     """
     signed = _signed([folder], policy)  # before anything of it is read
-    log = read_log(folder)
-    held = read_held(log.paths)
-    status = Status.DECLARED if held is None else held.status
+    log, held = _read([folder])
     accounts = dict[tuple[float, str], DeclaredAccount]()
-    for delta, adjacency in dict.fromkeys(
-        (limit.at_delta, limit.adjacency) for limit in policy.limits
-    ):
-        statement = Statement(delta=delta, adjacency=Adjacency(adjacency), unit=log.header.unit)
-        limited = [
-            limit.adversary
-            for limit in policy.limits
-            if (limit.at_delta, limit.adjacency) == (delta, adjacency)
-        ]
-        accounts[delta, adjacency] = account_of_releases(
-            log, statement=statement, adversaries=limited, status=status
-        )
+    for limit in policy.limits:
+        stated = limit.at_delta, limit.adjacency
+        if stated not in accounts:
+            accounts[stated] = account_of_releases(
+                log,
+                statement=Statement(
+                    delta=limit.at_delta,
+                    adjacency=Adjacency(limit.adjacency),
+                    unit=log.header.unit,
+                ),
+                adversaries=[
+                    one.adversary
+                    for one in policy.limits
+                    if (one.at_delta, one.adjacency) == stated
+                ],
+            )
     return decide_declared(
-        policy,
-        lambda one: accounts[one.at_delta, one.adjacency],
-        held=held,
-        signed=signed,
+        policy, lambda one: accounts[one.at_delta, one.adjacency], held=held, signed=signed
     )
 
 
-def _signed(paths: Sequence[Path], policy: Policy) -> Signed | None:
+def _read(
+    paths: Sequence[Path], absent: Mapping[int, Sequence[int]] | None = None
+) -> tuple[ReleaseLog, Held | None]:
+    """Logs at the status that checks of them found, and what these found."""
+    log = read_log(paths, absent=absent)
+    held = read_held(log.paths)
+    return (log if held is None else replace(log, status=held.status)), held
+
+
+def _signed(paths: Sequence[Path], policy: Policy | None) -> Signed | None:
     """Whether a key of the policy signed the one folder of all logs."""
-    keys = policy.evidence.signed_by
+    keys = None if policy is None else policy.evidence.signed_by
     return (
         check_signature(paths[0], keys) if keys and len(paths) == 1 and paths[0].is_dir() else None
     )
@@ -300,7 +402,7 @@ def _signed(paths: Sequence[Path], policy: Policy) -> Signed | None:
 def declared_report(
     paths: Sequence[Path],
     *,
-    delta: float,
+    delta: float = DELTA,
     adversaries: Sequence[str] = (),
     victim: int | None = None,
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
@@ -325,35 +427,19 @@ def declared_report(
         FileNotFoundError: a log is not there.
         ValueError: a log that cannot be read, or an adversary that is not accounted for.
     """
-    signed = None if policy is None else _signed(paths, policy)
-    log = read_log(list(paths), absent=absent)
-    asked = list(adversaries)
-    if policy is not None and asked:
-        asked += [limit.adversary for limit in policy.limits if limit.adversary not in asked]
-    statement = Statement(
-        delta=delta, adjacency=adjacency, unit=log.header.unit, accountant=accountant
+    signed = _signed(paths, policy)
+    log, held = _read(list(paths), absent)
+    limited = [] if policy is None else [limit.adversary for limit in policy.limits]
+    account = account_of_releases(
+        log,
+        statement=Statement(
+            delta=delta, adjacency=adjacency, unit=log.header.unit, accountant=accountant
+        ),
+        adversaries=[*(adversaries or usual_adversaries(log)), *limited],
+        victim=victim,
     )
-    held = read_held(log.paths)
-    status = Status.DECLARED if held is None else held.status
-    declared_account = account_of_releases(
-        log, statement=statement, adversaries=asked, victim=victim, status=status
-    )
-    if policy is not None:
-        more = [
-            limit.adversary
-            for limit in policy.limits
-            if limit.adversary not in declared_account.guarantees
-        ]
-        if more:
-            declared_account = account_of_releases(
-                log,
-                statement=statement,
-                adversaries=[*declared_account, *more],
-                victim=victim,
-                status=status,
-            )
     return DeclaredReport(
-        account=declared_account,
+        account=account,
         assumptions=assumed(
             log.header,
             sampled=log.sampled,
@@ -364,8 +450,143 @@ def declared_report(
         ),
         decision=None
         if policy is None
-        else decide_declared(
-            policy, lambda _: declared_account, victim=victim, held=held, signed=signed
-        ),
+        else decide_declared(policy, lambda _: account, victim=victim, held=held, signed=signed),
         held=held,
     )
+
+
+# The report in words, as Markdown, and as one page without a script.
+
+_JSON, _PAGE = "declared.json", "report.html"
+_FACTS = (
+    "system", "agents", "rounds", "releases", "unit", "adjacency", "delta", "accountant", "links",
+    "logs",
+)  # fmt: skip
+HEADS = ("adversary", "victim", "epsilon", "status", "because")
+
+
+def headline(found: DeclaredReport) -> str:
+    """What the list costs, in a sentence."""
+    account = found.account
+    worst = next(iter(account.guarantees.values()))
+    if found.held is not None and found.held.failed:
+        return "The list is contradicted by what was kept of the releases"
+    who, unit = adversary_words(worst.adversary, worst.worst_adversary), worst.unit
+    if worst.status is Status.NO_PROTECTION:
+        return f"As declared, nothing protects a {unit} from {who}"
+    return (
+        f"As declared, epsilon is at most {bound(worst.epsilon)} against {who}, for one {unit} at "
+        f"delta {small(worst.delta)}"
+    )
+
+
+def _word(found: DeclaredReport) -> str:
+    """What stands above the headline."""
+    if found.held is not None and found.held.failed:
+        return "contradicted"
+    checked = found.account.status is Status.CHECKED
+    return f"{found.held.said}, not proven" if checked and found.held else "declared, not proven"
+
+
+def meaning(found: DeclaredReport) -> str:
+    """What the word in the headline means."""
+    if found.held is not None and found.held.failed:
+        return (
+            "Somebody listed what the system releases, and what was kept of these releases "
+            f"contradicts the list ({', '.join(found.held.failed)}): the figures are not those of "
+            "the system."
+        )
+    if found.account.status is Status.CHECKED:
+        return (
+            "Somebody listed what the system releases, and what was kept of these releases agrees "
+            "with the list. The figures hold if the list is true; nothing proves that it is."
+        )
+    return (
+        "Somebody listed what the system releases. The figures hold if the list is true; no one "
+        "looked whether it is, and nothing here proves it."
+    )
+
+
+def facts(found: DeclaredReport) -> list[tuple[str, str]]:
+    """What the list is about."""
+    said = found.dump()
+    said |= {"delta": small(said["delta"]), "logs": ", ".join(said["logs"])}
+    return [(key, str(said[key])) for key in _FACTS]
+
+
+def rows(found: DeclaredReport) -> list[tuple[str, ...]]:
+    """A row for each adversary."""
+    return [
+        (
+            adversary_words(g.adversary, g.worst_adversary),
+            f"agent {g.victim}",
+            bound(g.epsilon),
+            str(g.status),
+            g.because,
+        )
+        for g in found.account.guarantees.values()
+    ]
+
+
+def declared_markdown(found: DeclaredReport) -> str:
+    """The report as Markdown."""
+    parts = [f"# {markdown_text(headline(found))}\n", meaning(found) + "\n"]
+    parts.append("".join(f"- {key}: {markdown_text(value)}\n" for key, value in facts(found)))
+    parts.append(markdown_table(HEADS, rows(found)))
+    parts.append(
+        "## What the figures rest on\n\n"
+        + "".join(
+            f"- {assumption.number}: {markdown_text(assumption.text)} "
+            f"({markdown_text(assumption.how)})\n"
+            for assumption in found.assumptions
+        )
+    )
+    if found.account.warnings:
+        parts.append("".join(f"- {markdown_text(warning)}\n" for warning in found.account.warnings))
+    if found.decision is not None:
+        parts.append(
+            "## The policy\n\n"
+            + "".join(
+                f"- {requirement.outcome.value}: {markdown_text(requirement.name)}: "
+                f"{markdown_text(requirement.sentence)}\n"
+                for requirement in found.decision.requirements
+            )
+        )
+    return "\n".join(parts)
+
+
+def declared_html(found: DeclaredReport) -> str:
+    """The report as a page, complete in itself."""
+    return template(__package__ or "overhear.reports", "declared.html").render(
+        headline=headline(found),
+        meaning=meaning(found),
+        facts=[(key, plain(value, most=None)) for key, value in facts(found)],
+        heads=HEADS,
+        rows=rows(found),
+        word=_word(found),
+        words=[
+            words
+            for status, words in STATUSES.items()
+            if status in {g.status for g in found.account.guarantees.values()}
+        ],
+        assumptions=found.assumptions,
+        warnings=found.account.warnings,
+        decision=found.decision,
+    )
+
+
+def write_declared(folder: Path) -> Path:
+    """Write declared.json and report.html into a folder of logs.
+
+    Returns:
+        The page.
+
+    Raises:
+        ValueError: a log that cannot be read.
+    """
+    found = declared_report([folder])
+    text = json.dumps(finite(found.dump()), indent=2, allow_nan=False) + "\n"
+    write_durably(folder / _JSON, text.encode(), mode=SHOWN)
+    page = folder / _PAGE
+    write_durably(page, declared_html(found).encode(), mode=SHOWN)
+    return page

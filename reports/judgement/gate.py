@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...attacks.bounds.lower_bounds import LEAST_SHARE
 from ...attacks.interception.names import NOT_IDENTIFIED
@@ -85,6 +86,17 @@ class Decision:
     def exit_code(self) -> int:
         """Of the command: 0, 3, 4 or 5."""
         return EXIT_CODES[self.outcome]
+
+    def dump(self) -> dict[str, Any]:
+        """The decision as an object of JSON, without the notes."""
+        return {
+            "outcome": self.outcome.value,
+            "exit_code": self.exit_code,
+            "requirements": [
+                {"name": one.name, "outcome": one.outcome.value, "sentence": one.sentence}
+                for one in self.requirements
+            ],
+        }
 
 
 def decide(

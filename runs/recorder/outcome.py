@@ -7,7 +7,7 @@ import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,11 +96,10 @@ class Conformance:
     ) -> DeclaredAccount:
         """What the log costs each adversary, at the status that the checks give it."""
         return account_of_releases(
-            self.log,
+            replace(self.log, status=self.status),
             statement=statement,
             adversaries=adversaries,
             victim=victim,
-            status=self.status,
         )
 
     def __repr__(self) -> str:

@@ -1,17 +1,16 @@
 """The account of releases that somebody declared: what a list of releases costs each adversary.
 
 The list is read by `privacy.releases`; nothing here shows that it is true. Epsilon is found as for
-a run of ours, and its status is `declared`.
+a run of ours, and its status is that of the log: declared, or checked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from ...privacy.adversary import (
     ALL_OTHERS,
@@ -24,19 +23,15 @@ from ...privacy.adversary import (
     parse_adversary,
 )
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.guarantee import Guarantee, Statement, Status
+from ...privacy.guarantee import Statement, Status
 from ...privacy.releases.lines import SERVER
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Exposed, Views
 from ...privacy.target import Goal
 from ..exposure.guarantees import guarantee, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, Release
-from .summary import as_frame, lines_of, page_part
+from .summary import Figures, lines_of, page_part
 from .targets import reached
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 _MOST_PAIRS = 250_000  # of an adversary and a victim, that a name may ask about
 _MOST_MEMBERS = 10_000_000  # of all coalitions that a name may ask about
@@ -44,39 +39,19 @@ _NOT_DECLARED = ("final-models", "single-message")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class DeclaredAccount:
+class DeclaredAccount(Figures):
     """What declared releases cost, for every adversary that was asked for.
 
     Attributes:
-        log: what was released.
-        statement: what every epsilon is said of.
-        guarantees: by adversary, worst first; their status is declared where they are finite.
-        warnings: sentences for the reader.
-        joint_sensitivities: by adversary what stands behind its figure, at noise multiplier 1.
+        log: what was released; finite figures have its status.
     """
 
     log: ReleaseLog
-    statement: Statement
-    guarantees: Mapping[str, Guarantee]
-    warnings: Sequence[str]
-    joint_sensitivities: Mapping[str, JointSensitivity]
 
-    def __getitem__(self, adversary: str) -> Guarantee:
-        """The statement for one adversary."""
-        if adversary not in self.guarantees:
-            raise InputError(
-                f"adversary {adversary!r} is not accounted for; this account is against "
-                f"{', '.join(self.guarantees)}: name others as adversaries=[...]"
-            )
-        return self.guarantees[adversary]
-
-    def __iter__(self) -> Iterator[str]:
-        """The adversaries, worst first."""
-        return iter(self.guarantees)
-
-    def __len__(self) -> int:
-        """How many adversaries are accounted for."""
-        return len(self.guarantees)
+    @property
+    def statement(self) -> Statement:
+        """What every epsilon is said of."""
+        return self.said_of
 
     def reached(self, adversary: str, goal: Goal) -> float:
         """What membership tests of an adversary come to, if the list of releases is true.
@@ -87,7 +62,7 @@ class DeclaredAccount:
         _ = self[adversary]
         return reached(
             self.joint_sensitivities[adversary],
-            statement=self.statement,
+            statement=self.said_of,
             noise_multiplier=1.0,
             goal=goal,
         )
@@ -114,16 +89,8 @@ class DeclaredAccount:
             self._head(), guarantees=list(self.guarantees.values()), warnings=self.warnings
         )
 
-    def to_pandas(self) -> DataFrame:
-        """A row an adversary, worst first.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return as_frame(list(self.guarantees.values()))
-
     def _head(self) -> list[str]:
-        header, said, rounds = self.log.header, self.statement, len(self.log.rounds)
+        header, said, rounds = self.log.header, self.said_of, len(self.log.rounds)
         return [
             f"{header.system}: {rounds} {'round' if rounds == 1 else 'rounds'} of "
             f"{header.agents} {'agent' if header.agents == 1 else 'agents'}, as declared",
@@ -138,18 +105,16 @@ def account_of_releases(
     statement: Statement,
     adversaries: Sequence[str] = (),
     victim: int | None = None,
-    status: Status = Status.DECLARED,
 ) -> DeclaredAccount:
     r"""What a log of releases costs each adversary.
 
     Args:
-        log: as `read_log` reads it.
+        log: as `read_log` reads it; figures have its status.
         statement: delta, adjacency and accountant; its unit is that of the log.
         adversaries: "eavesdropper", "neighbour", "neighbour:K", "coalition:K,L", "all-others" or
             "server"; the eavesdropper, the worst neighbour and, where one is there, the server
             when none are given.
         victim: the agent whose record is at risk; None searches the worst one.
-        status: declared, or checked where the log agrees with what was kept of the releases.
 
     Raises:
         ValueError: an adversary or a victim that does not exist, or a unit that is not the log's.
@@ -188,22 +153,24 @@ def account_of_releases(
             'not known, and one that released nothing says {"round": 1, "releases": []}'
         )
     views = Views(log)
-    asked = list(dict.fromkeys(adversaries)) or _default(log)
+    asked = list(dict.fromkeys(adversaries)) or usual_adversaries(log)
     every, behind = [], {}
     for name in asked:
-        behind[name] = found = _worst(views, _pairs(views, log, name, victim), statement, status)
+        pairs = _pairs(views, log, name, victim)
+        behind[name] = found = _worst(views, pairs, statement, log.status)
         every.append(guarantee(name, found, statement=statement, noise_multiplier=1.0))
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     return DeclaredAccount(
         log=log,
-        statement=statement,
+        said_of=statement,
         guarantees=MappingProxyType({g.adversary: g for g in every}),
         warnings=tuple(log.warnings),
         joint_sensitivities=MappingProxyType(behind),
     )
 
 
-def _default(log: ReleaseLog) -> list[str]:
+def usual_adversaries(log: ReleaseLog) -> list[str]:
+    """The eavesdropper, the worst neighbour and the server, where they are there."""
     names = [EAVESDROPPER.name]
     if log.header.agents > 1:
         names.append(WORST_NEIGHBOUR)

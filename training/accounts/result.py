@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...privacy.adversary import SINGLE_MESSAGE
@@ -28,8 +28,8 @@ from ..tracing.trace import AlgorithmTrace, at_unit
 from .accounted_run import AccountedRun, is_amplified
 from .paragraph import Explanation, as_paragraph, explain, plot
 from .summary import (
+    Figures,
     Summary,
-    as_frame,
     as_html,
     as_json,
     as_rich,
@@ -42,7 +42,6 @@ from .targets import reached
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from pandas import DataFrame
     from rich.table import Table
 
 
@@ -187,34 +186,26 @@ def _release(r: Release) -> _Release:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class Account:
+class Account(Figures):
     """What a run costs, for every requested adversary.
 
     Attributes:
-        said_of: what every epsilon is said of.
         noise_multiplier: of the run, as given or as it meets `goal`.
         target: the adversary whose goal is met; None where the noise was given.
         goal: what is met for it; None where the noise was given.
-        guarantees: by adversary, worst first.
-        joint_sensitivities: by adversary, as asked for; they hold at any noise.
         message_kinds: what a round sends.
         scripts: what a run has to follow to be what was accounted for, for `Engine`.
-        warnings: sentences for the reader.
         subject: what is accounted for.
         encrypted: whether nobody on a link can read it.
         memory: those of the warnings that are about noise that is taken back.
     """
 
-    said_of: Statement
     noise_multiplier: float
     target: str | None
     goal: Goal | None
-    guarantees: Mapping[str, Guarantee]
-    joint_sensitivities: Mapping[str, JointSensitivity]
     message_kinds: Sequence[str]
-    scripts: Scripts = field(repr=False)
-    warnings: Sequence[str]
-    subject: AccountedRun = field(repr=False)
+    scripts: Scripts
+    subject: AccountedRun
     encrypted: bool = False
     memory: Sequence[str] = ()
 
@@ -236,19 +227,6 @@ class Account:
             ValueError: the algorithm divides by batch_size, and none was given.
         """
         return self.subject.bound(self.noise_multiplier)
-
-    def __getitem__(self, adversary: str) -> Guarantee:
-        """The statement for one adversary."""
-        self._check_asked(adversary)
-        return self.guarantees[adversary]
-
-    def __iter__(self) -> Iterator[str]:
-        """The adversaries, worst first."""
-        return iter(self.guarantees)
-
-    def __len__(self) -> int:
-        """How many adversaries are accounted for."""
-        return len(self.guarantees)
 
     @property
     def epsilon_target(self) -> float | None:
@@ -274,7 +252,7 @@ class Account:
             ValueError: an adversary that was not asked for, or a number of rounds that is none.
             UnsupportedView: more rounds than were traced, of rounds that differ.
         """
-        self._check_asked(adversary)
+        _ = self[adversary]
         return run_epsilon(
             self.joint_sensitivities[adversary],
             statement=self.said_of,
@@ -319,13 +297,6 @@ class Account:
         """The run at its noise, traced once more."""
         traced = self.subject.trace(self.noise_multiplier)
         return at_unit(traced, self.said_of.unit, records=self.said_of.at_once)
-
-    def _check_asked(self, adversary: str) -> None:
-        if adversary not in self.guarantees:
-            raise InputError(
-                f"adversary {adversary!r} is not accounted for; this account is against "
-                f"{', '.join(self.guarantees)}: name others as adversaries=[...]"
-            )
 
     @property
     def worst(self) -> Guarantee:
@@ -382,14 +353,6 @@ class Account:
             epsilon=lambda name, rounds: self.epsilon(name, rounds=rounds),
             axes=axes,
         )
-
-    def to_pandas(self) -> DataFrame:
-        """A row an adversary, worst first.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return as_frame(self.summary.guarantees)
 
     def to_json(self) -> dict[str, Any]:
         """The object that `overhear plan --json` prints; infinite figures are "inf"."""

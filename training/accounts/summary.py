@@ -3,20 +3,64 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ...privacy.errors import InputError
 from ...privacy.formats.codec import dump, finite
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.missing import needs
 from ...privacy.plain_text import aligned
 from ...privacy.target import Goal, Target
+from ..exposure.sensitivity import JointSensitivity
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.table import Table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class Figures:
+    """The figures of an account, by adversary.
+
+    Attributes:
+        said_of: what every epsilon is said of.
+        guarantees: by adversary, worst first.
+        joint_sensitivities: by adversary what stands behind its figure, at noise multiplier 1.
+        warnings: sentences for the reader.
+    """
+
+    said_of: Statement
+    guarantees: Mapping[str, Guarantee]
+    joint_sensitivities: Mapping[str, JointSensitivity]
+    warnings: Sequence[str]
+
+    def __getitem__(self, adversary: str) -> Guarantee:
+        """The statement for one adversary."""
+        if adversary not in self.guarantees:
+            raise InputError(
+                f"adversary {adversary!r} is not accounted for; this account is against "
+                f"{', '.join(self.guarantees)}: name others as adversaries=[...]"
+            )
+        return self.guarantees[adversary]
+
+    def __iter__(self) -> Iterator[str]:
+        """The adversaries, worst first."""
+        return iter(self.guarantees)
+
+    def __len__(self) -> int:
+        """How many adversaries are accounted for."""
+        return len(self.guarantees)
+
+    def to_pandas(self) -> DataFrame:
+        """A row an adversary, worst first.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame(list(self.guarantees.values()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

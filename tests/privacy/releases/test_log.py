@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
 from overhear.privacy.errors import InputError
+from overhear.privacy.guarantee import Statement, Status
 from overhear.privacy.releases.chained_file import Chain
 from overhear.privacy.releases.log import read_log
+from overhear.training.accounts.declared import account_of_releases
 from tests.privacy.releases.logs import HEADER, account, one, write
 
 
@@ -233,3 +236,17 @@ def test_what_was_kept_of_a_release_changes_no_figure(tmp_path):
     plain = write(tmp_path / "a.jsonl", {t: [one()] for t in (1, 2)})
     kept = write(tmp_path / "b.jsonl", {t: [one(kept=str(t) * 64)] for t in (1, 2)})
     assert account(plain)["eavesdropper"].epsilon == account(kept)["eavesdropper"].epsilon
+
+
+@pytest.mark.parametrize("status", Status)
+def test_no_figure_of_a_log_claims_what_the_log_does_not_show(tmp_path, status):
+    log = read_log(write(tmp_path / "a.jsonl", {t: [one(0), one(2, noise=[])] for t in (1, 2)}))
+    if status not in (Status.DECLARED, Status.CHECKED):
+        with pytest.raises(InputError, match="cannot be that of a log of releases"):
+            replace(log, status=status)
+        return
+    for victim, expected in ((0, status), (1, status), (2, Status.NO_PROTECTION)):
+        found = account_of_releases(
+            replace(log, status=status), statement=Statement(delta=1e-5), victim=victim
+        )
+        assert {one.status for one in found.guarantees.values()} == {expected}

@@ -20,7 +20,7 @@ from overhear.privacy.guarantee import Statement
 from overhear.privacy.releases.chained_file import LedgerInUse
 from overhear.privacy.releases.files import Played
 from overhear.privacy.releases.log import read_log
-from overhear.reports.document.assumptions import assumed
+from overhear.reports.document.declared import assumed
 from overhear.runs.recorder.record import record
 from overhear.training.accounts.declared import account_of_releases
 
