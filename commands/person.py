@@ -44,7 +44,7 @@ def person(
     """
     from ..privacy.errors import InputError
     from ..privacy.plain_text import plain
-    from ..reports.total.person import add_runs, person_total, sentences
+    from ..reports.total.total import add_runs, person_sentences, person_total
 
     if add:
         if len(ledgers) > 1:
@@ -65,5 +65,5 @@ def person(
 
     console = make_console()
     console.print(rows_table(person_rows(found), title="What was released about one person"))
-    for sentence in sentences(found):
+    for sentence in person_sentences(found):
         say(console, sentence)

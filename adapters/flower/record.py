@@ -16,10 +16,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtri, gammaincinv
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
@@ -27,8 +31,191 @@ from ...privacy.missing import needs
 from ...privacy.releases.lines import MOST_AGENTS, integer, number, positive
 from ...runs.recorder.record import record as open_log
 from ...runs.recorder.record import rounds_to_keep
-from .change import check_clip_of_server, check_noise, flat
-from .reply import check_reply
+
+# What a client's reply holds: the one declared array record, and everything else by name.
+
+
+_SHOWN = 6
+TRAIN = "train"
+
+
+def check_reply(
+    content: Any, received: Any, *, message_type: str, allow: Collection[str]
+) -> str | None:
+    """Refuse a reply that holds more than is declared.
+
+    Args:
+        content: the `RecordDict` of the reply.
+        received: that of the message, whose model the reply has again.
+        message_type: of the message that it answers, "train", "evaluate" or one of one's own.
+        allow: names of records, or of a record's entries as "record.key", that depend on no data.
+
+    Returns:
+        The name of the declared array record, which the reply to "train" has, else None.
+
+    Raises:
+        ValueError: it holds anything else, no array record, or numbers that are not finite.
+    """
+    train = message_type == TRAIN or message_type.startswith(f"{TRAIN}.")
+    arrays = [name for name in content.array_records if name not in allow]
+    declared = arrays[:1] if train else []
+    beside = [*arrays[len(declared) :], *_entries(content, allow)]
+    if beside:
+        names = ", ".join(beside[:_SHOWN]) + (", ..." if len(beside) > _SHOWN else "")
+        verb = "is" if len(beside) == 1 else "are"
+        raise InputError(
+            f"the reply to {message_type!r} holds {names}, which {verb} sent without noise, and no "
+            "line declares it; leave it out of the reply, or, only where it depends on no record, "
+            f"say record(..., allow=[{beside[0]!r}])"
+        )
+    if train and not declared:
+        raise InputError(
+            "the reply to 'train' holds no ArrayRecord that could be declared; let the client "
+            "return its model"
+        )
+    for name in declared:
+        _check_numbers(content.array_records[name], name)
+        _check_arrays(content.array_records[name], name, received)
+    return declared[0] if declared else None
+
+
+def _entries(content: Any, allow: Collection[str]) -> Iterator[str]:
+    """The entries of metrics and configurations that nobody allowed, as "record.key"."""
+    for records in (content.metric_records, content.config_records):
+        for name, record in records.items():
+            if name in allow:
+                continue
+            yield from (f"{name}.{key}" for key in record if f"{name}.{key}" not in allow)
+
+
+def _check_arrays(record: Any, name: str, received: Any) -> None:
+    """Refuse arrays that the message had not, such as statistics of a layer."""
+    known = {key for array_record in received.array_records.values() for key in array_record}
+    if more := [key for key in record if key not in known]:
+        raise InputError(
+            f"{name} holds the array {more[0]!r}, which the message had not, so that it is no "
+            "update of what was received; send the model's own arrays alone"
+        )
+
+
+def _check_numbers(record: Any, name: str) -> None:
+    try:
+        arrays = record.to_numpy_ndarrays()
+    except (TypeError, ValueError):  # its text may quote what it read
+        raise InputError(
+            f"{name} holds an array that is none of numpy's, so that its noise cannot be "
+            "judged; make each by Array(ndarray)"
+        ) from None
+    for array in arrays:
+        if array.dtype.kind != "f":
+            raise InputError(
+                f"{name} holds an array of {array.dtype}, to which no Gaussian noise was added; "
+                "send arrays of floating-point numbers alone"
+            )
+        if not np.isfinite(array).all():
+            raise InputError(
+                f"{name} holds a number that is not finite, which shows that a sum overflowed, and "
+                "that depends on the records; send nothing in this round"
+            )
+
+
+# How much a reply changed what was received: at least its noise, at most its bound and noise.
+#
+# The noise z on n numbers is Gaussian and knows nothing of what it is added to, so of all that it
+# may be added to, nothing makes the change more often short than 0 does:
+#
+#     P(|v + z| < s sqrt(q)) <= P(chi2_n < q),        |v + z| <= |v| + |z|
+#
+# A reply that is as declared is refused once in 10**12 arrays.
+
+
+_FALSE_ALARM = 1e-12
+_CLIPPING_NORM = "clipping_norm"  # by which Flower's strategies tell clients their bound
+
+
+def check_clip_of_server(received: Any, *, clip: float) -> None:
+    """Refuse a message whose server sets a bound above the declared one: mods clip to the server's.
+
+    Raises:
+        ValueError: it does; the client has not trained.
+    """
+    for name, config in received.config_records.items():
+        said = config.get(_CLIPPING_NORM)
+        if said is not None and not (isinstance(said, int | float) and said <= clip):
+            raise InputError(
+                f"the server says {name}.{_CLIPPING_NORM}={said!r:.40}, to which Flower's mods "
+                f"clip the update, and clip={clip:g} is declared; let the server ask for at most "
+                "that, or declare its bound from the first round on"
+            )
+
+
+def check_noise(sent: Any, received: Any, *, unit: Unit, clip: float, noise_std: float) -> None:
+    """Refuse a reply that shows that the declared noise, or the declared bound, is not there.
+
+    Args:
+        sent: the array record of the reply.
+        received: the content of the message, which has arrays of these names.
+        unit: of the bound; where it is a record, it does not bound the update.
+        clip: of the update.
+        noise_std: of each number.
+
+    Raises:
+        ValueError: an array of another shape, one that noise would have changed by more, or an
+            update that is longer than bound and noise together.
+    """
+    known = _by_name(received)
+    length = change = rounding = 0.0
+    numbers = 0
+    for name, array in sent.items():
+        now, before = _numbers(array), _numbers(known[name])
+        if now.shape != before.shape:
+            raise InputError(
+                f"the array {name!r} has the shape {now.shape}, and that of the message has "
+                f"{before.shape}; send the model's own arrays alone"
+            )
+        here = _squared(now.astype(np.float64) - before)
+        if now.size and here < noise_std**2 * 2 * gammaincinv(now.size / 2, _FALSE_ALARM):
+            raise InputError(
+                f"the array {name!r} of the reply is closer to that of the message than noise of "
+                f"noise_std={noise_std:g} on each of its {now.size} numbers leaves it, but once in "
+                "1e12; add that noise to every array, in a mod after `record`, or declare the "
+                "noise that there is"
+            )
+        change, length = change + here, length + _squared(now)
+        rounding += float(np.finfo(now.dtype).eps) * (_squared(now) + _squared(before)) ** 0.5
+        numbers += now.size
+    most = clip + noise_std * float(chdtri(max(numbers, 1), _FALSE_ALARM)) ** 0.5 + rounding
+    if unit is Unit.CLIENT and min(change, length) ** 0.5 > most * (1 + 1e-6):
+        raise InputError(
+            f"the reply is further from the message than clip={clip:g} and noise of "
+            f"noise_std={noise_std:g} on each of {numbers} numbers allow, but once in 1e12; clip "
+            "the update to that before noise is added"
+        )
+
+
+def flat(record: Any, names: Any) -> NDArray[Any]:
+    """(D,) the named arrays of a record, or of all records of a message, end to end."""
+    known = _by_name(record) if hasattr(record, "array_records") else record
+    return np.concatenate([_numbers(known[name]).ravel() for name in names])
+
+
+def _by_name(content: Any) -> dict[str, Any]:
+    """The arrays of a message; of two of one name the first."""
+    found: dict[str, Any] = {}
+    for record in content.array_records.values():
+        for name, array in record.items():
+            found.setdefault(name, array)
+    return found
+
+
+def _numbers(array: Any) -> NDArray[Any]:
+    return np.asarray(array.numpy() if hasattr(array, "numpy") else array)
+
+
+def _squared(of: NDArray[Any]) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.square(of.astype(np.float64)).sum())
+
 
 _LOG = logging.getLogger(__name__)
 _UNSAID = "the client sends no reply; why stands in the client's log"

@@ -19,8 +19,9 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from .._validate import within
 from ..errors import InputError
@@ -278,6 +279,34 @@ class Release:
     kept: str | None = None
     public: str | None = None
     noise_first: bool = False
+
+
+class Played(NamedTuple):
+    """A round as often as it was played: once more for each time that it was gone through again."""
+
+    round: int
+    again: int
+
+
+@dataclass(kw_only=True, slots=True)
+class LogFile:
+    """One file of a log.
+
+    Attributes:
+        path: where it lies.
+        header: its first line.
+        rounds: its releases, by round.
+        at: the numbers of their lines, where somebody must have received what they hold.
+        torn: how many of its lines were cut off.
+        resumed_after: the rounds after which the system went on.
+    """
+
+    path: Path
+    header: Header
+    rounds: dict[Played, list[Release]] = field(default_factory=dict)
+    at: dict[Played, list[int]] = field(default_factory=dict)
+    torn: int = 0
+    resumed_after: list[int] = field(default_factory=list)
 
 
 def read_header(found: Mapping[str, Any]) -> Header:

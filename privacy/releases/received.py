@@ -28,8 +28,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..errors import InputError
-from .files import LogFile, Played
-from .lines import Header, Noise, Release, Vector, party_name
+from .lines import Header, LogFile, Noise, Played, Release, Vector, party_name
 
 _Key = tuple[int, Played, str]  # owner, round and batch of a vector
 _SHOWN = 3

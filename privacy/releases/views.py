@@ -25,8 +25,7 @@ from ..errors import InputError, UnsupportedView
 from ..guarantee import Unit
 from ..view.leak import leak_sentence
 from ..view.view import View
-from .files import Played
-from .lines import Header, Release, Vector, party_name
+from .lines import Header, Played, Release, Vector, party_name
 from .log import ReleaseLog
 
 # The shape of a round: what is in which release, with numbers in place of names.

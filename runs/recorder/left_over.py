@@ -33,8 +33,7 @@ from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.chained_file import round_number
-from ...privacy.releases.files import Played
-from ...privacy.releases.lines import Release, Vector, party_name, shown
+from ...privacy.releases.lines import Played, Release, Vector, party_name, shown
 from ...privacy.releases.log import ReleaseLog
 from .keeping import ClippedSum, KeptTranscript, Oracle, kept_folder, read_kept
 

@@ -33,9 +33,8 @@ from ...privacy.releases.lines import (
 )
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
-from .earlier_lines import EarlierLines
 from .keeping import KeptTranscript, check_precise, each_of, keep, positions_of, vector_of
-from .labels import Draws, labelled
+from .labels import Draws, EarlierLines, labelled
 from .outcome import kept_rows
 from .system import Observing, System
 

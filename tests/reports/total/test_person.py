@@ -12,8 +12,13 @@ from overhear.privacy.errors import InputError
 from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.collect import collect
 from overhear.reports.schema import PersonTotal, person_total_schema
-from overhear.reports.total.person import add_runs, person_total, run_of_folder, sentences
-from overhear.reports.total.total import total_of_runs
+from overhear.reports.total.total import (
+    add_runs,
+    person_sentences,
+    person_total,
+    run_of_folder,
+    total_of_runs,
+)
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from tests.reports.test_schema import closed, found
@@ -132,7 +137,9 @@ def test_a_run_is_added_and_counted_once(runs, tmp_path):
     copy.write_bytes(ledger.read_bytes())
     both = person_total([ledger, copy])
     assert both.epsilon == person_total([ledger]).epsilon
-    assert any("stands in several ledgers, and is counted once" in s for s in sentences(both))
+    assert any(
+        "stands in several ledgers, and is counted once" in s for s in person_sentences(both)
+    )
 
 
 def test_a_run_whose_noise_can_be_repeated_is_refused(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overhear.privacy.releases.files import Played
+from overhear.privacy.releases.lines import Played
 from overhear.privacy.releases.log import read_log
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,7 +18,7 @@ from torch import nn
 from overhear.privacy.errors import InputError, InputTypeError
 from overhear.privacy.guarantee import Statement
 from overhear.privacy.releases.chained_file import LedgerInUse
-from overhear.privacy.releases.files import Played
+from overhear.privacy.releases.lines import Played
 from overhear.privacy.releases.log import read_log
 from overhear.reports.document.declared import assumed
 from overhear.runs.recorder.record import record
