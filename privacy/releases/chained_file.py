@@ -13,9 +13,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..bounded import check_size
 from ..durable import BINARY, SHOWN, lock, named, part_of, publish, write_all
@@ -124,18 +124,102 @@ def parsed(body: bytes, *, path: Path, at: int) -> dict[str, Any]:
     return found
 
 
-def is_complete_object(line: bytes) -> bool:
+def _is_complete_object(line: bytes) -> bool:
     r"""Whether a line that carries no digest is whole nevertheless: nothing cut that off.
 
-    >>> is_complete_object(b'{"round": 3, "releases": []}\n')
+    >>> _is_complete_object(b'{"round": 3, "releases": []}\n')
     True
-    >>> is_complete_object(b'{"round": 3, "rel')
+    >>> _is_complete_object(b'{"round": 3, "rel')
     False
     """
     try:
         return line.endswith(b"\n") and isinstance(parse_json(line.decode("utf-8")), dict)
     except ValueError:
         return False
+
+
+class Lines:
+    """The lines of a file; each must carry a digest where the header does.
+
+    A line that was cut off is the last one, or behind it stands from where somebody went on.
+
+    Args:
+        file: at its start.
+        path: as errors name it.
+        most: bytes of the header.
+
+    Attributes:
+        header: the first line.
+        body: its object without its digest; None where it carries none.
+
+    Raises:
+        ValueError: the header is longer, or its digest is wrong.
+    """
+
+    def __init__(self, file: BinaryIO, path: Path, *, most: int = LONGEST_LINE) -> None:
+        self._file, self._path, self._at, self._chain = file, path, 0, Chain()
+        self.header = self._next(most)
+        self.body = self._chain.body(self.header, path=path, at=1)
+        self._chain.add(self.header)
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | None, bool]]:
+        """Of each line after the header its number, its object, and whether it was half a mark.
+
+        There is no object of a line that was cut off; a mark announces nothing.
+
+        Raises:
+            ValueError: a line that no interruption explains, was changed, or is too long.
+        """
+        broken: InputError | None = None  # what is wrong where nobody went on behind a line
+        cut_off = 0  # the line that announced something
+        line = b""
+        while following := self._next(LONGEST_LINE):
+            line = following
+            found, why = self._found(line, cut_off or self._at)
+            mark = found is None and self.body is not None and _is_mark(line)
+            goes_on = found.keys() == {"resumed_after"} if found else mark or not cut_off
+            if broken is not None and not goes_on:  # an interruption leaves one line at most
+                raise broken
+            if found is not None:
+                broken, cut_off = None, 0
+            elif broken is None or not (mark or cut_off):
+                broken, cut_off = why, 0 if mark else self._at
+            yield self._at, found, mark
+        if broken is not None and self.body is None and line.endswith(b"\n"):
+            raise broken
+
+    def _found(self, line: bytes, at: int) -> tuple[dict[str, Any] | None, InputError | None]:
+        """The object of a line, or what is wrong with it unless it was cut off."""
+        if self.body is None:
+            try:
+                return parsed(line, path=self._path, at=self._at), None
+            except InputError as error:
+                return None, error
+        body = self._chain.body(line, path=self._path, at=at)
+        self._chain.add(line)
+        if body is not None:
+            return parsed(body, path=self._path, at=self._at), None
+        if _is_complete_object(line):
+            why = "it carries no digest of what stands before it"
+            raise damaged(self._path, self._at, why)
+        why = "it is cut off, and lines follow that no interruption leaves"
+        return None, damaged(self._path, self._at, why)
+
+    def _next(self, most: int) -> bytes:
+        line = self._file.readline(most + 1)
+        self._at += bool(line)
+        if len(line) > most:
+            raise damaged(self._path, self._at, f"it is longer than {most} bytes")
+        return line
+
+
+_MARKS = (b' {"resumed_after": ', b' {"noise_tested": ')
+
+
+def _is_mark(line: bytes) -> bool:
+    """Whether a damaged line is what is left of an entry that announces nothing."""
+    left = line.removesuffix(b"\n")
+    return left != b"" and any(left.startswith(m) or m.startswith(left) for m in _MARKS)
 
 
 def round_number(value: Any, *, least: int) -> int | None:

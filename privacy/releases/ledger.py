@@ -33,23 +33,19 @@ from ..bounded import check_size
 from ..errors import InputError
 from .chained_file import (
     LONGEST_HEADER,
-    LONGEST_LINE,
     READABLE,
     SCHEMA,
     TESTS_NOISE,
-    Chain,
     ChainedFile,
+    Lines,
     check_release,
     check_tested,
     damaged,
-    is_complete_object,
     parsed,
     round_number,
 )
 
-_MARKS = (b' {"resumed_after": ', b' {"noise_tested": ')
 _OLD, _WITHOUT_DIGESTS = b'{"schema": 2,', b'{"schema": 1,'
-_WENT_ON = "it is cut off, and lines follow that no interruption leaves"
 
 
 class Ledger:
@@ -206,39 +202,25 @@ def read_ledger(path: Path) -> Spent:
 
 
 def _read(file: BinaryIO, path: Path) -> Spent:
-    chain = Chain()
-    schema, header = _header(file, path, chain)
+    lines = Lines(file, path, most=LONGEST_HEADER)
+    schema, header = _header(lines, path)
     entries: list[Mapping[str, Any]] = []
     resumed: list[int] = []
     tested = [{"rounds": 0, "numbers": 0}]  # each time that the run went on
-    cut_off: int | None = None  # a damaged line that announced a round
-    open_end = False  # whether the last line is damaged, so only an entry of going on may follow
-    following, at = 0, 1  # the round that is announced next, and the line that was read last
-    while line := _next_line(file, path, at + 1, most=LONGEST_LINE):
-        at += 1
-        body = chain.body(line, path=path, at=cut_off or at)
-        chain.add(line)
-        if body is None:
-            if is_complete_object(line):
-                raise damaged(path, at, "it carries no digest of what stands before it")
-            if not _is_mark(line):
-                if cut_off is not None:  # an interruption leaves one at most
-                    raise damaged(path, cut_off, _WENT_ON)
-                cut_off = at
-            open_end = True
-            continue
-        found = parsed(body, path=path, at=at)
-        if found.keys() == {"resumed_after"}:
+    torn = False  # whether a line that announced a round was cut off since then
+    following = 0  # the round that is announced next
+    for at, found, is_mark in lines:
+        if found is None:
+            torn = torn or not is_mark
+        elif found.keys() == {"resumed_after"}:
             after = round_number(found["resumed_after"], least=-1)
             if after is None:
                 raise damaged(path, at, "it names no round")
-            if cut_off is not None:
+            if torn:
                 entries.append({"round": following, "releases": [], "torn": True})
             resumed.append(after)
             tested.append({"rounds": 0, "numbers": 0})
-            cut_off, open_end, following = None, False, after + 1
-        elif open_end:
-            raise damaged(path, cut_off or at - 1, _WENT_ON)
+            torn, following = False, after + 1
         else:
             tested[-1] = _check_tested(found, tested[-1], path, at)
             if found:
@@ -248,23 +230,21 @@ def _read(file: BinaryIO, path: Path) -> Spent:
         header=header,
         schema=schema,
         entries=entries,
-        torn=cut_off is not None,
-        torn_round=following if cut_off is not None else None,
+        torn=torn,
+        torn_round=following if torn else None,
         resumed_after=tuple(resumed),
         tested_rounds=sum(one["rounds"] for one in tested),
         tested_numbers=sum(one["numbers"] for one in tested),
     )
 
 
-def _header(file: BinaryIO, path: Path, chain: Chain) -> tuple[int, Mapping[str, Any]]:
-    line = _next_line(file, path, 1, most=LONGEST_HEADER)
-    body = chain.body(line, path=path, at=1)
-    if body is None and not line.startswith(_WITHOUT_DIGESTS):
+def _header(lines: Lines, path: Path) -> tuple[int, Mapping[str, Any]]:
+    body = lines.body
+    if body is None and not lines.header.startswith(_WITHOUT_DIGESTS):
         raise InputError(
             f"{path} does not start with a header that carries its digest; put the ledger back as "
             "it was written, or start a new run in another folder"
         )
-    chain.add(line)
     header = {"schema": 1} if body is None else parsed(body, path=path, at=1)
     schema = header.pop("schema", None)
     if schema not in READABLE or isinstance(schema, bool | float):
@@ -275,13 +255,6 @@ def _header(file: BinaryIO, path: Path, chain: Chain) -> tuple[int, Mapping[str,
             "count as an epsilon without a bound"
         )
     return schema, header
-
-
-def _next_line(file: BinaryIO, path: Path, at: int, *, most: int) -> bytes:
-    line = file.readline(most + 1)
-    if len(line) > most:
-        raise damaged(path, at, f"it is longer than {most} bytes")
-    return line
 
 
 def _check_entry(found: Mapping[str, Any], path: Path, at: int) -> int:
@@ -315,9 +288,3 @@ def _check_tested(
     if any(tested[name] < before[name] for name in before):
         raise damaged(path, at, "less noise was tested than before")
     return dict(tested)
-
-
-def _is_mark(line: bytes) -> bool:
-    """Whether a damaged line is what is left of an entry that announces nothing."""
-    left = line.removesuffix(b"\n")
-    return left != b"" and any(left.startswith(m) or m.startswith(left) for m in _MARKS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from ..bounded import check_links, check_size
 from ..errors import InputError, UnsupportedView
 from ..guarantee import Status
-from .chained_file import LONGEST_LINE, Chain, damaged, is_complete_object, parsed, round_number
+from .chained_file import Lines, damaged, parsed, round_number
 from .lines import (
     SCHEMA,
     Header,
@@ -162,7 +162,6 @@ def check_same_system(first: LogFile, other: LogFile) -> None:
 _MOST_BYTES = 4 << 30
 _MOST_RELEASES = 5_000_000
 _PATTERN = "*.jsonl"
-_MARK = b'{"resumed_after"'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -324,8 +323,7 @@ class _Reader:
     """Reads one file, line by line; equal releases are held once."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path, self._at = file, path, 0
-        self._chain: Chain | None = None
+        self._lines, self._path, self._now = Lines(file, path), path, 1
         self._known: dict[str, Release] = {}
         self._count = 0
 
@@ -335,7 +333,11 @@ class _Reader:
         met: dict[int, tuple[int, int]] = {}
         last, went_on = -1, 0
         seen: set[tuple[int, str, int | None]] = set()
-        for body in self._bodies(log_file):
+        for at, body, _ in self._lines:
+            if body is None:
+                log_file.torn += 1
+                continue
+            self._now = at
             if body.keys() == {"resumed_after"}:
                 after = round_number(body["resumed_after"], least=-1)
                 if after is None:
@@ -359,17 +361,17 @@ class _Reader:
             if log_file.header.public:
                 log_file.at.setdefault(played, []).extend([self._now] * len(releases))
         if log_file.torn and not any(log_file.rounds.values()):
-            raise damaged(self._path, self._at, "it is cut off, and no line says what it announced")
+            raise damaged(
+                self._path, self._now, "it is cut off, and no line says what it announced"
+            )
         return log_file
 
     def _header(self) -> Header:
-        line = self._line()
-        body = Chain().body(line, path=self._path, at=1)
-        if body is not None:
-            self._chain = Chain()
-            self._chain.add(line)
+        lines = self._lines
         try:
-            found = parsed(line if body is None else body, path=self._path, at=1)
+            found = parsed(
+                lines.header if lines.body is None else lines.body, path=self._path, at=1
+            )
         except InputError:
             raise InputError(
                 f"{self._path} does not start with a header, a line of JSON such as "
@@ -378,37 +380,7 @@ class _Reader:
         try:
             return read_header(found)
         except InputError as error:
-            raise InputError(f"{self._path} line 1: {error}") from error
-
-    def _bodies(self, one: LogFile) -> Iterator[dict[str, Any]]:
-        """The objects of the lines; a line that was cut off is last, or before going on."""
-        following = self._line()
-        while line := following:
-            at, following = self._at, self._line()
-            body = self._body(line, at, following)
-            if body is None:
-                one.torn += 1
-                continue
-            self._now = at
-            yield body
-
-    def _body(self, line: bytes, at: int, following: bytes) -> dict[str, Any] | None:
-        """The object of a line; None where an interruption cut it off."""
-        interrupted = not line.endswith(b"\n") or following.lstrip().startswith(_MARK)
-        if self._chain is None:
-            try:
-                return parsed(line, path=self._path, at=at)
-            except InputError:
-                if interrupted:
-                    return None
-                raise
-        body = self._chain.body(line, path=self._path, at=at)
-        self._chain.add(line)
-        if body is not None:
-            return parsed(body, path=self._path, at=at)
-        if is_complete_object(line) or not interrupted:
-            raise damaged(self._path, at, "it carries no digest of what stands before it")
-        return None
+            raise self._wrong(str(error)) from error
 
     def _number(self, body: Mapping[str, Any], last: int) -> int:
         if body.keys() != {"round", "releases"}:
@@ -461,20 +433,8 @@ class _Reader:
                     )
                 seen.add((release.sender, release.kind, to))
 
-    _now = 1
-
     def _wrong(self, why: str) -> InputError:
         return InputError(f"{self._path} line {self._now}: {why}")
-
-    def _line(self) -> bytes:
-        line = self._file.readline(LONGEST_LINE + 1)
-        self._at += bool(line)
-        if len(line) > LONGEST_LINE:
-            raise InputError(
-                f"{self._path} line {self._at} is longer than {LONGEST_LINE} bytes; say the "
-                "releases of the round in several lines, each with its number"
-            )
-        return line
 
 
 def _carried(release: Release, met: Mapping[int, tuple[int, int]]) -> Release:

@@ -548,3 +548,13 @@ def test_noise_that_meets_the_sum_first_is_said_and_assumed(tmp_path):
     a5 = assumed(log.header, noise_first=log.noise_first)[4]
     assert "In 1 of the releases it was added to the sum before anything else" in a5.text
     assert not a5.checked
+
+
+def test_a_recorder_that_ends_twice_while_it_goes_on_leaves_a_log_that_is_read(tmp_path):
+    with record(tmp_path / "0.jsonl", **GIVEN) as ledger:
+        ledger.release(1, **ONE)
+        ledger.release(2, **ONE)
+    ledger.path.write_bytes(ledger.path.read_bytes()[:-40] + b'\n {"resumed_af')
+    with record(ledger.path, resume=True, **GIVEN) as ledger:
+        ledger.release(2, **ONE)
+    assert read_log(ledger.path, partial=True).torn == 2
