@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.runs.folder.rounds_kept import forget_states
+from overhear.runs.folder.released import forget_states
 from overhear.training.engine.round_files import round_files, round_name
 from overhear.training.engine.transcript import Transcript
 from tests.hostile_files import HOSTILE, READERS, Reader, mutated
@@ -179,7 +179,7 @@ WITHOUT_FILE = {
     "runs/attack/batch.py",  # a bound on memory
     "runs/attack/model.py",  # a type; prior/tensor_file.py reads
     "runs/audit/membership.py",  # copies a file as it is
-    "runs/folder/same_records.py",  # described.py, of a file that the ledger names by digest
+    "runs/folder/released.py",  # described.py, of a file that the ledger names by digest
     "runs/plan/trainable.py",  # TOML that it wrote itself
     "runs/run_file/build.py",  # a bound on memory
     "runs/run_file/toml.py",  # the command line

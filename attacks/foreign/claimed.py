@@ -20,7 +20,6 @@ from ...privacy.adversary import EAVESDROPPER
 from ...privacy.errors import InputError, InputTypeError, did_you_mean
 from ...privacy.guarantee import Statement
 from ...privacy.releases.log import ReleaseLog
-from ...privacy.releases.views import Views
 from ...training.accounts.declared import account_of_releases
 from ..bounds.mechanism import Claim
 from ..bounds.mechanism import epsilon as epsilon_of
@@ -211,9 +210,8 @@ def claim_of_log(log: ReleaseLog, *, delta: float = DELTA, epsilon: float | None
             "contradict; correct the log, or claim an epsilon instead"
         )
     counts: Counter[tuple[float, float]] = Counter()
-    for batch in Views(log).exposed(EAVESDROPPER, worst.victim).batches:
-        if batch.mu > 0 and batch.rate > 0:
-            counts[1.0 / batch.mu, batch.rate] += batch.rounds
+    for one in account.joint_sensitivities[EAVESDROPPER.name].releases:
+        counts[1.0 / one.joint_sensitivity, one.sampling_rate] += one.rounds
     rounds: Mapping[tuple[float, float], int] = counts or {(math.inf, 1.0): 1}
     mechanism = Claim(rounds=dict(rounds))
     return Claimed(

@@ -25,8 +25,8 @@ from ...privacy.releases.person_ledger import (
     compose,
     read_person_ledger,
 )
+from ...runs.folder.released import HeldRecords, held_records
 from ...runs.folder.resume import AccountedRun, read_run, released_sensitivity
-from ...runs.folder.same_records import HeldRecords, held_records
 from ...runs.numbers import bound, figure, is_infinite, small
 from ...training.exposure.events import counted, spent_releases
 from ...training.exposure.guarantees import run_epsilon

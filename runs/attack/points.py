@@ -23,7 +23,7 @@ from ...training.engine.round_files import round_name
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.own.names import algorithm_named
 from ..folder import folder as run_folder
-from ..folder.rounds_kept import snapshot_round
+from ..folder.released import snapshot_round
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
 

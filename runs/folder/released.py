@@ -1,4 +1,4 @@
-"""The ledger of a run folder, held against every other file that shows a round.
+"""What stands beside the ledger of a run folder: states, transcripts, and what names the records.
 
 The digests of a ledger cannot tell that its last lines were taken away. What is written after a
 release can: measurements, checkpoints and transcripts of a round that the ledger does not name.
@@ -6,18 +6,192 @@ release can: measurements, checkpoints and transcripts of a round that the ledge
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
 import re
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import safetensors
+
+from ...privacy.bounded import check_size
+from ...privacy.durable import sync_folder
 from ...privacy.errors import InputError
 from ...privacy.releases.ledger import Spent, read_ledger
+from ...training.data.store import Held, digest_of_records
+from ...training.engine.checkpoint import Checkpoint
+from ...training.engine.round_files import round_files
+from ...training.engine.setting import Setting
+from ...training.engine.transcript import Transcript
 from ...training.exposure.guarantees import run_epsilon
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile
 from ..run_file.trust import SOURCES
+from . import folder as run_folder
 from .folder import CHECKPOINTS, LEDGER, METRICS, TRANSCRIPT, digest
-from .records import read_metrics
+from .records import LedgerHeader, RecordsFile, read_metrics
+
+# States to go on from, and what was intercepted.
+
+_HALF_SAVED = "part"  # in the folder of transcripts
+
+
+def snapshot_round(intercepted: int) -> int:
+    """The round after which the state is kept, so that a re-enactment sees the round before too."""
+    return max(intercepted - 2, 0)
+
+
+def snapshot_rounds(intercepted: Iterable[int]) -> set[int]:
+    """The rounds after which the state is kept for re-enactments."""
+    return {snapshot_round(number) for number in intercepted}
+
+
+def layout_of(start: Checkpoint, config: RunFile) -> str:
+    """The layout with which a run goes on: that of its rounds, since layouts differ in rounding.
+
+    Before the first round none is settled.
+    """
+    held = start.facts.get("layout") if start.round > 0 else None
+    return config.training.layout if held is None else held
+
+
+def forget_states(checkpoints: Path, *, kept: Callable[[int], bool], newest: int) -> None:
+    """Remove all states but the newest, and those that are kept in any case.
+
+    Args:
+        kept: whether that after a round is.
+        newest: how many of the others stay.
+    """
+    others = [path for number, path in round_files(checkpoints) if not kept(number)]
+    for path in others[: len(others) - newest]:
+        path.unlink()
+
+
+def forget_half_saved(transcripts: Path) -> None:
+    """Remove what a process left that died while it saved a transcript."""
+    half = transcripts / _HALF_SAVED
+    if half.is_dir():
+        for path in half.iterdir():
+            path.unlink()
+        half.rmdir()
+
+
+def save_transcript(transcript: Transcript, folder: Path) -> None:
+    """Put what was intercepted into its place when it is whole, and forget it."""
+    half = folder / _HALF_SAVED
+    forget_half_saved(folder)
+    try:
+        written = transcript.save(half)
+    except safetensors.SafetensorError as error:
+        reason = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
+        raise OSError(reason, os.strerror(reason), str(half)) from error
+    for path in written:
+        if (folder / path.name).exists():
+            raise FileExistsError(f"{folder / path.name} exists; a transcript is never overwritten")
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+        path.replace(folder / path.name)
+    half.rmdir()
+    sync_folder(folder)
+    sync_folder(folder.parent)
+    transcript.clear()
+
+
+# Whether runs are trained on the same records, without a word about these in what is published.
+#
+# A digest of all records would confirm the last one to somebody who knows the others, so the
+# ledger and the sums hold none: they name the digest of a file that begins with a salt of its own.
+# Two runs are compared by the records themselves, as their run files give them today, once each was
+# found to be trained on these.
+
+
+_LARGEST = 1 << 16  # bytes of records.json, which holds two strings
+
+
+class HeldRecords(NamedTuple):
+    """Digests, to be compared in memory alone.
+
+    Attributes:
+        records: of all records.
+        held: of which agent holds which.
+    """
+
+    records: str
+    held: str
+
+
+def write_records(path: Path, shards: Sequence[Held]) -> None:
+    """Write records.json.
+
+    Args:
+        shards: the records of each agent.
+    """
+    salt = secrets.token_hex(16)
+    digest = _salted(salt, HeldRecords(*digest_of_records(shards)))
+    RecordsFile(salt=salt, digest=digest).write(path)
+
+
+def check_records_file(folder: Path, header: LedgerHeader) -> None:
+    """Refuse a records.json that is not the one of the ledger; a missing one says nothing false.
+
+    Raises:
+        ValueError: it is another run's, was changed, or is no regular file.
+    """
+    path = folder / run_folder.RECORDS
+    if not os.path.lexists(path):
+        return
+    check_size(path, _LARGEST)
+    if run_folder.digest(path) != header.records:
+        raise InputError(
+            f"{path} is not the file that the ledger names; put it back as it was written"
+        )
+
+
+def held_records(folder: Path, header: LedgerHeader, shards: Sequence[Held]) -> HeldRecords:
+    """The records of a run, found to be those that it was trained on.
+
+    Args:
+        shards: the records of each agent, as its run file gives them today.
+
+    Raises:
+        FileNotFoundError: records.json is missing.
+        ValueError: it is another run's, or the records are others today.
+    """
+    path = run_folder.require(folder, run_folder.RECORDS)
+    check_records_file(folder, header)
+    told = RecordsFile.read(path, refusal=lambda at, what: f"{path} cannot be read: {at}: {what}")
+    found = HeldRecords(*digest_of_records(shards))
+    if _salted(told.salt, found) != told.digest:
+        raise InputError(
+            f"the records that {folder / run_folder.RUN} gives today are not those that the run "
+            "was trained on, so they cannot be compared, and turns would be others; put the data "
+            "back"
+        )
+    return found
+
+
+def check_turns(folder: Path, header: LedgerHeader, setting: Setting) -> None:
+    """Refuse other records where turns follow from them: they would be in rounds of two patterns.
+
+    Args:
+        setting: of the run that is to go on.
+
+    Raises:
+        FileNotFoundError: records.json is missing.
+        ValueError: the records are others today.
+    """
+    if setting.turns is not None:
+        held_records(folder, header, setting.shards)
+
+
+def _salted(salt: str, found: HeldRecords) -> str:
+    return hashlib.sha256(f"{salt} {found.records} {found.held}".encode()).hexdigest()
+
+
+# Whether every other file that shows a round agrees with the ledger.
 
 _OF_ROUND = re.compile(r"(?:round|broken)-(\d+)\.safetensors")
 _DISCARDED = re.compile(r"discarded-(\d+)")

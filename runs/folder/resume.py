@@ -48,10 +48,14 @@ from .records import (
     read_metrics,
     read_stopped,
 )
-from .released import read_released, where_it_goes_on
-from .rounds_kept import forget_half_saved
+from .released import (
+    check_records_file,
+    check_turns,
+    forget_half_saved,
+    read_released,
+    where_it_goes_on,
+)
 from .run import Progress, Session, agreed, first_session, plan_session, run_session, summary
-from .same_records import check_records_file, check_turns
 
 Notice = Callable[[str], None]
 
@@ -123,7 +127,7 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     out, plan = session.out, session.plan
     spent = read_released(out)
     header = header_of(spent)
-    _check_header(out, header, plan)
+    check_ledger(out, spent, plan)
     released = [*spent.numbers, *([] if spent.torn_round is None else [spent.torn_round])]
     start, broken = _newest(out, header, say)
     after = -1 if start is None else start.round
@@ -245,24 +249,6 @@ def check_nothing_released(out: Path) -> None:
                 "ledger back, or start a new run in another folder and take what this one released "
                 "as not protected"
             )
-
-
-def _check_header(out: Path, header: LedgerHeader, plan: Plan) -> None:
-    if header.run_file != run_folder.digest(out / run_folder.RUN):
-        raise InputError(
-            f"{out / run_folder.RUN} is not the run file that the ledger was written for; put the "
-            "original back, or start a new run in another folder"
-        )
-    for name, planned, written in (
-        ("noise_multiplier", plan.noise_multiplier, header.noise_multiplier),
-        ("sampling_rate", plan.sampling_rate, header.sampling_rate),
-    ):
-        if abs(planned - written) > 1e-9 * max(1.0, abs(planned)):
-            raise InputError(
-                f"the run was begun with {name}={written:g}, and now {planned:g} would be used; "
-                "continue it with the version and the data that it was begun with"
-            )
-    check_exposures(header, plan)
 
 
 def check_exposures(header: LedgerHeader, plan: Plan) -> None:
@@ -473,17 +459,18 @@ def check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
     header = header_of(spent)
     if header.run_file != run_folder.digest(folder / run_folder.RUN):
         raise InputError(
-            "run.toml is not the run file that the ledger was written for; the folder's files do "
-            "not belong together"
+            f"{folder / run_folder.RUN} is not the run file that the ledger was written for, so "
+            "the folder's files do not belong together; put the original back, or start a new run "
+            "in another folder"
         )
-    for name, planned, released in (
+    for name, planned, written in (
         ("noise_multiplier", plan.noise_multiplier, header.noise_multiplier),
         ("sampling_rate", plan.sampling_rate, header.sampling_rate),
     ):
-        if abs(released - planned) > 1e-9 * max(1.0, abs(planned)):
+        if abs(planned - written) > 1e-9 * max(1.0, abs(planned)):
             raise InputError(
-                f"the ledger was written with {name}={released:g}, but run.toml gives "
-                f"{planned:g}; the folder's files do not belong together"
+                f"the run was begun with {name}={written:g}, and now {planned:g} would be used; "
+                "go on with the version and the data that it was begun with"
             )
     check_exposures(header, plan)
 

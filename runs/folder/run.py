@@ -51,9 +51,15 @@ from . import folder as run_folder
 from .folder import write_sums
 from .ranks import Group, Start
 from .records import ExposureFacts, Items, LedgerHeader, TrainSummary
-from .released import epsilon_so_far, price_of_loss
-from .rounds_kept import forget_states, layout_of, save_transcript, snapshot_rounds
-from .same_records import write_records
+from .released import (
+    epsilon_so_far,
+    forget_states,
+    layout_of,
+    price_of_loss,
+    save_transcript,
+    snapshot_rounds,
+    write_records,
+)
 
 # How the items of a run's data were made of records, looked at before anything is released.
 

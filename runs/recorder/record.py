@@ -22,8 +22,7 @@ from ...privacy.releases.chained_file import LONGEST_LINE, Chain, ChainedFile, r
 from ...privacy.releases.lines import SCHEMA, SERVER, Header, check_keys, party, read_header, shown
 from ...privacy.releases.log import ReleaseLog, read_log
 from .keeping import kept_folder
-from .recorder import Recorder
-from .system import Observing, System
+from .recorder import Observing, Recorder, System
 
 _ENDING = ".jsonl"
 _OF_A_SYSTEM = ("name", "agent", "agents", "clip", "rate", "sampler", "unit")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -33,113 +33,58 @@ from ...privacy.releases.lines import (
 )
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
-from .keeping import KeptTranscript, check_precise, each_of, keep, positions_of, vector_of
-from .labels import Draws, EarlierLines, labelled
-from .outcome import kept_rows
-from .system import Observing, System
+from .keeping import each_of, keep, positions_of, vector_of
+from .labels import Draws, EarlierLines, labelled, transcribed
 
 if TYPE_CHECKING:
     from ...attacks.foreign.claimed import Claimed
     from .outcome import Conformance
 
 
-# From a release and what its caller gave to the transcript that is kept of it.
+# What a recorder asks of an adapter that listens to a library.
 
 
-def transcribed(
-    release: Release,
-    *,
-    drawn: Draws,
-    value: Tensor,
-    batches: Sequence[NDArray[np.int64] | None],
-    point: Any,
-    known: Tensor | None,
-    scale: float,
-    records: int | None,
-    rows: Any,
-    order: Any,
-) -> KeptTranscript:
-    """The transcript of a release.
+class System(Protocol):
+    """Training code that a recorder listens to, by an adapter for its library."""
 
-    Args:
-        release: as its line says it.
-        drawn: what the recorder drew for its round.
-        value: (D,) what leaves.
-        batches: positions of each vector, None where none were given.
-        point: one for all vectors, or a tuple of one for each.
-        known: (D,) what of the value everybody may know, None for nothing.
-        scale: of the sum and its noise.
-        records: that batches were drawn from which the recorder did not draw.
-        rows: (B, D) of a vector, what each record of its batch added before it was clipped, one for
-            all or a tuple; None where it is not kept.
-        order: positions in the order of the rows, as the caller gave the batch.
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the library says of itself: name, agents, agent, clip, rate, sampler, unit."""
+        ...
 
-    Raises:
-        ValueError: sizes that do not fit.
+    def attach(self, recorder: Any) -> None:
+        """Call the recorder before each release from here on."""
+        ...
+
+    def detach(self) -> None:
+        """Leave the library as it was."""
+        ...
+
+
+@runtime_checkable
+class Observing(System, Protocol):
+    """A system that sees gradients: it can be held against its lines, and audited by canaries.
+
+    Attributes:
+        rehearsal: where the log goes in place of what `record` says, where the training is one of
+            an audit, of which nothing is released or kept; else None.
+        ratios: whether scores are log-likelihood ratios at what the log claims.
     """
-    check_precise(value, "value")
-    mine = {(one.owner, one.name): one for one in drawn.batches}
-    positions, held, points = dict[int, Tensor](), dict[int, int](), dict[int, Tensor]()
-    given = each_of(point, len(release.of), "point")
-    for j, vector in enumerate(release.of):
-        if given[j] is not None:
-            points[j] = vector_of(given[j], "point")
-        one = mine.get((vector.owner, vector.batch)) if vector.round is None else None
-        at = batches[j] if j < len(batches) else None
-        if at is None and one is not None:
-            at = one.positions
-        if at is not None:
-            positions[j] = torch.from_numpy(at.copy())
-        if one is not None:
-            held[j] = one.records
-        elif records is not None and at is not None:
-            held[j] = records
-    if known is not None and known.shape != value.shape:
-        raise InputError(
-            f"known has {len(known)} coordinates and value {len(value)}; they are added up"
-        )
-    return KeptTranscript(
-        value=value,
-        known=known,
-        scale=scale,
-        batches=positions,
-        records=held,
-        points=points,
-        noise=_noise(release, drawn, len(value)),
-        rows=_rows(release, rows, order, positions),
-    )
 
+    rehearsal: Path | None
+    ratios: bool
 
-def _noise(release: Release, drawn: Draws, width: int) -> dict[int, Tensor]:
-    """Of each source that the recorder drew what is in the sum; an unnamed draw is used once."""
-    found = dict[int, Tensor]()
-    for j, source in enumerate(release.noise):
-        if source.id is not None:
-            one = drawn.named.get(source.id)
-        else:
-            free = (of for of in drawn.noise if of.id is None and not of.used)
-            fits = (of for of in free if of.std == abs(source.std) and of.values == width)
-            one = next(fits, None)
-        if one is not None and one.values == width:
-            one.used = True
-            found[j] = (source.std / one.std) * drawn.made(one).cpu()
-    return found
+    def gradients(self) -> Callable[..., Any]:
+        """Per-example gradients, as `conformance` takes them."""
+        ...
 
+    def points(self, round: int, agent: int, released: Sequence[Any]) -> Any:
+        """Where gradients of a round should have been taken, as `conformance` asks for it."""
+        ...
 
-def _rows(
-    release: Release, rows: Any, order: Any, positions: Mapping[int, Tensor]
-) -> dict[int, Tensor]:
-    """Sketches of what each record of a vector's batch added, in the order of its positions."""
-    found = dict[int, Tensor]()
-    given = each_of(order, len(release.of), "batch")
-    for j, one in enumerate(each_of(rows, len(release.of), "rows")):
-        if one is None:
-            continue
-        if j not in positions:
-            raise InputError("rows are given without a batch; give batch=, whose records they are")
-        at = positions[j] if given[j] is None else torch.as_tensor(given[j]).reshape(-1)
-        found[j] = kept_rows(one, at.cpu(), release.of[j].clip)
-    return found
+    def scores(self, planted: Any) -> ArrayLike:
+        """(m,) one a canary of the data that were trained on, higher if it is in."""
+        ...
 
 
 # Whether a release's numbers are too large for its noise; see `privacy.noise.floor`.

@@ -16,13 +16,8 @@ HEADER = {"schema": "releases-1", "agents": 3, "clip": 1.0, "rate": 0.1, "sample
 
 def one(sender: int | str = 0, **changed: Any) -> dict[str, Any]:
     """A release of a noisy vector to agent 1."""
-    return {
-        "from": sender,
-        "to": [1 if sender != 1 else 2],
-        "kind": "model",
-        "noise": 2.0,
-        **changed,
-    }
+    to = [1 if sender != 1 else 2]
+    return {"from": sender, "to": to, "kind": "model", "noise": 2.0, **changed}
 
 
 def write(

@@ -109,10 +109,8 @@ def test_each_limit_is_held_at_its_own_delta_and_adjacency(capsys, log, policy):
     """Epsilon is 2.34 at delta 1e-5, 2.99 at 1e-7, and 4.37 where a record is replaced."""
     path = policy(evidence='declared = "trusted"', epsilon=2.4)
     limits = path.read_text()
-    for epsilon, delta, adjacency in (
-        (3.1, 1e-7, "add-or-remove-one"),
-        (4.5, 1e-5, "replace-one"),
-    ):
+    more = (3.1, 1e-7, "add-or-remove-one"), (4.5, 1e-5, "replace-one")
+    for epsilon, delta, adjacency in more:
         limits += (
             f'[[limits]]\nadversary = "eavesdropper"\nepsilon = {epsilon}\ndelta = {delta}\n'
             f'adjacency = "{adjacency}"\n'
@@ -243,14 +241,8 @@ def test_a_checked_log_passes_a_policy_that_asks_for_it(capsys, log, policy):
     assert "the checks of messages and residuals and rows passed in rounds 1, 2" in page
     found = json.loads((log.parent / "declared.json").read_text())
     assert found["status"] == "declared, checked"
-    assert [row["checked"] for row in found["assumptions"]] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
+    checks = [row["checked"] for row in found["assumptions"]]
+    assert checks == [False, False, True, True, True, False]
 
 
 def test_a_check_that_compared_no_rows_is_one_of_a_list_that_is_declared(capsys, log, policy):
