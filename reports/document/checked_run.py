@@ -21,12 +21,10 @@ from ...runs.audit.evidence import LastModel, Membership
 from ...runs.audit.evidence_schema import Attack, Audit
 from ...runs.described import LARGEST_OBJECT, Described
 from ...runs.folder import folder as run_folder
-from ...runs.folder.folder import check_sums
-from ...runs.folder.released import read_released
 from ...runs.folder.resume import read_run
 from ...runs.folder.signature import check_signature
 from ...runs.plan.plan import Plan, second_traces
-from ...runs.run_file.run_file import ForeignFolder, RunFile
+from ...runs.run_file.run_file import RunFile
 from ..judgement.facts import Facts, facts_of_report
 from ..judgement.policy import Policy
 from ..schema import REPORT_SCHEMA, Report
@@ -99,10 +97,7 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
         FileNotFoundError: no run is in the folder.
         ValueError: its files were changed, do not belong together, or cannot be read.
     """
-    opened = ForeignFolder(folder)
-    check_sums(folder)
-    run_folder.require(folder, run_folder.RUN)
-    config = opened.run_file()
+    read = read_run(folder)
     _check_closed(folder)
     for name in run_folder.attack_files(folder):
         read_evidence(folder / name, Attack)
@@ -110,17 +105,16 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     read_evidence(folder / run_folder.MEMBERSHIP, Membership)
     read_evidence(folder / run_folder.LAST_MODEL, LastModel)
     reported = (folder / run_folder.PRIVACY).exists()
-    read = read_run(folder)
     told = _told_of(folder) if reported and hold_report else None
     report = collect(folder, recipients=told, read=read)
     if reported and hold_report:
         _check_report(folder, report.dump())
     return CheckedRun(
         folder=folder,
-        config=config,
+        config=read.config,
         report=report,
         reported=reported,
-        spent=read_released(folder),
+        spent=read.spent,
         plan=read.plan,
     )
 

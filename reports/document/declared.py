@@ -169,11 +169,12 @@ def decide_declared(
         signed: whether a key of the policy signed the logs; None where nobody looked.
     """
     accounts = [account(limit) for limit in policy.limits]
-    found = [
-        _limited(asked, one, policy.evidence, victim)
-        for limit, one in zip(policy.limits, accounts, strict=True)
-        for asked in FigureRequirement.of_limit(limit)
-    ]
+    found = list[Requirement]()
+    for limit, one in zip(policy.limits, accounts, strict=True):
+        for asked in FigureRequirement.of_limit(limit):
+            outcome, said = _held(asked, one, evidence=policy.evidence, victim=victim)
+            name, sentence = plain(limit_name(asked)), plain(said, most=None)
+            found.append(Requirement(name=name, outcome=outcome, sentence=sentence))
     if held is not None:
         found.append(_checks(held))
     found += _evidence(policy.evidence, accounts[0])
@@ -183,15 +184,6 @@ def decide_declared(
         said = text_of(fill(KINDS[kind], said=signed.said))
         found.append(Requirement(name="evidence: signature", outcome=kind.outcome, sentence=said))
     return Decision(requirements=found, notes=tuple(accounts[0].warnings))
-
-
-def _limited(
-    asked: FigureRequirement, account: DeclaredAccount, evidence: Evidence, victim: int | None
-) -> Requirement:
-    outcome, said = _held(asked, account, evidence=evidence, victim=victim)
-    return Requirement(
-        name=plain(limit_name(asked)), outcome=outcome, sentence=plain(said, most=None)
-    )
 
 
 def _held(
