@@ -99,13 +99,7 @@ def report(
 
 
 def _report_declared(folder: Path, format: FormatName) -> None:
-    from ..reports.document.declared import declared_markdown, declared_report, write_declared
+    from ..interface.reported import report_of_folder
 
-    if format is FormatName.HTML:
-        write(write_declared(folder))
-        return
-    found = declared_report([folder])
-    if format is FormatName.JSON:
-        print_json(found.dump())
-    else:
-        write(declared_markdown(found), end="")
+    found = report_of_folder(folder, "md" if format is FormatName.MARKDOWN else format.value)
+    write(found.path or found.text.removesuffix("\n"))

@@ -231,16 +231,21 @@ def _adversary(name: str, runs: Sequence[AccountedRun], statement: Statement) ->
     epsilon = alone[0] if len(runs) == 1 else total_epsilon(spent, statement=statement)
     guarantees = [run.plan.guarantee(name) for run in runs]
     unproven = [one for one in guarantees if one.status is not Status.PROVEN]
-    status = Status.PROVEN
     blame = max(guarantees, key=lambda one: one.epsilon)
-    if math.isinf(epsilon):
-        exposed = any(one.status is Status.NO_PROTECTION for one in guarantees)
-        status = Status.NO_PROTECTION if exposed else Status.CANNOT_BE_EXPRESSED
-    elif unproven:
-        status, blame = Status.HEURISTIC, unproven[0]
+    if unproven and math.isfinite(epsilon):
+        blame = unproven[0]
+    status = _status([one.status for one in guarantees], epsilon)
     return TotalAdversary(
         name=name, epsilon=epsilon, status=status, alone=alone, because=blame.because
     )
+
+
+def _status(statuses: Sequence[str], epsilon: float) -> Status:
+    """What is known of a figure of several runs: no more than of the run of which least is."""
+    if math.isinf(epsilon):
+        exposed = Status.NO_PROTECTION in statuses
+        return Status.NO_PROTECTION if exposed else Status.CANNOT_BE_EXPRESSED
+    return Status.PROVEN if {*statuses} <= {Status.PROVEN} else Status.HEURISTIC
 
 
 def _run(folder: Path, run: AccountedRun) -> TotalRun:
@@ -465,36 +470,28 @@ def person_total(
     every = list(runs.values())
     who = adversary or _common_target(every)
     epsilon = compose(every, who, delta=delta)
-    status = next(
-        (s for s in ("no protection", "cannot be expressed", "heuristic")
-         if any(run.views[who].status == s for run in every if who in run.views)),
-        "proven",
-    )  # fmt: skip
-    if math.isinf(epsilon) and status in ("heuristic", "proven"):
-        status = "cannot be expressed"
     least = min(run.delta for run in every) if delta is None else delta
-    return PersonTotal.model_validate(
+    return PersonTotal(
+        version=1,
+        adversary=who,
+        epsilon=epsilon,
+        delta=least,
+        adjacency=min(every, key=lambda run: run.unread != "").adjacency,
+        status=_status([run.views[who].status for run in every if who in run.views], epsilon),
+        runs=[_person_run(run, alone=compose([run], who, delta=least)) for run in every],
+        named_twice=[plain(one) for one in twice],
+    )
+
+
+def _person_run(run: PersonRun, *, alone: float) -> PersonTotalRun:
+    return PersonTotalRun.model_validate(
         {
-            "version": 1,
-            "adversary": who,
-            "epsilon": epsilon,
-            "delta": least,
-            "adjacency": min(every, key=lambda run: run.unread != "").adjacency.value,
-            "status": status,
-            "runs": [
-                PersonTotalRun.model_validate(
-                    {
-                        "label": plain(run.label),
-                        "run": plain(run.run),
-                        "whose": plain(run.whose, most=None),
-                        "counted": run.counted,
-                        "alone": compose([run], who, delta=least),
-                        **({"unread": plain(run.unread, most=None)} if run.unread else {}),
-                    }
-                )
-                for run in every
-            ],
-            "named_twice": [plain(one) for one in twice],
+            "label": plain(run.label),
+            "run": plain(run.run),
+            "whose": plain(run.whose, most=None),
+            "counted": run.counted,
+            "alone": alone,
+            **({"unread": plain(run.unread, most=None)} if run.unread else {}),
         }
     )
 
