@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...privacy._validate import StatedProgress
+from ...privacy._validate import Progress
 from ...privacy.bounded import check_links
 from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
@@ -77,7 +77,7 @@ class _Work:
     devices: Sequence[str]
     threads: int
     retry: bool
-    progress: StatedProgress | None
+    progress: Progress | None
     total: int
     stop: Stop
     done: int = 0
@@ -95,7 +95,7 @@ def run_sweep(
     address: str | None = None,
     devices: Sequence[str] = (),
     retry: bool = False,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Swept:
     """Run what has not ended; a run that was cut off goes on from its newest checkpoint.
