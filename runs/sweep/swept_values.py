@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...privacy.errors import InputError
+from ...privacy.plain_text import plain
 from ..run_file.toml import write_toml
 
 
@@ -151,8 +152,7 @@ def toml_of(value: Any) -> str:
 
 def brief(value: object) -> str:
     """A value as a sentence shows it, cut where it is long."""
-    shown = repr(value)
-    return shown if len(shown) < _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
+    return plain(repr(value), most=_LONGEST_SHOWN)
 
 
 _LONGEST_SHOWN = 80
