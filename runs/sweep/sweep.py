@@ -32,6 +32,7 @@ from .results import (
 )
 from .sweep_file import (
     SWEEP,
+    Choice,
     Point,
     SweepFile,
     Tried,
@@ -42,7 +43,6 @@ from .sweep_file import (
     shown,
     tried_of,
 )
-from .swept_values import Choice
 
 _Row = tuple[str, ...]
 
