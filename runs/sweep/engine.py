@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ...privacy._validate import within
@@ -243,7 +243,6 @@ def _device(task: Task) -> Iterator[str | None]:
 
 
 Backend = Literal["loky", "dask", "ray"]
-BACKENDS: tuple[str, ...] = get_args(Backend)
 _LOST = {"TerminatedWorkerError", "KilledWorker", "WorkerCrashedError", "RayActorError"}
 _PACKAGES = {"dask": "distributed", "ray": "ray"}
 _LOOPBACK = "127.0.0.1"
