@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.audit.requests import LastModelRequest
-from .terminal import completion
-from .terminal.options import Device, Json, TrustCode, trust
+from .terminal.options import Device, Json, Overrides, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -35,15 +34,7 @@ Out = Annotated[
 def audit(
     target: Target,
     *,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="table.key=value",
-            help="Override a key, of a folder one of [audit]; may be repeated.",
-            autocompletion=completion.overrides,
-        ),
-    ] = None,
+    overrides: Overrides = None,
     again: Again = False,
     out: Out = None,
     device: Device = None,
@@ -54,9 +45,9 @@ def audit(
 
     The planted records (canaries) give a lower bound on epsilon, which is compared with the proof.
 
-    In a run's folder the result is kept as audit.json. An audit of a run file leaves a line in
-    audits.jsonl beside it. The exit code is 4 if what is measured contradicts a proven epsilon, or
-    a check of the engine fails.
+    In a run's folder the result is kept as audit.json, and --set takes keys of [audit]. An audit of
+    a run file leaves a line in audits.jsonl beside it. The exit code is 4 if what is measured
+    contradicts a proven epsilon, or a check of the engine fails.
     """
     from ..runs.errors import ContradictedProof
     from ..runs.run_file.run_file import load_run_file
@@ -110,15 +101,7 @@ def audit_last_model(
     target: Target,
     request: LastModelRequest,
     *,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="table.key=value",
-            help="Override a key of a run file; may be repeated.",
-            autocompletion=completion.overrides,
-        ),
-    ] = None,
+    overrides: Overrides = None,
     again: Again = False,
     out: Out = None,
     trust_code: TrustCode = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import TrustCode, trust
+from .terminal.options import Folder, Json, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    folder: Folder,
     *,
     policy: Annotated[Path, typer.Option(metavar="POLICY.toml", help="What the run must satisfy.")],
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the outcome as JUnit XML too.")
     ] = None,
     trust_code: TrustCode = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Check a run against a policy; the exit code is the gate.
 

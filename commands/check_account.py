@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal import completion
-from .terminal.options import TrustCode, trust
+from .terminal.options import Json, Overrides, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -22,22 +21,12 @@ _MISSING = 5
 
 def check_account(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run file, or the folder of a run.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="table.key=value",
-            help="Override a key of the run file; may be repeated.",
-            autocompletion=completion.overrides,
-        ),
-    ] = None,
+    overrides: Overrides = None,
     seconds: Annotated[
         float, typer.Option(help="How long the second tracer may take, above 0.")
     ] = 60.0,
     trust_code: TrustCode = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Check the figures of a run against a second tracer.
 

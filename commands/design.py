@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal import completion
-from .terminal.options import TrustCode, trust
+from .terminal.options import Json, Overrides, RunPath, TrustCode, trust
 from .terminal.terminal import make_console, make_table, print_json, say
 
 if TYPE_CHECKING:
@@ -22,16 +21,8 @@ _WIDE = 0.01  # epsilon whose columns are wide
 
 
 def design(
-    run: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="table.key=value",
-            help="Override a key of the run file; may be repeated.",
-            autocompletion=completion.overrides,
-        ),
-    ] = None,
+    run: RunPath,
+    overrides: Overrides = None,
     groups: Annotated[
         int | None,
         typer.Option(metavar="B", help="Let B groups of records take turns, one group a round."),
@@ -48,9 +39,7 @@ def design(
         typer.Option(metavar="FILE", help="Write a run file that trains with this noise."),
     ] = None,
     trust_code: TrustCode = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Find the best noise for a run's graph and rounds.
 

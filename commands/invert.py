@@ -17,14 +17,10 @@ def invert(request: GradientRequest, *, json: Json = False) -> None:
     """
     from .terminal.progress import attack_progress
 
-    with attack_progress(make_console(stderr=True)) as show:
+    with attack_progress(make_console(stderr=True)) as progress:
         from ..runs.attack.invert import attack_gradients  # torch takes a while
 
-        result = attack_gradients(
-            request,
-            progress=lambda step, total: show(step, total, ""),
-            stop=stop_of_command(),
-        )
+        result = attack_gradients(request, progress=progress, stop=stop_of_command())
     if json:
         print_json(result.dump())
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .terminal import completion
-from .terminal.options import TrustCode, trust
+from .terminal.options import Json, Overrides, RunPath, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
@@ -30,16 +30,8 @@ _LONG = 4.0  # seconds of a plan, above which the remedies, plans too, are skipp
 
 
 def plan(
-    run: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="table.key=value",
-            help="Override a key of the run file; may be repeated.",
-            autocompletion=completion.overrides,
-        ),
-    ] = None,
+    run: RunPath,
+    overrides: Overrides = None,
     sweeps: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,9 +78,7 @@ def plan(
     statement: Annotated[
         bool, typer.Option("--statement", help="Print a paragraph to paste, and nothing else.")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Plan a run: its noise, and epsilon for every adversary.
 

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 from .errors import InputError, InputTypeError
 
-Progress = Callable[[int, int], None]
-"""f(done, total), called after each step of some work."""
-StatedProgress = Callable[[int, int, str], None]
-"""f(done, total, words)."""
+Progress = Callable[[int, int, str], None]
+"""f(done, total, words), called after each step of some work; words may be empty."""
 
 
 def check_real(name: str, value: object) -> None:

@@ -7,7 +7,7 @@ A command tells an `InputError` in one sentence and ends with exit code 2; so it
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from .plain_text import plain_sentence
 
@@ -43,6 +43,26 @@ class UnsupportedView(InputError):
 
 class InexpressibleView(UnsupportedView):
     """A view that may have a finite bound in truth, but none that this accounting can express."""
+
+
+def all_problems(where: str, found: Sequence[str], *, more: int = 0) -> InputError:
+    """What is wrong with a file, to be raised: a sentence, or a list of them.
+
+    Args:
+        where: the file.
+        found: a sentence for each problem.
+        more: problems that are not listed.
+
+    >>> print(all_problems("run.toml", ["a", "b"], more=1))
+    run.toml has 3 problems:
+      a
+      b
+      and 1 more
+    """
+    if len(found) == 1 and not more:
+        return InputError(f"{where}: {found[0]}")
+    lines = "".join(f"\n  {line}" for line in (*found, *([f"and {more} more"] if more else [])))
+    return InputError(f"{where} has {len(found) + more} problems:{lines}")
 
 
 def did_you_mean(word: object, known: Iterable[str], *, form: Callable[[str], str] = str) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from ...privacy._validate import Progress
 from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
@@ -68,7 +69,7 @@ from .audited import (
     link_bounds,
     not_measured,
 )
-from .game import MOST, Game, Played, Progress
+from .game import MOST, Game, Played
 
 _LEAST_RISK = 1e-14  # of one look
 
@@ -92,7 +93,7 @@ def audit(
             Noise and batches come from the system's entropy.
         confidence: of the first look, of all adversaries together.
         before: by adversary the evidence of audits of the same run, to which this one adds.
-        progress: called with (rounds done, rounds in all).
+        progress: called with (rounds done, rounds in all, "canaries").
         checks: a list that the checks of the canaries' noise are added to.
 
     Raises:

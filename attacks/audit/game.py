@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...privacy._validate import Progress
 from ...privacy.adversary import Adversary
 from ...privacy.batches.sampling import Scheme
 from ...privacy.errors import InputError
@@ -129,7 +130,6 @@ def _single(setting: Setting) -> Sequence[Batch]:
 MOST = 250  # canaries of an agent in one run
 SHORT = 25  # of so many one more is planted that is shorter than the clip norm
 _SCORED = (Scheme.POISSON, Scheme.FIXED, Scheme.SHUFFLED, Scheme.CYCLIC)
-Progress = Callable[[int, int], None]
 _Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]  # scores and coins
 
 
@@ -252,14 +252,14 @@ class Game(ABC):
         Args:
             generator: of coins, directions, norms and signs; noise and batches come from the
                 system's entropy.
-            progress: called with (rounds done, rounds in all).
+            progress: called with (rounds done, rounds in all, "canaries").
         """
         own, other = self.runs * self.rounds, self.beside
         total = own + (0 if other is None else other.runs * other.rounds)
 
         def tick(done: int) -> None:
             if progress is not None:
-                progress(done, total)
+                progress(done, total, "canaries")
 
         coins, runs = list[NDArray[np.bool_]](), []
         for run in range(self.runs):
@@ -273,7 +273,7 @@ class Game(ABC):
         played = self._joined(coins, self.scored(runs))
         if other is None:
             return played
-        second = other.play(generator=generator, progress=lambda done, _: tick(own + done))
+        second = other.play(generator=generator, progress=lambda done, *_: tick(own + done))
         return Played(
             guesses={**played.guesses, **second.guesses},
             links=played.links,

@@ -15,7 +15,7 @@ fresh canaries are played, and only what exceeds the claim at 99.9 % there contr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ...privacy._validate import whole, within
+from ...privacy._validate import Progress, whole, within
 from ...privacy.errors import InputError, InputTypeError
 from ..audit.audited import AGAIN, Verdict, after_second_look
 from .assignment import SealedCoins
@@ -402,7 +402,7 @@ def audit_training(
     labels: int | None = None,
     loss: Loss | None = None,
     seed: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> TrainingAudit:
     """Plant canaries in the data, train, and check what leaked against the claim.
 
@@ -419,7 +419,7 @@ def audit_training(
         labels: how many classes there are; by default as many as are seen.
         loss: (outputs, targets) -> (B,) losses by which models are scored.
         seed: of coins and canaries, for tests; from the system's entropy by default.
-        progress: called with (trainings done, trainings in all as far as is known).
+        progress: called with (trainings done, trainings in all as far as is known, "").
 
     Raises:
         ValueError: a value out of range, a train that raises or changes the data, or runs that
@@ -478,7 +478,7 @@ class _Game:
     loss: Loss | None
     delta: float
     seed: int | None
-    progress: Callable[[int, int], None] | None
+    progress: Progress | None
     done: int = 0
 
     def play(self, runs: int, *, total: int) -> _Played:
@@ -490,11 +490,11 @@ class _Game:
         parts = []
         for _ in range(runs):
             if self.progress is not None:
-                self.progress(self.done, total)
+                self.progress(self.done, total, "")
             parts.append(self._one())
             self.done += 1
         if self.progress is not None:
-            self.progress(self.done, total)
+            self.progress(self.done, total, "")
         for one in parts[1:]:
             if one.claim != parts[0].claim or one.ratios != parts[0].ratios:
                 raise InputError(

@@ -203,7 +203,7 @@ def membership(
         claim: what is claimed of the training, to hold the attack against.
         confidence: of intervals and of the bound on epsilon.
         seed: of records and coins, for tests; from the system's entropy by default.
-        progress: called with (trainings done, trainings in all).
+        progress: called with (trainings done, trainings in all, "").
 
     Returns:
         Scores, coins, curve, and the bound on epsilon.
@@ -242,11 +242,11 @@ def membership(
     found = []
     for done, coins in enumerate([*known, *target]):
         if progress is not None:
-            progress(done, models + 1)
+            progress(done, models + 1, "")
         inside = np.sort(np.concatenate([always, at_stake[coins]])).astype(int).tolist()
         found.append(confidences_of(training.model(Subset(data, inside)), items))
     if progress is not None:
-        progress(models + 1, models + 1)
+        progress(models + 1, models + 1, "")
     scores = ATTACKS[name](found[-1], np.reshape(found[:-1], (models, records)), known)
     told = None
     if np.ptp(scores) > 0.0:

@@ -294,7 +294,7 @@ def reconstruct(
         imprints: the models among its points that the attacker crafted.
         denoiser: what pictures are without noise, as f(pixels (B, *shape) on the unit box,
             noise_std): a prior of one record that is observed under noise.
-        progress: called with (step, total).
+        progress: called with (step, total, "").
         checkpoint: file that keeps the search's state and from which an interrupted one goes on,
             to the same result bit by bit; deleted at the end. Its folder must exist.
         device: where to compute; that of the observation by default. What needs float64 runs on the

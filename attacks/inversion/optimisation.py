@@ -113,7 +113,7 @@ def optimise(
     Args:
         problem: what to explain, in float64 where L-BFGS is to reach its precision.
         generator: source of the starts; put back to where it was by a checkpoint.
-        progress: called with (step, total).
+        progress: called with (step, total, "").
         checkpoint: where to go on from and what to keep up to date.
 
     Returns:
@@ -138,7 +138,7 @@ def optimise(
 
     def tick(step: int) -> None:
         if progress is not None:
-            progress(min(step, total), total)
+            progress(min(step, total), total, "")
 
     def save() -> None:
         if checkpoint is not None:

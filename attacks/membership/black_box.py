@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ...privacy._validate import StatedProgress, within
+from ...privacy._validate import Progress, within
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.store import Examples, followed_by
@@ -273,7 +273,7 @@ def play(
     runs: int,
     generator: np.random.Generator,
     most_seconds: float = math.inf,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
 ) -> Played:
     """Train R times.
 
@@ -364,7 +364,7 @@ def measure_last_model(
     seed: int,
     confidence: float = 0.95,
     most_seconds: float = math.inf,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
 ) -> LastModelMeasured:
     """Play, bound, and look again with fresh runs where the bound lies above the proof.
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy._validate import StatedProgress
+from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.engine.engine import Engine
@@ -118,7 +118,7 @@ def infer_membership(
     generator: np.random.Generator,
     scripts: Scripts | None = None,
     most_seconds: float = float("inf"),
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
 ) -> Inference:
     """Attack a run's final models, and games, with references that are trained as the run was.
 

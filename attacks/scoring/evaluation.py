@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...privacy._validate import within
+from ...privacy._validate import Progress, within
 from ...privacy.errors import InputError
 from ...training.data.load import Dataset
 from ...training.data.store import Examples
@@ -265,7 +265,7 @@ def attack_images(
     denoiser: Denoiser | None = None,
     device: torch.device | None = None,
     progress: Callable[[str], None] | None = None,
-    within: Callable[[int, int], None] | None = None,
+    within: Progress | None = None,
 ) -> list[Row]:
     """The four rows for a set of images, planted together in groups, each in rounds of its own.
 
@@ -284,7 +284,7 @@ def attack_images(
         denoiser: as of `reconstruct`, for presets that weigh candidates.
         device: where to search; where the trial's rounds run by default.
         progress: called with a line after each group.
-        within: called with (step, total) in each search.
+        within: called with (step, total, "") in each search.
 
     Returns:
         Rows in the order blind guess, no defence, clipping only, defended.

@@ -6,7 +6,6 @@ A file that can no longer be written ends no run: what it would say is then told
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -95,52 +94,11 @@ class Log:
             self._file = None
 
 
-class Remaining:
-    """How long work goes on, told from the steps since the first one that was heard of.
-
-    Attributes:
-        seconds: as the last words said it.
-    """
-
-    def __init__(self) -> None:
-        self._first: tuple[int, float] | None = None
-        self._last = 0
-        self._warm = False
-        self.seconds = 0.0
-
-    def words(self, done: int, total: int) -> str:
-        """As " (about 2 min left)"; empty before two steps were heard of and at the end."""
-        now = time.monotonic()
-        if self._first is None or done < self._last:  # other work of the same size has begun
-            self._first, self._warm = (done, now), False
-        self._last = done
-        first, begun = self._first
-        if done <= first or done >= total:
-            return ""
-        self.seconds = (total - done) * (now - begun) / (done - first)
-        if not self._warm:  # the first step warms the machine up: later words go without it
-            self._first, self._warm = (done, now), True
-        return f" (about {_span(self.seconds)} left)"
-
-
 def _at_once(path: str, flags: int) -> int:
     """Open a file; a pipe that nobody reads is an error in place of a wait for a reader."""
     opened = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
     os.set_blocking(opened, True)
     return opened
-
-
-def _span(seconds: float) -> str:
-    """A span of time, with its largest unit.
-
-    >>> _span(3.2), _span(150), _span(7300)
-    ('4 s', '3 min', '2.1 h')
-    """
-    if seconds < 100:
-        return f"{int(seconds) + 1} s"
-    if seconds < 6000:
-        return f"{round(seconds / 60 + 0.5)} min"
-    return f"{seconds / 3600 + 0.05:.1f} h"
 
 
 _current: ContextVar[Log | None] = ContextVar("log", default=None)

@@ -5,9 +5,10 @@ A terminal or a pipe that is gone ends no run: how far it is then is told to nob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Protocol
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -20,27 +21,16 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ...runs.cost import Cost
+from ...runs.cost import Cost, duration
 from ...runs.numbers import bound, small
-from .log import Remaining, current_log
-from .pace import Pace
+from .log import current_log
 
+if TYPE_CHECKING:
+    from ...runs.folder.run import Progress as TrainProgress
+    from ...training.models.evaluation import Metrics
 
-class TrainProgress(Protocol):
-    """Called after a round; epsilon and metrics come with the rounds that are evaluated."""
-
-    def __call__(self, at: int, rounds: int, epsilon: float | None, metrics: Any | None, /) -> None:
-        """Show the round."""
-
-
-class Steps(Protocol):
-    """Called after each step of some work."""
-
-    def __call__(self, done: int, total: int, text: str, /, *, look: bool = False) -> None:
-        """Show the step."""
-
-    def expect(self, cost: Cost, /) -> None:
-        """Say what the work will take, where that is long."""
+_WARM_S = 1.0  # after so many seconds without the first step the time of a step is known
+_SLOW_S = 10.0  # and with it
 
 
 @contextmanager
@@ -56,7 +46,7 @@ def train_progress(
     """
     with _steps(console, "training", "rounds", begins="reading the run file and its data") as show:
 
-        def step(at: int, rounds: int, epsilon: float | None, metrics: Any | None, /) -> None:
+        def step(at: int, rounds: int, epsilon: float | None, metrics: Metrics | None, /) -> None:
             words = []
             if epsilon is not None and delta is not None:
                 against = "" if limit is None else f" of {bound(limit)}"
@@ -71,25 +61,19 @@ def train_progress(
         yield step
 
 
-@contextmanager
-def attack_progress(console: Console) -> Iterator[Steps]:
+def attack_progress(console: Console) -> AbstractContextManager[Steps]:
     """Reconstructions done, and which one comes next."""
-    with _steps(console, "attack", "steps", begins="reading what was intercepted") as show:
-        yield show
+    return _steps(console, "attack", "steps", begins="reading what was intercepted")
 
 
-@contextmanager
-def audit_progress(console: Console) -> Iterator[Steps]:
+def audit_progress(console: Console) -> AbstractContextManager[Steps]:
     """Rounds done, of the checks and then of the canaries' runs; ten lines of each elsewhere."""
-    with _steps(console, "audit", "steps", begins="reading the run", tenths=True) as show:
-        yield show
+    return _steps(console, "audit", "steps", begins="reading the run", tenths=True)
 
 
-@contextmanager
-def sweep_progress(console: Console) -> Iterator[Steps]:
+def sweep_progress(console: Console) -> AbstractContextManager[Steps]:
     """Runs that have ended, and which one did last."""
-    with _steps(console, "sweep", "runs", begins="reading what has ended") as show:
-        yield show
+    return _steps(console, "sweep", "runs", begins="reading what has ended")
 
 
 @contextmanager
@@ -102,6 +86,13 @@ def waiting(console: Console, what: str, words: str) -> Iterator[None]:
         yield
 
 
+class _Count(MofNCompleteColumn):
+    """So many of so many, once it is known how many there are."""
+
+    def render(self, task: Task) -> Text:
+        return Text("") if task.total is None else super().render(task)
+
+
 @contextmanager
 def _steps(
     console: Console, what: str, steps: str, *, begins: str, tenths: bool = False
@@ -109,56 +100,83 @@ def _steps(
     """Steps on the console, unless it is to be quiet, and in the log.
 
     Args:
-        console: of standard error.
-        what: the name of the work.
-        steps: what its steps are.
         begins: what is done before the first step.
-        tenths: whether lines are ten of each text and total, and not one of each step.
     """
     log = current_log()
     log.line(f"{what}: {begins}")
-    with _shown(console, what, begins) if not log.quiet else nullcontext() as show:
-        yield _Told(console, what, steps, tenths=tenths, show=show)
+    if log.quiet or not console.is_terminal:
+        yield Steps(console, what, steps, tenths=tenths)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        _Count(),
+        TextColumn("{task.fields[words]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=console)
+    bar.add_task(what, total=None, words=begins)
+    try:
+        with suppress(OSError):
+            bar.start()
+        yield Steps(console, what, steps, tenths=tenths, bar=bar)
+    finally:
+        with suppress(OSError):
+            bar.stop()
 
 
-class _Told:
-    """Tells of steps, and once of each total what it takes: on the console and in the log."""
+class Steps:
+    """Tells of steps, and once of each total what it takes: on the console and in the log.
+
+    Args:
+        console: of standard error.
+        what: the name of the work.
+        steps: what its steps are.
+        tenths: whether lines are ten of each text and total, and not one of each step.
+        bar: of one task, on a terminal.
+    """
 
     def __init__(
-        self, console: Console, what: str, steps: str, *, tenths: bool, show: _Show | None
+        self, console: Console, what: str, steps: str, *, tenths: bool, bar: Progress | None = None
     ) -> None:
         self._console, self._what, self._steps = console, what, steps
-        self._tenths, self._show, self._log = tenths, show, current_log()
-        self._remaining = dict[int, Remaining]()
-        self._paces = dict[int, Pace]()
+        self._tenths, self._bar, self._log = tenths, bar, current_log()
+        self._paces = dict[int, _Pace]()
         self._due = dict[tuple[str, int], int]()
         self._priced = set[int]()
 
     def __call__(self, done: int, total: int, text: str, /, *, look: bool = False) -> None:
-        self._price(done, total, look=look)
-        left = self._remaining.setdefault(total, Remaining()).words(done, total)
-        due = self._is_due(done, total, text)
+        """Show a step, which may be followed by a look at what it did, such as an evaluation."""
+        left, due = self._time(done, total, look=look), self._is_due(done, total, text)
         if due:
             self._log.line(f"{self._what} {done}/{total}: {text}{left}")
-        if self._show is not None and (due or self._console.is_terminal):
-            self._show(done, total, text)
+        if self._bar is not None:
+            with suppress(OSError):
+                task = self._bar.task_ids[0]
+                self._bar.update(task, completed=done, total=total)
+                if text:
+                    self._bar.update(task, words=text)
+        elif due:
+            self._say(f"{self._what} {done}/{total}: {text}")
 
     def expect(self, cost: Cost, /) -> None:
+        """Say what the work will take, where that is long."""
         self._priced.add(cost.steps)
         if cost.words is not None:
             self._log.line(f"{self._what}: {cost.words}")
-            if not self._log.quiet:
-                _say(self._console, f"{self._what}: {cost.words}")
+            self._say(f"{self._what}: {cost.words}")
 
-    def _price(self, done: int, total: int, *, look: bool) -> None:
-        if total in self._priced:
-            return
+    def _time(self, done: int, total: int, *, look: bool) -> str:
+        """What is left, in words; what all of it takes is told where it is known first."""
         pace = self._paces.get(total)
         if pace is None or done < pace.last:  # other work of the same size has begun
-            self._paces[total] = Pace(done, looks=look)
-        elif done > pace.last and (seconds := pace.seconds(done, total, look=look)) is not None:
+            self._paces[total] = _Pace(done, looks=look)
+            return ""
+        left, sure = pace.left(done, total, look=look)
+        if sure and total not in self._priced:
             of = f"{total - pace.first} {self._steps}"
-            self.expect(Cost(seconds, total, of))
+            self.expect(Cost(pace.spent + left, total, of))
+        return f" (about {duration(left)} left)" if left else ""
 
     def _is_due(self, done: int, total: int, text: str) -> bool:
         if not text:
@@ -168,51 +186,37 @@ class _Told:
         self._due[text, total] = tenth
         return due
 
-
-def _say(console: Console, text: str) -> None:
-    with suppress(OSError):
-        console.print(text, markup=False, highlight=False)
-
-
-_Show = Callable[[int, int, str], None]
+    def _say(self, text: str) -> None:
+        if not self._log.quiet:
+            with suppress(OSError):
+                self._console.print(text, markup=False, highlight=False)
 
 
-class _Count(MofNCompleteColumn):
-    """So many of so many, once it is known how many there are."""
+class _Pace:
+    """The time of equal steps, from those since the first, which warms the machine up.
 
-    def render(self, task: Task) -> Text:
-        return Text("") if task.total is None else super().render(task)
+    Args:
+        done: steps that are done when this begins.
+        looks: whether some steps, at equal distances, are followed by a look.
 
+    Attributes:
+        first, last: steps that were done when this began, and when it last heard.
+        spent: seconds between.
+    """
 
-@contextmanager
-def _shown(console: Console, what: str, begins: str) -> Iterator[_Show]:
-    if not console.is_terminal:
+    def __init__(self, done: int, *, looks: bool) -> None:
+        self.first = self.last = self._from = done
+        self._begun = self._since = time.monotonic()
+        self._looks, self._warm, self.spent = looks, False, 0.0
 
-        def line(done: int, total: int, text: str, /) -> None:
-            _say(console, f"{what} {done}/{total}: {text}")
-
-        yield line
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        _Count(),
-        TextColumn("{task.fields[words]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    bar = Progress(*columns, console=console, transient=False)
-    task = bar.add_task(what, total=None, words=begins)
-
-    def step(done: int, total: int, text: str, /) -> None:
-        with suppress(OSError):
-            if text:
-                bar.update(task, words=text)
-            bar.update(task, completed=done, total=total)
-
-    try:
-        with suppress(OSError):
-            bar.start()
-        yield step
-    finally:
-        with suppress(OSError):
-            bar.stop()
+    def left(self, done: int, total: int, *, look: bool) -> tuple[float, bool]:
+        """Seconds that the other steps take, 0 as long as that is unknown; and whether surely."""
+        if done <= self._from:
+            return 0.0, False
+        now = time.monotonic()
+        took, self.last, self.spent = now - self._since, done, now - self._begun
+        left = (total - done) * took / (done - self._from)
+        known = self._warm and took >= _WARM_S and (look or not self._looks)
+        if not self._warm:  # later words go without the first step
+            self._from, self._since, self._warm = done, now, True
+        return left, known or took >= _SLOW_S

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
-from ...privacy.errors import InputError, did_you_mean
+from ...privacy.errors import InputError, all_problems, did_you_mean
 from ...privacy.formats.toml_text import read_toml
 from ...privacy.participation import MOST_RECORDS
 from ...privacy.plain_text import plain
@@ -263,11 +263,7 @@ def policy_of(values: Mapping[str, Any], *, where: str = "policy") -> Policy:
         told = [
             d for d in error.errors(include_url=False) if d["type"] != "too_short" or not d["input"]
         ]
-        found = [_sentence(details) for details in told]
-        if len(found) == 1:
-            raise InputError(f"{where}: {found[0]}") from None
-        lines = "".join(f"\n  {sentence}" for sentence in found)
-        raise InputError(f"{where} has {len(found)} problems:{lines}") from None
+        raise all_problems(where, [_sentence(details) for details in told]) from None
 
 
 def policy_schema() -> dict[str, Any]:

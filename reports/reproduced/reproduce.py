@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...privacy._validate import StatedProgress
+from ...privacy._validate import Progress
 from ...privacy.bounded import check_links
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
@@ -397,7 +397,7 @@ def reproduce(
     figures: Path | None = None,
     jobs: int | None = None,
     retry: bool = False,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
     """Run what has not ended yet, and compare.

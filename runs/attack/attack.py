@@ -25,7 +25,7 @@ from ...attacks.scoring.reconstruction_bound import (
     proven_mu,
     reconstruction_bound,
 )
-from ...privacy._validate import StatedProgress
+from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ..audit.evidence_schema import Attack, Scenario
 from ..cost import Cost, Expect
@@ -65,7 +65,7 @@ def attack_run(
     name: str | None = None,
     device: str | None = None,
     convention: str | None = None,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
     expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> Attack:
@@ -112,7 +112,7 @@ def _attack_run(
     name: str | None,
     device: str | None,
     convention: str | None,
-    ticks: tuple[StatedProgress | None, Expect | None],
+    ticks: tuple[Progress | None, Expect | None],
     stop: Stop,
 ) -> Attack:
     """Attack a run that no other process attacks."""
@@ -219,7 +219,7 @@ class _Ticks:
     """Counts what is done, over all points."""
 
     def __init__(
-        self, *, total: int, progress: StatedProgress | None, expect: Expect | None = None
+        self, *, total: int, progress: Progress | None, expect: Expect | None = None
     ) -> None:
         self._done, self._total, self._progress = 0, total, progress
         self._expect, self._first = expect, (0, 0.0)
@@ -230,7 +230,7 @@ class _Ticks:
         if self._progress is not None:
             self._progress(self._done, self._total, text)
 
-    def within(self, step: int, steps: int) -> None:
+    def within(self, step: int, steps: int, _words: str = "") -> None:
         """Time the steps of a search, until it is known what all of them will take."""
         if self._expect is None:
             return

@@ -232,7 +232,7 @@ def attack_gradients(
 
     Args:
         request: the file, what is known of its batch, and how it is searched for.
-        progress: called with (step, total).
+        progress: called with (step, total, "").
         stop: asked to stop, the search ends at once; its last state is kept.
 
     Returns:

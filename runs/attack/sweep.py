@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...privacy._validate import StatedProgress
+from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ..audit.evidence_schema import Attack, AttackRow, Scenario
 from ..cost import Expect
@@ -49,7 +49,7 @@ def attack_sweep(
     sweeps: Sequence[str] = (),
     overrides: Sequence[str] = (),
     device: str | None = None,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
     expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> list[AttackedCombination]:
@@ -113,7 +113,7 @@ def _attacked(
     folder: Path,
     *,
     device: str | None,
-    progress: StatedProgress | None,
+    progress: Progress | None,
     expect: Expect | None,
     stop: Stop,
 ) -> Attack:

@@ -17,7 +17,7 @@ from ...attacks.checks.checks import engine_checks
 from ...attacks.checks.result import Check
 from ...attacks.checks.transcript import transcript_check
 from ...attacks.checks.watched_run import traces_of
-from ...privacy._validate import StatedProgress
+from ...privacy._validate import Progress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
@@ -235,7 +235,7 @@ def audit_folder(
     overrides: Sequence[str] = (),
     device: str | None = None,
     again: bool = False,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
     expect: Expect | None = None,
     stop: Stop | None = None,
 ) -> Audit:
@@ -344,7 +344,7 @@ def audit_config(
     device: str | None = None,
     before: Mapping[str, Evidence] | None = None,
     folder: Path | None = None,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
     expect: Expect | None = None,
 ) -> Audit:
     """Audit what a run file describes.
@@ -374,16 +374,13 @@ def audit_config(
     p = check_auditable(config, built, multiplier=multiplier)
     game, against, why = game_of(config, built, plan, multiplier=multiplier)
 
-    def show(done: int, total: int, what: str) -> None:
-        if progress is not None:
-            progress(done, total, what)
-
     given = config.audit.seed
     seed = secrets.randbits(_SEED_BITS) if given is None else given
 
     # Checks of the engine, which need no canaries; then the game.
     watched = min(config.audit.checked_rounds, config.training.rounds)
-    show(0, watched, "checks")
+    if progress is not None:
+        progress(0, watched, "checks")
     cost = None if expect is None or game is None else cost_of(game, watched=watched)
     heard = None
     if expect is not None:
@@ -415,7 +412,7 @@ def audit_config(
             seed=seed,
             confidence=config.audit.confidence,
             before=before,
-            progress=lambda done, total: show(done, total, "canaries"),
+            progress=progress,
             checks=checks,
         )
     )

@@ -15,7 +15,7 @@ from ...attacks.membership.black_box import (
     measure_last_model,
     worst_start,
 )
-from ...privacy._validate import StatedProgress
+from ...privacy._validate import Progress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
@@ -48,7 +48,7 @@ def audit_last_model_of_folder(
     request: LastModelRequest | None = None,
     *,
     again: bool = False,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> LastModel:
     """Audit what a folder's run file trains, at the noise of its ledger; write last-model.json.
@@ -93,7 +93,7 @@ def audit_last_model(
     *,
     noise_multiplier: float | None = None,
     seed: int | None = None,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
 ) -> LastModel:
     """Train a run file over and over, with a canary and without, and ask the last models.
 

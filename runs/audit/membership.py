@@ -17,7 +17,7 @@ from ...attacks.membership.confidences import AVERAGE, OWNER
 from ...attacks.membership.membership import ATTACKED, Attacked, Inference, Played, infer_membership
 from ...attacks.membership.pool import Pool, make_pool
 from ...attacks.membership.roc import Rate
-from ...privacy._validate import StatedProgress
+from ...privacy._validate import Progress
 from ...privacy.adversary import FINAL_MODELS
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
@@ -363,7 +363,7 @@ def audit_membership(
     request: MembershipRequest | None = None,
     *,
     generator: np.random.Generator | None = None,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Membership:
     """Attack the final models of a finished run, and write membership.json.

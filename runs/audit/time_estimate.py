@@ -49,7 +49,7 @@ def cost_of(game: Game, *, watched: int) -> Cost | None:
     times: list[tuple[int, float]] = []
     rounds = 0
 
-    def timed(done: int, total: int) -> None:
+    def timed(done: int, total: int, _: str) -> None:
         nonlocal rounds
         rounds = total
         if _MOST_SHARE * total < _TIMED:

@@ -94,7 +94,7 @@ def launch(
             patience = min(timeout + _GRACE, _STOPPED + _GRACE)
             return _watch(
                 children,
-                meeting=_Meeting(_store_of(told), ranks),
+                store=_store_of(told),
                 out=out,
                 patience=patience,
                 stop=stop,
@@ -145,28 +145,9 @@ def _store_of(told: Mapping[str, str]) -> RankStore:
     return RankStore(file, told[SECRET].encode())
 
 
-class _Meeting:
-    """What the ranks tell at their store, which is there as long as this is."""
-
-    def __init__(self, store: RankStore, ranks: int) -> None:
-        self._store, self._ranks = store, ranks
-
-    def is_closed(self) -> bool:
-        """Whether rank 0 has closed the folder."""
-        return self._store.has(CLOSED)
-
-    def has_met(self) -> bool:
-        """Whether all ranks have come, before which none releases anything."""
-        return self._store.has(*(f"{CAME}/{rank}" for rank in range(self._ranks)))
-
-    def is_told(self) -> bool:
-        """Whether a rank has said why all end."""
-        return self._store.has(SAID)
-
-    def claim(self, code: int) -> tuple[bool, int]:
-        """End all ranks with an exit code: whether none was first, and the code of who was."""
-        rank, first = self._store.claim(-1, code)
-        return rank == -1, first
+def _has_met(store: RankStore, ranks: int) -> bool:
+    """Whether all ranks have come, before which none releases anything."""
+    return store.has(*(f"{CAME}/{rank}" for rank in range(ranks)))
 
 
 @contextlib.contextmanager
@@ -220,7 +201,7 @@ def _environment(ranks: int) -> dict[str, str]:
 def _watch(
     children: Sequence[subprocess.Popen[bytes]],
     *,
-    meeting: _Meeting,
+    store: RankStore,
     out: Path,
     patience: float,
     stop: Stop,
@@ -238,9 +219,11 @@ def _watch(
     while left and time.monotonic() < until:
         ended = [child for child in left if child.poll() is not None]
         number = stop.signal or max(map(_stopped_by, ended), default=0)
-        met = met or meeting.has_met()  # from there on without a store, which may be cleared away
+        met = met or _has_met(
+            store, len(children)
+        )  # from there on without a store, which may be cleared away
         if number and not asked and not met:
-            return _end_all(children, number, meeting=meeting)
+            return _end_all(children, number, store=store)
         if stop.signal and (twice.is_set() or not asked):
             asked = True
             for child in left:
@@ -261,7 +244,7 @@ def _watch(
     if codes[0] == 0 and _is_finished(out):
         return 0
     first_is_lost = codes[0] is None or codes[0] < 0
-    if first_is_lost and meeting.is_closed() and _is_finished(out):
+    if first_is_lost and store.has(CLOSED) and _is_finished(out):
         tell("rank 0 was lost after the end; the run is finished")
         return 0
     said = [code for code in codes if code is not None and code > 0]
@@ -298,19 +281,19 @@ def _stopped_by(child: subprocess.Popen[bytes]) -> int:
     return int(codes.get(child.returncode, 0))
 
 
-def _end_all(children: Sequence[subprocess.Popen[bytes]], number: int, *, meeting: _Meeting) -> int:
+def _end_all(children: Sequence[subprocess.Popen[bytes]], number: int, *, store: RankStore) -> int:
     """End ranks that have not met, and say what was released, unless a rank says why all end."""
-    mine, code = meeting.claim(128 + number)
-    until = time.monotonic() + _GRACE
-    while not mine and not meeting.is_told() and time.monotonic() < until:
+    first, code = store.claim(-1, 128 + number)
+    mine, until = first == -1, time.monotonic() + _GRACE
+    while not mine and not store.has(SAID) and time.monotonic() < until:
         time.sleep(_POLL)
     for child in children:
         child.kill()
         child.wait()
-    if mine or not meeting.is_told():
+    if mine or not store.has(SAID):
         kept = "what was released is in the ledger: continue with --resume where there is one"
         nothing = "nothing was released; give the command again"
-        tell(f"stopped; {kept if meeting.has_met() else nothing}")
+        tell(f"stopped; {kept if _has_met(store, len(children)) else nothing}")
     return code
 
 

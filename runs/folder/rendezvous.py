@@ -119,6 +119,9 @@ class RankStore:
     def claim(self, rank: int, code: int) -> tuple[int, int]:
         """End all ranks with an exit code, unless another has done so: who was first, its code.
 
+        Args:
+            rank: this one; -1 is who has started the ranks.
+
         Raises:
             LyingStore: somebody else has.
         """

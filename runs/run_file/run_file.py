@@ -27,7 +27,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
 from ...privacy.bounded import check_links
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, all_problems
 from ...privacy.formats.toml_text import read_toml
 from .cross_checks import (
     audit_problems,
@@ -378,11 +378,7 @@ def validated(values: Mapping[str, object], *, where: str) -> RunFile:
         return RunFile.model_validate(values)
     except ValidationError as error:
         found, more = sentences(error, run_file_schema(algorithms=False))
-        if len(found) == 1:
-            raise InputError(f"{where}: {found[0]}") from None
-        lines = "".join(f"\n  {sentence}" for sentence in found)
-        lines += f"\n  and {more} more" if more else ""
-        raise InputError(f"{where} has {len(found) + more} problems:{lines}") from None
+        raise all_problems(where, found, more=more) from None
 
 
 def run_file_schema(*, algorithms: bool = True) -> JsonSchemaValue:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ...privacy._validate import within
@@ -55,7 +55,6 @@ class Task:
         point: what it changes of them.
         devices: where it may compute, of which it takes the first that is free; () as its run file
             says.
-        threads: of each process.
         path: `sys.path` of who sends it, for code of the user.
     """
 
@@ -63,7 +62,6 @@ class Task:
     base: Mapping[str, object]
     point: Point
     devices: Sequence[str] = ()
-    threads: int = 1
     path: Sequence[str] = ()
 
 
@@ -77,7 +75,7 @@ def run_point(task: Task) -> PointResult:
         OSError: how it ended could not be written; it is run again then.
     """
     sys.path.extend(entry for entry in task.path if entry not in sys.path)
-    _take_threads(task.threads)
+    _take_one_thread()
     with _alone(), _locked(_lock_of(task.out, task.point.name)):
         point_result = read_result(task.out, task.point.name)
         if (
@@ -124,7 +122,7 @@ def _ended(task: Task, device: str | None) -> PointResult:
         if not isinstance(known, STATED):
             words = f"crash: {type(error).__name__}: {words}"
             tell("".join(traceback.format_exception(error)).rstrip())
-        return _failed(point, words, digest)
+        return PointResult.failed(point, words, run_file=digest)
 
 
 def _done(task: Task, config: RunFile, digest: str) -> PointResult:
@@ -186,23 +184,11 @@ def _as_released(folder: Path, summary: TrainSummary) -> TrainSummary:
     return summary.model_copy(update={"adversaries": rows})
 
 
-def _failed(point: Point, words: str, digest: str) -> PointResult:
-    return PointResult(
-        name=point.name,
-        settings=dict(point.settings),
-        seed=point.seed,
-        state="failed",
-        error=words,
-        run_file=digest,
-        seconds=0.0,
-    )
-
-
-def _take_threads(threads: int) -> None:
+def _take_one_thread() -> None:
     import torch
 
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
 
 
 @contextlib.contextmanager
@@ -257,20 +243,10 @@ def _device(task: Task) -> Iterator[str | None]:
 
 
 Backend = Literal["loky", "dask", "ray"]
-BACKENDS: tuple[str, ...] = get_args(Backend)
 _LOST = {"TerminatedWorkerError", "KilledWorker", "WorkerCrashedError", "RayActorError"}
 _PACKAGES = {"dask": "distributed", "ray": "ray"}
 _LOOPBACK = "127.0.0.1"
 Done = Callable[[PointResult], None]
-
-
-def default_jobs(devices: Sequence[str]) -> int:
-    """One process for each device, or for each core that this process may use."""
-    if devices:
-        return len(devices)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Engine:

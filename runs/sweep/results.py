@@ -14,7 +14,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, JsonValue, TypeAdapter
 
@@ -58,6 +58,19 @@ class PointResult(Described):
     audited: bool = False
     contradictions: list[str] = Field(default_factory=list)
     """What was measured beyond what is proven."""
+
+    @classmethod
+    def failed(cls, point: Point, error: str, *, run_file: str = "") -> Self:
+        """A run that could not be, or not to its end, with a sentence."""
+        return cls(
+            name=point.name,
+            settings=dict(point.settings),
+            seed=point.seed,
+            state="failed",
+            error=error,
+            run_file=run_file,
+            seconds=0.0,
+        )
 
     def dump(self) -> dict[str, JsonValue]:
         """Every key, whether it was set or not."""

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...privacy._validate import StatedProgress
+from joblib import cpu_count
+
+from ...privacy._validate import Progress
 from ...privacy.bounded import check_links
 from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ..stop import Stop
-from .engine import Backend, Engine, Task, default_jobs, digest_of
+from .engine import Backend, Engine, Task, digest_of
 from .results import (
     LOCKS,
     POINTS,
@@ -30,6 +32,7 @@ from .results import (
 )
 from .sweep_file import (
     SWEEP,
+    Choice,
     Point,
     SweepFile,
     Tried,
@@ -40,7 +43,6 @@ from .sweep_file import (
     shown,
     tried_of,
 )
-from .swept_values import Choice
 
 _Row = tuple[str, ...]
 
@@ -75,9 +77,8 @@ class _Work:
     base: Mapping[str, object]
     engine: Engine
     devices: Sequence[str]
-    threads: int
     retry: bool
-    progress: StatedProgress | None
+    progress: Progress | None
     total: int
     stop: Stop
     done: int = 0
@@ -95,7 +96,7 @@ def run_sweep(
     address: str | None = None,
     devices: Sequence[str] = (),
     retry: bool = False,
-    progress: StatedProgress | None = None,
+    progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Swept:
     """Run what has not ended; a run that was cut off goes on from its newest checkpoint.
@@ -124,7 +125,7 @@ def run_sweep(
     first = tuning or points_of(sweep, {})
     refused = check_points(base, first)
     _check_share(sweep, base, [one for one in tuning if shown(one) not in refused])
-    engine = Engine(jobs=jobs or default_jobs(devices), backend=backend, address=address)
+    engine = Engine(jobs=jobs or len(devices) or cpu_count(), backend=backend, address=address)
     _check_folder(out)
     rows = len(list(sweep.rows()))
     work = _Work(
@@ -132,7 +133,6 @@ def run_sweep(
         base=base,
         engine=engine,
         devices=tuple(devices),
-        threads=1,
         retry=retry,
         progress=progress,
         total=len(tuning) + rows * len(sweep.seed_list()),
@@ -153,7 +153,7 @@ def run_sweep(
         chosen = [one for one in points if sweep.tune is None or _row_of(one) in tuned]
         for one in points:
             if one not in chosen:
-                _note(work, _refusal(one, _UNTUNED))
+                _note(work, PointResult.failed(one, _UNTUNED))
         _run(work, chosen)
         stop.finish()
         results = read_results(out)
@@ -210,7 +210,7 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
         ):
             work.done += 1
         elif (why := work.refused.get(shown(point))) is not None:
-            _note(work, _refusal(point, why))
+            _note(work, PointResult.failed(point, why))
         else:
             tasks.append(
                 Task(
@@ -218,26 +218,13 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
                     base=work.base,
                     point=point,
                     devices=work.devices,
-                    threads=work.threads,
                     path=tuple(entry for entry in sys.path if entry),
                 )
             )
     if not tasks:
         return
     for task, why in work.engine.run(tasks, lambda result: _ended(work, result)):
-        _note(work, _refusal(task.point, why))
-
-
-def _refusal(point: Point, why: str) -> PointResult:
-    return PointResult(
-        name=point.name,
-        settings=dict(point.settings),
-        seed=point.seed,
-        state="failed",
-        error=why,
-        run_file="",
-        seconds=0.0,
-    )
+        _note(work, PointResult.failed(task.point, why))
 
 
 def _note(work: _Work, result: PointResult) -> None:

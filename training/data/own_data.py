@@ -40,11 +40,6 @@ _ASKED_TWICE = 8  # records
 _SHOWN = 60  # characters of a value that a refusal repeats
 
 
-def is_map_style(value: object) -> bool:
-    """Whether a value gives records by position and has a length."""
-    return hasattr(value, "__getitem__") and hasattr(value, "__len__")
-
-
 class DatasetStore:
     """Records of a map-style data set, whose items are pairs (inputs, target).
 
@@ -325,7 +320,7 @@ def stores_of(
         return [value.train, TensorStore(value.test_inputs, value.test_targets), *kept]
     parts: list[object] = list(value) if isinstance(value, (tuple, list)) else [value]
     if len(parts) in (1, 2) and all(_is_torch(part) for part in parts):
-        return [_dataset_store(part, name=name, outputs=outputs) for part in parts]
+        return [DatasetStore(part, name=name, regression=bool(outputs)) for part in parts]
     if isinstance(value, (tuple, list)) and len(parts) in (2, 4):
         return _of_arrays(parts, name=name, classes=classes, outputs=outputs)
     found = type(value).__name__
@@ -334,12 +329,10 @@ def stores_of(
 
 
 def _is_torch(value: object) -> bool:
-    array = isinstance(value, Tensor) or hasattr(value, "__array__")
-    return is_map_style(value) and not array and not isinstance(value, (list, tuple, str, dict))
-
-
-def _dataset_store(value: object, *, name: str, outputs: int) -> Store:
-    return DatasetStore(value, name=name, regression=bool(outputs))
+    """Whether a value gives records by position and has a length, and is no array."""
+    if isinstance(value, (Tensor, list, tuple, str, dict)) or hasattr(value, "__array__"):
+        return False
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__")
 
 
 def _of_arrays(parts: list[object], *, name: str, classes: int | None, outputs: int) -> list[Store]:
@@ -456,13 +449,8 @@ def _held_out(name: str, records: Store, users: NDArray[np.int64] | None) -> NDA
 
 # Files of NumPy arrays as data sets: ``npz``, in memory, and ``npy``, mapped.
 #
-# =======  =====================================
-# =================================================== Name     Files
-# What is in memory =======  =====================================
-# =================================================== ``npz``  X and y, or X_test and y_test beside
-# all records ``npy``  X.npy, and another one for the labels  the labels, and a batch while it runs
-# =======  =====================================
-# ===================================================
+#     npz    X and y, or X_test and y_test beside them    all records are in memory
+#     npy    X.npy, and another one for the labels        the labels are, and a batch while it runs
 
 _TRAIN, _TEST = ("X", "y"), ("X_test", "y_test")
 

@@ -42,7 +42,7 @@ def read_tensors(path: Path) -> TensorFile:
     header = read_header(path)
     check_memory(str(path), header.size, "give a smaller file")
     with decoding(path, "safetensors file"), safe_open(path, framework="pt") as file:
-        tensors = {name: _signed(file.get_tensor(name)) for name in header.shapes}
+        tensors = {name: _signed(file.get_tensor(name)) for name in header.names}
     return TensorFile(path=path, tensors=tensors, metadata=header.metadata)
 
 

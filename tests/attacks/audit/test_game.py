@@ -145,12 +145,12 @@ def test_a_game_that_cannot_be_played_is_refused(how, words: str) -> None:
 
 
 def test_progress_counts_rounds_of_all_runs() -> None:
-    said = list[tuple[int, int]]()
+    said = list[tuple[int, int, str]]()
     game = replace(_game(canaries=150), rounds=1)
     who = Adversary(name="final-models", sees=Sees.END_STATES)
     game = replace(game, adversaries={"final-models": dict.fromkeys(range(5), who)})
     game.play(generator=np.random.default_rng(8), progress=lambda *at: said.append(at))
-    assert said[-1] == (2, 2)
+    assert said[-1] == (2, 2, "canaries")
     assert said == sorted(said)
 
 

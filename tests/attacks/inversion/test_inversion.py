@@ -251,7 +251,7 @@ def test_progress_rises_to_the_total(digits: tuple[Tensor, Tensor]) -> None:
     reconstruct(
         _observe(model, batch), model, preset=settings, input_shape=SHAPE, classes=10,
         bounds=BOUNDS, generator=torch.Generator(),
-        progress=lambda step, total: ticks.append((step, total)),
+        progress=lambda step, total, _: ticks.append((step, total)),
     )  # fmt: skip
     steps = [step for step, _ in ticks]
     assert steps == sorted(steps)

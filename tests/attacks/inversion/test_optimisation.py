@@ -210,7 +210,7 @@ def test_an_interrupted_search_ends_where_it_would_have_ended(stop_at: int, tmp_
     preset, place = replace(SHORT, starts=1), tmp_path / "search"
     whole = _attack(model, seen, preset)
 
-    def interrupt(step: int, _: int) -> None:
+    def interrupt(step: int, *_: object) -> None:
         if step == stop_at:
             raise Interrupted
 
@@ -232,7 +232,7 @@ def test_an_interrupted_lbfgs_ends_where_it_would_have_ended(tmp_path: Path) -> 
     preset = replace(PRESETS["dlg"], newton_steps=9, starts=2)
     steps = []
 
-    def interrupt(step: int, _: int) -> None:
+    def interrupt(step: int, *_: object) -> None:
         steps.append(step)
         if len(steps) == 7:
             raise Interrupted

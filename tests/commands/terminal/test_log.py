@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.main import get_command
 
 from overhear.commands.cli import app, main
-from overhear.commands.terminal.log import Log, Remaining, current_log, logging
+from overhear.commands.terminal.log import Log, current_log, logging
+from overhear.commands.terminal.progress import attack_progress
 
 BUDGET = ["budget", "--epsilon", "1", "--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
 STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
@@ -162,13 +165,20 @@ def test_the_time_left_is_that_of_the_steps_since_the_first(
 ) -> None:
     times = iter([100.0, 110.0, 130.0, 131.0, 141.0])
     monkeypatch.setattr("time.monotonic", lambda: next(times))
-    left = Remaining()
-    # Resumed at step 50 of 100: two steps a second are not taken for ten.
-    assert left.words(50, 100) == ""
-    assert left.words(60, 100) == " (about 41 s left)"
-    assert left.words(100, 100) == ""
-    assert left.words(1, 100) == ""  # other work of the same size
-    assert left.words(2, 100) == " (about 17 min left)"
+    with logging() as log:
+        log.begin("overhear attack", quiet=True, path=Path("log.txt"))
+        with attack_progress(Console(file=io.StringIO())) as step:
+            # Resumed at step 50 of 100: two steps a second are not taken for ten.
+            # Then other work of the same size.
+            for done in (50, 60, 100, 1, 2):
+                step(done, 100, "x")
+    assert [line.partition(": x")[2] for line in lines() if "/100: x" in line] == [
+        "",
+        " (about 40 seconds left)",
+        "",
+        "",
+        " (about 16 minutes left)",
+    ]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from overhear.attacks.audit.game import Game
+from overhear.privacy._validate import Progress
 from overhear.runs.attack.attack import _Ticks
 from overhear.runs.audit.audit import audit_config
 from overhear.runs.audit.time_estimate import cost_of, pricing_checks
@@ -28,12 +28,12 @@ class _Played:
         self._now, self._rounds, self._seconds = now, rounds, seconds
         self.played = -1
 
-    def play(self, *, generator: object, progress: Callable[[int, int], None]) -> None:
+    def play(self, *, generator: object, progress: Progress) -> None:
         del generator
         for done in range(self._rounds + 1):
             self._now[0] += {0: 3.0, 1: 2.0}.get(done, self._seconds)
             self.played = done
-            progress(done, self._rounds)
+            progress(done, self._rounds, "")
 
 
 def _cost(

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,28 +28,14 @@ from tests.runs.folder.test_ranks import FAST, RUN
 NOTHING = "stopped; nothing was released; give the command again\n"
 
 
-@dataclass
-class Meeting:
-    """Of ranks that are no more than processes."""
-
-    closed: bool = False
-    met: bool = False
-    told: bool = False
-    first: tuple[int, int] | None = None
-    claimed: list[int] = field(default_factory=list)
-
-    def is_closed(self) -> bool:
-        return self.closed
-
-    def has_met(self) -> bool:
-        return self.met
-
-    def is_told(self) -> bool:
-        return self.told
-
-    def claim(self, code: int) -> tuple[bool, int]:
-        self.claimed.append(code)
-        return (True, code) if self.first is None else (False, self.first[1])
+def meeting(*told: str, met: bool = False, first: tuple[int, int] | None = None) -> RankStore:
+    """The store of up to three ranks, which have told this."""
+    store = RankStore(HashStore(), b"secret")
+    for key in (*told, *(f"{CAME}/{rank}" for rank in range(3 * met))):
+        store.set(key)
+    if first is not None:
+        store.claim(*first)
+    return store
 
 
 @pytest.fixture
@@ -62,9 +47,9 @@ def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def watch(ranks, meeting: Meeting, *, stop: Stop | None = None) -> int:
+def watch(ranks, store: RankStore, *, stop: Stop | None = None) -> int:
     told = {"stop": stop or Stop(), "twice": threading.Event(), "patience": 0.2, "out": Path("out")}
-    return launch._watch(ranks, meeting=meeting, **told)
+    return launch._watch(ranks, store=store, **told)
 
 
 def ends_with(code: int) -> subprocess.Popen[bytes]:
@@ -77,7 +62,7 @@ def test_a_finished_run_is_told_from_one_to_resume(ranks, ends, closed, monkeypa
     monkeypatch.setattr(launch, "_STOPPED", 0.2)
     monkeypatch.setattr(launch, "_is_finished", lambda out: True)  # maybe of a run before
     ranks[0].send_signal(ends)
-    code = watch(ranks, Meeting(closed=closed, met=True))
+    code = watch(ranks, meeting(*[CLOSED] * closed, met=True))
     said = capsys.readouterr().err
     assert code == (0 if closed else 2)
     assert ("the run is finished" in said) == closed
@@ -88,7 +73,7 @@ def test_a_finished_run_is_told_from_one_to_resume(ranks, ends, closed, monkeypa
 def test_asked_before_the_ranks_have_met_it_ends_them_and_says_so(ranks, number, capsys):
     stop = Stop()
     stop.signal = number
-    assert watch(ranks, Meeting(), stop=stop) == 128 + number
+    assert watch(ranks, meeting(), stop=stop) == 128 + number
     assert capsys.readouterr().err == NOTHING
     assert [rank.poll() for rank in ranks] == [-signal.SIGKILL] * 2
 
@@ -100,7 +85,7 @@ def test_a_rank_that_is_stopped_before_it_has_met_the_others_ends_all(ranks, hea
     else:
         ranks[1].terminate()
     begun = time.monotonic()
-    assert watch(ranks, Meeting()) == 143
+    assert watch(ranks, meeting()) == 143
     assert time.monotonic() - begun < 5
     assert capsys.readouterr().err == NOTHING
     assert None not in [rank.poll() for rank in ranks]
@@ -112,16 +97,15 @@ def test_all_that_are_stopped_while_they_load_are_told_of_once(capsys):
     loading = [ends_with(130), ends_with(130)]
     for rank in loading:
         rank.wait()
-    assert watch(loading, Meeting(), stop=stop) == 130
+    assert watch(loading, meeting(), stop=stop) == 130
     assert capsys.readouterr().err == NOTHING
 
 
 @pytest.mark.parametrize("code", [143, 2])
 def test_what_a_rank_has_said_is_not_said_again(ranks, code, capsys):
-    stop, meeting = Stop(), Meeting(told=True, first=(1, code))
+    stop = Stop()
     stop.signal = signal.SIGTERM
-    assert watch(ranks, meeting, stop=stop) == code
-    assert meeting.claimed == [143]
+    assert watch(ranks, meeting(SAID, first=(1, code)), stop=stop) == code
     assert capsys.readouterr().err == ""
 
 
@@ -129,13 +113,13 @@ def test_a_rank_that_was_to_say_why_and_does_not_is_not_waited_for_long(ranks, m
     monkeypatch.setattr(launch, "_GRACE", 0.2)
     stop = Stop()
     stop.signal = signal.SIGTERM
-    assert watch(ranks, Meeting(first=(1, 143)), stop=stop) == 143
+    assert watch(ranks, meeting(first=(1, 143)), stop=stop) == 143
     assert capsys.readouterr().err == NOTHING
 
 
 def test_a_rank_that_is_killed_before_it_has_met_the_others_is_an_error(ranks, capsys):
     ranks[1].kill()
-    assert watch(ranks, Meeting()) == 2
+    assert watch(ranks, meeting()) == 2
     assert "error: rank 1 of 2 was ended by signal 9" in capsys.readouterr().err
 
 
@@ -143,37 +127,27 @@ def test_a_rank_that_is_killed_before_it_has_met_the_others_is_an_error(ranks, c
 def test_the_exit_code_is_0_only_where_the_folder_is_finished(monkeypatch, capsys, finished):
     monkeypatch.setattr(launch, "_is_finished", lambda out: finished)
     ended = [ends_with(0), ends_with(0)]
-    assert watch(ended, Meeting(closed=True, met=True)) == (0 if finished else 2)
+    assert watch(ended, meeting(CLOSED, met=True)) == (0 if finished else 2)
     assert ("ended before the run in out was finished" in capsys.readouterr().err) != finished
 
 
 def test_a_rank_that_is_lost_is_not_taken_for_a_finished_run_by_what_the_store_says(ranks, capsys):
     ranks[0].kill()
-    assert watch(ranks, Meeting(closed=True, met=True)) == 2
+    assert watch(ranks, meeting(CLOSED, met=True)) == 2
     assert "rank 0 of 2 was ended by signal 9" in capsys.readouterr().err
 
 
-def test_the_store_says_what_the_ranks_have_told():
-    of_ranks = RankStore(HashStore(), b"secret")
-    meeting = launch._Meeting(of_ranks, 2)
-    of_ranks.set(f"{CAME}/0")
-    assert not meeting.has_met()
-    of_ranks.set(f"{CAME}/1")
-    assert meeting.has_met()
-    assert not meeting.is_closed()
-    assert not meeting.is_told()
-    assert meeting.claim(143) == (True, 143)
-    assert of_ranks.claim(1, 2) == (-1, 143)
-    of_ranks.set(SAID)
-    of_ranks.set(CLOSED)
-    assert meeting.is_told()
-    assert meeting.is_closed()
+def test_ranks_have_met_once_all_have_come():
+    store = meeting(f"{CAME}/0")
+    assert not launch._has_met(store, 2)
+    store.set(f"{CAME}/1")
+    assert launch._has_met(store, 2)
 
 
-def test_a_rank_that_failed_before_ranks_are_stopped_keeps_its_exit_code():
-    of_ranks = RankStore(HashStore(), b"secret")
-    of_ranks.claim(1, 2)
-    assert launch._Meeting(of_ranks, 2).claim(143) == (False, 2)
+def test_who_was_first_to_end_the_ranks_gives_the_exit_code():
+    store = meeting()
+    assert store.claim(-1, 143) == store.claim(1, 2) == (-1, 143)
+    assert meeting(first=(1, 2)).claim(-1, 143) == (1, 2)
 
 
 @pytest.mark.distributed
@@ -225,8 +199,8 @@ def test_the_store_has_its_room_or_the_ranks_are_not_started(monkeypatch, tmp_pa
     held = list[os.stat_result]()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    def watch(*_: object, meeting: launch._Meeting, **__: object) -> int:
-        meeting.claim(143)
+    def watch(*_: object, store: RankStore, **__: object) -> int:
+        store.claim(-1, 143)
         held.extend(path.stat() for path in tmp_path.glob("overhear-*/store"))
         return 0
 
@@ -246,9 +220,9 @@ def test_the_store_has_its_room_or_the_ranks_are_not_started(monkeypatch, tmp_pa
 
 @pytest.mark.slow  # the second that torch waits for the file
 def test_who_clears_the_folder_of_the_store_is_told_of_in_a_sentence(monkeypatch, tmp_path):
-    def watch(*_: object, meeting: launch._Meeting, **__: object) -> int:
+    def watch(*_: object, store: RankStore, **__: object) -> int:
         shutil.rmtree(next(tmp_path.iterdir()))
-        return meeting.has_met()
+        return store.has(CAME)
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(launch, "_GRACE", 0.5)

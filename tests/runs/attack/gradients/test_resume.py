@@ -39,7 +39,7 @@ def _attack(out: str, progress: Any = None, **changes: Any) -> Any:
 
 
 def _interrupt(out: str) -> None:
-    def stop(step: int, _: int) -> None:
+    def stop(step: int, *_: object) -> None:
         if step == 12:
             raise KeyboardInterrupt
 
@@ -52,7 +52,7 @@ def test_an_interrupted_search_goes_on_to_the_same_end() -> None:
     _interrupt("broken")
     assert [path.name for path in Path("broken").iterdir()] == ["search.safetensors"]
     steps: list[int] = []
-    _attack("broken", progress=lambda step, _: steps.append(step))
+    _attack("broken", progress=lambda step, *_: steps.append(step))
     assert min(steps) > 5
     whole, found = (load_file(f"{out}/reconstruction.safetensors") for out in ("whole", "broken"))
     assert torch.equal(whole["inputs"], found["inputs"])
