@@ -1,13 +1,10 @@
 """A report as `overhear report` writes it, and a run file as a user writes it."""
 
-from __future__ import annotations
-
 import gc
 import io
 import math
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,7 +78,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _hears_signals() -> None:
+def _hears_signals():
     """A suite under `nohup`, or in the background of a script, ignores what commands then would."""
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
@@ -93,7 +90,7 @@ def _hears_signals() -> None:
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN_FILE, encoding="utf-8")
     return path
@@ -106,12 +103,12 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def report() -> dict[str, Any]:
+def report():
     return sample_report()
 
 
 @pytest.fixture
-def images() -> dict[str, bytes]:
+def images():
     return sample_images()
 
 

@@ -163,7 +163,7 @@ Said = dict[str, tuple[int, str, float, float]]
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def said(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asked")
     (folder / "run.toml").write_text(RUN)
     (folder / "many.toml").write_text(RUN + "".join(f"key{n} = 1\n" for n in range(50_000)))
@@ -222,7 +222,7 @@ WORDS = {
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is told otherwise there")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORDS)
-def test_too_much_is_refused_in_a_sentence(name: str, said: Said) -> None:
+def test_too_much_is_refused_in_a_sentence(name, said):
     code, words, seconds, megabytes = said[name]
     assert code == 2, words
     assert words.startswith("error: ")

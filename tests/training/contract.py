@@ -4,8 +4,6 @@ A check takes an algorithm with its numbers bound, or a run of it, and raises As
 the word for what is broken. `test_contract_faults.py` shows which fault each of them finds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Faults of what is counted: sensitivities that forget something, and who knows which seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Faults of which records a round takes: other rates, other laws, records that come twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import patch

@@ -4,8 +4,6 @@ Each is what somebody has really written, or might: the run goes on, the accurac
 better, and epsilon is not what is stated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tests.attacks.planted import (

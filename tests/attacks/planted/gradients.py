@@ -1,7 +1,5 @@
 """Faults of what a record adds to a sum: no clipping, another bound, another's gradient."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager

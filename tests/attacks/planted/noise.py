@@ -1,7 +1,5 @@
 """Faults of how much noise there is: everywhere, on some coordinates, of some agents or rounds."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 
 import torch

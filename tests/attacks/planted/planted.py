@@ -1,7 +1,5 @@
 """What a planted fault is, and by which check each kind of fault has to be named."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

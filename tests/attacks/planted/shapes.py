@@ -1,7 +1,5 @@
 """Faults of the noise's law: cut tails, grids, few digits, copies within a row, other laws."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager

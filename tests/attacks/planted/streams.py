@@ -1,7 +1,5 @@
 """Faults of where noise comes from: one seed for two releases, rounds, agents or runs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

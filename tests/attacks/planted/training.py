@@ -1,7 +1,5 @@
 """Faults that are there while a folder is trained and gone when it is audited."""
 
-from __future__ import annotations
-
 import math
 from contextlib import AbstractContextManager
 

@@ -1,7 +1,5 @@
 """Faults of what the noise is on: values that go on or out without it, or once more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

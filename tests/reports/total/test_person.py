@@ -1,7 +1,5 @@
 """A person over several runs, from run folders to the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -49,7 +47,7 @@ def trained(place: Path, *changes: str, stop: int | None = None) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def runs(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
     second = ("privacy.noise_multiplier=1.5", "privacy.adversary=final-models")
     return [trained(place), trained(place, *second), trained(place, "training.rounds=9", stop=4)]

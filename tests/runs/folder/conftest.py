@@ -1,9 +1,6 @@
 """A finished run, and a copy of it for each test."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +29,7 @@ rounds = [1]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     place = tmp_path_factory.mktemp("finished")
     (place / "run.toml").write_text(RUN, encoding="utf-8")
     train_run(load_run_file(place / "run.toml"), place / "out")
@@ -40,6 +37,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(finished: Path, tmp_path: Path) -> Path:
+def folder(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     return tmp_path / "run"

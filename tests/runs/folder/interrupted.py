@@ -1,7 +1,5 @@
 """A small run, cut off where a test wants it; equal run files are planned once."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No run goes on without one of its ranks: one sentence, one exit code, and nobody is left."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -11,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -39,14 +37,14 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="ne
 
 
 @pytest.fixture(scope="module")
-def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def whole(run_file: Path) -> Path:
+def whole(run_file):
     out = run_file.parent / "whole"
     train_run(load_run_file(run_file, LONG), out)
     return out
@@ -144,13 +142,7 @@ LOSSES = [
 @pytest.mark.some_cases(3)
 @pytest.mark.parametrize(("size", "rank", "lose", "named"), LOSSES)
 def test_a_run_that_lost_a_rank_says_which_and_goes_on_to_the_same_models(
-    run_file: Path,
-    whole: Path,
-    tmp_path: Path,
-    size: int,
-    rank: int,
-    lose: Callable[[dict[int, int], int], None],
-    named: str,
+    run_file, whole, tmp_path, size, rank, lose, named
 ):
     out = tmp_path / "out"
     with started(run_file, out, "--ranks", str(size), "--rank-timeout", "3", *SETS) as process:

@@ -1,7 +1,5 @@
 """Runs on a CUDA device: trained, resumed, attacked, audited, and over ranks that share it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -55,7 +53,7 @@ checked_rounds = 2
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path

@@ -1,7 +1,5 @@
 """A run over ranks is the run of one process, and leaves the files of one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -60,7 +58,7 @@ FAST = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
-def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path
@@ -79,7 +77,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def alone(run_file: Path) -> Path:
+def alone(run_file):
     out = run_file.parent / "alone"
     train_run(load_run_file(run_file), out)
     return out
@@ -91,7 +89,7 @@ def alone(run_file: Path) -> Path:
         pytest.param(number, marks=[pytest.mark.distributed, pytest.mark.slow]) for number in (2, 4)
     ],
 )
-def spread(request, run_file: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def spread(request, run_file):
     out = run_file.parent / f"spread-{request.param}"
     given = command(run_file, out, "--ranks", str(request.param))
     done = subprocess.run(
@@ -221,7 +219,7 @@ def test_ranks_meet_once_a_round_is_in_the_ledger_and_before_it_begins(
 
 
 @pytest.fixture(scope="module")
-def session(run_file: Path) -> Session:
+def session(run_file):
     return plan_session(load_run_file(run_file), run_file.parent / "planned")
 
 

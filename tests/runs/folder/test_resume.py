@@ -1,7 +1,5 @@
 """A run that was cut off goes on, and what it releases twice is counted twice."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable
@@ -41,12 +39,12 @@ SEEDED = "training.evaluation_noise_seed=1"
 
 
 @pytest.fixture(autouse=True)
-def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def planned(monkeypatch):
     plan_once(monkeypatch)
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     return write_run_file(tmp_path)
 
 

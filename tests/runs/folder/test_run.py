@@ -47,14 +47,14 @@ rounds = [4]
 
 
 @pytest.fixture(scope="module")
-def run_file(tmp_path_factory) -> Path:
+def run_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "run.toml"
     path.write_text(RUN)
     return path
 
 
 @pytest.fixture(scope="module")
-def folder(run_file, tmp_path_factory) -> Path:
+def folder(run_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "out"
     train_run(load_run_file(run_file), out)
     attack_run(out)
@@ -311,8 +311,8 @@ def test_every_victim_of_the_run_file_is_attacked(run_file, tmp_path):
 
 
 def test_a_layout_by_layers_is_refused_for_a_forward_in_which_examples_may_meet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     source = (
         "from torch import nn\n\n\nclass Own(nn.Module):\n"
         "    def __init__(self):\n        super().__init__()\n"

@@ -1,7 +1,5 @@
 """A user's folder: a model and an algorithm in files of its own, a run file, and the command."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -96,7 +94,7 @@ def command(*arguments: str, cwd: Path, start: Callable[..., Done] = warm.run) -
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> Path:
+def trained(tmp_path_factory):
     """A folder of a user in which `run` is a run of the user's own code."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_parts.py").write_text(PARTS)
@@ -109,12 +107,12 @@ def trained(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def place(trained, tmp_path) -> Path:
+def place(trained, tmp_path):
     """A copy of that folder."""
     return shutil.copytree(trained, tmp_path / "place")
 
 
 @pytest.fixture
-def overhear(place) -> Overhear:
+def overhear(place):
     """The command, run in that copy."""
     return lambda *arguments: command(*arguments, cwd=place)

@@ -5,8 +5,6 @@ kept. Each fault is played with 20 seeds, and must be found in at least 19. Of 2
 most 3e-6 of a failure is expected, by three checks that leave something to chance.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from overhear.attacks.checks.result import Verdict

@@ -1,9 +1,6 @@
 """[privacy]: targets of membership inference, and one person with records at several agents."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -42,7 +39,7 @@ HELD = ("privacy.holders=[0, 2]", "privacy.records_held=[2, 1]")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(RUN, encoding="utf-8")
     return file

@@ -1,7 +1,5 @@
 """A sweep: every run once, none lost, whatever ends it; and what it says of failures."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
