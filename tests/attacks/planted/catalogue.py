@@ -21,7 +21,7 @@ from tests.attacks.planted.planted import Origin, Planted
 
 _MODULES = (noise, shapes, streams, gradients, batches, values, training, accounting)
 GROUPS: Mapping[str, tuple[Planted, ...]] = {
-    module.__name__.rpartition(".")[2]: module.FAULTS for module in _MODULES
+    module.__name__.rpartition(".")[2]: tuple(module.fault.held) for module in _MODULES
 }
 CATALOGUE: Mapping[str, Planted] = {one.name: one for of in GROUPS.values() for one in of}
 
