@@ -22,6 +22,7 @@ def interrupted(config: RunFile, out: Path) -> None:
 
 
 @pytest.mark.some_quick(1)
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_is_trained_and_resumed_on_a_device_and_told_without_it(name, tmp_path):
     # Where all rounds are one release, a run goes on from its last round alone.

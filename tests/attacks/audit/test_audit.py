@@ -54,7 +54,7 @@ def _game() -> CanaryGame:
         setting=contract.setting(graph),
         bound=bound,
         traces=trace(
-            bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
+            bound.init, bound.step, graph=graph, rounds=40, noise_multiplier=bound.noise_multiplier
         ),
         rounds=1,
         clip_norm=contract.CLIP,

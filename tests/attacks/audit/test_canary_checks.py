@@ -212,7 +212,7 @@ def _played(name: str = "dpdl", *, q: float = 0.3, change=None, seed: int = 0, *
     graph = ring(5)
     bound = contract.bound_to(name, graph)
     traces = trace(
-        bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=graph, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     adversaries = {
         one: dict.fromkeys((0, 2, 3), parse_adversary(one, 5))
@@ -248,10 +248,10 @@ def test_scores_that_are_all_equal_are_in_no_order(v):
     ("name", "q", "is_replaced"),
     [
         (name, q, is_replaced)
-        for name in PRIVATE
-        for q, is_replaced in product((1.0, 0.3), (False, True))
-        # Every algorithm at either rate and with either neighbour, three of them in all four pairs.
-        if is_replaced == (q < 1.0) or name in ("dp-dpsgd", "dpdl", "dpmixsgd")
+        for number, name in enumerate(PRIVATE)
+        for pair, (q, is_replaced) in enumerate(product((1.0, 0.3), (False, True)))
+        # Every algorithm in one of the four pairs, three of them in all.
+        if pair == number % 4 or name in ("dp-dpsgd", "dpdl", "dpmixsgd")
     ],
 )
 def test_a_sound_engine_passes(name, q, is_replaced):

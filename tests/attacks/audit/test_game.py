@@ -23,7 +23,7 @@ def _game(name: str = "dpdl", *, rounds: int = 2, rate: float = 1.0, **how) -> C
         "setting": contract.setting(GRAPH, rate=rate, min_max=bound.blocks == 2),
         "bound": bound,
         "traces": trace(
-            bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+            bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
         ),
         "rounds": rounds,
         "clip_norm": contract.CLIP,
@@ -96,7 +96,7 @@ def test_two_batches_under_one_noise_are_not_told_apart_too_well():
     game = _game(
         bound=bound,
         traces=trace(
-            bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+            bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
         ),
         canaries=1150,
         rounds=1,
@@ -179,7 +179,7 @@ def test_scores_of_several_sampled_records_are_those_of_a_mixture(monkeypatch, r
     monkeypatch.setattr(strength, "SURE", math.inf)
     bound = contract.bound_to("dp-dpsgd", GRAPH, noise_std=contract.CLIP / 2.0)
     traces = trace(
-        bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     game = _game(
         bound=bound, traces=traces, canaries=920, rate=0.7, rounds=1, together=3, replace=replaced

@@ -51,7 +51,7 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
     codes = dict.fromkeys(range(len(base.shards)), torch.arange(count) * 2 + 1)
     shards = with_codes_behind(base.shards, codes)
     traces = trace(
-        bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=graph, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     parts = [traces.start, *(t for t, n in traces.rounds for _ in range(n))][: rounds + 1]
     transcript = Transcript()

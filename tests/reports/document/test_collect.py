@@ -63,6 +63,7 @@ def reported(folder: Path, *, recipients: int | None = None) -> tuple[dict[str, 
 
 
 @pytest.mark.some_quick(3)
+@pytest.mark.some_cases(12)
 @pytest.mark.parametrize(("name", "form"), MATRIX)
 def test_every_algorithm_has_a_report(name, form, tmp_path):
     changes = [f"algorithm.name={name}", f"algorithm.form={form}"]

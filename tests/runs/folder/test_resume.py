@@ -86,6 +86,8 @@ def test_a_seeded_run_that_was_cut_off_ends_with_the_same_models_bit_for_bit(run
     assert lines[0] == lines[1]
 
 
+# Of every algorithm a snapshot goes on in tests/training/engine/test_ranks.py.
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[] if n == "dm-hsgd" else [pytest.mark.slow]) for n in ALGORITHMS],

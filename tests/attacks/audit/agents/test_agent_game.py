@@ -87,7 +87,7 @@ def of(algorithm="dp-fedavg", *, rounds=2, settings=None, **how) -> AgentGame:
         settings = replace(ALGORITHMS["dp-fedavg"].settings(), cohort_rate=0.4, local_steps=2)
     bound = contract.bound_to(algorithm, GRAPH, settings=settings)
     traces = trace(
-        bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     fixed = {
         "setting": contract.setting(GRAPH),
@@ -270,7 +270,7 @@ def test_single_records_are_not_taken_for_all_data_of_an_agent():
     game = of(SUMMED)
     bound = contract.bound_to("dp-dpsgd", GRAPH)
     traces = trace(
-        bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     wrong = replace(game, bound=bound, traces=traces, of_agents=traces)
     with pytest.raises(InputError, match="clips single records"):
@@ -293,7 +293,7 @@ def test_a_game_of_agents_that_cannot_be_played_is_refused(how, words):
 def test_a_bounded_function_of_an_agent_s_data_is_not_scored():
     bound = contract.bound_to("dpdl", GRAPH)
     traces = trace(
-        bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     blamed = any(one.blames for one, _ in traces.rounds)
     assert bool(reason_against(traces)) is blamed
