@@ -17,26 +17,15 @@ from overhear.runs.audit.assumptions import DECLARED
 from overhear.runs.audit.evidence import measured
 from overhear.runs.audit.evidence_schema import Audit
 from tests.seconds import key_of, long_ones
+from tests.small_run import run_text
 
-RUN_FILE = """\
-[data]
-name = "digits"
-
-[model]
-name = "mlp"
-
-[algorithm]
-name = "dpdl"
-momentum = 0.5
-
-[privacy]
-epsilon = 4
-delta = 1e-5
-
-[training]
-rounds = 200
-sampling_rate = 0.02
-"""
+RUN_FILE = run_text(
+    "dpdl",
+    model={"name": "mlp"},
+    algorithm={"momentum": 0.5},
+    privacy={"epsilon": 4, "delta": 1e-05},
+    training={"rounds": 200, "sampling_rate": 0.02},
+)
 
 ROWS = ("blind guess", "no defence", "clipping only", "defended")
 

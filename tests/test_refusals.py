@@ -50,26 +50,14 @@ from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model, validate_model
 from overhear.training.tracing.trace import trace
+from tests.small_run import run_text
 
-RUN_FILE = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-dpsgd"
-
-[privacy]
-epsilon = 4.0
-delta = 1e-5
-
-[training]
-rounds = 2
-sampling_rate = 0.02
-"""
+RUN_FILE = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"epsilon": 4.0, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 0.02},
+)
 NUMBERS: dict[str, Any] = {"learning_rate": 0.1, "clip_norm": 1.0, "batch_size": 2.0}
 
 

@@ -15,21 +15,15 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
+from tests.small_run import run_text
+
 MEGABYTES, SECONDS = 500, 20
-RUN = """\
-[data]
-name = "digits"
-[model]
-name = "mlp"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 2.5
-delta = 1e-5
-[training]
-rounds = 20
-sampling_rate = 0.02
-"""
+RUN = run_text(
+    "dpdl",
+    model={"name": "mlp"},
+    privacy={"noise_multiplier": 2.5, "delta": 1e-05},
+    training={"rounds": 20, "sampling_rate": 0.02},
+)
 # Runs each command in a process of its own, forked from one that has read the code, and says its
 # exit code, standard error, CPU seconds, and the megabytes at its peak above those of the code.
 EACH = """

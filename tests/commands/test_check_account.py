@@ -8,27 +8,18 @@ import pytest
 from overhear.commands.cli import main
 from overhear.privacy.view import view as first_view
 from overhear.runs.plan import plan as second_traces
+from tests.small_run import run_text
 
-RUN = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dpdl"
-
-[privacy]
-noise_multiplier = 2.0
-delta = 1e-5
-adversaries = ["eavesdropper", "neighbour", "single-message"]
-
-[training]
-rounds = 2
-sampling_rate = 0.5
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    privacy={
+        "noise_multiplier": 2.0,
+        "delta": 1e-05,
+        "adversaries": ["eavesdropper", "neighbour", "single-message"],
+    },
+    training={"rounds": 2, "sampling_rate": 0.5},
+)
 
 
 @pytest.fixture

@@ -22,38 +22,22 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.models.parameters import build_model, flatten
 from tests.devices.stand_in import DEVICE, StandIn
+from tests.small_run import run_text
 
 META = torch.device("meta")
 SHAPE, CLASSES = (1, 6, 6), 3
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "mlp"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 0.5
-delta = 1e-4
-[training]
-rounds = 2
-sampling_rate = 0.1
-device = "cpu"
-[intercept]
-rounds = [2]
-[attack]
-rounds = [2]
-presets = ["matched"]
-images = 1
-restarts = 2
-[audit]
-canaries = 8
-rounds = 1
-checked_rounds = 1
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    model={"name": "mlp"},
+    privacy={"noise_multiplier": 0.5, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.1, "device": "cpu"},
+    intercept={"rounds": [2]},
+    attack={"rounds": [2], "presets": ["matched"], "images": 1, "restarts": 2},
+    audit={"canaries": 8, "rounds": 1, "checked_rounds": 1},
+)
 
 
 def short(name: str, **changes: Any) -> Preset:

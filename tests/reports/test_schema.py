@@ -15,22 +15,14 @@ from overhear.runs.folder.folder import AUDIT, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.evidence.evidence import AUDIT as AUDITED
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-epsilon = 8
-delta = 1e-4
-[training]
-rounds = 3
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    privacy={"epsilon": 8, "delta": 0.0001},
+    training={"rounds": 3, "sampling_rate": 0.1},
+)
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,

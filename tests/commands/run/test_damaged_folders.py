@@ -12,27 +12,16 @@ from overhear.commands.cli import main
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 1
-delta = 1e-4
-[training]
-rounds = 2
-sampling_rate = 0.02
-device = "cpu"
-[intercept]
-rounds = [2]
-[attack]
-rounds = [2]
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=3,
+    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.02, "device": "cpu"},
+    intercept={"rounds": [2]},
+    attack={"rounds": [2]},
+)
 TRANSCRIPT = "transcript/round-000002.safetensors"
 CHECKPOINT = "checkpoints/round-000002.safetensors"
 

@@ -8,22 +8,14 @@ import torch
 
 from overhear.commands.cli import main
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 1
-delta = 1e-4
-[training]
-rounds = 2
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.1},
+)
 
 
 @pytest.fixture(autouse=True)

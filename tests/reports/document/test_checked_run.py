@@ -18,22 +18,14 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.evidence.evidence import AUDIT as AUDITED
 from tests.runs.evidence.evidence import attack, audited
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-epsilon = 4
-delta = 1e-5
-[training]
-rounds = 3
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    privacy={"epsilon": 4, "delta": 1e-05},
+    training={"rounds": 3, "sampling_rate": 0.1},
+)
 POLICY = """
 schema = 1
 [[limits]]

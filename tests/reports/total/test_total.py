@@ -27,22 +27,14 @@ from overhear.runs.run_file.run_file import RunFile, load_run_file
 from tests.reports.document.test_html import Page
 from tests.reports.test_schema import closed, found
 from tests.runs.folder.interrupted import CutOffError, cut_off_at
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 2
-delta = 1e-5
-[training]
-rounds = 3
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dpdl",
+    agents=3,
+    privacy={"noise_multiplier": 2, "delta": 1e-05},
+    training={"rounds": 3, "sampling_rate": 0.1},
+)
 Make = Callable[..., Path]
 _PLANNED: dict[str, Any] = {}
 

@@ -17,30 +17,19 @@ from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.runs.stop import Interrupted, Stop
+from tests.small_run import run_text
 
 pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "mlp"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 0
-delta = 1e-4
-[training]
-rounds = 1
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-presets = ["matched"]
-images = 8
-restarts = 1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    model={"name": "mlp"},
+    privacy={"noise_multiplier": 0, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"presets": ["matched"], "images": 8, "restarts": 1},
+)
 
 
 _IDLG = ("attack.presets=['idlg']",)

@@ -25,28 +25,16 @@ from overhear.runs.folder import folder as run_folder
 from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 1
-delta = 1e-4
-[training]
-rounds = 1
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-presets = ["matched"]
-images = 2
-restarts = 1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"presets": ["matched"], "images": 2, "restarts": 1},
+)
 
 
 @pytest.fixture(scope="module")
@@ -179,15 +167,15 @@ def test_an_attack_that_was_killed_before_its_sums_goes_on_from_its_points(folde
 def test_a_killed_attack_loses_nothing_of_the_others(folder):
     attack_run(folder)
     before = (folder / "attacks/attack.json").read_bytes()
-    command = [sys.executable, "-m", "overhear", "attack", str(folder), "--images", "64"]
+    command = [sys.executable, "-m", "overhear", "attack", str(folder), "--images", "6"]
     for _ in range(2):
         running = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
-        while not (folder / "attacks/images-64/asked.json").exists():
+        while not (folder / "attacks/images-6/asked.json").exists():
             time.sleep(0.05)
         running.send_signal(signal.SIGKILL)
         running.wait()
         check_sums(folder)
-    attack_run(folder, overrides=["attack.images=64"])
+    attack_run(folder, overrides=["attack.images=6"])
     assert (folder / "attacks/attack.json").read_bytes() == before
     check_sums(folder)
 

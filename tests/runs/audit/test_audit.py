@@ -22,37 +22,18 @@ from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.randomness import SecretRandomness
 from tests.attacks.planted.noise import noise_halved
+from tests.small_run import run_text
 
-RUN = """\
-[data]
-name = "digits"
-agents = 4
-
-[graph]
-name = "ring"
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dpdl"
-alpha = 0.5
-
-[privacy]
-epsilon = 3
-delta = 1e-5
-
-[training]
-rounds = 3
-sampling_rate = 0.5
-
-[intercept]
-rounds = [1]
-
-[audit]
-canaries = 400
-checked_rounds = 2
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    graph={"name": "ring"},
+    algorithm={"alpha": 0.5},
+    privacy={"epsilon": 3, "delta": 1e-05},
+    training={"rounds": 3, "sampling_rate": 0.5},
+    intercept={"rounds": [1]},
+    audit={"canaries": 400, "checked_rounds": 2},
+)
 
 
 @pytest.fixture
@@ -307,36 +288,15 @@ def test_without_a_trace_the_result_is_told_all_the_same(run_file, capsys):
     assert "is no regular file" in told
 
 
-AGENTS = """\
-[data]
-name = "digits"
-agents = 4
-
-[graph]
-name = "ring"
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-fedavg"
-cohort_rate = 0.5
-local_steps = 2
-
-[privacy]
-unit = "agent"
-noise_multiplier = 1.0
-delta = 1e-5
-
-[training]
-rounds = 2
-sampling_rate = 0.5
-learning_rate = 0.1
-
-[audit]
-canaries = 80
-checked_rounds = 2
-"""
+AGENTS = run_text(
+    "dp-fedavg",
+    agents=4,
+    graph={"name": "ring"},
+    algorithm={"cohort_rate": 0.5, "local_steps": 2},
+    privacy={"unit": "agent", "noise_multiplier": 1.0, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 0.5, "learning_rate": 0.1},
+    audit={"canaries": 80, "checked_rounds": 2},
+)
 
 
 @pytest.fixture

@@ -16,26 +16,14 @@ from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.engine import Engine
+from tests.small_run import run_text
 
-RUN = """\
-[data]
-name = "digits"
-agents = 3
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-dpsgd"
-
-[privacy]
-epsilon = 8
-delta = 1e-5
-
-[training]
-rounds = 2
-sampling_rate = 1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=3,
+    privacy={"epsilon": 8, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 1},
+)
 FEW = LastModelRequest(runs=20)
 
 

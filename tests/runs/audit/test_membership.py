@@ -20,41 +20,15 @@ from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.engine import Engine
+from tests.small_run import run_text
 
-PRIVATE = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-dpsgd"
-
-[privacy]
-epsilon = 1
-delta = 1e-5
-
-[training]
-rounds = 2
-sampling_rate = 0.5
-"""
-PLAIN = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dsgd"
-
-[training]
-rounds = 2
-sampling_rate = 0.5
-"""
+PRIVATE = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"epsilon": 1, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 0.5},
+)
+PLAIN = run_text("dsgd", agents=4, training={"rounds": 2, "sampling_rate": 0.5})
 FEW = MembershipRequest(references=2, games=1)
 
 

@@ -15,30 +15,15 @@ from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
 from tests.attacks.planted.noise import noise_halved
+from tests.small_run import run_text
 
-RUN = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-dpsgd"
-
-[privacy]
-noise_multiplier = 2
-delta = 1e-5
-
-[training]
-rounds = 4
-sampling_rate = 0.3
-
-[audit]
-canaries = 400
-checked_rounds = 2
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"noise_multiplier": 2, "delta": 1e-05},
+    training={"rounds": 4, "sampling_rate": 0.3},
+    audit={"canaries": 400, "checked_rounds": 2},
+)
 OF_USERS = ["privacy.unit=user", "privacy.records_per_person=3"]
 
 

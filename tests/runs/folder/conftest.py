@@ -6,26 +6,16 @@ import pytest
 
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 2
-delta = 1e-5
-[training]
-rounds = 2
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-rounds = [1]
-"""
+RUN = run_text(
+    "dpdl",
+    agents=3,
+    privacy={"noise_multiplier": 2, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"rounds": [1]},
+)
 
 
 @pytest.fixture(scope="module")

@@ -26,33 +26,25 @@ from overhear.training.engine.checkpoint import Checkpoint, load_checkpoint, sav
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.transcript import Transcript
 from tests.runs.folder.rank_processes import started_by_hand
+from tests.small_run import run_text
 
 # A layout that takes one example at a time rounds alike however many agents a rank has; the others
 # stack what a rank holds, and agree to about 1e-6 in float32.
-RUN = """
-[data]
-name = "digits"
-agents = 5
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 1.5
-delta = 1e-4
-adversaries = []
-[training]
-rounds = 8
-sampling_rate = 0.01
-checkpoint_every = 3
-evaluate_every = 2
-evaluation_noise_seed = 3
-layout = "loop"
-[intercept]
-rounds = [3, 6]
-[attack]
-rounds = [3]
-"""
+RUN = run_text(
+    "dpdl",
+    agents=5,
+    privacy={"noise_multiplier": 1.5, "delta": 0.0001, "adversaries": []},
+    training={
+        "rounds": 8,
+        "sampling_rate": 0.01,
+        "checkpoint_every": 3,
+        "evaluate_every": 2,
+        "evaluation_noise_seed": 3,
+        "layout": "loop",
+    },
+    intercept={"rounds": [3, 6]},
+    attack={"rounds": [3]},
+)
 LIMIT = 100  # seconds; a hang shall fail, not hold up the suite
 FAST = {**os.environ, "OMP_NUM_THREADS": "1"}
 

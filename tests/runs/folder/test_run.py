@@ -19,31 +19,17 @@ from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.data.load import load_dataset
 from overhear.training.engine.transcript import Transcript
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 5
-[model]
-name = "linear"
-[graph]
-name = "ring"
-[algorithm]
-name = "dpdl"
-[privacy]
-epsilon = 8
-delta = 1e-4
-[training]
-rounds = 6
-sampling_rate = 0.1
-learning_rate = 0.2
-[intercept]
-rounds = [1, 4]
-[attack]
-presets = ["idlg"]
-images = 1
-rounds = [4]
-"""
+RUN = run_text(
+    "dpdl",
+    agents=5,
+    graph={"name": "ring"},
+    privacy={"epsilon": 8, "delta": 0.0001},
+    training={"rounds": 6, "sampling_rate": 0.1, "learning_rate": 0.2},
+    intercept={"rounds": [1, 4]},
+    attack={"presets": ["idlg"], "images": 1, "rounds": [4]},
+)
 
 
 @pytest.fixture(scope="module")

@@ -6,26 +6,27 @@ import pytest
 
 from overhear.commands import cli
 from overhear.privacy.accounting.accountant import epsilon
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 7
-[model]
-name = "mlp"
-[graph]
-name = "star"
-[algorithm]
-name = "dpdl"
-alpha = 1.0
-[privacy]
-noise_multiplier = 2.512
-delta = 1e-5
-adversaries = ["eavesdropper", "neighbour", "final-models", "coalition:1,2", "single-message"]
-[training]
-rounds = 100
-sampling_rate = 0.02
-"""
+RUN = run_text(
+    "dpdl",
+    agents=7,
+    model={"name": "mlp"},
+    graph={"name": "star"},
+    algorithm={"alpha": 1.0},
+    privacy={
+        "noise_multiplier": 2.512,
+        "delta": 1e-05,
+        "adversaries": [
+            "eavesdropper",
+            "neighbour",
+            "final-models",
+            "coalition:1,2",
+            "single-message",
+        ],
+    },
+    training={"rounds": 100, "sampling_rate": 0.02},
+)
 
 
 @pytest.fixture

@@ -9,25 +9,16 @@ import pytest
 from overhear.commands import cli
 from overhear.runs.readiness import check_ready
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[graph]
-name = "ring"
-[model]
-name = "{model}"
-[algorithm]
-name = "dpdl"
-[privacy]
-epsilon = 8.0
-delta = 1e-5
-[training]
-rounds = 3
-sampling_rate = 0.1
-device = "cpu"
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    graph={"name": "ring"},
+    model={"name": "{model}"},
+    privacy={"epsilon": 8.0, "delta": 1e-05},
+    training={"rounds": 3, "sampling_rate": 0.1, "device": "cpu"},
+)
 NETWORKS = """
 import torch
 from torch import nn

@@ -15,27 +15,16 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.own_tables import Call
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.runs.run_file.trust import trusting
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 0.05
-delta = 1e-4
-[training]
-rounds = 1
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-presets = ["posterior"]
-images = 1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"noise_multiplier": 0.05, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"presets": ["posterior"], "images": 1},
+)
 CODE = """
 calls = []
 NUMBER = 3

@@ -12,27 +12,16 @@ from overhear.runs.attack.planted import plant
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import data_of
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 1
-delta = 1e-4
-[training]
-rounds = 1
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-presets = ["posterior"]
-images = 2
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"presets": ["posterior"], "images": 2},
+)
 
 
 @pytest.fixture(scope="module")
