@@ -202,10 +202,7 @@ def torus(side: int) -> Graph:
 
 
 @pytest.mark.some_quick(1)
-@pytest.mark.parametrize(
-    "step",
-    ["published", "step-then-mix", "half-known", pytest.param("decor", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("step", ["published", "step-then-mix", "half-known"])
 def test_a_neighbour_who_cannot_tell_all_messages_is_given_its_exact_figures(step):
     of = traces(step, torus(5))
     views = LocalViews(of.rounds[0][0])
