@@ -78,24 +78,25 @@ def test_the_mean_is_the_best_constant_guess():
     assert all(error <= (images - other).square().mean() for other in images)
 
 
-def test_values_outside_the_unit_interval_are_refused_with_the_remedy():
+def test_what_is_no_picture_to_score_is_refused():
     with pytest.raises(ValueError, match=r"guess spans \[-1, -1\].*undo the normalisation"):
         mse(torch.zeros(1, 4, 4), -torch.ones(1, 4, 4))
-
-
-def test_different_shapes_are_refused():
     with pytest.raises(ValueError, match="must agree"):
         match(torch.zeros(2, 1, 4, 4), torch.zeros(3, 1, 4, 4))
-
-
-def test_ssim_refuses_records_that_are_not_pictures():
     with pytest.raises(ValueError, match="score other records by mse"):
         ssim(torch.zeros(16), torch.zeros(16))
-
-
-def test_scores_of_nothing_are_refused():
     with pytest.raises(ValueError, match="at least one"):
         Scores(mse=(), psnr=(), ssim=(), order=())
+    with pytest.raises(ValueError, match="give match a fallback"):
+        match(_levels(0.0, 1.0), _levels(1.0))
+    with pytest.raises(ValueError, match="must agree"):
+        match(_levels(0.0), _levels(0.0, 1.0), fallback=_levels(0.5)[0])
+    with pytest.raises(ValueError, match="fallback of shape"):
+        match(_levels(0.0, 1.0), _levels(0.0), fallback=torch.zeros(1, 1, 1))
+    with pytest.raises(ValueError, match="indices of the 1 images"):
+        Scores(mse=(0.1,), psnr=(10.0,), ssim=(0.5,), order=(0,), missing=(1,))
+    with pytest.raises(ValueError, match="must be below high"):
+        Convention(low=1.0, high=1.0)
 
 
 def _levels(*values: float) -> torch.Tensor:
@@ -152,26 +153,6 @@ def test_a_complete_batch_misses_nothing_and_ignores_the_fallback():
     assert scores.order == (1, 0)
 
 
-def test_missing_reconstructions_without_a_fallback_are_refused():
-    with pytest.raises(ValueError, match="give match a fallback"):
-        match(_levels(0.0, 1.0), _levels(1.0))
-
-
-def test_more_reconstructions_than_images_are_refused():
-    with pytest.raises(ValueError, match="must agree"):
-        match(_levels(0.0), _levels(0.0, 1.0), fallback=_levels(0.5)[0])
-
-
-def test_a_fallback_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match="fallback of shape"):
-        match(_levels(0.0, 1.0), _levels(0.0), fallback=torch.zeros(1, 1, 1))
-
-
-def test_missing_must_name_images_of_the_batch():
-    with pytest.raises(ValueError, match="indices of the 1 images"):
-        Scores(mse=(0.1,), psnr=(10.0,), ssim=(0.5,), order=(0,), missing=(1,))
-
-
 def test_the_dpdl_convention_quadruples_the_mse_and_keeps_the_psnr():
     black, dark = torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.1)
     assert mse(black, dark, convention=DPDL) == pytest.approx(0.04)
@@ -222,8 +203,3 @@ def test_match_scores_in_the_convention_that_it_is_given():
     assert dpdl.mse[0] == pytest.approx(4 * plain.mse[0])
     assert dpdl.psnr[0] == pytest.approx(plain.psnr[0])
     assert dpdl.ssim[0] != pytest.approx(plain.ssim[0], abs=1e-3)
-
-
-def test_an_empty_scale_is_refused():
-    with pytest.raises(ValueError, match="must be below high"):
-        Convention(low=1.0, high=1.0)

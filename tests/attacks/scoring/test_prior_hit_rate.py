@@ -60,17 +60,11 @@ def test_the_threshold_is_a_share_of_the_blind_guesss_error():
     assert rebuilt_threshold(images, torch.full((1, 4, 4), 0.5), share=0.5) == 0.125
 
 
-def test_normalised_images_are_refused_with_the_remedy():
+def test_what_gives_no_rate_of_guesses_is_refused():
     with pytest.raises(ValueError, match="undo the normalisation"):
         rebuilt_threshold(torch.full((2, 1, 4, 4), -1.0), torch.zeros(1, 4, 4))
-
-
-def test_a_blind_guess_of_another_shape_is_refused():
     with pytest.raises(ValueError, match="the blind guess's shape"):
         prior_hit_rate(torch.zeros(8, 1, 4, 4), torch.zeros(4, 4), threshold=0.1)
-
-
-def test_a_share_of_one_is_refused():
     with pytest.raises(ValueError, match="the blind guess itself counts"):
         rebuilt_threshold(torch.zeros(2, 1, 4, 4), torch.zeros(1, 4, 4), share=1.0)
 
