@@ -34,6 +34,8 @@ EXACT = (
     *("*.metadata.*", "*.records", "*.reproduce.*"),
 )
 """Patterns of paths that only the same machine repeats."""
+ROUNDING = 120.0  # dB; above it a PSNR is that of rounding, which is another on another machine
+_SUCH_A_CELL = re.compile(r"\| 1[2-9]\d(\.\d+)? +(?=\|)")
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
 
@@ -78,8 +80,12 @@ def agree(old: Any, new: Any, path: str) -> bool:
     """Whether what stands at a path is the same but for the last digits of another machine."""
     if any(fnmatchcase(path, pattern) for pattern in EXACT):
         return True
+    if isinstance(old, str) and isinstance(new, str) and path.startswith("printed."):
+        return _SUCH_A_CELL.sub("| |", old) == _SUCH_A_CELL.sub("| |", new)
     if not isinstance(old, float) or not isinstance(new, float):
         return False
+    if "psnr" in path.split(".") and min(old, new) > ROUNDING:
+        return True
     return math.isclose(old, new, rel_tol=CLOSE, abs_tol=CLOSE) or (old != old and new != new)
 
 

@@ -1,13 +1,10 @@
 """A report as `overhear report` writes it, and a run file as a user writes it."""
 
-from __future__ import annotations
-
 import gc
 import io
 import math
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,26 +17,15 @@ from overhear.runs.audit.assumptions import DECLARED
 from overhear.runs.audit.evidence import measured
 from overhear.runs.audit.evidence_schema import Audit
 from tests.seconds import key_of, long_ones
+from tests.small_run import run_text
 
-RUN_FILE = """\
-[data]
-name = "digits"
-
-[model]
-name = "mlp"
-
-[algorithm]
-name = "dpdl"
-momentum = 0.5
-
-[privacy]
-epsilon = 4
-delta = 1e-5
-
-[training]
-rounds = 200
-sampling_rate = 0.02
-"""
+RUN_FILE = run_text(
+    "dpdl",
+    model={"name": "mlp"},
+    algorithm={"momentum": 0.5},
+    privacy={"epsilon": 4, "delta": 1e-05},
+    training={"rounds": 200, "sampling_rate": 0.02},
+)
 
 ROWS = ("blind guess", "no defence", "clipping only", "defended")
 
@@ -81,7 +67,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _hears_signals() -> None:
+def _hears_signals():
     """A suite under `nohup`, or in the background of a script, ignores what commands then would."""
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
@@ -93,7 +79,7 @@ def _hears_signals() -> None:
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN_FILE, encoding="utf-8")
     return path
@@ -106,12 +92,12 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def report() -> dict[str, Any]:
+def report():
     return sample_report()
 
 
 @pytest.fixture
-def images() -> dict[str, bytes]:
+def images():
     return sample_images()
 
 

@@ -1,7 +1,5 @@
 """The names that docs/api.md shows, and what their docstrings say first."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 `HOSTILE` are bytes by the kind of file that they pretend to be; `mutated` changes honest ones.
 """
 
-from __future__ import annotations
-
 import bz2
 import functools
 import gzip

@@ -1,7 +1,5 @@
 """Where tests marked `data` find real files, and how they skip without them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

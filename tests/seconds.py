@@ -4,8 +4,6 @@ The reports are those of pytest's --junitxml. A test that took more than `MOST` 
 runs in `make test-slow` and not in `make test`. `make test-seconds` reads what `test-all` left.
 """
 
-from __future__ import annotations
-
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter

@@ -15,8 +15,6 @@ What a console block prints as Markdown may stand behind it, between `<!-- print
     python tests/test_docs.py --write
 """
 
-from __future__ import annotations
-
 import contextlib
 import doctest
 import importlib

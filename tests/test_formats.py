@@ -5,8 +5,6 @@ into `tests/museum/` with a line in its README, read it in `tests/test_museum.py
 new digest. A format that is defined in a merge of unreleased work alone keeps its new number.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -83,12 +81,12 @@ def keys_of(path: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", PINNED)
-def test_a_format_that_changes_has_a_new_number(name: str, tmp_path: Path) -> None:
+def test_a_format_that_changes_has_a_new_number(name, tmp_path):
     number, shape = form(name, tmp_path)
     assert (number, digest_of(shape)) == PINNED[name], f"{name} changed: {__doc__}"
 
 
-def test_the_page_names_the_numbers() -> None:
+def test_the_page_names_the_numbers():
     rows = (DOCS / "schema.md").read_text(encoding="utf-8").partition("## Numbers of formats")[2]
     told = re.findall(r"^\| .*? \| (?:`\"schema\": \"?([^\"`]+)\"?`|`format` (\d+)) \|", rows, re.M)
     assert {a or b for a, b in told} == {str(number) for number, _ in PINNED.values()}

@@ -1,7 +1,5 @@
 """Whatever a file holds, a reader gives a value or one sentence, in little time and memory."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -38,9 +36,7 @@ def outcome(reader: Reader, held: bytes, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda one: f"{one.module}-{one.name}")
-def test_every_reader_reads_what_is_honest_and_refuses_what_is_hostile(
-    reader: Reader, tmp_path: Path
-) -> None:
+def test_every_reader_reads_what_is_honest_and_refuses_what_is_hostile(reader, tmp_path):
     if reader.name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     if reader.module.endswith("sweep_file.py"):
@@ -74,7 +70,7 @@ def fuzz(folder: Path, *, files: int, seed: int) -> dict[str, int]:
     return found
 
 
-def test_a_hundred_mutated_files_end_in_no_traceback(tmp_path: Path) -> None:
+def test_a_hundred_mutated_files_end_in_no_traceback(tmp_path):
     found = fuzz(tmp_path, files=100, seed=1)
     assert found.keys() == {"read", "refused"}, found
 
@@ -97,7 +93,7 @@ print(json.dumps([found, time.process_time() - began]))
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is told otherwise there")
-def test_a_thousand_mutated_files_take_20_seconds_and_500_megabytes(tmp_path: Path) -> None:
+def test_a_thousand_mutated_files_take_20_seconds_and_500_megabytes(tmp_path):
     for name in ("warm", "files"):
         (tmp_path / name).mkdir()
     done = subprocess.run(
@@ -164,7 +160,7 @@ def texts() -> dict[str, str]:
     }
 
 
-def test_bytes_become_values_in_the_layer_of_readers_alone() -> None:
+def test_bytes_become_values_in_the_layer_of_readers_alone():
     layer = {"privacy/bounded.py", "training/engine/tensor_file.py"}
     found = {name for name in files_with(rf"\b(?:{DECODES})\(") - layer if not in_layer(name)}
     assert found == OUTSIDE.keys()
@@ -191,7 +187,7 @@ WITHOUT_FILE = {
 }
 
 
-def test_every_reader_of_the_product_meets_the_hostile_files() -> None:
+def test_every_reader_of_the_product_meets_the_hostile_files():
     # The codec makes objects of what a reader has bounded before.
     layer = r"^ *from \.+(?:privacy\.)?(?:bounded|formats\.(?!codec)\w+) import"
     tensors = (
@@ -202,7 +198,7 @@ def test_every_reader_of_the_product_meets_the_hostile_files() -> None:
     assert found - WITHOUT_FILE == listed
 
 
-def test_only_files_of_a_round_are_taken_for_them(tmp_path: Path) -> None:
+def test_only_files_of_a_round_are_taken_for_them(tmp_path):
     """A file manager's copy has a name that begins as that of a round does, and is none."""
     for name in ("zz", "000004 (copy)", "4", "0000004", "-00004", "\u0664" * 6, "9" * 200):
         (tmp_path / f"round-{name}.safetensors").write_bytes(b"no tensors")

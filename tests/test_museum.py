@@ -1,7 +1,5 @@
 """Folders and ledgers of earlier versions: read, totalled, added, continued, or refused by name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -34,11 +32,11 @@ EPSILON = 0.0954  # of every run in the museum, as the version that trained it s
 
 
 @pytest.fixture
-def exhibit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def exhibit(tmp_path, request):
     return shutil.copytree(MUSEUM / request.param, tmp_path / request.param)
 
 
-def test_each_schema_has_an_exhibit() -> None:
+def test_each_schema_has_an_exhibit():
     assert {read_ledger(MUSEUM / name / "ledger.jsonl").schema for name in READ} == set(READABLE)
     assert (MUSEUM / f"{SCHEMA}.jsonl").is_file()
     largest = max(
@@ -48,7 +46,7 @@ def test_each_schema_has_an_exhibit() -> None:
 
 
 @pytest.mark.parametrize("exhibit", READ, indirect=True)
-def test_a_run_of_another_version_is_added_to_a_person(exhibit: Path, tmp_path: Path) -> None:
+def test_a_run_of_another_version_is_added_to_a_person(exhibit, tmp_path):
     ledger = tmp_path / "person.jsonl"
     shutil.copy(MUSEUM / "person-1.jsonl", ledger)
     before = person_total([ledger])
@@ -60,7 +58,7 @@ def test_a_run_of_another_version_is_added_to_a_person(exhibit: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("exhibit", ["schema-4"], indirect=True)
-def test_a_run_file_with_a_key_of_another_version_is_refused_by_that_name(exhibit: Path) -> None:
+def test_a_run_file_with_a_key_of_another_version_is_refused_by_that_name(exhibit):
     path = exhibit / "run.toml"
     path.write_text(path.read_text().replace("[audit]", "[audit]\nlater = 1"))
     with pytest.raises(InputError, match=r"later (.|\n)* another version .* environment\.json"):
@@ -68,7 +66,7 @@ def test_a_run_file_with_a_key_of_another_version_is_refused_by_that_name(exhibi
 
 
 @pytest.mark.parametrize("exhibit", ["schema-1"], indirect=True)
-def test_a_ledger_without_digests_is_refused_by_name(exhibit: Path) -> None:
+def test_a_ledger_without_digests_is_refused_by_name(exhibit):
     with pytest.raises(InputError, match=r"schema 1, and this version reads .* environment\.json"):
         read_released(exhibit)
     # Finished, that version listed its files, of which a run of today has more.
@@ -80,14 +78,14 @@ def test_a_ledger_without_digests_is_refused_by_name(exhibit: Path) -> None:
     assert json.loads((exhibit / "environment.json").read_text())["packages"]["overhear"] == "0.1.0"
 
 
-def test_the_first_lines_of_a_person_are_read_as_they_were_written() -> None:
+def test_the_first_lines_of_a_person_are_read_as_they_were_written():
     known = read_person_ledger(MUSEUM / "person-1.jsonl")
     assert "otherwise" not in (MUSEUM / "person-1.jsonl").read_text()
     assert [run.unread for run in known.runs] == ["", ""]
     assert math.isfinite(compose(known.runs, "eavesdropper"))
 
 
-def test_an_earlier_log_of_releases_costs_what_it_did() -> None:
+def test_an_earlier_log_of_releases_costs_what_it_did():
     log = read_log(MUSEUM / "releases-1")
     assert (sum(map(len, log.rounds.values())), log.stated) == (6, ())
 
@@ -96,9 +94,7 @@ def test_an_earlier_log_of_releases_costs_what_it_did() -> None:
 @pytest.mark.parametrize(
     "exhibit", [name for name in READ if "finished" not in name], indirect=True
 )
-def test_an_earlier_run_goes_on_with_the_file_that_it_was_begun_with(
-    exhibit: Path, tmp_path: Path
-) -> None:
+def test_an_earlier_run_goes_on_with_the_file_that_it_was_begun_with(exhibit, tmp_path):
     """Of which [attack] has other defaults today, and other tables keys that were not there."""
     run_file = MUSEUM / "run.toml"
     changed = load_run_file(run_file, ["attack.images=3"])
@@ -127,7 +123,7 @@ def test_an_earlier_run_goes_on_with_the_file_that_it_was_begun_with(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exhibit", ["schema-3-finished"], indirect=True)
-def test_an_earlier_report_is_refused_by_name_until_it_is_written_again(exhibit: Path) -> None:
+def test_an_earlier_report_is_refused_by_name_until_it_is_written_again(exhibit):
     with pytest.raises(InputError, match=r"is of version 2, and this program reads version 3; wr"):
         read_checked_run(exhibit)
     report_run(exhibit)
@@ -138,7 +134,7 @@ def test_an_earlier_report_is_refused_by_name_until_it_is_written_again(exhibit:
 
 
 @pytest.mark.slow
-def test_runs_of_all_versions_add_up() -> None:
+def test_runs_of_all_versions_add_up():
     found = total_of_runs([MUSEUM / name for name in READ])
     of = {one.name: one for one in found.adversaries}["eavesdropper"]
     assert [round(alone, 4) for alone in of.alone] == [EPSILON] * len(READ)

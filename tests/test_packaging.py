@@ -1,7 +1,5 @@
 """What the package says of itself: one version, and extras that are there where they are named."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator
@@ -26,13 +24,13 @@ def citation() -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8")))
 
 
-def test_the_citation_names_the_version_and_the_licence_of_the_package() -> None:
+def test_the_citation_names_the_version_and_the_licence_of_the_package():
     text, project = (ROOT / "CITATION.cff").read_text(encoding="utf-8"), settings()["project"]
     assert re.findall(r"^version: (.*)$", text, re.M) == [project["version"]]
     assert re.findall(r"^license: (.*)$", text, re.M) == [project["license"]]
 
 
-def test_the_citation_has_what_its_format_requires() -> None:
+def test_the_citation_has_what_its_format_requires():
     found, project = citation(), settings()["project"]
     assert found["cff-version"] == "1.2.0"
     assert {"message", "title", "authors"} <= found.keys()
@@ -43,7 +41,7 @@ def test_the_citation_has_what_its_format_requires() -> None:
     )
 
 
-def test_the_version_is_that_of_the_newest_release_of_the_changelog() -> None:
+def test_the_version_is_that_of_the_newest_release_of_the_changelog():
     """Or one after it, where something is not released; a run folder names the version."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     heads = re.findall(r"^## \[(.+?)\](.*)$", text, re.M)
@@ -59,7 +57,7 @@ def test_the_version_is_that_of_the_newest_release_of_the_changelog() -> None:
         assert version == released[0]
 
 
-def test_what_is_installed_is_this_version() -> None:
+def test_what_is_installed_is_this_version():
     assert overhear.__version__ == settings()["project"]["version"]
 
 
@@ -82,7 +80,7 @@ def _texts() -> Iterator[tuple[str, str]]:
             yield path.relative_to(ROOT).as_posix(), path.read_text("utf-8", errors="ignore")
 
 
-def test_no_text_installs_by_the_name_that_is_another_project_s() -> None:
+def test_no_text_installs_by_the_name_that_is_another_project_s():
     texts = dict(_texts())
     assert {"README.md", "docs/flower.md", "commands/templates/ci.yml", "privacy/missing.py"} <= {
         *texts
@@ -107,18 +105,18 @@ def test_no_text_installs_by_the_name_that_is_another_project_s() -> None:
         ("`overhear plan run.toml`", False),
     ],
 )
-def test_what_installs_by_name_is_told_from_what_does_not(text: str, asks: bool) -> None:
+def test_what_installs_by_name_is_told_from_what_does_not(text, asks):
     assert bool(_BY_NAME.search(text)) == asks
 
 
-def test_every_extra_that_a_page_names_exists() -> None:
+def test_every_extra_that_a_page_names_exists():
     extras = settings()["project"]["optional-dependencies"].keys()
     named = {one for _, text in _texts() for one in re.findall(r'install "\.\[([a-z]+)\]"', text)}
     assert named
     assert named <= extras
 
 
-def test_a_package_that_is_missing_is_installed_by_its_own_name() -> None:
+def test_a_package_that_is_missing_is_installed_by_its_own_name():
     import ast
 
     from overhear.privacy.missing import needs
@@ -137,12 +135,12 @@ def test_a_package_that_is_missing_is_installed_by_its_own_name() -> None:
         assert f'pip install "{package}' in needs("this", package)
 
 
-def test_tests_run_with_what_extras_bring() -> None:
+def test_tests_run_with_what_extras_bring():
     extras = settings()["project"]["optional-dependencies"]
     assert {*extras["docs"], *extras["plot"], *extras["table"]} <= set(extras["dev"])
 
 
-def test_everything_that_tests_need_is_pinned() -> None:
+def test_everything_that_tests_need_is_pinned():
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower()
     pinned = {line.partition("==")[0].replace("_", "-") for line in text.splitlines()}
     project = settings()["project"]
@@ -163,7 +161,7 @@ LEAST = {
 }
 
 
-def test_no_version_with_a_known_advisory_may_be_installed() -> None:
+def test_no_version_with_a_known_advisory_may_be_installed():
     def numbers(version: str) -> tuple[int, ...]:
         return tuple(map(int, version.split(".")))
 
@@ -182,7 +180,7 @@ def test_no_version_with_a_known_advisory_may_be_installed() -> None:
     assert all(numbers(pin) >= numbers(LEAST[name]) for name, pin in pins if name in LEAST)
 
 
-def test_the_environment_of_flower_has_one_torch_and_a_flwr_that_the_extra_takes() -> None:
+def test_the_environment_of_flower_has_one_torch_and_a_flwr_that_the_extra_takes():
     """Unpinned, pip takes gigabytes for devices, and tries older flwr where the last clashes."""
 
     def pins(name: str) -> dict[str, str]:

@@ -1,11 +1,8 @@
 """What cannot be proven is refused: the reason, and the nearest thing that can be."""
 
-from __future__ import annotations
-
 import functools
 import math
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,38 +50,26 @@ from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model, validate_model
 from overhear.training.tracing.trace import trace
+from tests.small_run import run_text
 
-RUN_FILE = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-dpsgd"
-
-[privacy]
-epsilon = 4.0
-delta = 1e-5
-
-[training]
-rounds = 2
-sampling_rate = 0.02
-"""
+RUN_FILE = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"epsilon": 4.0, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 0.02},
+)
 NUMBERS: dict[str, Any] = {"learning_rate": 0.1, "clip_norm": 1.0, "batch_size": 2.0}
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN_FILE, encoding="utf-8")
     return path
 
 
 @pytest.fixture
-def refused(run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def refused(run_file, tmp_path, capsys):
     """What `plan` and `train` say of overrides that both refuse: one sentence, exit code 2."""
 
     def ask(*overrides: str, commands: tuple[str, ...] = ("plan", "train")) -> str:
@@ -150,19 +135,19 @@ def leaky_step(state: State, round: Any, *, clip_norm: float | None, noise_std: 
 
 
 @pytest.mark.parametrize("off", ["inf", "false", "off"])
-def test_an_epsilon_without_clipping_is_refused(refused: Any, off: str) -> None:
+def test_an_epsilon_without_clipping_is_refused(refused, off):
     said = refused(f"privacy.clip_norm={off}")
     assert "does not clip, so no noise bounds what a record gives away" in said
     assert "set a finite clip_norm" in said
 
 
 @pytest.mark.parametrize("bound", ["0", "-1", "nan"])
-def test_a_clip_norm_that_is_no_bound_is_refused(refused: Any, bound: str) -> None:
+def test_a_clip_norm_that_is_no_bound_is_refused(refused, bound):
     assert "clip_norm=" in (said := refused(f"privacy.clip_norm={bound}"))
     assert "must be greater than 0" in said
 
 
-def test_a_step_that_does_not_clip_has_no_epsilon_whatever_its_noise() -> None:
+def test_a_step_that_does_not_clip_has_no_epsilon_whatever_its_noise():
     exposure = exposure_of(noisy_step, clip_norm=None)
     assert exposure.largest == math.inf
     with pytest.raises(UnsupportedView, match=r"no noise multiplier reaches epsilon=4 .*clipped"):
@@ -174,7 +159,7 @@ def test_a_step_that_does_not_clip_has_no_epsilon_whatever_its_noise() -> None:
 
 
 @pytest.mark.parametrize("key", ['sampling="shuffle"', 'sampling="fixed-size"', "shuffle=true"])
-def test_batches_that_are_no_poisson_samples_are_refused(refused: Any, key: str) -> None:
+def test_batches_that_are_no_poisson_samples_are_refused(refused, key):
     said = refused(f"training.{key}")
     assert "[training] " + key.partition("=")[0] in said
     assert "how batches are drawn is set by batches = 'poisson'" in said
@@ -182,7 +167,7 @@ def test_batches_that_are_no_poisson_samples_are_refused(refused: Any, key: str)
 
 
 @pytest.mark.parametrize("scheme", ["with-replacement", "weighted", "refilled"])
-def test_batches_of_which_nothing_is_known_are_refused(refused: Any, scheme: str) -> None:
+def test_batches_of_which_nothing_is_known_are_refused(refused, scheme):
     said = refused(f'training.batches="{scheme}"')
     assert "has no bound here" in said
     assert "draw each record on its own" in said
@@ -208,7 +193,7 @@ def guaranteed(**changed: Any) -> Guarantee:
     return Guarantee(**{**facts, **changed})
 
 
-def test_no_statement_can_be_made_about_batches_of_which_nothing_is_known() -> None:
+def test_no_statement_can_be_made_about_batches_of_which_nothing_is_known():
     assert guaranteed().sampling is Sampling.POISSON
     with pytest.raises(
         ValueError, match=r"sampling='shuffle' must be 'poisson', 'full batch', 'fixed'"
@@ -216,7 +201,7 @@ def test_no_statement_can_be_made_about_batches_of_which_nothing_is_known() -> N
         guaranteed(sampling="shuffle")
 
 
-def test_replacing_a_record_is_not_accounted_by_renyi_divergence(refused: Any) -> None:
+def test_replacing_a_record_is_not_accounted_by_renyi_divergence(refused):
     said = refused("privacy.accountant=rdp", "privacy.adjacency=replace-one")
     assert "accountant='rdp' does not cover adjacency='replace-one'" in said
     assert "use accountant='pld'" in said
@@ -233,7 +218,7 @@ def test_replacing_a_record_is_not_accounted_by_renyi_divergence(refused: Any) -
 # The unit and the number of rounds
 
 
-def test_hiding_a_whole_agent_is_refused_where_single_records_are_clipped(refused: Any) -> None:
+def test_hiding_a_whole_agent_is_refused_where_single_records_are_clipped(refused):
     said = refused("privacy.unit=agent")
     assert "use round.clipped_mean or round.local_update" in said
     assert "or unit='record'" in said
@@ -245,14 +230,14 @@ def test_hiding_a_whole_agent_is_refused_where_single_records_are_clipped(refuse
     "key",
     ["patience=3", "early_stopping=true", "stop_at_accuracy=0.9", 'rounds="until-converged"'],
 )
-def test_a_number_of_rounds_that_the_data_decide_is_refused(refused: Any, key: str) -> None:
+def test_a_number_of_rounds_that_the_data_decide_is_refused(refused, key):
     said = refused(f"training.{key}")
     assert "lets the data decide when to stop" in said
     assert "fix rounds" in said
 
 
 @pytest.mark.parametrize("key", ['schedule="linear"', "decay=0.9", "learning_rates=[0.1,0.2]"])
-def test_a_schedule_of_learning_rates_has_no_key_of_its_own(refused: Any, key: str) -> None:
+def test_a_schedule_of_learning_rates_has_no_key_of_its_own(refused, key):
     said = refused(f"training.{key}")
     assert "a schedule of learning rates is the value of learning_rate" in said
 
@@ -266,13 +251,13 @@ def test_a_schedule_of_learning_rates_has_no_key_of_its_own(refused: Any, key: s
         ('{schedule="cosine",start=0.1,every=2}', "it belongs to 'step', leave it out"),
     ],
 )
-def test_a_learning_rate_that_is_none_is_refused(refused: Any, value: str, remedy: str) -> None:
+def test_a_learning_rate_that_is_none_is_refused(refused, value, remedy):
     said = refused(f"training.learning_rate={value}")
     assert "[training] learning_rate" in said
     assert remedy in said
 
 
-def test_rounds_are_one_fixed_integer(refused: Any) -> None:
+def test_rounds_are_one_fixed_integer(refused):
     assert "rounds=2.5 must be an integer" in refused("training.rounds=2.5")
     assert "rounds=True must be an integer" in refused("training.rounds=true")
 
@@ -280,7 +265,7 @@ def test_rounds_are_one_fixed_integer(refused: Any) -> None:
 # Views
 
 
-def test_a_single_message_has_no_closed_view_and_proves_nothing() -> None:
+def test_a_single_message_has_no_closed_view_and_proves_nothing():
     bound = bind(algorithm(noisy_step), ALGORITHMS["dsgd"].settings(), noise_std=1.0, **NUMBERS)
     traces = trace(
         bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=bound.noise_multiplier
@@ -294,7 +279,7 @@ def test_a_single_message_has_no_closed_view_and_proves_nothing() -> None:
     assert "every adversary sees more" in found.because
 
 
-def test_every_view_of_a_trace_holds_the_points_of_its_gradients() -> None:
+def test_every_view_of_a_trace_holds_the_points_of_its_gradients():
     def hidden_steps(state: State, round: Any, *, clip_norm: float, noise_std: float) -> State:
         x = state.x  # the second gradient is taken at a model that nobody is sent
         for _ in range(2):
@@ -312,9 +297,7 @@ def test_every_view_of_a_trace_holds_the_points_of_its_gradients() -> None:
     assert mus == pytest.approx([1.0, 1.0])  # unseen, the first would hide behind both noises
 
 
-def test_one_kind_of_message_without_noise_is_named_and_has_no_epsilon(
-    refused: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_kind_of_message_without_noise_is_named_and_has_no_epsilon(refused, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "own", algorithm(leaky_step))
     said = refused("algorithm.name=own")
     assert "no noise multiplier reaches epsilon=4 for eavesdropper" in said
@@ -336,7 +319,7 @@ def test_one_kind_of_message_without_noise_is_named_and_has_no_epsilon(
     ],
 )
 @pytest.mark.parametrize("runs", [False, True], ids=["traced", "real"])
-def test_a_mean_over_the_realised_batch_is_refused(size: Any, runs: bool) -> None:
+def test_a_mean_over_the_realised_batch_is_refused(size, runs):
     def step(state: State, round: Any, *, clip_norm: float, noise_std: float) -> State:
         batch = round.draw()
         sums = round.clipped_sums(state.x, batch=batch, clip_norm=clip_norm)
@@ -378,9 +361,7 @@ def engine_of(bound: Any, *, root: int | None = None) -> Engine:
 # Seeds
 
 
-def test_noise_from_a_given_seed_is_never_passed_off_as_secret(
-    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_noise_from_a_given_seed_is_never_passed_off_as_secret(run_file, tmp_path, capsys):
     seed = ["--set", "training.evaluation_noise_seed=7"]
     assert cli.main(["plan", str(run_file), *seed]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -392,7 +373,7 @@ def test_noise_from_a_given_seed_is_never_passed_off_as_secret(
     assert "Leave <code>evaluation_noise_seed</code> out of [training] and train again" in page
 
 
-def test_one_source_of_noise_in_two_messages_counts_once_and_is_infinite() -> None:
+def test_one_source_of_noise_in_two_messages_counts_once_and_is_infinite():
     def step(state: State, round: Any, *, clip_norm: float, noise_std: float) -> State:
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
         noise = round.noise(sums, std=noise_std)
@@ -406,7 +387,7 @@ def test_one_source_of_noise_in_two_messages_counts_once_and_is_infinite() -> No
     assert "second" in exposure.because
 
 
-def test_two_calls_two_rounds_and_two_runs_never_share_noise() -> None:
+def test_two_calls_two_rounds_and_two_runs_never_share_noise():
     def drawn(root: int | None) -> list[torch.Tensor]:
         source = SecretRandomness(root)
         return [
@@ -424,9 +405,7 @@ def test_two_calls_two_rounds_and_two_runs_never_share_noise() -> None:
 # Models
 
 
-def test_a_batch_normalised_model_is_refused_by_a_run(
-    refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_normalised_model_is_refused_by_a_run(refused, tmp_path, monkeypatch):
     (tmp_path / "normalised.py").write_text(
         "from torch import nn\n"
         "def build(shape, classes):\n"
@@ -520,9 +499,7 @@ WRONG: list[tuple[Any, dict[str, Any], str, tuple[Any, ...]]] = [
         for number, case in enumerate(WRONG)
     ],
 )
-def test_a_number_out_of_range_is_refused_in_a_sentence(
-    function: Any, right: dict[str, Any], name: str, wrong: tuple[Any, ...]
-) -> None:
+def test_a_number_out_of_range_is_refused_in_a_sentence(function, right, name, wrong):
     function(**right)
     for value in wrong:
         with pytest.raises((ValueError, TypeError)) as caught:
@@ -532,7 +509,7 @@ def test_a_number_out_of_range_is_refused_in_a_sentence(
         assert "overhear" in caught.traceback[-1].frame.f_globals["__name__"]  # we say it
 
 
-def test_figures_at_the_end_of_the_floats_are_never_too_small() -> None:
+def test_figures_at_the_end_of_the_floats_are_never_too_small():
     for size in (1e-200, 1e-20, 1e200):  # a row's unit does not matter
         assert of_view(size, size) == 1.0
         assert of_view(size, 0.25 * size) == 4.0

@@ -1,10 +1,7 @@
 """Long tests are found by the names under which a report holds them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +21,7 @@ class TestGroup:
 
 
 @pytest.mark.slow
-def test_names_of_a_report_are_those_of_what_is_collected(tmp_path: Path) -> None:
+def test_names_of_a_report_are_those_of_what_is_collected(tmp_path):
     """Of a report of pytest's own the keys of node ids, of cases and of classes, too."""
     folder = tmp_path / "inner"
     folder.mkdir()
@@ -43,7 +40,7 @@ def test_names_of_a_report_are_those_of_what_is_collected(tmp_path: Path) -> Non
     }
 
 
-def test_a_test_that_took_long_is_slow(request: pytest.FixtureRequest) -> None:
+def test_a_test_that_took_long_is_slow(request):
     marked = {i.nodeid for i in request.session.items if i.get_closest_marker("slow")}
     long = seconds.long_ones()
     assert len(long) > 100

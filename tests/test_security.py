@@ -1,7 +1,5 @@
 """SECURITY.md promises nothing that no test holds."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -21,7 +19,7 @@ def promises() -> dict[str, list[tuple[str, str]]]:
     return {said.strip(): _NAMED.findall(by) for said, by in rows}
 
 
-def test_every_promise_names_tests_that_exist() -> None:
+def test_every_promise_names_tests_that_exist():
     found = promises()
     assert len(found) >= 15
     assert not [said for said, tests in found.items() if not tests]

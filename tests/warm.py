@@ -4,8 +4,6 @@ It is a process as any other, with a directory, an environment, modules and sign
 the seconds in which torch is imported are spent once a session instead of once a command.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

@@ -15,21 +15,15 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
+from tests.small_run import run_text
+
 MEGABYTES, SECONDS = 500, 20
-RUN = """\
-[data]
-name = "digits"
-[model]
-name = "mlp"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 2.5
-delta = 1e-5
-[training]
-rounds = 20
-sampling_rate = 0.02
-"""
+RUN = run_text(
+    "dpdl",
+    model={"name": "mlp"},
+    privacy={"noise_multiplier": 2.5, "delta": 1e-05},
+    training={"rounds": 20, "sampling_rate": 0.02},
+)
 # Runs each command in a process of its own, forked from one that has read the code, and says its
 # exit code, standard error, CPU seconds, and the megabytes at its peak above those of the code.
 EACH = """
@@ -163,7 +157,7 @@ Said = dict[str, tuple[int, str, float, float]]
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+def said(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asked")
     (folder / "run.toml").write_text(RUN)
     (folder / "many.toml").write_text(RUN + "".join(f"key{n} = 1\n" for n in range(50_000)))
@@ -222,7 +216,7 @@ WORDS = {
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is told otherwise there")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORDS)
-def test_too_much_is_refused_in_a_sentence(name: str, said: Said) -> None:
+def test_too_much_is_refused_in_a_sentence(name, said):
     code, words, seconds, megabytes = said[name]
     assert code == 2, words
     assert words.startswith("error: ")

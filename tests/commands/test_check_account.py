@@ -1,9 +1,6 @@
 """`overhear check-account`: its table and exit codes, and what plan and check make of it."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,38 +8,29 @@ import pytest
 from overhear.commands.cli import main
 from overhear.privacy.view import view as first_view
 from overhear.runs.plan import plan as second_traces
+from tests.small_run import run_text
 
-RUN = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dpdl"
-
-[privacy]
-noise_multiplier = 2.0
-delta = 1e-5
-adversaries = ["eavesdropper", "neighbour", "single-message"]
-
-[training]
-rounds = 2
-sampling_rate = 0.5
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    privacy={
+        "noise_multiplier": 2.0,
+        "delta": 1e-05,
+        "adversaries": ["eavesdropper", "neighbour", "single-message"],
+    },
+    training={"rounds": 2, "sampling_rate": 0.5},
+)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> str:
+def run(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return str(path)
 
 
 @pytest.fixture
-def fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def fault(monkeypatch):
     """A first tracer whose joint sensitivities are nine tenths of what they are."""
     original = first_view.squared_joint_sensitivity
     smaller = lambda *given: 0.81 * original(*given)  # noqa: E731
@@ -50,7 +38,7 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_it_agrees_adversary_by_adversary(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_agrees_adversary_by_adversary(run, capsys):
     assert main(["check-account", run]) == 0
     said = capsys.readouterr().out
     assert said.count("agrees") == 2  # a single message is nobody's view
@@ -63,17 +51,13 @@ def test_it_agrees_adversary_by_adversary(run: str, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fault")
-def test_a_contradiction_ends_with_exit_code_4(
-    run: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_contradiction_ends_with_exit_code_4(run, capsys):
     for command in (["check-account", run], ["check-account", run, "--json"]):
         assert main(command) == 4
         assert "a second tracer finds more against eavesdropper" in capsys.readouterr().err
 
 
-def test_what_is_not_checked_ends_with_exit_code_5(
-    run: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_checked_ends_with_exit_code_5(run, capsys):
     assert main(["check-account", run, "--seconds", "1e-9"]) == 5
     assert "it would take more than 1e-09 seconds" in " ".join(capsys.readouterr().out.split())
     assert main(["check-account", run, "--seconds", "0"]) == 2
@@ -81,9 +65,7 @@ def test_what_is_not_checked_ends_with_exit_code_5(
 
 
 @pytest.mark.slow
-def test_plan_check_traces_twice(
-    run: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
-) -> None:
+def test_plan_check_traces_twice(run, capsys, request):
     assert main(["plan", run, "--check"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "second tracer on eavesdropper, neighbour: agrees: 2.449 over all rounds" in said
@@ -95,8 +77,8 @@ def test_plan_check_traces_twice(
 
 @pytest.mark.slow
 def test_check_asks_it_where_the_policy_asks_for_a_second_opinion(
-    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, tmp_path, capsys, monkeypatch
+):
     out, policy = str(tmp_path / "run"), tmp_path / "policy.toml"
     limit = '[[limits]]\nadversary = "neighbour"\nepsilon = 30\ndelta = 1e-5\n'
     policy.write_text(f"schema = 1\n{limit}[evidence]\nsecond_opinion = true\n", encoding="utf-8")

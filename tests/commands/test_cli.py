@@ -1,7 +1,5 @@
 """The command line: exit codes, what goes to which stream, and what help costs."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -35,7 +33,7 @@ Plan = dict[str, Any]
 
 
 @pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Any], None]:
+def stub(monkeypatch):
     """Puts a function in the place of one that a command imports late."""
 
     def put(module: str, name: str, value: Any) -> None:
@@ -46,7 +44,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Any], None]:
     return put
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy():
     names = ("plan", "budget", "train", "attack", "report", "check", "compare", "total", "schema")
     program = (
         "import sys; from overhear.commands.cli import main\n"
@@ -84,7 +82,7 @@ REFUSED = {
 }
 
 
-def test_a_bad_run_file_is_told_without_torch(run_file: Path) -> None:
+def test_a_bad_run_file_is_told_without_torch(run_file):
     folder = run_file.parent
     text = run_file.read_text(encoding="utf-8")
     (folder / "unknown.toml").write_text(text.replace("[model]", "foo = 1\n[model]"), "utf-8")
@@ -108,9 +106,7 @@ def test_a_bad_run_file_is_told_without_torch(run_file: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0, None, 3])
-def test_an_exit_from_within_a_command_is_no_verdict(
-    code: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exit_from_within_a_command_is_no_verdict(code, capsys, monkeypatch):
     def leaves(*_: object, **__: object) -> None:
         raise SystemExit(code)
 
@@ -119,9 +115,7 @@ def test_an_exit_from_within_a_command_is_no_verdict(
     assert f"the command was left by SystemExit({code})" in capsys.readouterr().err
 
 
-def test_a_model_that_exits_passes_no_gate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_exits_passes_no_gate(tmp_path, capsys, monkeypatch):
     (tmp_path / "model_that_exits.py").write_text("import sys; sys.exit(0)", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run.toml"
@@ -137,7 +131,7 @@ def test_a_model_that_exits_passes_no_gate(
 
 
 @pytest.mark.parametrize("extra", [[], ["--json"]])
-def test_output_that_nobody_reads_ends_a_command_without_a_traceback(extra: list[str]) -> None:
+def test_output_that_nobody_reads_ends_a_command_without_a_traceback(extra):
     asked = [
         "budget",
         "--epsilon",
@@ -166,7 +160,7 @@ def test_output_that_nobody_reads_ends_a_command_without_a_traceback(extra: list
     assert (done.returncode, done.stderr) == (cli.UNREAD, "")
 
 
-def test_budget_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_budget_prints_one_json_object(capsys):
     assert cli.main(["budget", "--epsilon", "4", *SETTING, "--json"]) == 0
     expected = noise_multiplier(epsilon=4, delta=1e-5, rounds=10, sampling_rate=1)
     assert json.loads(capsys.readouterr().out) == {
@@ -182,7 +176,7 @@ def test_budget_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> No
     }
 
 
-def test_budget_gives_epsilon_for_a_noise(capsys: pytest.CaptureFixture[str]) -> None:
+def test_budget_gives_epsilon_for_a_noise(capsys):
     assert cli.main(["budget", "--noise-multiplier", "5", *SETTING, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     expected = epsilon(noise_multiplier=5, delta=1e-5, rounds=10, sampling_rate=1)
@@ -190,9 +184,7 @@ def test_budget_gives_epsilon_for_a_noise(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(("missing", "expected"), [("rounds", 1202), ("sampling-rate", 0.0108628)])
-def test_budget_gives_the_rounds_or_the_rate_that_are_left_out(
-    missing: str, expected: float, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_budget_gives_the_rounds_or_the_rate_that_are_left_out(missing, expected, capsys):
     setting = {"epsilon": 2, "noise-multiplier": 1, "rounds": 1000, "sampling-rate": 0.01}
     arguments = ["budget", "--delta", "1e-5"]
     for name, value in setting.items():
@@ -207,9 +199,7 @@ def test_budget_gives_the_rounds_or_the_rate_that_are_left_out(
     assert str(expected) in shown
 
 
-def test_a_largest_rate_is_shown_rounded_down(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_largest_rate_is_shown_rounded_down(monkeypatch, capsys):
     monkeypatch.setattr(
         "overhear.privacy.accounting.limits.max_sampling_rate", lambda **_: 0.0123456999
     )
@@ -218,14 +208,12 @@ def test_a_largest_rate_is_shown_rounded_down(
     assert "at rate 0.0123456\n" in capsys.readouterr().out
 
 
-def test_an_infinite_figure_is_a_string_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_infinite_figure_is_a_string_in_json(capsys):
     assert cli.main(["budget", "--noise-multiplier", "0", *SETTING, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["epsilon"] == "inf"
 
 
-def test_budget_says_that_the_central_limit_may_be_too_small(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_budget_says_that_the_central_limit_may_be_too_small(capsys):
     arguments = ["budget", "--noise-multiplier", "5", *SETTING, "--accountant", "gdp-clt"]
     assert cli.main(arguments) == 0
     assert "gdp-clt: approximation, may be too small" in capsys.readouterr().out
@@ -251,9 +239,7 @@ def test_budget_says_that_the_central_limit_may_be_too_small(
         (["plna"], "plna"),
     ],
 )
-def test_bad_input_exits_with_2_and_a_sentence(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_exits_with_2_and_a_sentence(arguments, words, capsys):
     assert cli.main(arguments) == 2
     shown = capsys.readouterr()
     assert words in shown.err
@@ -261,17 +247,13 @@ def test_bad_input_exits_with_2_and_a_sentence(
     assert shown.out == ""
 
 
-def test_a_wrong_run_file_exits_with_2_and_one_line(
-    run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_run_file_exits_with_2_and_one_line(run_file, capsys):
     assert cli.main(["plan", str(run_file), "--set", "privacy.epsilom=3"]) == 2
     shown = capsys.readouterr().err
     assert shown == f"error: {run_file}: [privacy] epsilom is unknown; did you mean epsilon?\n"
 
 
-def test_debug_shows_where_bad_input_was_found(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_shows_where_bad_input_was_found(monkeypatch, capsys):
     monkeypatch.setenv("OVERHEAR_DEBUG", "1")
     assert cli.main(["plan", "nothing.toml"]) == 2
     assert "Traceback" in capsys.readouterr().err
@@ -290,11 +272,7 @@ def _deep() -> Any:
 
 
 @pytest.mark.parametrize("fault", [_slip, _library, _deep])
-def test_what_our_code_does_not_state_is_a_crash(
-    fault: Callable[[], Any],
-    stub: Callable[[str, str, Any], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_our_code_does_not_state_is_a_crash(fault, stub, capsys):
     stub(
         "reports.document.collect",
         "report_run",
@@ -304,13 +282,7 @@ def test_what_our_code_does_not_state_is_a_crash(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_plan_prints_one_json_object(
-    run_file: Path,
-    report: dict[str, Any],
-    stub: Callable[[str, str, Any], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_plan_prints_one_json_object(run_file, report, stub, monkeypatch, capsys):
     report["plan"]["adversaries"][0] |= {"epsilon": math.inf, "status": "no protection"}
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
     monkeypatch.setattr(second_opinions, "make_plan", lambda *_, **__: None)
@@ -323,12 +295,8 @@ def test_plan_prints_one_json_object(
 
 
 def test_plan_marks_what_is_heuristic_and_prints_warnings(
-    run_file: Path,
-    report: dict[str, Any],
-    stub: Callable[[str, str, Any], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    run_file, report, stub, monkeypatch, capsys
+):
     report["plan"]["warnings"] = ["Nothing protects [privacy]."]
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
     monkeypatch.setattr(second_opinions, "make_plan", lambda *_, **__: None)
@@ -341,12 +309,8 @@ def test_plan_marks_what_is_heuristic_and_prints_warnings(
 
 
 def test_a_plan_that_a_second_opinion_contradicts_ends_with_exit_code_4(
-    run_file: Path,
-    report: dict[str, Any],
-    stub: Callable[[str, str, Any], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    run_file, report, stub, monkeypatch, capsys
+):
     wrong = described(second_opinion({(1.0, 1.0): 1}, ours=0.5, delta=1e-5))
     found = _Described(report["plan"])
     found.second_opinion = {"eavesdropper": wrong}
@@ -360,11 +324,7 @@ def test_a_plan_that_a_second_opinion_contradicts_ends_with_exit_code_4(
         assert ("CONTRADICTED" in shown.out) is not bool(more)
 
 
-def test_a_report_that_a_second_opinion_contradicts_ends_with_exit_code_4(
-    report: dict[str, Any],
-    stub: Callable[[str, str, Any], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_report_that_a_second_opinion_contradicts_ends_with_exit_code_4(report, stub, capsys):
     wrong = described(second_opinion({(1.0, 1.0): 1}, ours=0.5, delta=1e-5))
     found = typed(report | {"second_opinion": {"eavesdropper": wrong.dump()}})
     stub("reports.document.collect", "collect", lambda _, **__: found)
@@ -375,7 +335,7 @@ def test_a_report_that_a_second_opinion_contradicts_ends_with_exit_code_4(
         assert "contradicted" in shown.out.lower()
 
 
-def test_budget_explains_a_figure_by_a_second_opinion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_budget_explains_a_figure_by_a_second_opinion(capsys):
     asked = ["budget", "--noise-multiplier", "1", "--rounds", "1000", "--sampling-rate", "0.01"]
     assert cli.main([*asked, "--delta", "1e-5", "--explain"]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
@@ -389,12 +349,7 @@ def test_budget_explains_a_figure_by_a_second_opinion(capsys: pytest.CaptureFixt
     assert "second opinion" not in capsys.readouterr().out
 
 
-def test_train_reports_epsilon_against_its_limit_on_standard_error(
-    run_file: Path,
-    report: dict[str, Any],
-    stub: Callable[[str, str, Any], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_train_reports_epsilon_against_its_limit_on_standard_error(run_file, report, stub, capsys):
     def train_run(_: Any, out: Path, *, progress: Callable[..., None], **how: Any) -> TrainSummary:
         assert how["group"] is None
         metrics = type("Metrics", (), {"consensus_accuracy": 0.5})
@@ -411,11 +366,7 @@ def test_train_reports_epsilon_against_its_limit_on_standard_error(
     assert shown.err == line
 
 
-def test_attack_prints_a_table_for_each_scenario(
-    report: dict[str, Any],
-    stub: Callable[[str, str, Any], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_attack_prints_a_table_for_each_scenario(report, stub, capsys):
     def attack_run(_: Path, *, progress: Callable[..., None], **how: Any) -> Attack | None:
         assert how["device"] is None
         progress(1, 12, "image 1")
@@ -429,9 +380,7 @@ def test_attack_prints_a_table_for_each_scenario(
         assert words in shown.out
 
 
-def test_report_prints_the_path_of_the_page(
-    stub: Callable[[str, str, Any], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_prints_the_path_of_the_page(stub, capsys):
     asked: list[tuple[bool, list[Path]]] = []
 
     def report_run(folder: Path, *, show_records: bool, others: Sequence[Path], **_: Any) -> Path:
@@ -446,13 +395,7 @@ def test_report_prints_the_path_of_the_page(
 
 
 @pytest.mark.parametrize("form", ["json", "md"])
-def test_report_prints_the_same_figures_and_writes_nothing(
-    form: str,
-    report: dict[str, Any],
-    tmp_path: Path,
-    stub: Callable[[str, str, Any], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_report_prints_the_same_figures_and_writes_nothing(form, report, tmp_path, stub, capsys):
     stub("reports.document.collect", "collect", lambda _, **__: typed(report))
     assert cli.main(["report", str(tmp_path), "--format", form]) == 0
     shown = capsys.readouterr().out
@@ -466,24 +409,22 @@ def test_report_prints_the_same_figures_and_writes_nothing(
 @pytest.mark.parametrize(
     ("what", "key"), [("policy", "limits"), ("report", "ledger"), ("total", "holders")]
 )
-def test_a_schema_describes_what_is_asked_for(
-    what: str, key: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_schema_describes_what_is_asked_for(what, key, capsys):
     assert cli.main(["schema", what]) == 0
     assert key in json.loads(capsys.readouterr().out)["properties"]
 
 
-def test_schema_run_is_a_json_schema_with_every_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_run_is_a_json_schema_with_every_table(capsys):
     assert cli.main(["schema", "run"]) == 0
     assert "intercept" in json.loads(capsys.readouterr().out)["properties"]
 
 
-def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_that_of_the_package(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("overhear ")
 
 
-def test_names_of_choices_are_those_of_the_accountant() -> None:
+def test_names_of_choices_are_those_of_the_accountant():
     from overhear.privacy.accounting.names import Accountant
     from overhear.privacy.accounting.request import Adjacency
 

@@ -1,7 +1,5 @@
 """What is a command: an old spelling says what to type, and no option is of a mode of another."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,12 +1,9 @@
 """What somebody else named moves no cursor and makes no second sentence, wherever it is told."""
 
-from __future__ import annotations
-
 import json
 import os
 import unicodedata
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.text import Text
@@ -36,7 +33,7 @@ def moving(text: str) -> set[str]:
 @pytest.mark.parametrize(
     "words", [f"run {EVIL} is wrong", f"run.toml has 2 problems:\n  {EVIL}\n  another"]
 )
-def test_an_error_is_one_sentence_whatever_it_names(words: str) -> None:
+def test_an_error_is_one_sentence_whatever_it_names(words):
     for error in (InputError(words), FileNotFoundError(words), FileNotFoundError(2, "no", words)):
         told = sentence(error)
         assert moving(told) == set()
@@ -45,9 +42,7 @@ def test_an_error_is_one_sentence_whatever_it_names(words: str) -> None:
     assert moving(str(InputError(words))) == set()
 
 
-def test_what_is_printed_is_escaped_where_it_leaves(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_is_printed_is_escaped_where_it_leaves(capsys, tmp_path):
     console, table = make_console(), make_table(EVIL, caption=EVIL)
     table.add_column(EVIL)
     table.add_row(EVIL)
@@ -70,7 +65,7 @@ def test_what_is_printed_is_escaped_where_it_leaves(
     assert json.loads(capsys.readouterr().out) == {EVIL: EVIL}
 
 
-def test_colours_of_the_console_are_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_of_the_console_are_let_through(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     console = make_console()
@@ -81,9 +76,7 @@ def test_colours_of_the_console_are_let_through(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("key", [f"[{json.dumps(EVIL)}]\na = 1", f"[data]\n{json.dumps(EVIL)} = 1"])
 @pytest.mark.parametrize("command", ["plan", "check", "sweep"])
-def test_a_key_of_a_file_is_told_as_text(
-    key: str, command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_key_of_a_file_is_told_as_text(key, command, capsys, tmp_path):
     path = tmp_path / "file.toml"
     path.write_text(key, encoding="utf-8")
     given = {"plan": [str(path)], "check": [str(tmp_path), "--policy", str(path)],
@@ -95,9 +88,7 @@ def test_a_key_of_a_file_is_told_as_text(
 
 
 @pytest.mark.parametrize("command", ["report", "attack", "audit", "compare", "total"])
-def test_a_folder_is_told_as_text(
-    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_folder_is_told_as_text(command, capsys, tmp_path):
     folder = tmp_path / EVIL
     folder.mkdir()
     assert main([command, str(folder), *([str(folder)] if command == "compare" else [])]) == 2
@@ -106,15 +97,13 @@ def test_a_folder_is_told_as_text(
     assert sum(line.startswith("error:") for line in told.err.splitlines()) == 1
 
 
-def test_a_file_whose_name_is_no_text_is_told(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_file_whose_name_is_no_text_is_told(capsys, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.toml")
     assert main(["plan", path]) == 2
     assert r"\udcff.toml" in capsys.readouterr().err
 
 
-def test_a_report_shows_foreign_names_as_text(report: dict[str, Any]) -> None:
+def test_a_report_shows_foreign_names_as_text(report):
     for key, value in report["run"].items():
         if isinstance(value, str) and key not in {"form", "links"}:
             report["run"][key] = EVIL
@@ -124,7 +113,7 @@ def test_a_report_shows_foreign_names_as_text(report: dict[str, Any]) -> None:
         assert "x1b" in text
 
 
-def test_an_override_and_a_run_file_name_no_more_than_text(tmp_path: Path) -> None:
+def test_an_override_and_a_run_file_name_no_more_than_text(tmp_path):
     (tmp_path / "run.toml").write_text(RUN_FILE)
     with pytest.raises(InputError) as told:
         load_run_file(tmp_path / "run.toml", [f"data.{EVIL}=1", f"{EVIL}.a=1", "data.name=1"])
@@ -141,7 +130,7 @@ PRINTERS = {
 }
 
 
-def test_nothing_is_printed_elsewhere() -> None:
+def test_nothing_is_printed_elsewhere():
     prints = r"\bprint|sys\.std(?:out|err)\.write|typer\.echo|\bConsole|traceback\.print_exc\w*"
     found = files_with(rf"(?<![.\"'])(?<!class )(?:{prints}|\bEnvironment)\(.+")
     assert found - {"reports/template.py"} == PRINTERS

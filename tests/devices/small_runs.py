@@ -1,7 +1,5 @@
 """Small runs of every algorithm, and where they, their attacks and their audits read a device."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -18,8 +18,6 @@ either device. Modes of torch are of one thread: what another thread computes is
 refused as soon as it meets what is.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

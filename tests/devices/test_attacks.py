@@ -1,7 +1,5 @@
 """Attacks and audits on a device that is not the CPU: nothing is mixed or comes out otherwise."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,38 +22,22 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.models.parameters import build_model, flatten
 from tests.devices.stand_in import DEVICE, StandIn
+from tests.small_run import run_text
 
 META = torch.device("meta")
 SHAPE, CLASSES = (1, 6, 6), 3
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "mlp"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 0.5
-delta = 1e-4
-[training]
-rounds = 2
-sampling_rate = 0.1
-device = "cpu"
-[intercept]
-rounds = [2]
-[attack]
-rounds = [2]
-presets = ["matched"]
-images = 1
-restarts = 2
-[audit]
-canaries = 8
-rounds = 1
-checked_rounds = 1
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    model={"name": "mlp"},
+    privacy={"noise_multiplier": 0.5, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.1, "device": "cpu"},
+    intercept={"rounds": [2]},
+    attack={"rounds": [2], "presets": ["matched"], "images": 1, "restarts": 2},
+    audit={"canaries": 8, "rounds": 1, "checked_rounds": 1},
+)
 
 
 def short(name: str, **changes: Any) -> Preset:
@@ -124,7 +106,7 @@ def mixtures(dev: StandIn) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _always_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def _always_together(monkeypatch):
     """The faster way to take starts depends on the machine, and rounds otherwise."""
     monkeypatch.setattr(restarts, "is_faster_together", lambda *_: True)
 
@@ -146,7 +128,7 @@ SLOW = ("search under noise", "search without noise", "labels optimised")
 @pytest.mark.parametrize(
     "case", [pytest.param(of, marks=[pytest.mark.slow] * (of in SLOW)) for of in CASES]
 )
-def test_a_search_on_a_device_ends_as_on_the_cpu(case: str) -> None:
+def test_a_search_on_a_device_ends_as_on_the_cpu(case):
     records, noise_std, name, preset, stage = CASES[case]
     model = network(name)
     seen = seen_of(model, records=records, noise_std=noise_std)
@@ -162,7 +144,7 @@ def test_a_search_on_a_device_ends_as_on_the_cpu(case: str) -> None:
 
 
 @pytest.mark.slow  # two searches
-def test_no_step_of_a_search_under_noise_waits_for_the_device() -> None:
+def test_no_step_of_a_search_under_noise_waits_for_the_device():
     model = network()
     seen = seen_of(model, noise_std=0.05)
     read = list[int]()
@@ -175,7 +157,7 @@ def test_no_step_of_a_search_under_noise_waits_for_the_device() -> None:
 
 
 @pytest.mark.slow  # L-BFGS
-def test_a_device_without_float64_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_float64_gets_none(monkeypatch):
     model, preset = network(), short("matched", exact=False, adam_steps=4, starts=1)
     seen = seen_of(model)
     expected = found_on(HOST, seen, preset, model=model)
@@ -197,9 +179,7 @@ def test_a_device_without_float64_gets_none(monkeypatch: pytest.MonkeyPatch) -> 
     check_alike(found, expected)
 
 
-def test_a_search_that_was_interrupted_on_a_device_goes_on_on_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_was_interrupted_on_a_device_goes_on_on_the_cpu(tmp_path, monkeypatch):
     monkeypatch.setattr(restarts, "SAVED_EVERY", 4)
     model, preset = network(), short("matched", exact=False)
     seen = seen_of(model)
@@ -215,7 +195,7 @@ def test_a_search_that_was_interrupted_on_a_device_goes_on_on_the_cpu(
     check_alike(found_on(HOST, seen, preset, model=model, checkpoint=tmp_path / "search"), expected)
 
 
-def test_a_problem_moves_as_one() -> None:
+def test_a_problem_moves_as_one():
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES))
     model.register_buffer("scale", torch.ones(1))
     posed = Problem(
@@ -241,7 +221,7 @@ def test_a_problem_moves_as_one() -> None:
     assert next(iter(model.buffers())).device == HOST  # the caller's own stays where it is
 
 
-def test_a_batch_of_starts_without_room_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_starts_without_room_is_not_faster(monkeypatch):
     real = problems.gradients_of
 
     def full(*given: Any, together: bool) -> Tensor:
@@ -255,7 +235,7 @@ def test_a_batch_of_starts_without_room_is_not_faster(monkeypatch: pytest.Monkey
     assert found.iterations > 0
 
 
-def test_a_search_is_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_is_in_full_precision(monkeypatch):
     held, cudnn = list[str](), cast("Any", torch.backends.cudnn)  # its stubs lack conv
     real = inversion.optimise
 
@@ -304,7 +284,7 @@ def attacked(folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> 
 
 
 @pytest.mark.slow  # a run and its attack
-def test_a_run_is_attacked_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_attacked_on_a_device(tmp_path, monkeypatch):
     (tmp_path / "scaled_network.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     found = attacked(tmp_path, monkeypatch, "model.name=scaled_network:build")
@@ -313,14 +293,12 @@ def test_a_run_is_attacked_on_a_device(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow  # a run and its attack
-def test_a_min_max_run_is_attacked_on_a_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_min_max_run_is_attacked_on_a_device(tmp_path, monkeypatch):
     attacked(tmp_path, monkeypatch, "algorithm.name=dpmixsgd", "model.task=class-weights")
 
 
 @pytest.mark.slow  # a watched run and a game
-def test_a_run_is_audited_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_audited_on_a_device(tmp_path, monkeypatch):
     (tmp_path / "scaled_network.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     with StandIn(collects=True) as dev:

@@ -1,9 +1,6 @@
 """Faults that were found on devices, put back one by one: the pretended device refuses each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +20,7 @@ EVERYWHERE = PLACES | READ_BY_ATTACKS
 
 
 @pytest.mark.slow  # watches a round before the game is scored
-def test_scores_that_take_arrays_of_tensors_on_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_that_take_arrays_of_tensors_on_the_device(tmp_path, monkeypatch):
     released = canaries.Released
 
     def stays_on_the_device(**given: Any) -> canaries.Released:
@@ -39,9 +34,7 @@ def test_scores_that_take_arrays_of_tensors_on_the_device(
     ]
 
 
-def test_points_that_stay_on_the_host_when_messages_are_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_that_stay_on_the_host_when_messages_are_moved(tmp_path, monkeypatch):
     with_few_steps(monkeypatch)
     moved = Observation.to
 
@@ -59,9 +52,7 @@ def test_points_that_stay_on_the_host_when_messages_are_moved(
         attack_run(folder, device="cuda")
 
 
-def test_a_projection_that_reads_every_agent_back_in_every_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_projection_that_reads_every_agent_back_in_every_round(tmp_path, monkeypatch):
     solve = dp_cga.non_negative
 
     def solves_on_the_host(triangle: Tensor) -> Tensor:

@@ -4,8 +4,6 @@ Reads are refused but in the places that `small_runs` names; training, checkpoin
 in `test_runs.py`. A command that reads the folder alone has no device to compute on.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -54,8 +52,8 @@ def trained(name: str, folder: Path, *, seeded: bool = True) -> Path:
 @pytest.mark.some_cases(4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_is_attacked_and_its_members_inferred_on_a_device_and_told(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    name, tmp_path, monkeypatch, capsys
+):
     with_few_steps(monkeypatch)
     folder = trained(name, tmp_path, seeded=False)
     with StandIn(EVERYWHERE) as device:
@@ -79,7 +77,7 @@ def test_a_run_is_attacked_and_its_members_inferred_on_a_device_and_told(
 @pytest.mark.slow  # a watched run and a game for each
 @pytest.mark.some_cases(3)
 @pytest.mark.parametrize("name", AUDITED)
-def test_a_run_is_audited_on_a_device(name: str, tmp_path: Path) -> None:
+def test_a_run_is_audited_on_a_device(name, tmp_path):
     folder = trained(name, tmp_path)
     with StandIn(PLACES) as device:
         found = audit_folder(folder)
@@ -92,7 +90,7 @@ def test_a_run_is_audited_on_a_device(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow  # twenty trainings for each
 @pytest.mark.some_cases(2)
 @pytest.mark.parametrize("name", [name for name in KINDS if name in PRIVATE])
-def test_last_models_are_audited_on_a_device(name: str, tmp_path: Path) -> None:
+def test_last_models_are_audited_on_a_device(name, tmp_path):
     folder = trained(name, tmp_path, seeded=False)
     with StandIn(EVERYWHERE) as device:
         found = audit_last_model_of_folder(folder, LastModelRequest(runs=20))

@@ -1,7 +1,5 @@
 """Every algorithm on a pretended device: trained, cut off, resumed, told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -24,10 +22,9 @@ def interrupted(config: RunFile, out: Path) -> None:
 
 
 @pytest.mark.some_quick(1)
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_run_is_trained_and_resumed_on_a_device_and_told_without_it(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_run_is_trained_and_resumed_on_a_device_and_told_without_it(name, tmp_path):
     # Where all rounds are one release, a run goes on from its last round alone.
     remembering = ("mafalda", "dp-ftrl", "joint-dsgd", "decor-over-time")
     every = ["training.checkpoint_every=1"] if name in remembering else []
@@ -43,7 +40,7 @@ def test_a_run_is_trained_and_resumed_on_a_device_and_told_without_it(
 
 @pytest.mark.some_quick(1)
 @pytest.mark.parametrize(("first", "then"), [("cuda", "cpu"), ("cpu", "cuda")])
-def test_a_run_goes_on_on_another_device(first: str, then: str, tmp_path: Path) -> None:
+def test_a_run_goes_on_on_another_device(first, then, tmp_path):
     config = config_of("dpdl", tmp_path, f"training.device={first}")
     other = config_of("dpdl", tmp_path, f"training.device={then}")
     out, said = tmp_path / "out", list[str]()
@@ -59,7 +56,7 @@ def test_a_run_goes_on_on_another_device(first: str, then: str, tmp_path: Path) 
     assert collect(out).run.device == f"{first}, after round 2 {then}"
 
 
-def test_a_place_that_is_not_named_is_refused(tmp_path: Path) -> None:
+def test_a_place_that_is_not_named_is_refused(tmp_path):
     named = {place: why for place, why in PLACES.items() if "evaluation" not in place[0]}
     with StandIn(named), pytest.raises(RefusedByDeviceError, match="training/models/evaluation"):
         train_run(config_of("dpdl", tmp_path), tmp_path / "out")
@@ -67,9 +64,7 @@ def test_a_place_that_is_not_named_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # two runs
 @pytest.mark.parametrize(("first", "then"), [("cuda", "cuda:0"), ("cuda:0", "cuda")])
-def test_a_run_that_goes_on_where_it_was_has_not_moved(
-    first: str, then: str, tmp_path: Path
-) -> None:
+def test_a_run_that_goes_on_where_it_was_has_not_moved(first, then, tmp_path):
     config = config_of("dpdl", tmp_path, f"training.device={first}")
     other = config_of("dpdl", tmp_path, f"training.device={then}")
     out, said = tmp_path / "out", list[str]()

@@ -1,10 +1,7 @@
 """The pretended device refuses what CUDA refuses, and leaves what is computed as it is."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -18,7 +15,7 @@ A_FILE = "training/engine/pretended_file.py"
 
 
 @pytest.fixture
-def device() -> Iterator[StandIn]:
+def device():
     with StandIn() as one:
         yield one
 
@@ -44,12 +41,12 @@ MIXED: dict[str, Callable[[Tensor, Tensor], object]] = {
 
 @pytest.mark.parametrize("name", MIXED)
 @pytest.mark.usefixtures("device")
-def test_an_operation_on_both_devices_is_refused_by_its_name(name: str) -> None:
+def test_an_operation_on_both_devices_is_refused_by_its_name(name):
     with pytest.raises(RefusedByDeviceError, match=name.replace(".", r"\.")):
         MIXED[name](*pair())
 
 
-def test_what_cuda_allows_is_done_as_on_the_cpu(device: StandIn) -> None:
+def test_what_cuda_allows_is_done_as_on_the_cpu(device):
     a, b = pair()
     number = torch.tensor(2.0)
     found = [
@@ -70,7 +67,7 @@ def test_what_cuda_allows_is_done_as_on_the_cpu(device: StandIn) -> None:
     assert found[4].cpu().tolist() == (3 * torch.arange(6.0).reshape(2, 3) ** 2).tolist()
 
 
-def test_backward_runs_on_the_device(device: StandIn) -> None:
+def test_backward_runs_on_the_device(device):
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).to("cuda")
     x, y = torch.ones(2, 1, 4, 4, device="cuda"), torch.tensor([0, 2], device="cuda")
     nn.functional.cross_entropy(net(x), y).backward()
@@ -111,7 +108,7 @@ def in_a_package(call: Callable[[Tensor], object], at: str, tensor: Tensor) -> o
 
 
 @pytest.mark.parametrize("name", READS)
-def test_reading_back_is_refused_but_in_a_place_that_is_named(name: str) -> None:
+def test_reading_back_is_refused_but_in_a_place_that_is_named(name):
     with StandIn() as device:
         a = torch.arange(6.0, device="cuda").reshape(2, 3)
         with pytest.raises(RefusedByDeviceError, match=f"{A_FILE}, asks"):
@@ -123,7 +120,7 @@ def test_reading_back_is_refused_but_in_a_place_that_is_named(name: str) -> None
             in_a_package(READS[name], A_FILE, a)
 
 
-def test_an_array_of_a_tensor_of_the_device_is_refused_everywhere(device: StandIn) -> None:
+def test_an_array_of_a_tensor_of_the_device_is_refused_everywhere(device):
     a, _ = pair()
     for call in (a.numpy, lambda: np.asarray(a)):
         with pytest.raises(RefusedByDeviceError, match="copy it to the host first"):
@@ -131,7 +128,7 @@ def test_an_array_of_a_tensor_of_the_device_is_refused_everywhere(device: StandI
     assert np.asarray(a.cpu()).shape == (2, 3)
 
 
-def test_a_copy_to_the_device_that_waits_is_refused_within_a_round(device: StandIn) -> None:
+def test_a_copy_to_the_device_that_waits_is_refused_within_a_round(device):
     a, b = pair()
     with device.rounds():
         b.pin_memory().to(DEVICE, non_blocking=True)
@@ -141,7 +138,7 @@ def test_a_copy_to_the_device_that_waits_is_refused_within_a_round(device: Stand
                 call()
 
 
-def test_it_leaves_no_trace(tmp_path: Path) -> None:
+def test_it_leaves_no_trace(tmp_path):
     before = torch.cuda.is_available, torch.cuda._lazy_init
     with StandIn(collects=True) as device:
         a, b = pair()

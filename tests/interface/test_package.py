@@ -1,7 +1,5 @@
 """`import overhear`: what it gives, and what it costs."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal
@@ -25,7 +23,7 @@ TIMED = (
 )
 
 
-def test_the_import_takes_less_than_50_milliseconds_and_no_torch() -> None:
+def test_the_import_takes_less_than_50_milliseconds_and_no_torch():
     # Of CPU time: other processes of a busy machine count for nothing.
     taken = [
         float(subprocess.run([sys.executable, "-c", TIMED], capture_output=True, check=True).stdout)
@@ -34,7 +32,7 @@ def test_the_import_takes_less_than_50_milliseconds_and_no_torch() -> None:
     assert statistics.median(taken) < 0.05
 
 
-def test_a_budget_takes_no_torch() -> None:
+def test_a_budget_takes_no_torch():
     program = (
         "import sys, overhear\n"
         "overhear.budget(epsilon=1, delta=1e-5, rounds=10, sampling_rate=1).risk\n"
@@ -43,7 +41,7 @@ def test_a_budget_takes_no_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_every_public_name_is_one_of_the_ten_and_resolves() -> None:
+def test_every_public_name_is_one_of_the_ten_and_resolves():
     public = set(overhear.__all__)
     assert {"account", "budget", "__version__"} <= public <= ALLOWED
     for name in public - {"__version__"}:
@@ -51,30 +49,30 @@ def test_every_public_name_is_one_of_the_ten_and_resolves() -> None:
         assert getattr(overhear, name) is getattr(module, name)
 
 
-def test_type_checkers_see_the_names_that_python_does() -> None:
+def test_type_checkers_see_the_names_that_python_does():
     text = Path(overhear.__file__).read_text(encoding="utf-8")
     told = text[text.index("TYPE_CHECKING:") : text.index("__all__")]
     for name in set(overhear.__all__) - {"__version__"}:
         assert f"import {name}\n" in told or f", {name}" in told
 
 
-def test_dir_names_what_was_not_imported_yet() -> None:
+def test_dir_names_what_was_not_imported_yet():
     program = "import overhear; assert 'budget' in dir(overhear) and 'account' in dir(overhear)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_an_unknown_name_is_no_attribute() -> None:
+def test_an_unknown_name_is_no_attribute():
     with pytest.raises(AttributeError, match="has no attribute 'bugdet'"):
         overhear.bugdet  # noqa: B018 - the look itself is what fails
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_the_version_is_that_of_the_package():
     from importlib.metadata import version
 
     assert overhear.__version__ == version("overhear")
 
 
-def test_the_package_runs_as_a_module() -> None:
+def test_the_package_runs_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "overhear", "--version"],
         capture_output=True,
@@ -85,7 +83,7 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stdout == f"overhear {overhear.__version__}\n"
 
 
-def test_a_signal_that_comes_while_the_module_loads_ends_it_without_a_traceback() -> None:
+def test_a_signal_that_comes_while_the_module_loads_ends_it_without_a_traceback():
     with subprocess.Popen(
         [sys.executable, "-m", "overhear", "--help"],
         stdout=subprocess.DEVNULL,

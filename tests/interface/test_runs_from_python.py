@@ -1,7 +1,5 @@
 """A run folder from Python: the same files, figures and sentences as from the command line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

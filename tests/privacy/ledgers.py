@@ -1,7 +1,5 @@
 """Ledgers whose lines were changed by somebody who computed every digest anew."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A file that says it is terabytes, or becomes them, is refused in a second and little memory."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
@@ -499,7 +497,7 @@ BOMBS: dict[str, tuple[str, Bomb, str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, int, float]]:
+def refused(tmp_path_factory):
     """What is said of each bomb, megabytes and seconds, each in a process of its own."""
     asked = []
     for at, (name, bomb, read, _) in enumerate(BOMBS.values()):
@@ -521,9 +519,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, in
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is told otherwise there")
 @pytest.mark.parametrize(("name", "words"), [(name, one[3]) for name, one in BOMBS.items()])
 @pytest.mark.slow
-def test_a_bomb_is_refused_in_little_memory(
-    name: str, words: str, refused: dict[str, tuple[str, int, float]]
-) -> None:
+def test_a_bomb_is_refused_in_little_memory(name, words, refused):
     said, megabytes, seconds = refused[name]
     assert any(word in said for word in words.split("|")), said
     assert megabytes < MEGABYTES
@@ -534,9 +530,7 @@ def test_a_bomb_is_refused_in_little_memory(
     "content", [b"", b"1 1:1", b"1 1:1\n", b"1 1:1\n" * 3, b"\n\n", bytes(1 << 21) + b"\n1"]
 )
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2"])
-def test_lines_are_counted_as_a_reader_meets_them(
-    content: bytes, suffix: str, tmp_path: Path
-) -> None:
+def test_lines_are_counted_as_a_reader_meets_them(content, suffix, tmp_path):
     path = tmp_path / f"text{suffix}"
     pack = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[suffix]
     path.write_bytes(pack(content))
@@ -544,7 +538,7 @@ def test_lines_are_counted_as_a_reader_meets_them(
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2"])
-def test_what_cannot_be_unpacked_is_said(suffix: str, tmp_path: Path) -> None:
+def test_what_cannot_be_unpacked_is_said(suffix, tmp_path):
     path = tmp_path / f"text{suffix}"
     pack = {".gz": gzip.compress, ".bz2": bz2.compress}[suffix]
     for content in (b"no archive", pack(b"1 1:1\n" * 1000)[:-9]):
@@ -553,7 +547,7 @@ def test_what_cannot_be_unpacked_is_said(suffix: str, tmp_path: Path) -> None:
             count_lines(path)
 
 
-def test_a_bound_holds_to_the_byte(tmp_path: Path) -> None:
+def test_a_bound_holds_to_the_byte(tmp_path):
     path = tmp_path / "held"
     path.write_bytes(b"12345")
     assert read_bounded(path, 5) == b"12345"
@@ -564,7 +558,7 @@ def test_a_bound_holds_to_the_byte(tmp_path: Path) -> None:
         check_expansion(path, (64 << 20) + 1)
 
 
-def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
         for read in (read_text, read_header, count_lines):
@@ -574,9 +568,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
         read_text(tmp_path / "none")
 
 
-def test_an_honest_npz_is_read_however_it_was_packed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_honest_npz_is_read_however_it_was_packed(tmp_path, monkeypatch):
     """Stored, deflated to a part in fifty, and with the records of a zip of more than 2 GB."""
     rows = np.tile(np.arange(100.0), (2000, 1))
     np.savez(tmp_path / "stored.npz", X=rows, names=np.array(["a"]))
@@ -589,25 +581,23 @@ def test_an_honest_npz_is_read_however_it_was_packed(
         assert np.array_equal(held["X"], rows)
 
 
-def test_wide_unsigned_numbers_are_read_as_signed_ones(tmp_path: Path) -> None:
+def test_wide_unsigned_numbers_are_read_as_signed_ones(tmp_path):
     save_file({"labels": np.array([3, 70000], dtype=np.uint32)}, tmp_path / "a.safetensors")
     assert read_tensors(tmp_path / "a.safetensors").tensors["labels"].tolist() == [3, 70000]
 
 
-def test_a_safetensors_file_is_let_through(tmp_path: Path) -> None:
+def test_a_safetensors_file_is_let_through(tmp_path):
     save_file({"a": np.zeros(3)}, tmp_path / "a.safetensors")
     read_header(tmp_path / "a.safetensors")
 
 
-def test_what_the_machine_has_no_memory_for_is_refused_with_a_remedy() -> None:
+def test_what_the_machine_has_no_memory_for_is_refused_with_a_remedy():
     check_memory("a run", 1, "lower agents")
     with pytest.raises(InputError, match=r"a run takes 1e\+15 GB of memory, .*: lower agents"):
         check_memory("a run", 10**24, "lower agents")
 
 
-def test_a_control_group_bounds_the_memory_of_a_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_control_group_bounds_the_memory_of_a_machine(tmp_path, monkeypatch):
     (tmp_path / "most").write_text("1000\n")
     (tmp_path / "none").write_text("max\n")
     limits = [str(tmp_path / name) for name in ("none", "nowhere", "most")]

@@ -1,7 +1,5 @@
 """No line of a ledger but its last can be changed, moved or taken away unseen."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -30,7 +28,7 @@ def put(tmp_path: Path, content: bytes) -> Path:
     return path
 
 
-def test_what_the_writer_writes_is_chained(tmp_path: Path) -> None:
+def test_what_the_writer_writes_is_chained(tmp_path):
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, {"run": "a"})
     for one in ROUNDS:
@@ -86,14 +84,14 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_an_edited_ledger_is_refused(change: Any, tmp_path: Path) -> None:
+def test_an_edited_ledger_is_refused(change, tmp_path):
     whole = lines_of(HEADER, *ROUNDS)
     read_ledger(put(tmp_path, b"".join(whole)))
     with pytest.raises(InputError, match=r"ledger\.jsonl (line \d+ is no entry|does not start)"):
         read_ledger(put(tmp_path, b"".join(change(whole))))
 
 
-def test_an_entry_behind_a_line_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+def test_an_entry_behind_a_line_that_was_cut_off_is_refused(tmp_path):
     """Only an entry of going on may stand there, whatever the digests say."""
     for damage, at in ((b'{"rou\n', 3), (b' {"resu\n', 3)):
         path = put(tmp_path, chained(HEADER, ROUNDS[0], damage, ROUNDS[1]))
@@ -101,7 +99,7 @@ def test_an_entry_behind_a_line_that_was_cut_off_is_refused(tmp_path: Path) -> N
             read_ledger(path)
 
 
-def test_a_number_of_the_header_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+def test_a_number_of_the_header_that_is_not_finite_is_refused(tmp_path):
     for text in ("1e999", "-1e999", "NaN", "Infinity"):
         path = put(tmp_path, entry('{"schema": 2, "noise_multiplier": ' + text + "}", after=b""))
         with pytest.raises(InputError, match="line 1 is no entry"):
@@ -148,7 +146,7 @@ def entry(text: str, *, after: bytes | None = None) -> bytes:
         "4}",
     ],
 )
-def test_a_line_with_a_right_digest_is_held_to_its_form(text: str, tmp_path: Path) -> None:
+def test_a_line_with_a_right_digest_is_held_to_its_form(text, tmp_path):
     whole = chained(HEADER, *ROUNDS)
     assert read_ledger(put(tmp_path, whole + entry('{"round": 4, "releases": []}'))).rounds == 4
     with pytest.raises(InputError, match="line 6 is no entry"):
@@ -156,19 +154,19 @@ def test_a_line_with_a_right_digest_is_held_to_its_form(text: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("schema", [1, SCHEMA + 1, "3", 3.0, True, None])
-def test_another_schema_is_refused_by_name(schema: object, tmp_path: Path) -> None:
+def test_another_schema_is_refused_by_name(schema, tmp_path):
     said = f"is of schema {schema}, and this version reads 2 to {SCHEMA}: another version"
     with pytest.raises(InputError, match=re.escape(said)):
         read_ledger(put(tmp_path, chained(HEADER | {"schema": schema}, *ROUNDS)))
 
 
-def test_a_ledger_without_digests_is_refused(tmp_path: Path) -> None:
+def test_a_ledger_without_digests_is_refused(tmp_path):
     for first in (b"{}", b'{"schema": 4}', b'{"schema": 1'):
         with pytest.raises(InputError, match="a header that carries its digest; put the ledger b"):
             read_ledger(put(tmp_path, first + b"\n" + chained(*ROUNDS)))
 
 
-def test_a_ledger_that_is_cut_anywhere_says_less_by_whole_lines_alone(tmp_path: Path) -> None:
+def test_a_ledger_that_is_cut_anywhere_says_less_by_whole_lines_alone(tmp_path):
     whole = chained(HEADER, *ROUNDS, b'{"rou\n', MARK, *ROUNDS[2:])
     ends = {at + 1 for at, byte in enumerate(whole) if byte == ord("\n")}
     header = whole.index(b"\n") + 1
@@ -187,14 +185,14 @@ def test_a_ledger_that_is_cut_anywhere_says_less_by_whole_lines_alone(tmp_path: 
             assert spent.torn == (not half_mark or before == 5)
 
 
-def test_a_blank_that_was_torn_does_not_hide_the_line_that_was(tmp_path: Path) -> None:
+def test_a_blank_that_was_torn_does_not_hide_the_line_that_was(tmp_path):
     whole = chained(HEADER, *ROUNDS)
     path = put(tmp_path, whole + b'{"rou\n {"resu\n {')
     assert (read_ledger(path).torn, read_ledger(path).torn_round) == (True, 4)
 
 
 @pytest.mark.parametrize("releases", [["model"], [{}], [{"kind": 1}], [{"kind": "a", "b": 1}]])
-def test_what_no_reader_takes_is_not_written(releases: Any, tmp_path: Path) -> None:
+def test_what_no_reader_takes_is_not_written(releases, tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", HEADER)
     before = (tmp_path / "ledger.jsonl").read_bytes()
     for round_ in (0, True, -1, 1.0):
@@ -206,7 +204,7 @@ def test_what_no_reader_takes_is_not_written(releases: Any, tmp_path: Path) -> N
     assert read_ledger(tmp_path / "ledger.jsonl").numbers == [0]
 
 
-def test_a_line_longer_than_a_reader_takes_is_not_written(tmp_path: Path) -> None:
+def test_a_line_longer_than_a_reader_takes_is_not_written(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", HEADER)
     with pytest.raises(InputError, match="must have at most 1048576"):
         ledger.append(0, [{"kind": "x" * LONGEST_LINE}])
@@ -230,7 +228,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes there")
 @pytest.mark.parametrize("at_start", [True, False])
-def test_a_line_of_4_gigabytes_takes_little_memory(at_start: bool, tmp_path: Path) -> None:
+def test_a_line_of_4_gigabytes_takes_little_memory(at_start, tmp_path):
     path = put(tmp_path, b"" if at_start else chained(HEADER, *ROUNDS))
     with path.open("r+b") as file:
         file.truncate(4 << 30)  # a hole: nothing is on the disk

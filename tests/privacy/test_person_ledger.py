@@ -1,7 +1,5 @@
 """A person's ledger: what is written is read, what was changed is refused, and runs compose."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -52,7 +50,7 @@ def run(name: str, events: dict[Event, int], **changed: Any) -> PersonRun:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Path:
+def ledger(tmp_path):
     path = tmp_path / "person.jsonl"
     PersonLedger.add(path, run("a", FIRST))
     PersonLedger.add(path, run("b", SECOND))
@@ -254,9 +252,7 @@ def test_an_entry_is_json_without_records(ledger):
     assert replace(run("a", FIRST), label="other").entry()["label"] == "other"
 
 
-def test_a_run_that_two_processes_add_at_once_is_there_once(
-    ledger: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_two_processes_add_at_once_is_there_once(ledger, monkeypatch):
     """What the ledger names is read where no other process can add a line any more."""
     read = person_ledger.read_person_ledger
 

@@ -1,7 +1,5 @@
 """Text from elsewhere on a line of a terminal, in XML and in Markdown."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import io
@@ -16,7 +14,7 @@ from overhear.privacy.plain_text import csv_text, markdown_text, plain, plain_li
 HOSTILE = "a\x00\x1b[31m\n\r\u202e\ud800\ufffe\u2028b"
 
 
-def test_plain_text_is_one_line_without_control_characters() -> None:
+def test_plain_text_is_one_line_without_control_characters():
     shown = plain(HOSTILE)
     assert shown == r"a\x00\x1b[31m\n\r\u202e\ud800\ufffe\u2028b"
     assert shown.isascii()
@@ -24,28 +22,28 @@ def test_plain_text_is_one_line_without_control_characters() -> None:
 
 
 @pytest.mark.parametrize("one", list("\u034f\u115f\u17b5\u180b\u2800\u3164\ufe0f\uffa0\U000e0100"))
-def test_a_letter_that_no_font_draws_is_its_escape(one: str) -> None:
+def test_a_letter_that_no_font_draws_is_its_escape(one):
     """Python takes it for one that can be printed; two names would look the same."""
     assert one.isprintable()
     for shown in (plain(f"ring{one}"), plain_lines(f"ring{one}"), plain_sentence(f"ring{one}")):
         assert shown == "ring" + one.encode("unicode_escape").decode()
 
 
-def test_ordinary_text_is_kept() -> None:
+def test_ordinary_text_is_kept():
     assert plain(ordinary := "ε ≤ 8 – “re\u0301” 数 한국 עברית 👍") == ordinary
 
 
-def test_long_text_is_cut_and_says_so() -> None:
+def test_long_text_is_cut_and_says_so():
     assert plain("x" * 400) == "x" * 297 + "..."
     assert plain("x" * 400, most=None) == "x" * 400
 
 
 @pytest.mark.parametrize("sign", list("\\`*_[]{}<>|~!#"))
-def test_a_sign_of_markdown_is_escaped(sign: str) -> None:
+def test_a_sign_of_markdown_is_escaped(sign):
     assert markdown_text(f"a{sign}b") == f"a\\{sign}b"
 
 
-def test_markdown_cannot_be_broken_out_of_a_cell() -> None:
+def test_markdown_cannot_be_broken_out_of_a_cell():
     assert "\n" not in markdown_text("a\n\n# b")
 
 

@@ -1,12 +1,9 @@
 """The JSON Schema of privacy.json, against real reports."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,22 +15,14 @@ from overhear.runs.folder.folder import AUDIT, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.evidence.evidence import AUDIT as AUDITED
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-epsilon = 8
-delta = 1e-4
-[training]
-rounds = 3
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    privacy={"epsilon": 8, "delta": 0.0001},
+    training={"rounds": 3, "sampling_rate": 0.1},
+)
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
@@ -114,7 +103,7 @@ def found(report: Any, schema: Any = None) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("schema")
     (place / "run.toml").write_text(RUN, encoding="utf-8")
     train_run(load_run_file(place / "run.toml"), place / "out")
@@ -122,20 +111,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def real(folder: Path) -> Any:
+def real(folder):
     report_run(folder)
     return json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
 
 
-def test_a_real_report_is_valid(real: Any) -> None:
+def test_a_real_report_is_valid(real):
     assert found(real) == []
 
 
-def test_everything_in_a_real_report_is_described(real: Any) -> None:
+def test_everything_in_a_real_report_is_described(real):
     assert found(real, closed(report_schema())) == []
 
 
-def test_a_report_with_an_audit_is_valid(real: Any, folder: Path) -> None:
+def test_a_report_with_an_audit_is_valid(real, folder):
     (folder / AUDIT).write_text(json.dumps(AUDITED), encoding="utf-8")
     write_sums(folder)
     report = collect(folder).dump()
@@ -143,7 +132,7 @@ def test_a_report_with_an_audit_is_valid(real: Any, folder: Path) -> None:
     assert found(report, closed(report_schema())) == []
 
 
-def test_the_sample_report_of_the_tests_has_an_attack_that_is_valid(report: Any) -> None:
+def test_the_sample_report_of_the_tests_has_an_attack_that_is_valid(report):
     schema = report_schema()
     attack = report["attack"] | {"schema": 1}
     for scenario in attack["scenarios"]:
@@ -175,26 +164,26 @@ def _spoilt(report: Any, *path: str | int, value: Any) -> Any:
         (("run", "rounds"), 1.5),
     ],
 )
-def test_a_spoilt_report_is_not_valid(real: Any, path: tuple[str | int, ...], value: Any) -> None:
+def test_a_spoilt_report_is_not_valid(real, path, value):
     assert found(_spoilt(real, *path, value=value))
 
 
-def test_an_infinite_epsilon_is_valid(real: Any) -> None:
+def test_an_infinite_epsilon_is_valid(real):
     assert found(_spoilt(real, "ledger", "epsilon", "eavesdropper", value="inf")) == []
 
 
-def test_a_later_key_is_valid(real: Any) -> None:
+def test_a_later_key_is_valid(real):
     assert found(_spoilt(real, "later", value=1)) == []
 
 
 @pytest.mark.parametrize(("schema", "version"), [(report_schema(), 3), (policy_schema(), 1)])
-def test_a_schema_names_its_dialect_and_its_version(schema: Any, version: int) -> None:
+def test_a_schema_names_its_dialect_and_its_version(schema, version):
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["properties"]["schema"]["const"] == version
     assert "schema" in schema["required"]
 
 
-def test_the_schema_of_a_policy_accepts_a_policy_and_no_other_key() -> None:
+def test_the_schema_of_a_policy_accepts_a_policy_and_no_other_key():
     schema = policy_schema()
     limit = {"adversary": "eavesdropper", "epsilon": 8, "delta": 1e-5}
     assert found({"schema": 1, "limits": [limit]}, schema) == []

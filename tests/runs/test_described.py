@@ -1,7 +1,5 @@
 """Objects of a run folder as types: what is written reads back, and nothing else is read."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -34,9 +32,7 @@ def read(text: str) -> Held:
 
 
 @given(st.floats(0, math.inf), st.floats(), st.lists(st.tuples(st.integers(0, 9), st.floats(0))))
-def test_what_is_dumped_reads_back_equal(
-    epsilon: float, score: float, pairs: list[tuple[int, float]]
-) -> None:
+def test_what_is_dumped_reads_back_equal(epsilon, score, pairs):
     held = Held(version=1, epsilon=epsilon, score=score, pairs=pairs)
     again = read(as_text(held.dump()))
     assert (again.epsilon, again.pairs) == (held.epsilon, held.pairs)
@@ -44,18 +40,18 @@ def test_what_is_dumped_reads_back_equal(
     assert again.dump() == held.dump()
 
 
-def test_infinities_are_floats_inside_and_strings_in_json() -> None:
+def test_infinities_are_floats_inside_and_strings_in_json():
     held = Held(version=1, epsilon=math.inf, score=-math.inf)
     assert held.dump() == {"schema": 1, "epsilon": "inf", "score": "-inf"}
     assert read('{"schema": 1, "epsilon": "inf", "score": "nan"}').epsilon == math.inf
 
 
-def test_an_object_of_another_version_is_written_as_it_was_read() -> None:
+def test_an_object_of_another_version_is_written_as_it_was_read():
     text = {"schema": 1, "epsilon": 1.5, "later": {"key": "inf"}}
     assert read(json.dumps(text)).dump() == text
 
 
-def test_a_share_that_is_undefined_is_called_so() -> None:
+def test_a_share_that_is_undefined_is_called_so():
     class Share(Described):
         share: Fraction
 
@@ -77,24 +73,24 @@ def test_a_share_that_is_undefined_is_called_so() -> None:
         ("[]", ": "),
     ],
 )
-def test_what_is_no_such_object_is_refused_in_a_sentence(text: str, said: str) -> None:
+def test_what_is_no_such_object_is_refused_in_a_sentence(text, said):
     with pytest.raises(ValueError, match=said):
         read(text)
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, -1.0])
-def test_a_bound_that_is_none_cannot_be_built(value: float) -> None:
+def test_a_bound_that_is_none_cannot_be_built(value):
     with pytest.raises(ValidationError):
         Held(version=1, epsilon=value)
 
 
-def test_the_sample_report_of_the_tests_is_a_report() -> None:
+def test_the_sample_report_of_the_tests_is_a_report():
     sample: dict[str, Any] = sample_report()
     found = Report.parse(as_text(sample), refusal="{}: {}".format)
     assert found.dump() == sample
 
 
-def test_nothing_in_runs_is_passed_on_as_a_mapping_of_anything_without_a_reason() -> None:
+def test_nothing_in_runs_is_passed_on_as_a_mapping_of_anything_without_a_reason():
     """Objects are types; what is left says in a comment why it is none."""
     where = Path(next(iter(overhear.runs.__path__)))
     # Lines of logs of releases are objects of JSON, whose reader closes their keys.

@@ -1,7 +1,5 @@
 """One class says what is asked: the options of a command, the keywords of a function."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass

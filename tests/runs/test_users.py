@@ -1,10 +1,7 @@
 """[data] user: a table whose rows are several a user is planned, trained, or refused."""
 
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,7 +51,7 @@ def data():
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     """A run of a table of 40 users with one to three records each."""
     users = [f"user {i}" for i in range(40) for _ in range(1 + i % 3)]
     rows = [f"{who},{i % 100},{('no', 'yes')[i % 2]}" for i, who in enumerate(users)]

@@ -1,7 +1,5 @@
 """The run files of docs/your-data.md are trained, and a regression is audited."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -28,7 +26,7 @@ NAMES = ("csv", "npz", "function", "regression")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A working directory with everything that the page speaks of."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
@@ -43,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_run_file_of_the_page_is_trained(folder: Path, name: str) -> None:
+def test_every_run_file_of_the_page_is_trained(folder, name):
     assert main(["train", f"{name}.toml", "--out", "run"]) == 0
     last = json.loads((folder / "run/metrics.jsonl").read_text().splitlines()[-1])
     assert (last["accuracy"] is None) == (name == "regression")
@@ -55,7 +53,7 @@ def test_every_run_file_of_the_page_is_trained(folder: Path, name: str) -> None:
     assert load_run_file(again) == config
 
 
-def test_the_skeleton_of_the_page_is_what_is_printed(folder: Path, capsys) -> None:
+def test_the_skeleton_of_the_page_is_what_is_printed(folder, capsys):
     text = (folder / "csv.toml").read_text()
     (folder / "run.toml").write_text(re.sub(r"\[data.columns\].*?\n\n", "", text, flags=re.S))
     assert main(["train", "run.toml", "--out", "run"]) == 2
@@ -65,7 +63,7 @@ def test_the_skeleton_of_the_page_is_what_is_printed(folder: Path, capsys) -> No
     assert printed.split() == quoted[1].split()
 
 
-def test_a_number_of_classes_from_the_labels_is_said_in_plan_and_report(folder, capsys) -> None:
+def test_a_number_of_classes_from_the_labels_is_said_in_plan_and_report(folder, capsys):
     text = (folder / "npz.toml").read_text().replace("classes = 2\n", "")
     (folder / "run.toml").write_text(text)
     assert main(["plan", "run.toml", "--json"]) == 0
@@ -93,12 +91,12 @@ def test_a_number_of_classes_from_the_labels_is_said_in_plan_and_report(folder, 
         ("model.loss=huber", "loss='huber' must be one of cross-entropy, squared"),
     ],
 )
-def test_what_does_not_fit_a_regression_is_refused(folder: Path, override: str, why: str) -> None:
+def test_what_does_not_fit_a_regression_is_refused(folder, override, why):
     with pytest.raises(InputError, match=why):
         build(load_run_file("regression.toml", [override]))
 
 
-def test_numbers_need_outputs(folder: Path) -> None:
+def test_numbers_need_outputs(folder):
     with pytest.raises(InputError, match=r"set \[data\] outputs to predict numbers"):
         build(load_run_file("npz.toml", ["model.loss=squared"]))
 
@@ -109,8 +107,8 @@ def _watched() -> WatchedRun:
 
 
 def test_messages_of_a_regression_are_made_again_and_one_that_is_changed_is_found(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, monkeypatch
+):
     assert message_check(_watched()).passed
     sent = TensorRound.mix
 
@@ -124,7 +122,7 @@ def test_messages_of_a_regression_are_made_again_and_one_that_is_changed_is_foun
 
 
 @pytest.mark.slow
-def test_a_regression_is_audited(folder: Path) -> None:
+def test_a_regression_is_audited(folder):
     assert main(["train", "regression.toml", "--out", "run", "--set", "audit.canaries=160"]) == 0
     assert main(["audit", "run", "--trust-code"]) == 0
     found = json.loads((folder / "run/audit.json").read_text())
@@ -132,7 +130,7 @@ def test_a_regression_is_audited(folder: Path) -> None:
     assert {check["name"] for check in found["checks"] if check["passed"]} > {"messages", "layout"}
 
 
-def test_what_reads_labels_or_pictures_refuses_a_regression(folder: Path, capsys) -> None:
+def test_what_reads_labels_or_pictures_refuses_a_regression(folder, capsys):
     assert main(["train", "regression.toml", "--out", "run"]) == 0
     capsys.readouterr()
     assert main(["attack", "run", "--trust-code"]) == 2
@@ -141,7 +139,7 @@ def test_what_reads_labels_or_pictures_refuses_a_regression(folder: Path, capsys
     assert "has numbers to predict and no classes" in capsys.readouterr().err
 
 
-def test_a_run_on_a_store_is_that_on_the_same_records_in_memory(folder: Path) -> None:
+def test_a_run_on_a_store_is_that_on_the_same_records_in_memory(folder):
     held = np.load("patients.npz")
     np.save("x.npy", held["X"])
     np.save("y.npy", held["y"])

@@ -1,7 +1,5 @@
 """Looks at pages in a headless browser: broken pictures, and what is wider than its screen."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The notebooks of the site run from top to bottom, and show what their words say."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

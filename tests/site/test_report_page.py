@@ -4,8 +4,6 @@
 need them say so and are skipped.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -37,7 +35,7 @@ needs_validator = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages(tmp_path_factory):
     """A report with all evidence, one that is contradicted, and a bare one."""
     folder = tmp_path_factory.mktemp("reports")
     full = with_audit(sample_report())

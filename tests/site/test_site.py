@@ -1,7 +1,5 @@
 """The site of docs/ builds without a warning, and its pages can be read on a screen and a phone."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -19,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The built site; a warning, such as a dead link or a missing picture, is an error."""
     pytest.importorskip("furo")
     built = tmp_path_factory.mktemp("site")

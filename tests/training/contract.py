@@ -4,14 +4,14 @@ A check takes an algorithm with its numbers bound, or a run of it, and raises As
 the word for what is broken. `test_contract_faults.py` shows which fault each of them finds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Algorithm, Form, bind
@@ -38,17 +38,25 @@ EXACT = {"rtol": 1e-12, "atol": 1e-13}
 _LOOKED_AT = 3  # the round of a run whose messages are compared with their rows
 
 
-def setting(graph: Graph, *, records: int = 9, rate: float = 0.5, min_max: bool = False) -> Setting:
-    """A small network in double precision, and a few records for every agent."""
+def setting(
+    graph: Graph,
+    *,
+    records: int = 9,
+    rate: float = 0.5,
+    min_max: bool = False,
+    apart: bool = False,
+) -> Setting:
+    """A small network in double precision, and a few records for every agent, or of one class."""
     rng = torch.Generator().manual_seed(3)
     net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     for p in net.parameters():
         p.data.normal_(generator=rng)
     shards = [
         Examples(
-            torch.randn(records, 4, generator=rng), torch.randint(2, (records,), generator=rng)
+            torch.randn(records, 4, generator=rng),
+            torch.full((records,), i % 2) if apart else torch.randint(2, (records,), generator=rng),
         )
-        for _ in range(graph.agents)
+        for i in range(graph.agents)
     ]
     return Setting(
         graph=graph,
@@ -61,6 +69,18 @@ def setting(graph: Graph, *, records: int = 9, rate: float = 0.5, min_max: bool 
     )
 
 
+def summed_gradient(net: nn.Module, x: np.ndarray, shard: Examples) -> np.ndarray:
+    """Gradient of the summed cross-entropy by autograd, in the order of the parameters."""
+    flat = torch.tensor(x, requires_grad=True)
+    parts, start = {}, 0
+    for name, p in net.named_parameters():
+        parts[name] = flat[start : start + p.numel()].view_as(p)
+        start += p.numel()
+    logits = functional_call(net, parts, (shard.inputs.double(),))
+    (gradient,) = torch.autograd.grad(cross_entropy(logits, shard.targets, reduction="sum"), flat)
+    return gradient.numpy()
+
+
 def bound_to(
     algorithm: Algorithm | str,
     graph: Graph,
@@ -68,7 +88,7 @@ def bound_to(
     form: Form = Form.REPAIRED,
     clip_norm: float | None = CLIP,
     noise_std: float = NOISE,
-    rounds: int = 200,
+    rounds: int = 40,
     settings: object = None,
 ) -> Bound:
     """An algorithm with the numbers of the checks."""

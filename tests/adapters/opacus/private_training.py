@@ -1,7 +1,5 @@
 """A training by Opacus as users write it, with a place for each fault."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch

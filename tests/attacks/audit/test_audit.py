@@ -54,7 +54,7 @@ def _game() -> CanaryGame:
         setting=contract.setting(graph),
         bound=bound,
         traces=trace(
-            bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
+            bound.init, bound.step, graph=graph, rounds=40, noise_multiplier=bound.noise_multiplier
         ),
         rounds=1,
         clip_norm=contract.CLIP,
@@ -81,7 +81,7 @@ def _of(mu: float, canaries: int, seed: int) -> Played:
     return Played({"eavesdropper": _guesses(mu, canaries, seed)}, [])
 
 
-def test_a_bound_below_the_proof_is_consistent(monkeypatch) -> None:
+def test_a_bound_below_the_proof_is_consistent(monkeypatch):
     found, games = _audited(monkeypatch, _of(0.8, 2000, 1))
     assert found.verdict is Verdict.CONSISTENT
     assert 0 < found.measured < found.proven.epsilon
@@ -91,7 +91,7 @@ def test_a_bound_below_the_proof_is_consistent(monkeypatch) -> None:
     assert found.evidence.looks == (0.0,)
 
 
-def test_an_exceedance_is_cleared_by_four_times_as_many_canaries(monkeypatch) -> None:
+def test_an_exceedance_is_cleared_by_four_times_as_many_canaries(monkeypatch):
     fresh = [_of(0.95, 2000, seed) for seed in range(2, 6)]
     found, games = _audited(monkeypatch, _of(1.2, 2000, 1), *fresh)
     assert found.verdict is Verdict.CLEARED
@@ -103,7 +103,7 @@ def test_an_exceedance_is_cleared_by_four_times_as_many_canaries(monkeypatch) ->
     assert "cleared, the first look was chance" in found.words()
 
 
-def test_what_neither_clears_nor_contradicts_stays_suspicious(monkeypatch) -> None:
+def test_what_neither_clears_nor_contradicts_stays_suspicious(monkeypatch):
     # 8,000 canaries at an error rate of 29.6 % where 30.9 % is claimed: 2.4 deviations.
     wrong = np.arange(2000) < 593
     coins = np.arange(2000) % 2 == 0
@@ -115,7 +115,7 @@ def test_what_neither_clears_nor_contradicts_stays_suspicious(monkeypatch) -> No
     assert "neither clears nor contradicts" in found.words()
 
 
-def test_a_second_exceedance_contradicts_the_proof(monkeypatch) -> None:
+def test_a_second_exceedance_contradicts_the_proof(monkeypatch):
     # 28.85 %: 3.9 deviations in the second look, and no bet is decisive by itself.
     wrong = np.arange(2000) < 577
     coins = np.arange(2000) % 2 == 0
@@ -127,7 +127,7 @@ def test_a_second_exceedance_contradicts_the_proof(monkeypatch) -> None:
     assert "the proof or the code is wrong" in found.words()
 
 
-def test_an_audit_stops_as_soon_as_it_is_sure(monkeypatch) -> None:
+def test_an_audit_stops_as_soon_as_it_is_sure(monkeypatch):
     found, games = _audited(monkeypatch, _of(2.0, 2000, 1))
     assert found.verdict is Verdict.CONTRADICTED
     assert (len(games), found.again, found.decided) == (1, None, True)
@@ -136,13 +136,13 @@ def test_an_audit_stops_as_soon_as_it_is_sure(monkeypatch) -> None:
     assert (slower.verdict, len(games)) == (Verdict.CONTRADICTED, 2)
 
 
-def test_a_claim_that_audits_before_contradict_stays_so(monkeypatch) -> None:
+def test_a_claim_that_audits_before_contradict_stays_so(monkeypatch):
     known = {"eavesdropper": module.Evidence(at_zero=(400.0,) * 11)}
     found, games = _audited(monkeypatch, _of(0.8, 2000, 1), before=known)
     assert (found.verdict, len(games)) == (Verdict.CONTRADICTED, 1)
 
 
-def test_evidence_of_audits_before_counts(monkeypatch) -> None:
+def test_evidence_of_audits_before_counts(monkeypatch):
     first, _ = _audited(monkeypatch, _of(1.1, 2000, 1))
     known = {}
     for at in range(2, 12):
@@ -173,7 +173,7 @@ def _several(monkeypatch, mus: dict[str, float], errors: dict[str, int]):
     return {one.proven.name: one for one in found}
 
 
-def test_several_adversaries_share_the_risk_as_holm_has_it(monkeypatch) -> None:
+def test_several_adversaries_share_the_risk_as_holm_has_it(monkeypatch):
     # 617 errors are expected of the claim; P(580 or fewer) is .039 and P(570 or fewer) is .012.
     names = dict.fromkeys("abc", 1.0)
     alone = _several(monkeypatch, {"a": 1.0}, {"a": 580})
@@ -189,7 +189,7 @@ def test_several_adversaries_share_the_risk_as_holm_has_it(monkeypatch) -> None:
     assert stepped["a"].verdict is not Verdict.CONSISTENT
 
 
-def test_too_few_canaries_measure_nothing_and_how_many_would_do_is_said(monkeypatch) -> None:
+def test_too_few_canaries_measure_nothing_and_how_many_would_do_is_said(monkeypatch):
     few, _ = _audited(monkeypatch, _of(0.1, 50, 1), proven=_proven(0.1))
     assert few.verdict is Verdict.NOT_MEASURED
     assert few.ideal < 0.1 * few.proven.epsilon
@@ -201,7 +201,7 @@ def test_too_few_canaries_measure_nothing_and_how_many_would_do_is_said(monkeypa
     assert more.ideal >= 0.1 * more.proven.epsilon
 
 
-def test_the_coins_of_a_look_depend_on_its_place_and_the_seed_alone() -> None:
+def test_the_coins_of_a_look_depend_on_its_place_and_the_seed_alone():
     def tossed(seed: int, *place: int) -> list[int]:
         return module._coins(seed, *place).integers(2, size=64).tolist()
 
@@ -212,7 +212,7 @@ def test_the_coins_of_a_look_depend_on_its_place_and_the_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("second", "verdict"), [(3.0, Verdict.CONTRADICTED), (0.4, Verdict.CLEARED)]
 )
-def test_a_single_message_can_contradict_by_itself(monkeypatch, second: float, verdict) -> None:
+def test_a_single_message_can_contradict_by_itself(monkeypatch, second, verdict):
     def link(mu: float, seed: int) -> LinkGuesses:
         return LinkGuesses("reply of agent 1 to 2", 1, {(0.5, 1.0): 1}, _guesses(mu, 1000, seed))
 
@@ -229,7 +229,7 @@ def test_a_single_message_can_contradict_by_itself(monkeypatch, second: float, v
     assert "reply of agent 1 to 2" in found.words()
 
 
-def test_a_heuristic_figure_is_compared_and_never_contradicted(monkeypatch) -> None:
+def test_a_heuristic_figure_is_compared_and_never_contradicted(monkeypatch):
     found, games = _audited(
         monkeypatch,
         Played({"eavesdropper": _guesses(2.0, 2000, 1)}, []),
@@ -247,7 +247,7 @@ def test_a_heuristic_figure_is_compared_and_never_contradicted(monkeypatch) -> N
         (Status.CANNOT_BE_EXPRESSED, "no bound can be expressed"),
     ],
 )
-def test_where_epsilon_is_infinite_the_bound_stands_by_itself(monkeypatch, status, said) -> None:
+def test_where_epsilon_is_infinite_the_bound_stands_by_itself(monkeypatch, status, said):
     claim = Claim(rounds={(0.0, 0.5): 3})
     proven = Proven(
         name="eavesdropper",
@@ -268,7 +268,7 @@ def test_where_epsilon_is_infinite_the_bound_stands_by_itself(monkeypatch, statu
     assert found.verdict is Verdict.NOTHING_PROVEN
 
 
-def test_a_single_messages_figure_is_compared_with_what_an_onlooker_learns(monkeypatch) -> None:
+def test_a_single_messages_figure_is_compared_with_what_an_onlooker_learns(monkeypatch):
     given = Played({"eavesdropper": _guesses(0.9, 4000, 1)}, [])
     monkeypatch.setattr(games_played.Game, "play", lambda *a, **k: given)
     single = _proven(0.3, name="single-message", status=Status.HEURISTIC)
@@ -277,7 +277,7 @@ def test_a_single_messages_figure_is_compared_with_what_an_onlooker_learns(monke
     assert "eavesdropper learns more, at least" in found[1].words()
 
 
-def test_the_claim_is_what_is_accounted_for() -> None:
+def test_the_claim_is_what_is_accounted_for():
     sensitivity = _exposure(Release(2.0, 0.1, 300, 1), Release(1.0, 1.0, 1, 1, first=0))
     found = claim_of(sensitivity, noise_multiplier=4.0, statement=STATEMENT, rounds=300)
     assert found.rounds == as_events({(2.0, 0.1): 300, (4.0, 1.0): 1})
@@ -285,13 +285,13 @@ def test_the_claim_is_what_is_accounted_for() -> None:
     assert half.rounds == as_events({(2.0, 0.1): 150, (4.0, 1.0): 1})
 
 
-def test_a_leak_is_a_claim_without_noise() -> None:
+def test_a_leak_is_a_claim_without_noise():
     sensitivity = _exposure(Release(math.inf, 0.1, 300, 1))
     found = claim_of(sensitivity, noise_multiplier=4.0, statement=STATEMENT, rounds=300)
     assert found.rounds == as_events({(0.0, 0.1): 300})
 
 
-def test_hosts_are_worst_victims() -> None:
+def test_hosts_are_worst_victims():
     graph = star(5)
     bound = contract.bound_to("dpdl", graph, noise_std=contract.CLIP)
     traces = trace(
@@ -309,21 +309,21 @@ def test_hosts_are_worst_victims() -> None:
             assert host not in of[host].agents
 
 
-def test_an_encrypted_eavesdropper_sees_end_states() -> None:
+def test_an_encrypted_eavesdropper_sees_end_states():
     found = hosts_of(
         {"eavesdropper": [_exposure(Release(1.0, 0.1, 3, 1))]}, canaries=1, encrypted=True
     )
     assert found["eavesdropper"][0].sees is Sees.END_STATES
 
 
-def test_a_run_that_is_one_release_is_left_out() -> None:
+def test_a_run_that_is_one_release_is_left_out():
     whole = _exposure(Release(1.0, 1.0, 1, 1), whole_run=True)
     assert hosts_of({"eavesdropper": [whole]}, canaries=1, encrypted=False) == {}
     given = replace(_proven(), name="eavesdropper")
     assert "one release" in module.not_measured(given, []).words()
 
 
-def test_a_confidence_that_says_nothing_is_refused() -> None:
+def test_a_confidence_that_says_nothing_is_refused():
     with pytest.raises(ValueError, match=r"confidence=0.3 must lie in \(0.5, 1\)"):
         audit(_game(), [_proven()], seed=0, confidence=0.3)
     with pytest.raises(ValueError, match="seed=-1 must be at least 0"):
@@ -334,6 +334,6 @@ def test_a_confidence_that_says_nothing_is_refused() -> None:
     ("value", "least", "most"),
     [(2.0641, "2.06", "2.07"), (8.000000000000009, "8.00", "8.00"), (0.0, "0", "0")],
 )
-def test_a_measured_bound_is_rounded_down_and_a_proven_one_up(value, least, most) -> None:
+def test_a_measured_bound_is_rounded_down_and_a_proven_one_up(value, least, most):
     assert audited._least(value) == least
     assert audited._most(value) == most

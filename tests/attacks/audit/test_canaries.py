@@ -29,7 +29,7 @@ def _directions(count: int = 5, dimension: int = 23) -> Directions:
 
 
 @pytest.mark.parametrize(("count", "dimension"), [(5, 23), (23, 23), (1, 23)])
-def test_directions_are_orthonormal(count: int, dimension: int) -> None:
+def test_directions_are_orthonormal(count, dimension):
     ways = _directions(count, dimension)
     vectors = torch.stack([ways.vector(j) for j in range(count)])
     torch.testing.assert_close(vectors @ vectors.T, torch.eye(count, dtype=torch.float64))
@@ -37,13 +37,13 @@ def test_directions_are_orthonormal(count: int, dimension: int) -> None:
     torch.testing.assert_close(ways.project(rows), rows @ vectors.T)
 
 
-def test_more_canaries_than_coordinates_are_refused() -> None:
+def test_more_canaries_than_coordinates_are_refused():
     with pytest.raises(ValueError, match=r"count=24 orthogonal canaries must lie in 1\.\.23"):
         _directions(24)
 
 
 @pytest.mark.parametrize("is_task", [False, True])
-def test_a_canary_has_its_gradient_at_any_point(is_task: bool) -> None:
+def test_a_canary_has_its_gradient_at_any_point(is_task):
     net = _network()
     objective = ClassWeights(net, classes=2) if is_task else net
     ways = _directions()
@@ -59,7 +59,7 @@ def test_a_canary_has_its_gradient_at_any_point(is_task: bool) -> None:
         assert float(row[23:].abs().sum()) == 0
 
 
-def test_ordinary_records_keep_their_gradients() -> None:
+def test_ordinary_records_keep_their_gradients():
     net = _network()
     task = CanaryTask(net, directions=_directions())
     inputs, labels = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1, 0])
@@ -73,7 +73,7 @@ def test_ordinary_records_keep_their_gradients() -> None:
     torch.testing.assert_close(one, other)
 
 
-def test_a_blank_record_is_drawn_and_adds_nothing() -> None:
+def test_a_blank_record_is_drawn_and_adds_nothing():
     net = _network()
     planted = PlantedGradients(
         CanaryTask(net, directions=_directions()),
@@ -96,7 +96,7 @@ def test_a_blank_record_is_drawn_and_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize("coefficients", [(1.0,), (1.0, -0.6)])
-def test_a_row_is_the_ordinary_sum_and_its_canaries_at_the_clip_norm(coefficients) -> None:
+def test_a_row_is_the_ordinary_sum_and_its_canaries_at_the_clip_norm(coefficients):
     net = _network()
     ways = _directions()
     task = CanaryTask(net, directions=ways)
@@ -131,7 +131,7 @@ def test_a_row_is_the_ordinary_sum_and_its_canaries_at_the_clip_norm(coefficient
     torch.testing.assert_close(found, ordinary + canaries)
 
 
-def test_a_canary_is_far_above_the_clip_norm() -> None:
+def test_a_canary_is_far_above_the_clip_norm():
     task = CanaryTask(_network(), directions=_directions())
     planted = PlantedGradients(
         task, clip_norm=CLIP, generator=np.random.default_rng(3), device=CPU, dtype=torch.float64
@@ -141,7 +141,7 @@ def test_a_canary_is_far_above_the_clip_norm() -> None:
     assert float(found.norm()) == pytest.approx(LENGTH * CLIP)
 
 
-def test_coefficients_that_cancel_leave_no_canary() -> None:
+def test_coefficients_that_cancel_leave_no_canary():
     task = CanaryTask(_network(), directions=_directions())
     planted = PlantedGradients(
         task, clip_norm=CLIP, generator=np.random.default_rng(3), device=CPU, dtype=torch.float64
@@ -154,7 +154,7 @@ def test_coefficients_that_cancel_leave_no_canary() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 2)])
-def test_codes_beside_targets_of_any_kind_come_back(shape: tuple[int, ...]) -> None:
+def test_codes_beside_targets_of_any_kind_come_back(shape):
     targets, codes = torch.randn(shape), torch.tensor([0, 2_000_001, 7])
     own, found = uncoded(coded(targets, codes))
     torch.testing.assert_close(own, targets, rtol=0, atol=0)

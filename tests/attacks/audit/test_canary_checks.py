@@ -124,7 +124,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_its_kind_fails_its_check(fault: str) -> None:
+def test_a_fault_of_its_kind_fails_its_check(fault):
     name, change = FAULTS[fault]
     checks = {one.name: one for one in canary_checks([_noise(change)], replace=False)}
     assert not checks[name].passed
@@ -148,14 +148,14 @@ SIZES = {
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_noise_of_another_size_is_no_fault_of_clipping_or_independence(size: str) -> None:
+def test_noise_of_another_size_is_no_fault_of_clipping_or_independence(size):
     absent, clipping, independence = canary_checks([_noise(SIZES[size])], replace=False)
     assert not absent.passed
     assert clipping.passed, clipping.words
     assert independence.passed, independence.words
 
 
-def test_without_noise_no_size_is_renewed() -> None:
+def test_without_noise_no_size_is_renewed():
     """Nothing is divided by 0."""
     none = _noise(lambda z, part, norms: 0.0 * z)
     absent, clipping, independence = canary_checks([none], replace=False)
@@ -166,7 +166,7 @@ def test_without_noise_no_size_is_renewed() -> None:
     assert clipping.tests
 
 
-def test_renewed_and_observed_sizes_are_of_the_same_law() -> None:
+def test_renewed_and_observed_sizes_are_of_the_same_law():
     """2 x 9,600 draws of sound ones: distances from the normal law, p > 1e-6 each (Massart)."""
     of = _noise(lambda z, part, norms: 7.0 * z, present=0.3)
     renewed = np.sort(of_renewed_size(of).ravel())
@@ -180,7 +180,7 @@ def test_renewed_and_observed_sizes_are_of_the_same_law() -> None:
     assert np.array_equal(of_observed_size(of)[absent], of.standard[absent])
 
 
-def test_sound_draws_pass_with_p_that_are_no_smaller_than_uniform() -> None:
+def test_sound_draws_pass_with_p_that_are_no_smaller_than_uniform():
     """100 sets of draws, three checks each: below .01 lie at most 10 with probability .99999."""
     found = [
         one.p
@@ -193,14 +193,14 @@ def test_sound_draws_pass_with_p_that_are_no_smaller_than_uniform() -> None:
     assert sum(p < 0.01 for p in found) <= 12
 
 
-def test_opposite_records_in_every_batch_are_tested_as_well() -> None:
+def test_opposite_records_in_every_batch_are_tested_as_well():
     always = _noise(lambda z, part, norms: 0.9 * z, present=1.0)
     found = absent_check([always], replace=True)
     assert not found.passed
     assert found.tests > 0
 
 
-def test_nothing_to_look_at_passes() -> None:
+def test_nothing_to_look_at_passes():
     assert canary_checks([], replace=False) == []
     one = replace(_noise(), standard=np.full(SHAPE, np.nan))
     for check in (absent_check([one], replace=False), clipping_check([one])):
@@ -212,7 +212,7 @@ def _played(name: str = "dpdl", *, q: float = 0.3, change=None, seed: int = 0, *
     graph = ring(5)
     bound = contract.bound_to(name, graph)
     traces = trace(
-        bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=graph, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     adversaries = {
         one: dict.fromkeys((0, 2, 3), parse_adversary(one, 5))
@@ -237,7 +237,7 @@ def _played(name: str = "dpdl", *, q: float = 0.3, change=None, seed: int = 0, *
 
 
 @pytest.mark.parametrize("v", [1e4, 1e6])
-def test_scores_that_are_all_equal_are_in_no_order(v: float) -> None:
+def test_scores_that_are_all_equal_are_in_no_order(v):
     """Under so little noise "there" underflows, and every absent canary has the same score."""
     found = absent_check([_noise(present=0.01, v=v)], replace=False)
     assert found.passed, found.words
@@ -248,13 +248,13 @@ def test_scores_that_are_all_equal_are_in_no_order(v: float) -> None:
     ("name", "q", "is_replaced"),
     [
         (name, q, is_replaced)
-        for name in PRIVATE
-        for q, is_replaced in product((1.0, 0.3), (False, True))
-        # Every algorithm at either rate and with either neighbour, three of them in all four pairs.
-        if is_replaced == (q < 1.0) or name in ("dp-dpsgd", "dpdl", "dpmixsgd")
+        for number, name in enumerate(PRIVATE)
+        for pair, (q, is_replaced) in enumerate(product((1.0, 0.3), (False, True)))
+        # Every algorithm in one of the four pairs, three of them in all.
+        if pair == number % 4 or name in ("dp-dpsgd", "dpdl", "dpmixsgd")
     ],
 )
-def test_a_sound_engine_passes(name: str, q: float, is_replaced: bool) -> None:
+def test_a_sound_engine_passes(name, q, is_replaced):
     for check in _played(name, q=q, replace=is_replaced):
         assert check.passed, check.words
 
@@ -272,7 +272,7 @@ def _halved_in_large_batches():
         yield
 
 
-def test_noise_that_is_small_in_some_rounds_is_found() -> None:
+def test_noise_that_is_small_in_some_rounds_is_found():
     absent, *_ = _played(change=_halved_in_large_batches)
     assert not absent.passed
     assert "declared variance" in absent.words

@@ -66,7 +66,7 @@ def _claim(event: Event, rounds: int, adjacency: str = "zero-out") -> Proven:
 
 @pytest.mark.parametrize("scheme", ["shuffled", "cyclic"])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_scores_are_those_of_the_rounds_of_each_canary(monkeypatch, scheme, replaced) -> None:
+def test_scores_are_those_of_the_rounds_of_each_canary(monkeypatch, scheme, replaced):
     """n = 140 in two epochs: log ratios N(+-v/2, v), v = 2 mu^2, four times that if replaced.
 
     Mean and deviation of either coin within 5 standard errors (6e-7 each). A score that took a
@@ -86,7 +86,7 @@ def test_scores_are_those_of_the_rounds_of_each_canary(monkeypatch, scheme, repl
 
 
 @pytest.mark.parametrize("canaries", [50, 140])
-def test_canaries_stand_in_rounds_that_are_played(canaries) -> None:
+def test_canaries_stand_in_rounds_that_are_played(canaries):
     """Of one round of an epoch of three the twenty records that are in it hold canaries first.
 
     Of more canaries than these hold there are more runs.
@@ -98,7 +98,7 @@ def test_canaries_stand_in_rounds_that_are_played(canaries) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["shuffled", "cyclic", "fixed"])
-def test_where_a_canary_stands_does_not_depend_on_its_coin(scheme) -> None:
+def test_where_a_canary_stands_does_not_depend_on_its_coin(scheme):
     game, places = _game(scheme), []
     for codes in ([1, 3, -3, 8], [-1, 4, 5, -4]):
         shards = with_codes_in_place(
@@ -116,7 +116,7 @@ def test_where_a_canary_stands_does_not_depend_on_its_coin(scheme) -> None:
 
 
 @pytest.mark.slow
-def test_one_canary_of_an_agent_is_scored_in_batches_of_fixed_size(monkeypatch) -> None:
+def test_one_canary_of_an_agent_is_scored_in_batches_of_fixed_size(monkeypatch):
     """n = 100, one of each of five agents in a run: E[exp(-+ratio)] is 1, 6 standard errors."""
     monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game("fixed", rounds=3, canaries=100)
@@ -133,7 +133,7 @@ def test_one_canary_of_an_agent_is_scored_in_batches_of_fixed_size(monkeypatch) 
 
 
 @pytest.mark.slow
-def test_faults_contradict_what_is_proven_of_shuffled_batches(monkeypatch) -> None:
+def test_faults_contradict_what_is_proven_of_shuffled_batches(monkeypatch):
     """1,000 canaries, two epochs. At half of the noise mu is 1.41 where .71 is claimed.
 
     That is missed below 1e-6. A batch that comes three times in its epoch gives 1.22: with 3,000
@@ -160,7 +160,7 @@ def test_faults_contradict_what_is_proven_of_shuffled_batches(monkeypatch) -> No
 
 
 @pytest.mark.slow
-def test_half_the_noise_fails_the_checks_of_canaries_in_batches_of_fixed_size() -> None:
+def test_half_the_noise_fails_the_checks_of_canaries_in_batches_of_fixed_size():
     """Some 175 statistics at a quarter of their variance: missed with probability below 1e-9."""
     game = _game("fixed", rounds=3, canaries=70)
     with noise_halved():
@@ -171,11 +171,11 @@ def test_half_the_noise_fails_the_checks_of_canaries_in_batches_of_fixed_size() 
 @pytest.mark.parametrize(
     "how", [{"together": 2}, {"linked": "eavesdropper"}, {"batch_clipped": True}]
 )
-def test_what_is_scored_in_poisson_batches_alone_is_refused(how) -> None:
+def test_what_is_scored_in_poisson_batches_alone_is_refused(how):
     with pytest.raises(InputError, match="in batches that are 'shuffled'"):
         _game("shuffled", **how)
 
 
-def test_batches_that_are_cut_are_refused() -> None:
+def test_batches_that_are_cut_are_refused():
     with pytest.raises(InputError, match="not scored in batches that are 'truncated'"):
         _game("truncated")

@@ -23,7 +23,7 @@ def _game(name: str = "dpdl", *, rounds: int = 2, rate: float = 1.0, **how) -> C
         "setting": contract.setting(GRAPH, rate=rate, min_max=bound.blocks == 2),
         "bound": bound,
         "traces": trace(
-            bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+            bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
         ),
         "rounds": rounds,
         "clip_norm": contract.CLIP,
@@ -33,14 +33,14 @@ def _game(name: str = "dpdl", *, rounds: int = 2, rate: float = 1.0, **how) -> C
     return CanaryGame(**(fixed | how))
 
 
-def test_canaries_are_spread_over_hosts_and_runs() -> None:
+def test_canaries_are_spread_over_hosts_and_runs():
     game = _game(canaries=300)
     assert (game.hosts, game.dimension, game.runs, game.of_each) == ([0, 1, 2, 3, 4], 23, 3, 20)
     assert _game(batch_clipped=True).runs == 20
     assert MOST == 250
 
 
-def test_scores_are_those_of_two_normals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_those_of_two_normals(monkeypatch):
     """m = 2,300 canaries at rate 1; mean and variance within 5 standard errors (6e-7 each).
 
     The declared strength is kept: of the 200 choices of a play, one is another in one play of some
@@ -61,7 +61,7 @@ def test_scores_are_those_of_two_normals(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_opposite_records_are_twice_as_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opposite_records_are_twice_as_far_apart(monkeypatch):
     monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game(canaries=2300, replace=True)
     found = game.play(generator=np.random.default_rng(4)).guesses["eavesdropper"]
@@ -71,7 +71,7 @@ def test_opposite_records_are_twice_as_far_apart(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_scores_of_sampled_rounds_are_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_sampled_rounds_are_calibrated(monkeypatch):
     """E[exp(-ratio)] with the record is 1; n = 1,150 or so, 6 standard errors."""
     monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game(canaries=2300, rate=0.3, rounds=4)
@@ -85,7 +85,7 @@ def test_scores_of_sampled_rounds_are_calibrated(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_two_batches_under_one_noise_are_not_told_apart_too_well() -> None:
+def test_two_batches_under_one_noise_are_not_told_apart_too_well():
     """DP-NETFLEET's third local step: m = 1,150, errors no fewer than the proof allows.
 
     The closed view has mu = C / sigma for each of three batches; fewer errors than that by 5
@@ -96,7 +96,7 @@ def test_two_batches_under_one_noise_are_not_told_apart_too_well() -> None:
     game = _game(
         bound=bound,
         traces=trace(
-            bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+            bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
         ),
         canaries=1150,
         rounds=1,
@@ -112,7 +112,7 @@ def test_two_batches_under_one_noise_are_not_told_apart_too_well() -> None:
 
 
 @pytest.mark.slow
-def test_a_single_canary_in_a_clipped_batch_is_scored() -> None:
+def test_a_single_canary_in_a_clipped_batch_is_scored():
     """DP-CGA clips a batch's mean: n = 300 canaries, and the scores must favour their coins."""
     game = _game("dp-cga", canaries=300, batch_clipped=True)
     found = game.play(generator=np.random.default_rng(6)).guesses["eavesdropper"]
@@ -120,7 +120,7 @@ def test_a_single_canary_in_a_clipped_batch_is_scored() -> None:
     assert signed.mean() > 3 * signed.std() / math.sqrt(len(signed))
 
 
-def test_messages_are_scored_one_by_one() -> None:
+def test_messages_are_scored_one_by_one():
     played = _game(linked="eavesdropper").play(generator=np.random.default_rng(7))
     names = {link.message.split(" of ")[0] for link in played.links}
     assert "cross-gradient" in names
@@ -139,12 +139,12 @@ def test_messages_are_scored_one_by_one() -> None:
         ({"clip_norm": math.inf}, "without clipping no bound"),
     ],
 )
-def test_a_game_that_cannot_be_played_is_refused(how, words: str) -> None:
+def test_a_game_that_cannot_be_played_is_refused(how, words):
     with pytest.raises(ValueError, match=words):
         _game(**how)
 
 
-def test_progress_counts_rounds_of_all_runs() -> None:
+def test_progress_counts_rounds_of_all_runs():
     said = list[tuple[int, int, str]]()
     game = replace(_game(canaries=150), rounds=1)
     who = Adversary(name="final-models", sees=Sees.END_STATES)
@@ -154,7 +154,7 @@ def test_progress_counts_rounds_of_all_runs() -> None:
     assert said == sorted(said)
 
 
-def test_several_records_of_one_person_move_the_scores_together(monkeypatch) -> None:
+def test_several_records_of_one_person_move_the_scores_together(monkeypatch):
     """m = 230 canaries of three records at rate 1: log ratios N(+-9 v / 2, 9 v), v of one.
 
     Means of either coin within 5 standard errors (6e-7 each).
@@ -171,9 +171,7 @@ def test_several_records_of_one_person_move_the_scores_together(monkeypatch) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replaced", [False, True])
-def test_scores_of_several_sampled_records_are_those_of_a_mixture(
-    monkeypatch, replaced: bool
-) -> None:
+def test_scores_of_several_sampled_records_are_those_of_a_mixture(monkeypatch, replaced):
     """m = 920 canaries of three records, v = 4: their mean against 200,000 draws of the mixture.
 
     Within 5 standard errors (6e-7 for either coin). The checks of what canaries add pass, too.
@@ -181,7 +179,7 @@ def test_scores_of_several_sampled_records_are_those_of_a_mixture(
     monkeypatch.setattr(strength, "SURE", math.inf)
     bound = contract.bound_to("dp-dpsgd", GRAPH, noise_std=contract.CLIP / 2.0)
     traces = trace(
-        bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     game = _game(
         bound=bound, traces=traces, canaries=920, rate=0.7, rounds=1, together=3, replace=replaced
@@ -208,7 +206,7 @@ def test_scores_of_several_sampled_records_are_those_of_a_mixture(
     assert all(one.passed for one in game.checks(played))
 
 
-def test_several_records_are_not_scored_in_clipped_means_nor_by_message() -> None:
+def test_several_records_are_not_scored_in_clipped_means_nor_by_message():
     for how in ({"batch_clipped": True}, {"linked": "eavesdropper"}):
         with pytest.raises(ValueError, match="together=3 records of one person are scored in sums"):
             _game(together=3, **how)

@@ -51,7 +51,7 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
     codes = dict.fromkeys(range(len(base.shards)), torch.arange(count) * 2 + 1)
     shards = with_codes_behind(base.shards, codes)
     traces = trace(
-        bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=graph, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     parts = [traces.start, *(t for t, n in traces.rounds for _ in range(n))][: rounds + 1]
     transcript = Transcript()
@@ -94,7 +94,7 @@ def _scorer(objective, ways: Directions, adversary: str, *, host: int = 2, **how
 @pytest.mark.some_quick(6)
 @pytest.mark.parametrize("adversary", ["eavesdropper", "neighbour:1", "final-models"])
 @pytest.mark.parametrize("name", PRIVATE)
-def test_what_is_left_of_a_view_is_its_unknown_noise(name: str, adversary: str) -> None:
+def test_what_is_left_of_a_view_is_its_unknown_noise(name, adversary):
     objective, ways, rounds = _happened(name, Form.REPAIRED)
     scorer = _scorer(objective, ways, adversary)
     who = parse_adversary(adversary, 5)
@@ -120,7 +120,7 @@ def test_what_is_left_of_a_view_is_its_unknown_noise(name: str, adversary: str) 
         np.testing.assert_allclose(left, expected, atol=1e-9)
 
 
-def test_a_canary_adds_its_information_to_the_score() -> None:
+def test_a_canary_adds_its_information_to_the_score():
     """Without noise in what is left, s is v with the canary and 0 without."""
     objective, ways, rounds = _happened("dpdl", Form.REPAIRED)
     scorer = _scorer(objective, ways, "eavesdropper")
@@ -138,7 +138,7 @@ def test_a_canary_adds_its_information_to_the_score() -> None:
     assert there.any()
 
 
-def test_a_leak_is_decided_without_error() -> None:
+def test_a_leak_is_decided_without_error():
     """A neighbour of Whisper knows the noise of its link, and sees what is under it."""
     objective, ways, rounds = _happened("whisper", Form.REPAIRED, rounds=4)
     scorer = _scorer(objective, ways, "neighbour:1")
@@ -149,7 +149,7 @@ def test_a_leak_is_decided_without_error() -> None:
     assert np.isposinf(scorer.scores["neighbour:1"][2]).tolist() == present.tolist()
 
 
-def test_single_messages_are_scored_with_their_own_mu() -> None:
+def test_single_messages_are_scored_with_their_own_mu():
     objective, ways, rounds = _happened("dpdl", Form.REPAIRED)
     scorer = _scorer(objective, ways, "eavesdropper", linked="eavesdropper")
     for happened in rounds:
@@ -160,7 +160,7 @@ def test_single_messages_are_scored_with_their_own_mu() -> None:
     assert all(of.rounds == {(mu, 0.5): 2} for of in replies.values())
 
 
-def test_the_mixture_does_not_overflow() -> None:
+def test_the_mixture_does_not_overflow():
     values = log_mixture(np.array([-1e4, 0.0, 1e4]), 0.25)
     assert values == pytest.approx([math.log(0.75), 0.0, 1e4 + math.log(0.25)])
     assert log_mixture(np.array([3.0]), 1.0) == pytest.approx([3.0])

@@ -16,7 +16,7 @@ from tests.training import contract
         ("dp-dpsgd", FINAL_MODELS, False),  # the mixing of five is invertible
     ],
 )
-def test_scores_share_noise_where_a_source_is_in_several_views(name, who, expected) -> None:
+def test_scores_share_noise_where_a_source_is_in_several_views(name, who, expected):
     graph = ring(5)
     bound = contract.bound_to(name, graph)
     traces = trace(
@@ -26,7 +26,7 @@ def test_scores_share_noise_where_a_source_is_in_several_views(name, who, expect
     assert shares_noise(traces, adversaries) is expected
 
 
-def test_one_host_shares_with_nobody() -> None:
+def test_one_host_shares_with_nobody():
     graph = ring(5)
     bound = contract.bound_to("cdp-dsgd", graph)
     traces = trace(

@@ -21,19 +21,19 @@ def _statistics(count: int, *, gain: float, noise: float, seed: int, q: float = 
 
 @pytest.mark.parametrize("one", [Strength(1.0, 0.5), Strength(2.0, 1.0), Strength(8.0, 1.0)])
 @pytest.mark.parametrize("q", [0.2, 1.0])
-def test_the_strength_is_found_without_coins(one: Strength, q: float) -> None:
+def test_the_strength_is_found_without_coins(one, q):
     s, v, _ = _statistics(2000, gain=one.gain, noise=one.noise, seed=1, q=q)
     assert likeliest(s, v, q=q, replace=False) == one
 
 
-def test_opposite_records_are_told_by_their_strength() -> None:
+def test_opposite_records_are_told_by_their_strength():
     rng = np.random.default_rng(2)
     v = np.full(1000, V)
     s = v * rng.choice([-1.0, 1.0], size=1000) + 0.5 * math.sqrt(V) * rng.normal(size=1000)
     assert likeliest(s, v, q=1.0, replace=True) == Strength(1.0, 0.5)
 
 
-def test_a_sound_run_keeps_what_is_declared() -> None:
+def test_a_sound_run_keeps_what_is_declared():
     """300 rounds of n = 250; another strength is taken with probability e^-8 a strength at most."""
     taken = [
         likeliest(*_statistics(250, gain=1.0, noise=1.0, seed=seed)[:2], q=Q, replace=False)
@@ -44,7 +44,7 @@ def test_a_sound_run_keeps_what_is_declared() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [1.0, 0.5])
-def test_a_strength_that_is_read_from_scores_costs_no_confidence(noise: float) -> None:
+def test_a_strength_that_is_read_from_scores_costs_no_confidence(noise):
     """1,000 audits of 100 canaries in 6 rounds whose true noise is `noise` times the declared one.
 
     The bound on what leaks is held against the truth of that noise; of a valid one at 95 % more
@@ -64,5 +64,5 @@ def test_a_strength_that_is_read_from_scores_costs_no_confidence(noise: float) -
     assert over <= binom.isf(1e-3, 1000, 0.05)
 
 
-def test_nothing_is_read_from_rounds_that_show_nothing() -> None:
+def test_nothing_is_read_from_rounds_that_show_nothing():
     assert likeliest(np.zeros(3), np.zeros(3), q=Q, replace=False) == DECLARED

@@ -1,7 +1,5 @@
 """Scores of canaries under a mechanism that is exactly as declared, for tests of the estimators."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

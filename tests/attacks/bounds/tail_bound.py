@@ -7,8 +7,6 @@ is seldom sampled, the errors at ratio 0 are nearly those of guessing, and a tai
 log ratio of 1 to 1.5 for an epsilon near 1.
 """
 
-from __future__ import annotations
-
 import math
 
 from overhear.attacks.bounds.lower_bounds import Guesses, LowerBound, check_confidence, upper_limit

@@ -1,7 +1,5 @@
 """Bets against a claim: what they are worth if it holds, and if it does not."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -33,7 +31,7 @@ def _guesses(canaries: int, generator: np.random.Generator, *, mu: float = 1.0) 
 
 
 @pytest.mark.parametrize("least", [0.0, 1e-9, 0.02, 0.3, 0.5])
-def test_no_bet_is_worth_more_than_its_stake_where_the_claim_holds(least: float) -> None:
+def test_no_bet_is_worth_more_than_its_stake_where_the_claim_holds(least):
     # Exact: the expected payoff of one canary at any error rate that the claim allows.
     for stake in BETS:
         right = 1.0 + least * stake / (1.0 - least)
@@ -43,7 +41,7 @@ def test_no_bet_is_worth_more_than_its_stake_where_the_claim_holds(least: float)
 
 @pytest.mark.parametrize("tested", [1, 3, 40])
 @pytest.mark.parametrize("risk", [0.05, 0.2])
-def test_a_second_look_that_exceeds_decides_by_itself_and_its_stake_is_fair(risk, tested) -> None:
+def test_a_second_look_that_exceeds_decides_by_itself_and_its_stake_is_fair(risk, tested):
     total = 0.0
     for attempt in range(1, 60):
         second = second_risk(attempt, risk=risk, tested=tested)
@@ -58,14 +56,14 @@ def test_a_second_look_that_exceeds_decides_by_itself_and_its_stake_is_fair(risk
     assert of_links <= LINKS * RISK
 
 
-def test_evidence_begins_at_even_odds_and_a_look_that_is_lost_costs_its_stake() -> None:
+def test_evidence_begins_at_even_odds_and_a_look_that_is_lost_costs_its_stake():
     assert Evidence().odds == pytest.approx(1.0)
     assert Evidence(looks=[0.0]).odds == pytest.approx(0.75)
     assert Evidence(looks=[20.0]).odds == pytest.approx(0.5 + 0.5 * (0.5 * 20 + 0.5))
 
 
 @pytest.mark.slow
-def test_sound_claims_are_contradicted_no_more_often_than_stated() -> None:
+def test_sound_claims_are_contradicted_no_more_often_than_stated():
     """4,000 audits that go on for 30 looks, at the worst that the claim allows.
 
     P(ever at odds of 20 to 1) is at most .05 by Ville; more than 246 of 4,000 has probability
@@ -89,7 +87,7 @@ def test_sound_claims_are_contradicted_no_more_often_than_stated() -> None:
     assert np.mean(final) < 1.0 + 4.0 * np.std(final) / math.sqrt(len(final))
 
 
-def test_weaker_noise_is_found_and_sooner_the_weaker_it_is() -> None:
+def test_weaker_noise_is_found_and_sooner_the_weaker_it_is():
     rng, needed = np.random.default_rng(3), []
     for mu in (1.25, 1.5, 2.0):
         held = Evidence()
@@ -101,7 +99,7 @@ def test_weaker_noise_is_found_and_sooner_the_weaker_it_is() -> None:
     assert needed[0] <= 10_000
 
 
-def test_a_learned_threshold_finds_what_scores_off_their_place_hide() -> None:
+def test_a_learned_threshold_finds_what_scores_off_their_place_hide():
     rng = np.random.default_rng(2)
     seen = _guesses(3000, rng, mu=2.0)
     moved = Guesses(scores=seen.scores - 3.0, included=seen.included)  # no score is above 0
@@ -112,7 +110,7 @@ def test_a_learned_threshold_finds_what_scores_off_their_place_hide() -> None:
     assert found.canaries == 3000
 
 
-def test_a_threshold_is_learned_from_every_fifth_canary_alone() -> None:
+def test_a_threshold_is_learned_from_every_fifth_canary_alone():
     # The others are guessed at it; were it chosen with them, nothing would be wrong.
     rng = np.random.default_rng(9)
     included = rng.integers(2, size=500).astype(bool)
@@ -139,11 +137,11 @@ def test_a_threshold_is_learned_from_every_fifth_canary_alone() -> None:
         ([-3.0, -2.0, -1.0], [False, True, True], -2.5),
     ],
 )
-def test_the_best_threshold_lies_between_scores(scores, included, threshold) -> None:
+def test_the_best_threshold_lies_between_scores(scores, included, threshold):
     assert best_threshold(np.array(scores), np.array(included)) == threshold
 
 
-def test_what_no_audit_can_have_won_is_refused() -> None:
+def test_what_no_audit_can_have_won_is_refused():
     with pytest.raises(ValueError, match="must hold 11 logarithms"):
         Evidence(at_zero=[0.0])
     with pytest.raises(ValueError, match="must hold 11 logarithms"):
@@ -156,7 +154,7 @@ def test_what_no_audit_can_have_won_is_refused() -> None:
         after(Evidence(), _guesses(9, np.random.default_rng(0)), claim=ONE, threshold=math.inf)
 
 
-def test_what_is_paid_for_a_canary_is_fair_at_the_least_error_rate() -> None:
+def test_what_is_paid_for_a_canary_is_fair_at_the_least_error_rate():
     coins = np.array([True, False])
     right, wrong = (
         np.exp(
@@ -177,7 +175,7 @@ def test_what_is_paid_for_a_canary_is_fair_at_the_least_error_rate() -> None:
     assert least * wrong + (1.0 - least) * right == pytest.approx(1.0, abs=1e-12)
 
 
-def test_the_more_claims_are_tested_the_more_it_takes() -> None:
+def test_the_more_claims_are_tested_the_more_it_takes():
     held = Evidence(looks=[8000.0])  # odds of 2,001 to 1
     assert decisive(held, tested=1)
     assert not decisive(held, tested=2)

@@ -20,7 +20,7 @@ def _guesses(count: int, *, seed: int, shift: float = 0.0, claim: Claim = ONE) -
     return Guesses(scores=simulated_scores(claim, coins, generator=rng) + shift, included=coins)
 
 
-def test_a_threshold_that_is_off_is_found() -> None:
+def test_a_threshold_that_is_off_is_found():
     """m = 5,000 scores moved by 3 nats: at ratio 0 nearly nothing is left of epsilon 4.4."""
     moved = _guesses(5000, seed=1, shift=3.0)
     assert total_error(moved, **HOW).epsilon < 1.5
@@ -31,7 +31,7 @@ def test_a_threshold_that_is_off_is_found() -> None:
     assert 3.0 < found.epsilon < epsilon(ONE, DELTA)
 
 
-def test_a_sound_headline_is_the_fixed_threshold_at_nearly_the_whole_confidence() -> None:
+def test_a_sound_headline_is_the_fixed_threshold_at_nearly_the_whole_confidence():
     sound = _guesses(5000, seed=2)
     found = headline(sound, **HOW)
     alone = total_error(sound, **(HOW | {"confidence": 1 - (1 - SHARE) * 0.05}))
@@ -41,7 +41,7 @@ def test_a_sound_headline_is_the_fixed_threshold_at_nearly_the_whole_confidence(
 
 
 @pytest.mark.parametrize("shift", [0.0, pytest.param(2.0, marks=pytest.mark.slow)])
-def test_a_headline_is_above_the_truth_as_rarely_as_it_says(shift: float) -> None:
+def test_a_headline_is_above_the_truth_as_rarely_as_it_says(shift):
     """2,000 audits of m = 200; of a valid bound 125 or more exceed with probability 1e-3."""
     leaked, over = total_variation(ONE), 0
     for seed in range(2000):
@@ -59,17 +59,17 @@ def test_a_headline_is_above_the_truth_as_rarely_as_it_says(shift: float) -> Non
     assert over < binom.isf(1e-3, 2000, 0.05)
 
 
-def test_few_canaries_keep_the_threshold_of_zero() -> None:
+def test_few_canaries_keep_the_threshold_of_zero():
     few = Guesses(scores=np.full(8, 3.0), included=np.arange(8) % 2 == 0)
     assert held_out(few, **HOW).threshold == 0.0
 
 
-def test_scores_that_decide_leave_the_threshold_finite() -> None:
+def test_scores_that_decide_leave_the_threshold_finite():
     coins = np.arange(1000) % 2 == 0
     found = held_out(Guesses(scores=np.where(coins, math.inf, -math.inf), included=coins), **HOW)
     assert (found.threshold, found.errors) == (0.0, 0)
 
 
-def test_the_nearest_of_equal_thresholds_is_taken() -> None:
+def test_the_nearest_of_equal_thresholds_is_taken():
     scores = np.array([-3.0, -2.0, 2.0, 3.0])
     assert best_threshold(scores, np.array([False, False, True, True])) == 0.0

@@ -15,7 +15,7 @@ def _guesses(claim: Claim, canaries: int, seed: int) -> Guesses:
     return Guesses(scores=simulated_scores(claim, included, generator=rng), included=included)
 
 
-def test_the_bound_is_above_the_truth_as_seldom_as_it_says() -> None:
+def test_the_bound_is_above_the_truth_as_seldom_as_it_says():
     """400 audits of 500 canaries at a threshold where the bound is tight for pure epsilon.
 
     Randomised response at epsilon 1: nominal 5 %; more than 36 of 400 has probability 3e-4.
@@ -35,7 +35,7 @@ def test_the_bound_is_above_the_truth_as_seldom_as_it_says() -> None:
     assert 0 < above <= 36
 
 
-def test_a_tail_says_more_than_the_middle_of_seldom_sampled_rounds() -> None:
+def test_a_tail_says_more_than_the_middle_of_seldom_sampled_rounds():
     claim = Claim(rounds={(0.44, 1 / 500): 100})
     guesses = _guesses(claim, 20_000, seed=2)
     far, middle = (
@@ -45,7 +45,7 @@ def test_a_tail_says_more_than_the_middle_of_seldom_sampled_rounds() -> None:
     assert far < epsilon(claim, 1e-4)
 
 
-def test_nothing_in_the_tail_bounds_nothing() -> None:
+def test_nothing_in_the_tail_bounds_nothing():
     guesses = _guesses(Claim(rounds={(2.0, 1.0): 1}), 100, seed=3)
     assert tail(guesses, threshold=50.0, delta=1e-5, confidence=0.95).epsilon == 0.0
 
@@ -53,7 +53,7 @@ def test_nothing_in_the_tail_bounds_nothing() -> None:
 @pytest.mark.parametrize(
     ("how", "words"), [({"threshold": math.inf}, "threshold=inf"), ({"delta": 2.0}, "delta=2.0")]
 )
-def test_values_outside_their_range_are_refused(how, words: str) -> None:
+def test_values_outside_their_range_are_refused(how, words):
     guesses = _guesses(Claim(rounds={(2.0, 1.0): 1}), 100, seed=3)
     fixed = {"threshold": 1.0, "delta": 1e-5, "confidence": 0.95}
     with pytest.raises(ValueError, match=words):

@@ -1,7 +1,5 @@
 """Checks of a run that draws and clips by user: a sound one passes, each fault is found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import patch
 

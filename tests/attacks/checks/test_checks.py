@@ -29,7 +29,7 @@ def _checks(name: str = "dpdl"):
     )
 
 
-def test_the_checks_come_in_their_order_and_a_sound_engine_passes() -> None:
+def test_the_checks_come_in_their_order_and_a_sound_engine_passes():
     found = _checks()
     assert [one.name for one in found] == NAMES
     assert all(one.passed for one in found)
@@ -44,7 +44,7 @@ def test_the_checks_come_in_their_order_and_a_sound_engine_passes() -> None:
         ("shuffled batches", "sampler"),
     ],
 )
-def test_a_bug_fails_its_own_check(bug: str, check: str) -> None:
+def test_a_bug_fails_its_own_check(bug, check):
     with PATCHES[bug].plant():
         found = {one.name: one.passed for one in _checks()}
     assert not found[check]

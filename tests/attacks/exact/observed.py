@@ -1,7 +1,5 @@
 """What is observed of one image, for tests of exact stages."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -62,9 +62,7 @@ def _decibels(found: Censored | None, image: Tensor) -> float:
 
 @pytest.mark.slow  # peeling tries for seconds
 @pytest.mark.parametrize("clip_norm", [None, 1e-3], ids=["not clipped", "clipped"])
-def test_saturated_units_give_a_record_away_that_peeling_does_not_find(
-    clip_norm: float | None,
-) -> None:
+def test_saturated_units_give_a_record_away_that_peeling_does_not_find(clip_norm):
     model = _saturated()
     seen = _see(model, _digit(), clip_norm=clip_norm)
     assert peel(posed(seen, model, SHAPE, BOX)) is None
@@ -74,12 +72,12 @@ def test_saturated_units_give_a_record_away_that_peeling_does_not_find(
     assert found.saturated > found.units / 10
 
 
-def test_without_rounding_the_record_is_exact() -> None:
+def test_without_rounding_the_record_is_exact():
     model = _saturated(3.0)
     assert _decibels(_solve(_see(model, _digit(1), dtype=torch.float64), model), _digit(1)) > 140
 
 
-def test_what_saturated_units_hide_is_told_and_never_certified() -> None:
+def test_what_saturated_units_hide_is_told_and_never_certified():
     model = _saturated(300.0)
     found = _solve(_see(model, _digit()), model)
     assert found is not None
@@ -92,7 +90,7 @@ def test_what_saturated_units_hide_is_told_and_never_certified() -> None:
 
 
 @pytest.mark.slow
-def test_saturated_units_are_counted() -> None:
+def test_saturated_units_are_counted():
     model = _saturated(30.0)
     found = _solve(_see(model, _digit()), model)
     assert _decibels(found, _digit()) > 60
@@ -101,7 +99,7 @@ def test_saturated_units_are_counted() -> None:
 
 
 @pytest.mark.slow
-def test_an_altered_gradient_is_not_certified() -> None:
+def test_an_altered_gradient_is_not_certified():
     model = _saturated()
     seen = _see(model, _digit())
     kernels = next(iter(model.parameters())).numel()
@@ -110,7 +108,7 @@ def test_an_altered_gradient_is_not_certified() -> None:
     assert found is None or not found.certified
 
 
-def test_a_search_that_fails_takes_few_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_fails_takes_few_solves(monkeypatch):
     solves, jacobian = list[None](), System.jacobian
 
     def counted(system: System, x: Tensor) -> Tensor:
@@ -126,7 +124,7 @@ def test_a_search_that_fails_takes_few_solves(monkeypatch: pytest.MonkeyPatch) -
     assert len(solves) == 2  # a round without progress, and the deviations at the end
 
 
-def test_an_image_that_falls_back_carries_the_reason() -> None:
+def test_an_image_that_falls_back_carries_the_reason():
     model = _saturated(300.0)
     seen = _see(model, _digit())
     found = reconstruct(
@@ -140,7 +138,7 @@ def test_an_image_that_falls_back_carries_the_reason() -> None:
     assert found.reason == told.reason
 
 
-def test_noise_a_batch_and_other_networks_are_left_to_other_stages() -> None:
+def test_noise_a_batch_and_other_networks_are_left_to_other_stages():
     model = _saturated()
     assert _solve(_see(model, _digit(), clip_norm=1.0, noise_std=1e-6), model) is None
     assert _solve(_see(model, _digit(), count=2), model) is None
@@ -149,7 +147,7 @@ def test_noise_a_batch_and_other_networks_are_left_to_other_stages() -> None:
     assert _solve(_see(relu, _digit()), relu) is None
 
 
-def test_tanhs_average_pools_and_linear_layers_are_read() -> None:
+def test_tanhs_average_pools_and_linear_layers_are_read():
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(8, 16, 3, padding=1),
@@ -175,14 +173,14 @@ def _system(model: nn.Module, seen: Observation) -> System:
     return System(chain[:-1], gradients, top=top)
 
 
-def test_deviations_are_what_float32_leaves_of_the_equations() -> None:
+def test_deviations_are_what_float32_leaves_of_the_equations():
     model = _saturated()
     system = _system(model, _see(model, _digit()))
     left = (system.made(_digit()) - system.seen) / system.deviations(_digit(), rounding=2.0**-24)
     assert 0.1 < float(left.square().mean().sqrt()) < 5
 
 
-def test_the_jacobian_is_that_of_small_steps() -> None:
+def test_the_jacobian_is_that_of_small_steps():
     model = _saturated(3.0)
     system = _system(model, _see(model, _digit(), dtype=torch.float64))
     way = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0)).double()
@@ -191,7 +189,7 @@ def test_the_jacobian_is_that_of_small_steps() -> None:
     assert torch.allclose(made, (ahead - behind) / 2e-5, rtol=1e-5, atol=1e-8)
 
 
-def test_bounded_least_squares_are_those_of_scipy() -> None:
+def test_bounded_least_squares_are_those_of_scipy():
     chance = torch.Generator().manual_seed(0)
     rows = torch.randn(60, 30, generator=chance).double()
     target = 3 * torch.randn(60, generator=chance).double()

@@ -20,7 +20,7 @@ def _blocks(seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_picture_of_blocks_comes_out_with_a_fraction_of_its_noise(seed: int) -> None:
+def test_a_picture_of_blocks_comes_out_with_a_fraction_of_its_noise(seed):
     truth = _blocks(seed)
     found = denoise(truth + _noise(truth.shape, seed), NOISE_STD)
     assert float((found.image - truth).square().mean()) < 0.3 * NOISE_STD**2
@@ -28,7 +28,7 @@ def test_a_picture_of_blocks_comes_out_with_a_fraction_of_its_noise(seed: int) -
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_picture_without_smoothness_is_hardly_touched(seed: int) -> None:
+def test_a_picture_without_smoothness_is_hardly_touched(seed):
     truth = 5.0 * torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(seed))
     noisy = truth + _noise(truth.shape, seed)
     left = (denoise(noisy, NOISE_STD).image - truth).square().mean()
@@ -36,7 +36,7 @@ def test_a_picture_without_smoothness_is_hardly_touched(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_risk_is_that_of_the_mean() -> None:
+def test_the_risk_is_that_of_the_mean():
     # n = 40 pictures of 3,072 values. The estimates' mean is within 4 standard errors of the
     # errors' mean, so a false alarm has probability below 1e-4 (choosing the least biases it by
     # less than that).
@@ -50,7 +50,7 @@ def test_the_risk_is_that_of_the_mean() -> None:
     assert abs(float(gaps.mean())) < 4 * float(gaps.std()) / math.sqrt(40) + 0.01 * NOISE_STD**2
 
 
-def test_scaling_picture_and_noise_scales_what_is_found() -> None:
+def test_scaling_picture_and_noise_scales_what_is_found():
     noisy = _blocks(0) + _noise((3, 32, 32), 0)
     one, tenfold = denoise(noisy, NOISE_STD), denoise(10 * noisy, 10 * NOISE_STD)
     torch.testing.assert_close(tenfold.image, 10 * one.image, rtol=1e-4, atol=1e-4)

@@ -33,9 +33,7 @@ def _picture(seed: int = 0, *, count: int = 1) -> Tensor:
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0, 0.01])
-def test_a_first_linear_layer_gives_the_input_away_whatever_the_clip(
-    clip_norm: float | None,
-) -> None:
+def test_a_first_linear_layer_gives_the_input_away_whatever_the_clip(clip_norm):
     model, truth = _mlp(), _picture()
     seen = _observe(model, truth, clip_norm=clip_norm)
     found = first_linear_input(posed(seen, model, SHAPE, BOX))
@@ -44,7 +42,7 @@ def test_a_first_linear_layer_gives_the_input_away_whatever_the_clip(
     assert residual(seen, model, inputs=found, targets=torch.tensor([0])) < 1e-4
 
 
-def test_a_point_with_further_blocks_gives_the_input_away_too() -> None:
+def test_a_point_with_further_blocks_gives_the_input_away_too():
     model, truth = _mlp(), _picture()
     seen = _observe(model, truth)
     wider = replace(seen, points=torch.cat([seen.points, torch.ones(1, 1, 10)], dim=2))
@@ -53,13 +51,13 @@ def test_a_point_with_further_blocks_gives_the_input_away_too() -> None:
     torch.testing.assert_close(found, truth, atol=1e-4, rtol=0)
 
 
-def test_a_wrong_input_leaves_a_large_residual() -> None:
+def test_a_wrong_input_leaves_a_large_residual():
     model, truth = _mlp(), _picture()
     seen = _observe(model, truth)
     assert residual(seen, model, inputs=_picture(1), targets=torch.tensor([0])) > 0.1
 
 
-def test_under_noise_the_singular_vector_beats_the_ratio_of_a_row() -> None:
+def test_under_noise_the_singular_vector_beats_the_ratio_of_a_row():
     model, truth = _mlp(), _picture()
     seen = _observe(model, truth, noise_std=0.003)
     weight, bias = seen.gradient[0, :2048].view(32, 64), seen.gradient[0, 2048:2080]
@@ -70,7 +68,7 @@ def test_under_noise_the_singular_vector_beats_the_ratio_of_a_row() -> None:
     assert (found - truth).square().mean() < 0.5 * (ratio - truth).square().mean()
 
 
-def test_an_estimate_under_noise_is_better_than_the_prior_on_average() -> None:
+def test_an_estimate_under_noise_is_better_than_the_prior_on_average():
     prior, errors = torch.full(SHAPE, 0.5), []
     for seed in range(20):
         model, truth = _mlp(seed=seed), _picture(seed)
@@ -82,7 +80,7 @@ def test_an_estimate_under_noise_is_better_than_the_prior_on_average() -> None:
     assert sum(errors) < 0
 
 
-def test_a_gradient_inside_the_noise_gives_nothing() -> None:
+def test_a_gradient_inside_the_noise_gives_nothing():
     model = _mlp()
     seen = _observe(model, _picture(), noise_std=1.0)
     assert first_linear_input(posed(seen, model, SHAPE, BOX)) is None
@@ -98,18 +96,18 @@ def test_a_gradient_inside_the_noise_gives_nothing() -> None:
     ],
     ids=["convolution", "pooled", "squashed", "no bias"],
 )
-def test_other_first_layers_are_left_to_optimisation(model: nn.Module) -> None:
+def test_other_first_layers_are_left_to_optimisation(model):
     seen = _observe(model, _picture())
     assert first_linear_input(posed(seen, model, SHAPE, BOX)) is None
 
 
-def test_a_batch_of_two_is_left_to_optimisation() -> None:
+def test_a_batch_of_two_is_left_to_optimisation():
     model = _mlp()
     seen = _observe(model, _picture(count=2))
     assert first_linear_input(posed(seen, model, SHAPE, BOX)) is None
 
 
-def test_a_picture_under_noise_is_smoothed_where_its_noise_is_known() -> None:
+def test_a_picture_under_noise_is_smoothed_where_its_noise_is_known():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 256, 64), nn.ReLU(), nn.Linear(64, 10))
     truth = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(1))

@@ -61,7 +61,7 @@ def _peel(seen: Observation, model: nn.Module, image: Tensor) -> Peeled | None:
     ("dtype", "least"),
     [(torch.float32, 80), pytest.param(torch.float64, 150, marks=pytest.mark.slow)],
 )
-def test_a_sigmoid_lenet_gives_a_photo_away(dtype: torch.dtype, least: float) -> None:
+def test_a_sigmoid_lenet_gives_a_photo_away(dtype, least):
     model, image = _sigmoid_lenet(32), _photo(32)
     assert _decibels(_peel(_see(model, image, dtype=dtype), model, image), image) > least
 
@@ -70,7 +70,7 @@ def test_a_sigmoid_lenet_gives_a_photo_away(dtype: torch.dtype, least: float) ->
     ("dtype", "least"),
     [pytest.param(torch.float32, 100, marks=pytest.mark.slow), (torch.float64, 200)],
 )
-def test_a_relu_network_gives_a_photo_away(dtype: torch.dtype, least: float) -> None:
+def test_a_relu_network_gives_a_photo_away(dtype, least):
     model, image = _relu_network(16), _photo(16)
     assert _decibels(_peel(_see(model, image, dtype=dtype), model, image), image) > least
 
@@ -88,16 +88,14 @@ def _sure_network(lead: float) -> nn.Module:
 
 @pytest.mark.parametrize("clip_norm", [None, 1e-9], ids=["not clipped", "clipped"])
 @pytest.mark.parametrize("lead", [13.0, 25.0])  # 1 - p of 2e-5, and 0 in float32
-def test_a_network_that_is_sure_of_its_label_gives_as_much_away(
-    lead: float, clip_norm: float | None
-) -> None:
+def test_a_network_that_is_sure_of_its_label_gives_as_much_away(lead, clip_norm):
     model, image = _sure_network(lead), _photo(8)
     seen = _see(model, image, dtype=torch.float32, clip_norm=clip_norm)
     assert _decibels(_peel(seen, model, image), image) > 90
 
 
 @pytest.mark.parametrize("lead", [0.0, 13.0])
-def test_another_loss_than_the_cross_entropy_of_one_label_gives_nothing(lead: float) -> None:
+def test_another_loss_than_the_cross_entropy_of_one_label_gives_nothing(lead):
     model, image = _sure_network(lead).double(), _photo(8)
     loss = cross_entropy(model(image[None]), torch.tensor([3]), label_smoothing=0.01)
     made = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
@@ -105,14 +103,14 @@ def test_another_loss_than_the_cross_entropy_of_one_label_gives_nothing(lead: fl
     assert _peel(seen, model, image) is None
 
 
-def test_convolutions_need_no_bias() -> None:
+def test_convolutions_need_no_bias():
     model, image = _relu_network(16, bias=False), _photo(16)
     assert _decibels(_peel(_see(model, image), model, image), image) > 200
 
 
 @pytest.mark.parametrize("known_size", [False, True], ids=["clipped", "not clipped"])
 @pytest.mark.parametrize("bias", [False, True])
-def test_linear_layers_need_no_bias(bias: bool, known_size: bool) -> None:
+def test_linear_layers_need_no_bias(bias, known_size):
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(192, 40, bias=bias), nn.ReLU(), nn.Linear(40, 10, bias=bias)
@@ -124,13 +122,13 @@ def test_linear_layers_need_no_bias(bias: bool, known_size: bool) -> None:
 
 @pytest.mark.some_quick(1)
 @pytest.mark.parametrize("clip_norm", [0.01, 1e6])
-def test_a_clipped_gradient_gives_away_as_much(clip_norm: float) -> None:
+def test_a_clipped_gradient_gives_away_as_much(clip_norm):
     model, image = _relu_network(16), _photo(16)
     seen = _see(model, image, clip_norm=clip_norm)
     assert _decibels(_peel(seen, model, image), image) > 200
 
 
-def test_the_residual_of_every_layer_is_rounding() -> None:
+def test_the_residual_of_every_layer_is_rounding():
     model, image = _relu_network(16), _photo(16)
     found = _peel(_see(model, image), model, image)
     assert found is not None
@@ -139,7 +137,7 @@ def test_the_residual_of_every_layer_is_rounding() -> None:
     assert found.residual < 1e-10
 
 
-def test_normalised_inputs_come_back_in_their_units() -> None:
+def test_normalised_inputs_come_back_in_their_units():
     low, span = torch.tensor([-2.0, -1.5, -1.0]).reshape(3, 1, 1).double(), torch.tensor(4.0)
     box = Box(low=low, span=span.double())
     model, image = _relu_network(16), box.inputs(_photo(16))
@@ -147,7 +145,7 @@ def test_normalised_inputs_come_back_in_their_units() -> None:
     assert _decibels(found, image) > 200
 
 
-def test_pixels_outside_a_layers_reach_are_not_made_up() -> None:
+def test_pixels_outside_a_layers_reach_are_not_made_up():
     torch.manual_seed(0)  # a 2x2 kernel in steps of 3 passes over every third row and column
     model = nn.Sequential(
         nn.Conv2d(3, 32, 2, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 10)
@@ -156,12 +154,12 @@ def test_pixels_outside_a_layers_reach_are_not_made_up() -> None:
     assert _peel(_see(model, image), model, image) is None
 
 
-def test_more_unknowns_than_equations_give_nothing() -> None:
+def test_more_unknowns_than_equations_give_nothing():
     model, image = _sigmoid_lenet(64), _photo(64)  # 12,288 pixels, 7,572 equations
     assert _peel(_see(model, image), model, image) is None
 
 
-def test_an_altered_gradient_gives_nothing() -> None:
+def test_an_altered_gradient_gives_nothing():
     model, image = _relu_network(8), _photo(8)
     seen = _see(model, image)
     gradient = seen.gradient.clone()
@@ -169,14 +167,14 @@ def test_an_altered_gradient_gives_nothing() -> None:
     assert _peel(replace(seen, gradient=gradient), model, image) is None
 
 
-def test_noise_or_a_batch_are_left_to_optimisation() -> None:
+def test_noise_or_a_batch_are_left_to_optimisation():
     model, image = _relu_network(8), _photo(8)
     assert _peel(_see(model, image, noise_std=1e-3), model, image) is None
     assert _peel(_see(model, image, count=2), model, image) is None
 
 
 @pytest.mark.parametrize("name", [pytest.param("resnet18", marks=pytest.mark.slow), "lenet"])
-def test_networks_that_cannot_be_peeled_give_nothing(name: str) -> None:
+def test_networks_that_cannot_be_peeled_give_nothing(name):
     model = build_model(
         name, input_shape=(3, 16, 16), classes=10, generator=torch.Generator().manual_seed(0)
     )
@@ -184,7 +182,7 @@ def test_networks_that_cannot_be_peeled_give_nothing(name: str) -> None:
     assert _peel(_see(model, image), model, image) is None
 
 
-def test_shared_layers_are_not_read_as_a_chain() -> None:
+def test_shared_layers_are_not_read_as_a_chain():
     layer = nn.Linear(4, 4)
     model = nn.Sequential(layer, nn.ReLU(), layer)
     assert read_chain(model, dict(model.named_parameters()), (4,)) is None
@@ -204,7 +202,7 @@ def test_shared_layers_are_not_read_as_a_chain() -> None:
     ],
     ids=lambda module: type(module).__name__,
 )
-def test_a_layer_its_derivative_and_its_gradient_are_those_of_autograd(module: nn.Module) -> None:
+def test_a_layer_its_derivative_and_its_gradient_are_those_of_autograd(module):
     chance = torch.Generator().manual_seed(0)
     net = nn.Sequential(module, nn.Conv2d(module(torch.zeros(1, 4, 8, 8)).shape[1], 1, 1)).double()
     x = torch.randn(1, 4, 8, 8, generator=chance, dtype=torch.float64, requires_grad=True)
@@ -224,7 +222,7 @@ def test_a_layer_its_derivative_and_its_gradient_are_those_of_autograd(module: n
         torch.testing.assert_close(layer.outer(x[0].detach(), delta), slopes[1])
 
 
-def test_conjugate_gradients_leave_what_is_not_seen_at_zero() -> None:
+def test_conjugate_gradients_leave_what_is_not_seen_at_zero():
     seen = torch.tensor([1.0, 4.0, 0.0])
     found = solve_normal(lambda v: seen * v, torch.tensor([1.0, 2.0, 0.0]), tolerance=0, steps=5)
     torch.testing.assert_close(found, torch.tensor([1.0, 0.5, 0.0]))

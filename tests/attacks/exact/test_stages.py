@@ -97,9 +97,7 @@ def _of_auc(x: torch.Tensor) -> tuple[nn.Module, Observation]:
 
 
 @pytest.mark.parametrize(("declared", "accepted"), [(1e-4, True), (1e-6, False), (0.0, False)])
-def test_a_small_gradient_of_the_bias_enlarges_what_messages_rounded(
-    declared: float, accepted: bool
-) -> None:
+def test_a_small_gradient_of_the_bias_enlarges_what_messages_rounded(declared, accepted):
     x = torch.rand(1, 16, generator=torch.Generator().manual_seed(1))
     model, seen = _of_auc(x)
     size, bias = seen.gradient.norm(), seen.gradient[0, 32:34].norm()

@@ -1,7 +1,5 @@
 """A tiny DP-SGD with one fault at a time, audited by the ratios of its own canaries."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -50,7 +50,7 @@ def step(
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> str:
+def sent(monkeypatch):
     """An algorithm whose agents send what they change to their neighbours."""
     name = "sent-change"
     made = Algorithm(name=name, init=init, step=step, settings=Settings)

@@ -7,17 +7,11 @@ from overhear.training.graphs.topologies import star
 from tests.attacks.interception.replays import planted, trial
 
 
-def test_a_trial_names_a_link_that_exists():
+def test_a_replay_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="neighbour"):
         replace(trial("dpdl", graph=star(5)), model_owner=3)
-
-
-def test_an_adversary_that_contains_the_victim_is_refused():
     with pytest.raises(ValueError, match="contains the victim 1"):
         trial("dpdl", adversary="neighbour:1")
-
-
-def test_rounds_beyond_the_run_are_refused():
     with pytest.raises(ValueError, match="must lie within the 5 rounds"):
         trial("dpdl", round=5, together=2)
 

@@ -1,7 +1,5 @@
 """Brightness that a network does not show moves to the public image's; what it shows stays."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,6 +1,5 @@
 import errno
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ def _seen(value: float) -> Observation:
     )  # fmt: skip
 
 
-def test_what_is_saved_comes_back_bit_by_bit(tmp_path: Path) -> None:
+def test_what_is_saved_comes_back_bit_by_bit(tmp_path):
     kept = {"a": torch.randn(3, 2, dtype=torch.float64), "n": torch.tensor([3, -1])}
     place = Checkpoint(path=tmp_path / "search.safetensors", problem="p")
     place.save(kept)
@@ -26,27 +25,25 @@ def test_what_is_saved_comes_back_bit_by_bit(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["search.safetensors"]
 
 
-def test_no_file_is_no_state(tmp_path: Path) -> None:
+def test_no_file_is_no_state(tmp_path):
     assert Checkpoint(path=tmp_path / "none", problem="p").load() is None
 
 
-def test_a_file_of_another_problem_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_problem_is_refused(tmp_path):
     path = tmp_path / "search"
     Checkpoint(path=path, problem="p").save({"a": torch.zeros(1)})
     with pytest.raises(ValueError, match="belongs to another observation"):
         Checkpoint(path=path, problem="q").load()
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "search"
     path.write_text("no tensors here")
     with pytest.raises(ValueError, match=r"is no checkpoint|is not a safetensors file"):
         Checkpoint(path=path, problem="p").load()
 
 
-def test_a_full_disk_leaves_what_was_saved_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_what_was_saved_before(tmp_path, monkeypatch):
     place = Checkpoint(path=tmp_path / "search", problem="p")
     place.save({"a": torch.zeros(1)})
 
@@ -62,7 +59,7 @@ def test_a_full_disk_leaves_what_was_saved_before(
     assert [file.name for file in tmp_path.iterdir()] == ["search"]
 
 
-def test_removing_twice_is_no_error(tmp_path: Path) -> None:
+def test_removing_twice_is_no_error(tmp_path):
     place = Checkpoint(path=tmp_path / "search", problem="p")
     place.save({"a": torch.zeros(1)})
     place.remove()
@@ -83,8 +80,6 @@ def test_removing_twice_is_no_error(tmp_path: Path) -> None:
         ((digest,), (Checkpoint,)),
     ],
 )
-def test_facts_that_differ_have_other_digests(
-    one: tuple[object, ...], other: tuple[object, ...]
-) -> None:
+def test_facts_that_differ_have_other_digests(one, other):
     assert digest(*one) == digest(*one)
     assert digest(*one) != digest(*other)

@@ -76,9 +76,7 @@ def angle(seen: Observation, model: nn.Module, x: Tensor, label: int) -> float:
 
 
 @pytest.mark.parametrize(("part", "stays"), [(0.1, True), (0.6, False)])
-def test_an_image_that_leaves_more_than_a_fifth_of_what_the_guess_leaves_is_the_guess(
-    part: float, stays: bool
-) -> None:
+def test_an_image_that_leaves_more_than_a_fifth_of_what_the_guess_leaves_is_the_guess(part, stays):
     model, x, prior = network(), truth(), torch.full(SHAPE, 0.5)
     seen = seen_of(model, x, 1)
     near = x + part * (prior - x)  # between the truth and the guess: nearer than the guess
@@ -89,7 +87,7 @@ def test_an_image_that_leaves_more_than_a_fifth_of_what_the_guess_leaves_is_the_
     assert kept(problem_of(model, seen, prior), near, 1, stage="peeling")  # certified by itself
 
 
-def test_the_guess_is_tried_under_every_label_where_the_last_layer_tells_none() -> None:
+def test_the_guess_is_tried_under_every_label_where_the_last_layer_tells_none():
     model, x = network(), truth()
     seen, prior = seen_of(model, x, 1), x[0] * 0.9
     posed = problem_of(model, seen, prior)
@@ -101,7 +99,7 @@ def test_the_guess_is_tried_under_every_label_where_the_last_layer_tells_none() 
     assert told > 100 * least
 
 
-def test_the_right_direction_counts_at_an_unknown_length() -> None:
+def test_the_right_direction_counts_at_an_unknown_length():
     model, x, prior = network(), truth(), torch.full(SHAPE, 0.5)
     seen = seen_of(model, x, 1)
     assert kept(
@@ -116,7 +114,7 @@ def _search(model: nn.Module, seen: Observation, prior: Tensor) -> Reconstructio
     )  # fmt: skip
 
 
-def test_what_a_gradient_does_not_show_is_as_in_the_public_image() -> None:
+def test_what_a_gradient_does_not_show_is_as_in_the_public_image():
     model, x = network(half_blind=True), truth()
     prior = (x[0] + 0.1).clamp(0, 1)
     prior[4:] = torch.tensor([0.1, 0.9, 0.2, 0.8])
@@ -125,7 +123,7 @@ def test_what_a_gradient_does_not_show_is_as_in_the_public_image() -> None:
     assert found.inputs[0, 4:].tolist() == pytest.approx(prior[4:].tolist())
 
 
-def test_a_network_that_normalises_over_places_is_not_searched_from_the_public_image() -> None:
+def test_a_network_that_normalises_over_places_is_not_searched_from_the_public_image():
     x, prior, counts = truth(), torch.full(SHAPE, 0.5), []
     for norm in (nn.Identity(), nn.GroupNorm(1, 6)):
         with torch.random.fork_rng():
@@ -153,7 +151,7 @@ def _of_auc(x: Tensor, label: int) -> tuple[nn.Module, Observation]:
     return model, replace(seen, gradient=sent)
 
 
-def test_an_image_that_explains_one_large_entry_and_no_weight_is_the_guess() -> None:
+def test_an_image_that_explains_one_large_entry_and_no_weight_is_the_guess():
     x, prior = truth(), torch.full(SHAPE, 0.1)
     model, seen = _of_auc(x, 1)
     posed = replace(problem_of(model, seen, prior), classes=2)
@@ -168,9 +166,7 @@ def test_an_image_that_explains_one_large_entry_and_no_weight_is_the_guess() -> 
 
 
 @pytest.mark.parametrize(("label", "is_mean"), [(1, True), (0, False)])
-def test_the_mean_of_a_class_that_explains_less_than_the_guess_is_not_shown(
-    label: int, is_mean: bool
-) -> None:
+def test_the_mean_of_a_class_that_explains_less_than_the_guess_is_not_shown(label, is_mean):
     x, prior = truth(), torch.full(SHAPE, 0.5)
     model, seen = _of_auc(x, 1)  # a task, of which no layer tells the label
     posed = replace(problem_of(model, seen, prior), classes=2)

@@ -15,12 +15,12 @@ BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> None:
+def _one_thread():
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[Tensor, Tensor]:
+def digits():
     raw = load_digits()
     images = torch.tensor(raw.images / 16, dtype=torch.float32)[:, None]
     return images, torch.tensor(raw.target)
@@ -84,9 +84,7 @@ SHORT = replace(PRESETS["inverting-gradients"], adam_steps=800)
         pytest.param("conv", "matched", marks=pytest.mark.slow),
     ],
 )
-def test_an_undefended_gradient_is_a_copy_of_its_image(
-    network: str, preset: str | Preset, digits: tuple[Tensor, Tensor]
-) -> None:
+def test_an_undefended_gradient_is_a_copy_of_its_image(network, preset, digits):
     images, labels = digits
     model, solved = _network(network), 0
     for index in range(4):
@@ -97,20 +95,20 @@ def test_an_undefended_gradient_is_a_copy_of_its_image(
     assert solved >= 3
 
 
-def test_signed_adam_on_the_cosine_solves_a_digit(digits: tuple[Tensor, Tensor]) -> None:
+def test_signed_adam_on_the_cosine_solves_a_digit(digits):
     model, truth = _network("mlp"), digits[0][:1]
     found = _attack(_observe(model, (truth, digits[1][:1])), model, SHORT)
     assert match(truth, found.inputs).psnr[0] >= 30
 
 
 @pytest.mark.parametrize("network", ["mlp", "sigmoid"])
-def test_a_clip_alone_hides_nothing(network: str, digits: tuple[Tensor, Tensor]) -> None:
+def test_a_clip_alone_hides_nothing(network, digits):
     model, truth = _network(network), digits[0][:1]
     found = _attack(_observe(model, (truth, digits[1][:1]), clip_norm=0.1), model, "idlg")
     assert match(truth, found.inputs).psnr[0] >= 30
 
 
-def test_a_batch_of_four_is_rebuilt_in_some_order(digits: tuple[Tensor, Tensor]) -> None:
+def test_a_batch_of_four_is_rebuilt_in_some_order(digits):
     model, truth = _network("mlp"), digits[0][:4]
     settings = replace(PRESETS["matched"], adam_steps=200, starts=1, exact=False)
     found = _attack(_observe(model, (truth, digits[1][:4])), model, settings)
@@ -118,9 +116,7 @@ def test_a_batch_of_four_is_rebuilt_in_some_order(digits: tuple[Tensor, Tensor])
     assert found.labels.tolist() == [0, 1, 2, 3]
 
 
-def test_a_batch_of_a_wide_relu_network_is_certified_before_any_search(
-    digits: tuple[Tensor, Tensor],
-) -> None:
+def test_a_batch_of_a_wide_relu_network_is_certified_before_any_search(digits):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10)).double()
     truth = digits[0][:4].double()
@@ -130,9 +126,7 @@ def test_a_batch_of_a_wide_relu_network_is_certified_before_any_search(
     assert sorted(found.labels.tolist()) == [0, 1, 2, 3]
 
 
-def test_what_is_not_certified_is_searched_in_what_the_certified_ones_leave(
-    digits: tuple[Tensor, Tensor],
-) -> None:
+def test_what_is_not_certified_is_searched_in_what_the_certified_ones_leave(digits):
     model = _network("mlp").double()
     truth = torch.cat([digits[0][:2], digits[0][:1] * 0.999]).double()  # 0 and 2 share a pattern
     labels = torch.tensor([0, 1, 2])
@@ -144,9 +138,7 @@ def test_what_is_not_certified_is_searched_in_what_the_certified_ones_leave(
 
 
 @pytest.mark.parametrize("name", ["conv", "sigmoid"])
-def test_one_record_is_peeled_off_convolutions_before_any_search(
-    name: str, digits: tuple[Tensor, Tensor]
-) -> None:
+def test_one_record_is_peeled_off_convolutions_before_any_search(name, digits):
     model, truth = _network(name).double(), digits[0][:1].double()
     found = _attack(_observe(model, (truth, digits[1][:1])), model, "matched")
     assert (found.stage, found.iterations) == ("peeling", 0)
@@ -157,9 +149,7 @@ def test_one_record_is_peeled_off_convolutions_before_any_search(
     "preset", [pytest.param("dlg", marks=pytest.mark.slow), "inverting-gradients", "matched"]
 )
 @pytest.mark.parametrize("network", ["mlp", pytest.param("conv", marks=pytest.mark.slow)])
-def test_a_defended_gradient_falls_back_to_the_blind_guess(
-    network: str, preset: str, digits: tuple[Tensor, Tensor]
-) -> None:
+def test_a_defended_gradient_falls_back_to_the_blind_guess(network, preset, digits):
     images, labels = digits
     prior, model, settings = blind_guess(images[1000:]), _network(network), PRESETS[preset]
     settings = replace(settings, adam_steps=min(settings.adam_steps, 100), starts=1)
@@ -171,7 +161,7 @@ def test_a_defended_gradient_falls_back_to_the_blind_guess(
         torch.testing.assert_close(found.inputs[0], prior)
 
 
-def test_an_image_that_undoes_a_wrong_label_falls_back(digits: tuple[Tensor, Tensor]) -> None:
+def test_an_image_that_undoes_a_wrong_label_falls_back(digits):
     images, labels = digits
     model, prior = _network("mlp"), blind_guess(images[1000:])
     seen = _observe(model, (images[1:2], labels[1:2]), clip_norm=1.0, noise_std=0.1, seed=1)
@@ -183,9 +173,7 @@ def test_an_image_that_undoes_a_wrong_label_falls_back(digits: tuple[Tensor, Ten
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise_std", [0.01, 0.1])
-def test_no_noise_level_makes_the_attack_worse_than_the_blind_guess(
-    noise_std: float, digits: tuple[Tensor, Tensor]
-) -> None:
+def test_no_noise_level_makes_the_attack_worse_than_the_blind_guess(noise_std, digits):
     images, labels = digits
     prior, model, errors, blind = blind_guess(images[1000:]), _network("mlp"), 0.0, 0.0
     settings = replace(PRESETS["matched"], adam_steps=300, starts=2)
@@ -198,7 +186,7 @@ def test_no_noise_level_makes_the_attack_worse_than_the_blind_guess(
     assert errors <= blind * (1 + 1e-6)
 
 
-def test_a_failed_search_without_noise_falls_back_too(digits: tuple[Tensor, Tensor]) -> None:
+def test_a_failed_search_without_noise_falls_back_too(digits):
     model, truth = _network("sigmoid"), digits[0][:1]
     hopeless = replace(SHORT, adam_steps=1)
     seen = _observe(model, (truth, digits[1][:1]))
@@ -206,7 +194,7 @@ def test_a_failed_search_without_noise_falls_back_too(digits: tuple[Tensor, Tens
     assert found.stage == "prior"
 
 
-def test_the_choice_goes_by_the_objective(digits: tuple[Tensor, Tensor]) -> None:
+def test_the_choice_goes_by_the_objective(digits):
     model, batch = _network("conv"), (digits[0][2:3], digits[1][2:3])
     seen = _observe(model, batch)
     few = replace(SHORT, adam_steps=60, starts=1)
@@ -214,7 +202,7 @@ def test_the_choice_goes_by_the_objective(digits: tuple[Tensor, Tensor]) -> None
     assert several.objective <= one.objective
 
 
-def test_known_labels_are_used_as_given(digits: tuple[Tensor, Tensor]) -> None:
+def test_known_labels_are_used_as_given(digits):
     model, batch = _network("mlp"), (digits[0][:1], digits[1][:1])
     found = reconstruct(
         _observe(model, batch), model, preset="dlg", input_shape=SHAPE, classes=10, bounds=BOUNDS,
@@ -224,14 +212,14 @@ def test_known_labels_are_used_as_given(digits: tuple[Tensor, Tensor]) -> None:
     assert match(batch[0], found.inputs).psnr[0] >= 30
 
 
-def test_the_same_generator_gives_the_same_reconstruction(digits: tuple[Tensor, Tensor]) -> None:
+def test_the_same_generator_gives_the_same_reconstruction(digits):
     model, batch = _network("mlp"), (digits[0][:1], digits[1][:1])
     seen = _observe(model, batch)
     first, second = (_attack(seen, model, replace(SHORT, adam_steps=5)) for _ in range(2))
     assert torch.equal(first.inputs, second.inputs)
 
 
-def test_results_keep_to_bounds_that_differ_by_channel() -> None:
+def test_results_keep_to_bounds_that_differ_by_channel():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
     low, high = torch.tensor([-1.0, 2.0]), torch.tensor([1.0, 3.0])
@@ -245,7 +233,7 @@ def test_results_keep_to_bounds_that_differ_by_channel() -> None:
     assert bool((highs <= high + 1e-6).all())
 
 
-def test_progress_rises_to_the_total(digits: tuple[Tensor, Tensor]) -> None:
+def test_progress_rises_to_the_total(digits):
     model, batch, ticks = _network("conv"), (digits[0][:1], digits[1][:1]), []
     settings = replace(PRESETS["matched"], adam_steps=5, newton_steps=2, starts=2, exact=False)
     reconstruct(
@@ -258,21 +246,19 @@ def test_progress_rises_to_the_total(digits: tuple[Tensor, Tensor]) -> None:
     assert ticks[-1][0] == ticks[-1][1]
 
 
-def test_an_unknown_preset_is_refused_by_name(digits: tuple[Tensor, Tensor]) -> None:
+def test_an_unknown_preset_is_refused_by_name(digits):
     model, batch = _network("mlp"), (digits[0][:1], digits[1][:1])
     with pytest.raises(ValueError, match="preset='dgl' is unknown; choose one of dlg"):
         _attack(_observe(model, batch), model, "dgl")
 
 
-def test_a_prior_image_of_another_shape_is_refused(digits: tuple[Tensor, Tensor]) -> None:
+def test_a_prior_image_of_another_shape_is_refused(digits):
     model, batch = _network("mlp"), (digits[0][:1], digits[1][:1])
     with pytest.raises(ValueError, match="prior_image of shape"):
         _attack(_observe(model, batch), model, "dlg", prior=torch.zeros(3, 8, 8))
 
 
-def test_a_search_without_noise_that_explains_little_is_no_better_than_the_prior(
-    digits: tuple[Tensor, Tensor],
-) -> None:
+def test_a_search_without_noise_that_explains_little_is_no_better_than_the_prior(digits):
     model, batch = _network("conv"), (digits[0][:1], digits[1][:1])
     seen = _observe(model, batch)
     generator = torch.Generator().manual_seed(0)

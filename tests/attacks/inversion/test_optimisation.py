@@ -14,7 +14,6 @@ from overhear.attacks.inversion.optimisation import optimise
 from overhear.attacks.inversion.restarts import Search, Smoothed, _stop
 from overhear.attacks.problem.objective import (
     PRESETS,
-    Objective,
     Preset,
     cosine_distance,
     squared_distance,
@@ -39,7 +38,7 @@ class Interrupted(Exception):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> None:
+def _one_thread():
     torch.set_num_threads(1)
 
 
@@ -93,8 +92,8 @@ def _attack(
 @pytest.mark.parametrize("softness", [0.0, 0.5])
 @pytest.mark.parametrize("objective", [cosine_distance, squared_distance, whitened_residual])
 def test_the_slope_in_the_pixels_is_that_of_finite_differences(
-    objective: Objective, softness: float, records: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    objective, softness, records, monkeypatch
+):
     # The width follows the layer's size in the search, where the slope holds it fixed.
     monkeypatch.setattr(
         "overhear.attacks.inversion.restarts._size", lambda _: torch.tensor(0.2).double()
@@ -126,7 +125,7 @@ def test_the_slope_in_the_pixels_is_that_of_finite_differences(
     assert float((slope * way).sum()) == pytest.approx(quotient, rel=1e-5)
 
 
-def test_batched_starts_are_the_starts_one_by_one() -> None:
+def test_batched_starts_are_the_starts_one_by_one():
     model = _network()
     _, seen = _seen(model, records=2, clip_norm=0.05)
     problem = _problem(model, seen, SHORT, labels=torch.tensor([0, 1]))
@@ -138,7 +137,7 @@ def test_batched_starts_are_the_starts_one_by_one() -> None:
 
 
 @pytest.mark.slow
-def test_a_smoothed_search_finds_what_a_sharp_one_does_not() -> None:
+def test_a_smoothed_search_finds_what_a_sharp_one_does_not():
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 12, 3, padding=1), nn.ReLU(), nn.Conv2d(12, 24, 3, 2, 1), nn.ReLU(),
@@ -161,7 +160,7 @@ def test_a_smoothed_search_finds_what_a_sharp_one_does_not() -> None:
     assert errors[1] < errors[0] / 4
 
 
-def test_the_choice_is_the_least_score_and_never_the_nearest_image() -> None:
+def test_the_choice_is_the_least_score_and_never_the_nearest_image():
     model = _network()
     _, seen = _seen(model)
     problem = _problem(model, seen, SHORT, labels=torch.tensor([0]))
@@ -184,27 +183,27 @@ def _two(ratios: list[float]) -> Search:
     return search
 
 
-def test_a_start_that_is_behind_and_falls_no_nearer_stops() -> None:
+def test_a_start_that_is_behind_and_falls_no_nearer_stops():
     search = _two([1.0, 4.0])
     _stop(search, torch.arange(2), torch.tensor([1.0, 4.5]), kept=0)
     assert search.running.tolist() == [True, False]
 
 
-def test_a_late_winner_that_catches_up_is_not_stopped() -> None:
+def test_a_late_winner_that_catches_up_is_not_stopped():
     search, losses = _two([math.inf, math.inf]), [(1.0, 9.0), (0.9, 5.0), (0.8, 2.0), (0.7, 0.1)]
     for pair in losses:
         _stop(search, torch.arange(2), torch.tensor(pair), kept=0)
     assert bool(search.running[1])
 
 
-def test_the_best_and_the_kept_starts_never_stop() -> None:
+def test_the_best_and_the_kept_starts_never_stop():
     search = _two([1.0, 1.0, 1.0])
     _stop(search, torch.arange(3), torch.tensor([1.0, 9.0, 9.0]), kept=1)
     assert search.running.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("stop_at", [1, 12, 20])
-def test_an_interrupted_search_ends_where_it_would_have_ended(stop_at: int, tmp_path: Path) -> None:
+def test_an_interrupted_search_ends_where_it_would_have_ended(stop_at, tmp_path):
     model = _network()
     _, seen = _seen(model, records=2, clip_norm=0.05)
     preset, place = replace(SHORT, starts=1), tmp_path / "search"
@@ -226,7 +225,7 @@ def test_an_interrupted_search_ends_where_it_would_have_ended(stop_at: int, tmp_
     assert not place.exists()
 
 
-def test_an_interrupted_lbfgs_ends_where_it_would_have_ended(tmp_path: Path) -> None:
+def test_an_interrupted_lbfgs_ends_where_it_would_have_ended(tmp_path):
     model, place = _network(nn.Sigmoid), tmp_path / "search"
     _, seen = _seen(model)
     preset = replace(PRESETS["dlg"], newton_steps=9, starts=2)
@@ -248,7 +247,7 @@ def test_an_interrupted_lbfgs_ends_where_it_would_have_ended(tmp_path: Path) -> 
     assert whole.iterations == resumed.iterations
 
 
-def test_a_checkpoint_of_another_observation_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_observation_is_refused(tmp_path):
     model, place = _network(), tmp_path / "search"
     _, seen = _seen(model)
 
@@ -267,7 +266,7 @@ def test_a_checkpoint_of_another_observation_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_the_size_of_an_unclipped_gradient_does_not_matter_to_the_cosine(scale: float) -> None:
+def test_the_size_of_an_unclipped_gradient_does_not_matter_to_the_cosine(scale):
     model = _network()
     _, seen = _seen(model)
     preset = replace(SHORT, starts=1)

@@ -41,7 +41,7 @@ def read(model: nn.Module, seen: Observation, *, prior: Tensor | None) -> int:
     return int(found.labels)
 
 
-def test_signs_of_the_last_layer_do_not_tell_the_label_of_a_difference_of_gradients() -> None:
+def test_signs_of_the_last_layer_do_not_tell_the_label_of_a_difference_of_gradients():
     # Ten records with fixed seeds: deterministic, no false alarms.
     signs = public = alone = 0
     for label in range(CLASSES):

@@ -53,47 +53,47 @@ class Gaussian:
         return found
 
 
-def test_a_gaussian_is_measured_near_the_ideal_and_not_above_the_proof() -> None:
+def test_a_gaussian_is_measured_near_the_ideal_and_not_above_the_proof():
     found = measure_last_model(Gaussian(2.0), limit_at(0.5), runs=4000, seed=1)
     assert found.verdict is Verdict.CONSISTENT
     assert 0.85 * found.ideal < found.bound.epsilon < limit_at(0.5).epsilon
     assert found.bound.guesses == 3200
 
 
-def test_a_canary_without_influence_shows_nothing() -> None:
+def test_a_canary_without_influence_shows_nothing():
     found = measure_last_model(Gaussian(0.0), limit_at(0.5), runs=400, seed=1)
     assert found.bound.epsilon < 0.5
     assert found.verdict is Verdict.CONSISTENT
 
 
 @pytest.mark.parametrize("told_by", [0, 1])
-def test_the_model_that_tells_is_chosen(told_by: int) -> None:
+def test_the_model_that_tells_is_chosen(told_by):
     found = measure_last_model(Gaussian(2.0, told_by), limit_at(0.5), runs=400, seed=1)
     assert found.model == ("victim", "average")[told_by]
     assert found.bound.epsilon > 0.5 * found.ideal
 
 
-def test_twice_above_the_proof_contradicts_it() -> None:
+def test_twice_above_the_proof_contradicts_it():
     found = measure_last_model(Gaussian(4.0), limit_at(0.5), runs=400, seed=1)
     assert found.verdict is Verdict.CONTRADICTED
     assert found.again is not None
     assert found.again.epsilon > limit_at(0.5).epsilon
 
 
-def test_what_fresh_runs_do_not_show_is_cleared() -> None:
+def test_what_fresh_runs_do_not_show_is_cleared():
     found = measure_last_model(Gaussian(4.0, after=(400, 1.0)), limit_at(0.5), runs=400, seed=1)
     assert found.bound.epsilon > limit_at(0.5).epsilon
     assert found.verdict is Verdict.CLEARED
 
 
-def test_too_few_runs_for_a_weak_claim_measure_nothing() -> None:
+def test_too_few_runs_for_a_weak_claim_measure_nothing():
     found = measure_last_model(Gaussian(0.1), limit_at(10.0), runs=100, seed=1)
     assert found.verdict is Verdict.NOT_MEASURED
     assert found.needed is not None
     assert found.needed > 1000
 
 
-def test_choice_and_threshold_ignore_the_runs_that_are_guessed() -> None:
+def test_choice_and_threshold_ignore_the_runs_that_are_guessed():
     """The other four fifths tell by the average alone, and have no say."""
     coins = np.arange(400) // 5 % 2 == 0
     scores = np.random.default_rng(0).normal(size=(400, 2))
@@ -104,20 +104,20 @@ def test_choice_and_threshold_ignore_the_runs_that_are_guessed() -> None:
     assert model == "victim"
 
 
-def test_scores_without_any_spread_choose_what_differs() -> None:
+def test_scores_without_any_spread_choose_what_differs():
     coins = np.arange(40) // 5 % 2 == 0
     scores = np.stack([np.zeros(40), coins.astype(float)], axis=1)
     assert guess(Played(scores=scores, included=coins, seconds=0.1))[0] == "average"
 
 
-def test_a_price_that_is_too_high_is_told_after_the_first_run() -> None:
+def test_a_price_that_is_too_high_is_told_after_the_first_run():
     game = Gaussian(1.0)
     with pytest.raises(ValueError, match="are allowed; ask for fewer runs"):
         play(game, runs=20, generator=np.random.default_rng(0), most_seconds=0.0)
     assert game.count == 1
 
 
-def test_few_runs_are_refused() -> None:
+def test_few_runs_are_refused():
     with pytest.raises(ValueError, match="runs=19 must be at least 20"):
         play(Gaussian(1.0), runs=19, generator=np.random.default_rng(0))
 
@@ -165,9 +165,7 @@ def game_of(multiplier: float, *, rounds: int = 3, replaced: bool = False) -> La
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("replaced", "reach"), [(False, 1.0), (True, 2.0)])
-def test_of_one_agent_the_last_model_tells_what_the_proof_counts(
-    replaced: bool, reach: float
-) -> None:
+def test_of_one_agent_the_last_model_tells_what_the_proof_counts(replaced, reach):
     """200 runs of 3 rounds, mu 2: scores of coins of either kind are mu apart, within .8.
 
     That is 4.6 standard errors of .173 (a difference of means over a pooled spread: the root of 4/R
@@ -180,14 +178,14 @@ def test_of_one_agent_the_last_model_tells_what_the_proof_counts(
     assert (inside.mean() - outside.mean()) / spread == pytest.approx(2.0, abs=0.8)
 
 
-def test_noise_that_is_left_out_is_contradicted() -> None:
+def test_noise_that_is_left_out_is_contradicted():
     """Of 60 runs without noise none is guessed wrong, at any threshold that 12 of them set."""
     found = measure_last_model(game_of(1e-6), limit_at(5.0, rounds=3), runs=60, seed=2)
     assert found.verdict is Verdict.CONTRADICTED
     assert found.bound.errors == 0
 
 
-def test_the_start_leaves_the_run_as_it_is_and_fits_such_records() -> None:
+def test_the_start_leaves_the_run_as_it_is_and_fits_such_records():
     setting = setting_of()
     before = [value.detach().clone() for value in setting.model.parameters()]
     started, _ = worst_start(setting, held_out(), replaced=False)
@@ -197,7 +195,7 @@ def test_the_start_leaves_the_run_as_it_is_and_fits_such_records() -> None:
     assert cross_entropy(setting.model(records.inputs), records.targets) > 0.5
 
 
-def test_a_task_starts_there_too_and_its_second_block_as_before() -> None:
+def test_a_task_starts_there_too_and_its_second_block_as_before():
     setting = setting_of()
     started, _ = worst_start(
         Setting(
@@ -217,13 +215,13 @@ def test_a_task_starts_there_too_and_its_second_block_as_before() -> None:
     assert torch.equal(second, torch.full((3,), 1.0 / 3.0))
 
 
-def test_the_canary_has_the_label_that_the_start_holds_for_least_likely() -> None:
+def test_the_canary_has_the_label_that_the_start_holds_for_least_likely():
     started, canary = worst_start(setting_of(), held_out(), replaced=False)
     assert int(canary.inside.targets) == int(started.model(canary.inside.inputs).argmin())
     assert len(canary.outside.targets) == 0
 
 
-def test_the_start_is_undecided_between_what_replaces_each_other() -> None:
+def test_the_start_is_undecided_between_what_replaces_each_other():
     started, canary = worst_start(setting_of(), held_out(), replaced=True)
     sure = started.model(canary.inside.inputs).softmax(dim=1)[0].detach()
     for one in (canary.inside, canary.outside):
@@ -231,7 +229,7 @@ def test_the_start_is_undecided_between_what_replaces_each_other() -> None:
     assert torch.equal(canary.outside.inputs, canary.inside.inputs)
 
 
-def test_records_that_are_held_out_are_not_needed() -> None:
+def test_records_that_are_held_out_are_not_needed():
     none = Examples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
     started, canary = worst_start(setting_of(), none, replaced=False)
     assert cross_entropy(started.model(canary.inside.inputs), canary.inside.targets) > 3.0

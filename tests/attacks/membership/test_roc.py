@@ -9,7 +9,7 @@ from overhear.attacks.membership.roc import interval, roc
 from overhear.privacy.errors import InputError
 
 
-def test_the_area_is_that_of_all_pairs() -> None:
+def test_the_area_is_that_of_all_pairs():
     generator = np.random.default_rng(0)
     scores = generator.integers(0, 6, size=200).astype(float)  # many ties
     inside = generator.random(200) < 0.4
@@ -17,7 +17,7 @@ def test_the_area_is_that_of_all_pairs() -> None:
     assert roc(scores, inside).auc == pytest.approx(((pairs > 0) + 0.5 * (pairs == 0)).mean())
 
 
-def test_the_standard_error_is_that_of_repeated_draws() -> None:
+def test_the_standard_error_is_that_of_repeated_draws():
     """2,000 draws of 60 and 90: their deviation is within 10 %, where 2 % is its own error."""
     generator = np.random.default_rng(1)
     inside = np.arange(150) < 60
@@ -26,7 +26,7 @@ def test_the_standard_error_is_that_of_repeated_draws() -> None:
     assert np.mean([one.auc_error for one in found]) == pytest.approx(spread, rel=0.1)
 
 
-def test_a_rate_counts_no_more_false_positives_than_it_allows() -> None:
+def test_a_rate_counts_no_more_false_positives_than_it_allows():
     scores = np.concatenate([np.arange(100.0), np.arange(100.0) + 0.5])
     found = roc(scores, np.arange(200) >= 100)
     for rate in (0.01, 0.05, 0.5, 1.0):
@@ -35,20 +35,20 @@ def test_a_rate_counts_no_more_false_positives_than_it_allows() -> None:
         assert at.hits == min(at.alarms + 1, 100)
 
 
-def test_ties_between_members_and_others_are_counted_together() -> None:
+def test_ties_between_members_and_others_are_counted_together():
     found = roc(np.array([1.0, 1.0, 0.0]), np.array([True, False, False]))
     assert found.at(0.4).hits == 0
     assert found.at(0.5).hits == 1
 
 
-def test_500_non_members_do_not_measure_a_thousandth() -> None:
+def test_500_non_members_do_not_measure_a_thousandth():
     found = roc(np.arange(1000.0), np.arange(1000) >= 500)
     assert not found.at(0.001).measured
     assert found.at(0.001).needed == 1000
     assert found.at(0.01).measured
 
 
-def test_limits_are_those_of_clopper_and_pearson() -> None:
+def test_limits_are_those_of_clopper_and_pearson():
     """2 of 10 at 95 %: as printed in textbooks."""
     low, high = interval(2, 10, confidence=0.95)
     assert (round(low, 4), round(high, 4)) == (0.0252, 0.5561)
@@ -56,7 +56,7 @@ def test_limits_are_those_of_clopper_and_pearson() -> None:
     assert interval(5, 5, confidence=0.95)[1] == 1.0
 
 
-def test_points_lead_to_the_end_and_never_fall() -> None:
+def test_points_lead_to_the_end_and_never_fall():
     points = roc(np.arange(50.0), np.arange(50) % 3 == 0).points()
     assert points[-1] == (1.0, 1.0)
     assert all(a <= b and t <= u for (a, t), (b, u) in itertools.pairwise(points))
@@ -70,6 +70,6 @@ def test_points_lead_to_the_end_and_never_fall() -> None:
         (np.zeros(3), np.array([True, False]), "must be"),
     ],
 )
-def test_what_is_no_experiment_is_refused(scores, inside, said: str) -> None:
+def test_what_is_no_experiment_is_refused(scores, inside, said):
     with pytest.raises(InputError, match=said):
         roc(scores, inside)

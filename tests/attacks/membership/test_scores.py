@@ -37,7 +37,7 @@ class Toy(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def toy() -> Toy:
+def toy():
     generator = np.random.default_rng(7)
     records = generator.standard_normal((RECORDS, DIMENSIONS))
     records /= np.linalg.norm(records, axis=1, keepdims=True)
@@ -62,7 +62,7 @@ def curve(toy: Toy, attack, *, included: np.ndarray | None = None):
 
 
 @pytest.mark.parametrize("attack", [lira_online, lira_offline, rmia_online])
-def test_the_curve_is_that_of_the_best_test(toy: Toy, attack) -> None:
+def test_the_curve_is_that_of_the_best_test(toy, attack):
     """12,000 guesses: 5 standard errors of AUC and TPR, and .01 for what 64 references miss.
 
     A false alarm has a probability below 1e-6 for each of the two. RMIA's probabilities are far
@@ -79,7 +79,7 @@ def test_the_curve_is_that_of_the_best_test(toy: Toy, attack) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_shuffled_coins_leave_chance(toy: Toy, attack) -> None:
+def test_shuffled_coins_leave_chance(toy, attack):
     """Labels that nothing depends on: 5 standard errors, a false alarm in 1.7 million."""
     shuffled = fair_coins(GAMES, RECORDS, generator=np.random.default_rng(8))
     found = curve(toy, attack, included=shuffled)
@@ -88,19 +88,19 @@ def test_shuffled_coins_leave_chance(toy: Toy, attack) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 @pytest.mark.parametrize("references", [2, 3, 8])
-def test_few_references_are_enough_to_score(toy: Toy, attack, references: int) -> None:
+def test_few_references_are_enough_to_score(toy, attack, references):
     coins = balanced_coins(references, RECORDS, generator=np.random.default_rng(9))
     scores = attack(toy.targets[0], toy.references[:references], coins)
     assert np.isfinite(scores).all()
 
 
-def test_equal_references_divide_by_no_zero() -> None:
+def test_equal_references_divide_by_no_zero():
     coins = np.array([[True, True], [False, False]])
     for attack in ATTACKS.values():
         assert np.isfinite(attack(np.array([1.0, 50.0]), np.full((2, 2), 50.0), coins)).all()
 
 
-def test_a_record_that_is_in_no_reference_is_refused() -> None:
+def test_a_record_that_is_in_no_reference_is_refused():
     coins = np.array([[True, False], [False, False]])
     with pytest.raises(InputError, match="at least one of either"):
         lira_online(np.zeros(2), np.zeros((2, 2)), coins)

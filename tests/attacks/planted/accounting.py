@@ -1,7 +1,5 @@
 """Faults of what is counted: sensitivities that forget something, and who knows which seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import patch
@@ -9,7 +7,10 @@ from unittest.mock import patch
 from overhear.runs.audit import game
 from overhear.training.exposure.sensitivity import JointSensitivity
 from overhear.training.tracing.traced_round import TracedRound
-from tests.attacks.planted.planted import Kind, Origin, Planted
+from tests.attacks.planted.planted import Faults, Kind, Origin
+
+fault = Faults(Kind.MEASURED)
+_FEW_ROUNDS = ("training.rounds=5", "training.sampling_rate=1.0", "audit.canaries=1000")
 
 
 def releases_not_counted(sensitivity: JointSensitivity) -> JointSensitivity:
@@ -50,6 +51,14 @@ def _planted(name: str) -> Callable[[], AbstractContextManager[None]]:
     return lambda: _counted(APPLIED[name])
 
 
+@fault(
+    "seed known to more than declared",
+    "A holder of the seed subtracts the noise: epsilon is infinite for it.",
+    Origin.FIRST,
+    kind=Kind.KNOWLEDGE,
+    settings=("algorithm.name=whisper",),
+    holders="factor",
+)
 @contextmanager
 def seed_known_to_one_agent() -> Iterator[None]:
     """The trace counts each shared source as known to its first holder alone."""
@@ -64,36 +73,17 @@ def seed_known_to_one_agent() -> Iterator[None]:
         yield
 
 
-_FEW_ROUNDS = ("training.rounds=5", "training.sampling_rate=1.0", "audit.canaries=1000")
-
-FAULTS = (
-    Planted(
-        name="seed known to more than declared",
-        sentence="A holder of the seed subtracts the noise: epsilon is infinite for it.",
-        plant=seed_known_to_one_agent,
-        kind=Kind.KNOWLEDGE,
-        origin=Origin.FIRST,
-        settings=("algorithm.name=whisper",),
-        holders="factor",
-    ),
-    Planted(
-        name="releases of one batch not counted",
-        sentence="sqrt(n_i) is forgotten: the true mu is sqrt(n_i) times what is stated, "
-        "1.73 times on a ring.",
-        plant=_planted("releases of one batch not counted"),
-        kind=Kind.MEASURED,
-        origin=Origin.FIRST,
-        statistical=True,
-        settings=_FEW_ROUNDS,
-    ),
-    Planted(
-        name="replace-one counted as add-or-remove-one",
-        sentence="A record that is replaced moves a sum by 2C: the true mu is twice the "
-        "stated one.",
-        plant=_planted("replace-one counted as add-or-remove-one"),
-        kind=Kind.MEASURED,
-        origin=Origin.FIRST,
-        statistical=True,
-        settings=(*_FEW_ROUNDS, "privacy.adjacency=replace-one"),
-    ),
-)
+fault(
+    "releases of one batch not counted",
+    "sqrt(n_i) is forgotten: the true mu is sqrt(n_i) times what is stated, 1.73 times on a ring.",
+    Origin.FIRST,
+    statistical=True,
+    settings=_FEW_ROUNDS,
+)(_planted("releases of one batch not counted"))
+fault(
+    "replace-one counted as add-or-remove-one",
+    "A record that is replaced moves a sum by 2C: the true mu is twice the stated one.",
+    Origin.FIRST,
+    statistical=True,
+    settings=(*_FEW_ROUNDS, "privacy.adjacency=replace-one"),
+)(_planted("replace-one counted as add-or-remove-one"))

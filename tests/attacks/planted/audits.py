@@ -1,7 +1,5 @@
 """Audits of runs with a planted fault, and whether the fault was named."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import time

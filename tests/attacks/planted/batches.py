@@ -1,7 +1,5 @@
 """Faults of which records a round takes: other rates, other laws, records that come twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import patch
@@ -11,12 +9,20 @@ import torch
 
 from overhear.runs.run_file import build as building
 from overhear.training.data.partition import poisson_batch
-from tests.attacks.planted.planted import Kind, Origin, Planted
+from tests.attacks.planted.planted import Faults, Kind, Origin
 from tests.attacks.planted.seams import Asked, other_batches
+
+fault = Faults(Kind.SAMPLING)
 
 _REPEATED = 12  # the round whose batch comes twice
 
 
+@fault(
+    "shuffled batches",
+    "Nothing amplifies: of multiplier .8, 1000 batches, one epoch, delta 1e-6 "
+    "epsilon is at least 6.05 where Poisson says .468.",
+    Origin.FIRST,
+)
 def shuffled() -> AbstractContextManager[None]:
     """Each epoch of 1 / q rounds is a new order of the records, cut into batches."""
 
@@ -29,6 +35,12 @@ def shuffled() -> AbstractContextManager[None]:
     return other_batches(positions)
 
 
+@fault(
+    "fixed batches",
+    "Nothing amplifies: a record is in one batch of 1 / q for certain, and always "
+    "with the same others.",
+    Origin.FIRST,
+)
 def fixed() -> AbstractContextManager[None]:
     """Records are put into slots once and for all, and the slots take turns."""
 
@@ -40,6 +52,12 @@ def fixed() -> AbstractContextManager[None]:
     return other_batches(positions)
 
 
+@fault(
+    "batch padded by repeating a record",
+    "A record counts several times in a batch: mu grows by as much.",
+    Origin.OUTSIDE,
+    kind=Kind.RECORDS,
+)
 def padded() -> AbstractContextManager[None]:
     """A batch that is too small is filled with its first record, again and again."""
 
@@ -53,11 +71,22 @@ def padded() -> AbstractContextManager[None]:
     return other_batches(positions)
 
 
+@fault(
+    "sampling rate twice the declared",
+    "A record is in twice as many batches: 15.0 for epsilon 8.",
+    Origin.OUTSIDE,
+)
 def rate_doubled() -> AbstractContextManager[None]:
     """Records come twice as often as is accounted for."""
     return other_batches(lambda asked: asked.sound(min(1.0, 2.0 * asked.rate)))
 
 
+@fault(
+    "batches of a fixed size",
+    "Without replacement a record that comes takes another's place, so a sum moves by "
+    "2C: up to 30.3 for epsilon 8.",
+    Origin.OUTSIDE,
+)
 def fixed_size() -> AbstractContextManager[None]:
     """Every batch has the expected size, drawn without replacement."""
 
@@ -69,11 +98,17 @@ def fixed_size() -> AbstractContextManager[None]:
     return other_batches(positions)
 
 
+@fault(
+    "full batches of agent 0",
+    "Nothing amplifies for its records: 35.1 for epsilon 8.",
+    Origin.OUTSIDE,
+)
 def agent_0_full() -> AbstractContextManager[None]:
     """Agent 0 takes all of its records every time."""
     return other_batches(lambda asked: asked.sound(1.0 if asked.agent == 0 else asked.rate))
 
 
+@fault("a record in every batch", "Nothing amplifies for it: 35.1 for epsilon 8.", Origin.OUTSIDE)
 def always_in() -> AbstractContextManager[None]:
     """The first record of every agent is in every batch."""
 
@@ -83,6 +118,11 @@ def always_in() -> AbstractContextManager[None]:
     return other_batches(positions)
 
 
+@fault(
+    "sequential batches",
+    "Who knows the order knows the batch, and nothing amplifies: 10.5 and more for epsilon 8.",
+    Origin.OUTSIDE,
+)
 def sequential() -> AbstractContextManager[None]:
     """Batches go through the records in their order."""
 
@@ -94,11 +134,21 @@ def sequential() -> AbstractContextManager[None]:
     return other_batches(positions)
 
 
+@fault(
+    "sampling rate .25 after round 10",
+    "Records come a quarter more often: 9.07 for epsilon 8.",
+    Origin.HOLDOUT,
+)
 def rate_drifts() -> AbstractContextManager[None]:
     """After round 10 the rate is a quarter larger."""
     return other_batches(lambda asked: asked.sound(asked.rate * (1.25 if asked.round > 10 else 1)))
 
 
+@fault(
+    "a record that stands in for its neighbour",
+    "It comes with twice the rate, or counts twice: up to 30.3 for epsilon 8.",
+    Origin.HOLDOUT,
+)
 def neighbour_in_place() -> AbstractContextManager[None]:
     """Where the first record was drawn, the second stands in for it: it comes about twice."""
 
@@ -109,6 +159,12 @@ def neighbour_in_place() -> AbstractContextManager[None]:
     return other_batches(positions)
 
 
+@fault(
+    "a batch that comes once more",
+    "Two rounds have one batch, so that a record is in both or in none: with 24 "
+    "rounds at rate .2 nothing amplifies the second.",
+    Origin.HOLDOUT,
+)
 def repeated_once() -> AbstractContextManager[None]:
     """Round 13 takes the batches of round 12 once more."""
 
@@ -133,11 +189,24 @@ def _other_parts(change: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Iter
         yield
 
 
+@fault(
+    "a record stored twice",
+    "A record adds up to two gradients to a batch: epsilon of the record is that of "
+    "two, up to 30.3 for 8.",
+    Origin.OUTSIDE,
+    kind=Kind.RECORDS,
+)
 def stored_twice() -> AbstractContextManager[None]:
     """Every agent holds its first record twice."""
     return _other_parts(lambda parts: [np.concatenate([part, part[:1]]) for part in parts])
 
 
+@fault(
+    "a record dealt to two agents",
+    "Its two holders release it, each at the stated epsilon: up to 13.5 for 8.",
+    Origin.HOLDOUT,
+    kind=Kind.RECORDS,
+)
 def dealt_to_two() -> AbstractContextManager[None]:
     """Every agent's first record is dealt to the agent before it, too."""
     return _other_parts(
@@ -145,104 +214,3 @@ def dealt_to_two() -> AbstractContextManager[None]:
             np.concatenate([part, parts[(i + 1) % len(parts)][:1]]) for i, part in enumerate(parts)
         ]
     )
-
-
-FAULTS = (
-    Planted(
-        name="shuffled batches",
-        sentence="Nothing amplifies: of multiplier .8, 1000 batches, one epoch, delta 1e-6 "
-        "epsilon is at least 6.05 where Poisson says .468.",
-        plant=shuffled,
-        kind=Kind.SAMPLING,
-        origin=Origin.FIRST,
-    ),
-    Planted(
-        name="fixed batches",
-        sentence="Nothing amplifies: a record is in one batch of 1 / q for certain, and always "
-        "with the same others.",
-        plant=fixed,
-        kind=Kind.SAMPLING,
-        origin=Origin.FIRST,
-    ),
-    Planted(
-        name="batch padded by repeating a record",
-        sentence="A record counts several times in a batch: mu grows by as much.",
-        plant=padded,
-        kind=Kind.RECORDS,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="a record stored twice",
-        sentence="A record adds up to two gradients to a batch: epsilon of the record is that of "
-        "two, up to 30.3 for 8.",
-        plant=stored_twice,
-        kind=Kind.RECORDS,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="sampling rate twice the declared",
-        sentence="A record is in twice as many batches: 15.0 for epsilon 8.",
-        plant=rate_doubled,
-        kind=Kind.SAMPLING,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="batches of a fixed size",
-        sentence="Without replacement a record that comes takes another's place, so a sum moves by "
-        "2C: up to 30.3 for epsilon 8.",
-        plant=fixed_size,
-        kind=Kind.SAMPLING,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="full batches of agent 0",
-        sentence="Nothing amplifies for its records: 35.1 for epsilon 8.",
-        plant=agent_0_full,
-        kind=Kind.SAMPLING,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="a record in every batch",
-        sentence="Nothing amplifies for it: 35.1 for epsilon 8.",
-        plant=always_in,
-        kind=Kind.SAMPLING,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="sequential batches",
-        sentence="Who knows the order knows the batch, and nothing amplifies: 10.5 and more for "
-        "epsilon 8.",
-        plant=sequential,
-        kind=Kind.SAMPLING,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="sampling rate .25 after round 10",
-        sentence="Records come a quarter more often: 9.07 for epsilon 8.",
-        plant=rate_drifts,
-        kind=Kind.SAMPLING,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="a record that stands in for its neighbour",
-        sentence="It comes with twice the rate, or counts twice: up to 30.3 for epsilon 8.",
-        plant=neighbour_in_place,
-        kind=Kind.SAMPLING,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="a record dealt to two agents",
-        sentence="Its two holders release it, each at the stated epsilon: up to 13.5 for 8.",
-        plant=dealt_to_two,
-        kind=Kind.RECORDS,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="a batch that comes once more",
-        sentence="Two rounds have one batch, so that a record is in both or in none: with 24 "
-        "rounds at rate .2 nothing amplifies the second.",
-        plant=repeated_once,
-        kind=Kind.SAMPLING,
-        origin=Origin.HOLDOUT,
-    ),
-)

@@ -4,8 +4,6 @@ Each is what somebody has really written, or might: the run goes on, the accurac
 better, and epsilon is not what is stated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tests.attacks.planted import (
@@ -23,7 +21,7 @@ from tests.attacks.planted.planted import Origin, Planted
 
 _MODULES = (noise, shapes, streams, gradients, batches, values, training, accounting)
 GROUPS: Mapping[str, tuple[Planted, ...]] = {
-    module.__name__.rpartition(".")[2]: module.FAULTS for module in _MODULES
+    module.__name__.rpartition(".")[2]: tuple(module.fault.held) for module in _MODULES
 }
 CATALOGUE: Mapping[str, Planted] = {one.name: one for of in GROUPS.values() for one in of}
 

@@ -1,7 +1,5 @@
 """Faults of what a record adds to a sum: no clipping, another bound, another's gradient."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,10 +7,17 @@ from contextlib import AbstractContextManager
 import torch
 
 from overhear.training.gradients.clipping import clipped_rows
-from tests.attacks.planted.planted import Kind, Origin, Planted
+from tests.attacks.planted.planted import Faults, Kind, Origin
 from tests.attacks.planted.seams import Records, clipped, other_clipping, other_sums
 
+fault = Faults(Kind.CLIPPING)
 
+
+@fault(
+    "clipping after averaging",
+    "One record moves a clipped mean by up to 2C in place of C / B: mu grows up to 2 B fold.",
+    Origin.FIRST,
+)
 def after_averaging() -> AbstractContextManager[None]:
     """The batch's mean is clipped in place of its records."""
 
@@ -23,6 +28,12 @@ def after_averaging() -> AbstractContextManager[None]:
     return other_sums(wrong)
 
 
+@fault(
+    "mean by the realised size",
+    "A record that comes to b others moves their shares too: mu grows by up to "
+    "2 B / (b + 1), most in small batches.",
+    Origin.FIRST,
+)
 def by_realised_size() -> AbstractContextManager[None]:
     """Sums come as if each were divided by how many records the batch has."""
 
@@ -53,6 +64,11 @@ def _between(low: float, high: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda lengths: 1.0 + ((lengths > low) & (lengths < high)).to(lengths)
 
 
+@fault(
+    "clipping of each tensor by itself",
+    "L tensors make a gradient of up to sqrt(L) C: 15.2 for epsilon 8 with two.",
+    Origin.OUTSIDE,
+)
 def per_tensor() -> AbstractContextManager[None]:
     """Each parameter tensor is clipped to the bound by itself."""
 
@@ -63,6 +79,12 @@ def per_tensor() -> AbstractContextManager[None]:
     return other_clipping(clip)
 
 
+@fault(
+    "no clipping of a batch of one record",
+    "A record that is alone in its batch is not bounded: epsilon is infinite.",
+    Origin.HOLDOUT,
+    settings=("training.sampling_rate=0.01",),
+)
 def single_records_free() -> AbstractContextManager[None]:
     """A batch of one record is not clipped, as if its mean had been."""
 
@@ -84,6 +106,11 @@ def _partner(records: Records, *, sign: int) -> torch.Tensor:
     return torch.where(records.row[other] == records.row, other, at)
 
 
+@fault(
+    "one gradient for two records",
+    "A record adds its gradient twice: 30.3 for epsilon 8.",
+    Origin.HOLDOUT,
+)
 def shared_gradient() -> AbstractContextManager[None]:
     """Every second record of a batch adds the gradient of the one before."""
 
@@ -93,6 +120,12 @@ def shared_gradient() -> AbstractContextManager[None]:
     return other_clipping(clip)
 
 
+@fault(
+    "gradients averaged over pairs before clipping",
+    "A record moves the clipped mean of its pair, which counts twice, by up to 2C: "
+    "mu is up to four times what is stated.",
+    Origin.HOLDOUT,
+)
 def pairs_averaged() -> AbstractContextManager[None]:
     """Two records' gradients are averaged, and the mean is clipped and counted for both."""
 
@@ -103,6 +136,12 @@ def pairs_averaged() -> AbstractContextManager[None]:
     return other_clipping(clip)
 
 
+@fault(
+    "lengths in bfloat16",
+    "Lengths have 8 bits, so that gradients come at up to 1.004 C: mu is as much "
+    "larger than stated.",
+    Origin.HOLDOUT,
+)
 def length_in_bfloat16() -> AbstractContextManager[None]:
     """The length that a gradient is clipped by has 8 bits."""
 
@@ -113,6 +152,11 @@ def length_in_bfloat16() -> AbstractContextManager[None]:
     return other_clipping(clip)
 
 
+@fault(
+    "error feedback of what clipping cut off",
+    "The rest of a long gradient comes a round later, and nothing bounds it: epsilon is infinite.",
+    Origin.HOLDOUT,
+)
 def error_feedback() -> AbstractContextManager[None]:
     """What clipping cut off is added to the next sum, as compression does it."""
     cut: dict[str, torch.Tensor] = {}
@@ -126,6 +170,11 @@ def error_feedback() -> AbstractContextManager[None]:
     return other_sums(wrong)
 
 
+@fault(
+    "stale gradients outside of the clipping",
+    "The change since the last model is added without a bound: epsilon is infinite.",
+    Origin.HOLDOUT,
+)
 def stale_difference() -> AbstractContextManager[None]:
     """A tenth of how gradients changed since the last model is added after clipping."""
     last: dict[str, torch.Tensor] = {}
@@ -141,104 +190,23 @@ def stale_difference() -> AbstractContextManager[None]:
     return other_sums(wrong)
 
 
-FAULTS = (
-    Planted(
-        name="clipping after averaging",
-        sentence="One record moves a clipped mean by up to 2C in place of C / B: mu grows up "
-        "to 2 B fold.",
-        plant=after_averaging,
-        kind=Kind.CLIPPING,
-        origin=Origin.FIRST,
-    ),
-    Planted(
-        name="mean by the realised size",
-        sentence="A record that comes to b others moves their shares too: mu grows by up to "
-        "2 B / (b + 1), most in small batches.",
-        plant=by_realised_size,
-        kind=Kind.CLIPPING,
-        origin=Origin.FIRST,
-    ),
-    Planted(
-        name="clip factor wrong between 20 C and 90 C",
-        sentence="Gradients of these lengths come at 2C: 30.3 for epsilon 8.",
-        plant=_bound(_between(20.0, 90.0)),
-        kind=Kind.CLIPPING,
-        origin=Origin.OUTSIDE,
-        statistical=True,
-    ),
-    Planted(
-        name="no clipping",
-        sentence="Nothing bounds what a record adds: epsilon is infinite.",
-        plant=_bound(lambda lengths: torch.full_like(lengths, math.inf)),
-        kind=Kind.CLIPPING,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="clipping of each tensor by itself",
-        sentence="L tensors make a gradient of up to sqrt(L) C: 15.2 for epsilon 8 with two.",
-        plant=per_tensor,
-        kind=Kind.CLIPPING,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="clipping at twice the bound",
-        sentence="Every mu is twice what is stated: 30.3 for epsilon 8.",
-        plant=_bound(lambda lengths: torch.full_like(lengths, 2.0)),
-        kind=Kind.CLIPPING,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="clip factor wrong above 500 C",
-        sentence="Longer gradients come at 2C: 30.3 for epsilon 8.",
-        plant=_bound(_between(500.0, math.inf)),
-        kind=Kind.CLIPPING,
-        origin=Origin.HOLDOUT,
-        statistical=True,
-    ),
-    Planted(
-        name="no clipping of a batch of one record",
-        sentence="A record that is alone in its batch is not bounded: epsilon is infinite.",
-        plant=single_records_free,
-        kind=Kind.CLIPPING,
-        origin=Origin.HOLDOUT,
-        settings=("training.sampling_rate=0.01",),
-    ),
-    Planted(
-        name="one gradient for two records",
-        sentence="A record adds its gradient twice: 30.3 for epsilon 8.",
-        plant=shared_gradient,
-        kind=Kind.CLIPPING,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="gradients averaged over pairs before clipping",
-        sentence="A record moves the clipped mean of its pair, which counts twice, by up to 2C: "
-        "mu is up to four times what is stated.",
-        plant=pairs_averaged,
-        kind=Kind.CLIPPING,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="lengths in bfloat16",
-        sentence="Lengths have 8 bits, so that gradients come at up to 1.004 C: mu is as much "
-        "larger than stated.",
-        plant=length_in_bfloat16,
-        kind=Kind.CLIPPING,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="error feedback of what clipping cut off",
-        sentence="The rest of a long gradient comes a round later, and nothing bounds it: epsilon "
-        "is infinite.",
-        plant=error_feedback,
-        kind=Kind.CLIPPING,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="stale gradients outside of the clipping",
-        sentence="The change since the last model is added without a bound: epsilon is infinite.",
-        plant=stale_difference,
-        kind=Kind.CLIPPING,
-        origin=Origin.HOLDOUT,
-    ),
+fault(
+    "clip factor wrong between 20 C and 90 C",
+    "Gradients of these lengths come at 2C: 30.3 for epsilon 8.",
+    Origin.OUTSIDE,
+    statistical=True,
+)(_bound(_between(20.0, 90.0)))
+fault("no clipping", "Nothing bounds what a record adds: epsilon is infinite.", Origin.OUTSIDE)(
+    _bound(lambda lengths: torch.full_like(lengths, math.inf))
 )
+fault(
+    "clipping at twice the bound",
+    "Every mu is twice what is stated: 30.3 for epsilon 8.",
+    Origin.OUTSIDE,
+)(_bound(lambda lengths: torch.full_like(lengths, 2.0)))
+fault(
+    "clip factor wrong above 500 C",
+    "Longer gradients come at 2C: 30.3 for epsilon 8.",
+    Origin.HOLDOUT,
+    statistical=True,
+)(_bound(_between(500.0, math.inf)))

@@ -1,15 +1,15 @@
 """Faults of how much noise there is: everywhere, on some coordinates, of some agents or rounds."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 
 import torch
 
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.step.values import Edges, Value
-from tests.attacks.planted.planted import Kind, Origin, Planted
+from tests.attacks.planted.planted import Faults, Kind, Origin
 from tests.attacks.planted.seams import Draw, changed_noise, expected_size, scaled_draws, tensors_of
+
+fault = Faults(Kind.NOISE_SIZE)
 
 LATE = 13  # the first round after those that an audit watches by default
 _EVERY_BATCH = "training.sampling_rate=1.0"
@@ -42,11 +42,23 @@ def first_of_each(round: TensorRound, like: Value) -> torch.Tensor:
     return chosen
 
 
+@fault(
+    "noise halved",
+    "Half the noise doubles mu: of epsilon 8 at delta 1e-5 it makes 18.8.",
+    Origin.FIRST,
+    settings=(_EVERY_BATCH,),
+)
 def noise_halved() -> AbstractContextManager[None]:
     """All noise at half its deviation, after it was drawn and recorded."""
     return changed_noise(lambda _, like: 0.5 * ones(like))
 
 
+@fault(
+    "noise halved on one release",
+    "One of n releases counts four times: mu grows by sqrt(1 + 3 / n).",
+    Origin.FIRST,
+    settings=(_EVERY_BATCH,),
+)
 def noise_halved_once() -> AbstractContextManager[None]:
     """One release of each batch at half its noise; without links, that of the first agent."""
 
@@ -56,6 +68,11 @@ def noise_halved_once() -> AbstractContextManager[None]:
     return changed_noise(share)
 
 
+@fault(
+    "one link without noise",
+    "Anyone who reads that link sees a gradient: epsilon is infinite.",
+    Origin.FIRST,
+)
 def one_link_without_noise() -> AbstractContextManager[None]:
     """The first row that is sent carries no noise."""
 
@@ -72,16 +89,34 @@ def clean_self_gradient() -> AbstractContextManager[None]:
     return changed_noise(lambda round, like: 1.0 - own_rows(round, like)[:, None].float())
 
 
+@fault(
+    "noise on the first release alone",
+    "The other releases of a batch are clean: epsilon is infinite.",
+    Origin.OUTSIDE,
+)
 def first_release_only() -> AbstractContextManager[None]:
     """Of the rows of an agent's batch the first alone carries noise."""
     return changed_noise(lambda round, like: first_of_each(round, like)[:, None].float())
 
 
+@fault(
+    "noise halved in sampled rounds",
+    "Half the noise at rate .2 makes 30.3 of epsilon 8.",
+    Origin.OUTSIDE,
+    kind=Kind.MEASURED,
+    statistical=True,
+)
 def draws_halved() -> AbstractContextManager[None]:
     """Every source draws with half the deviation, so that what is recorded is halved, too."""
     return scaled_draws(lambda at, width: 0.5)
 
 
+@fault(
+    "noise halved from round 13 on",
+    "Half the noise in twelve of 24 rounds makes 22.8 of epsilon 8.",
+    Origin.OUTSIDE,
+    statistical=True,
+)
 def halved_late() -> AbstractContextManager[None]:
     """The same from a round on that is not watched by default."""
     return scaled_draws(lambda at, width: 0.5 if at.round >= LATE else 1.0)
@@ -98,11 +133,21 @@ def _on_biases(scale: float) -> AbstractContextManager[None]:
     return scaled_draws(of)
 
 
+@fault(
+    "no noise on biases",
+    "The biases' gradients are seen, and with them the batch's classes: epsilon is infinite.",
+    Origin.OUTSIDE,
+)
 def none_on_biases() -> AbstractContextManager[None]:
     """No noise on the coordinates of biases."""
     return _on_biases(0.0)
 
 
+@fault(
+    "half noise on biases",
+    "A record whose gradient lies on the biases has twice the mu: 30.3 for epsilon 8.",
+    Origin.OUTSIDE,
+)
 def half_on_biases() -> AbstractContextManager[None]:
     """Half the noise on the coordinates of biases."""
     return _on_biases(0.5)
@@ -112,11 +157,21 @@ def _size(at: Draw) -> float:
     return expected_size(at.setting, [((), range(max(at.sizes.values(), default=2)))])
 
 
+@fault(
+    "noise divided by the batch size",
+    "Noise is B times too small: mu grows B fold, 28.75 fold on digits.",
+    Origin.OUTSIDE,
+)
 def divided_twice() -> AbstractContextManager[None]:
     """The deviation is divided by the batch size, and the noisy sum once more."""
     return scaled_draws(lambda at, width: 1.0 / _size(at))
 
 
+@fault(
+    "noise divided by the root of the batch size",
+    "Noise added to each record and averaged with them: mu grows sqrt(B) fold, 5.4 fold on digits.",
+    Origin.OUTSIDE,
+)
 def divided_by_root() -> AbstractContextManager[None]:
     """Noise for each record, averaged with the batch: its deviation falls by sqrt(B)."""
     return scaled_draws(lambda at, width: _size(at) ** -0.5)
@@ -129,11 +184,21 @@ def _by_holder(at: Draw, share: dict[int, float], *, others: float) -> torch.Ten
     return torch.tensor([[share.get(holder, others)] for holder in at.holders])
 
 
+@fault(
+    "noise of agent 0 alone",
+    "All other agents send gradients: epsilon is infinite.",
+    Origin.OUTSIDE,
+)
 def agent_0_alone() -> AbstractContextManager[None]:
     """Agents other than 0 add none."""
     return scaled_draws(lambda at, width: _by_holder(at, {0: 1.0}, others=0.0))
 
 
+@fault(
+    "no noise of the last agent from round 15 on",
+    "Ten rounds of one agent are clean: epsilon is infinite for its records.",
+    Origin.HOLDOUT,
+)
 def last_agent_late() -> AbstractContextManager[None]:
     """The last agent adds none from round 15 on."""
 
@@ -145,6 +210,12 @@ def last_agent_late() -> AbstractContextManager[None]:
     return scaled_draws(scale)
 
 
+@fault(
+    "no noise for an empty batch",
+    "Zeros tell that a batch is empty, which a record's presence rules out: epsilon is infinite.",
+    Origin.HOLDOUT,
+    settings=("training.sampling_rate=0.01",),
+)
 def none_on_empty() -> AbstractContextManager[None]:
     """An agent whose batch is empty sends zeros: there is nothing to hide, somebody thought."""
 
@@ -155,12 +226,22 @@ def none_on_empty() -> AbstractContextManager[None]:
     return scaled_draws(scale)
 
 
+@fault(
+    "deviation read as a variance",
+    "Noise of sqrt(1.63) in place of 1.63: epsilon 12.5 for 8.",
+    Origin.OUTSIDE,
+)
 def variance_given() -> AbstractContextManager[None]:
     """What is given as a deviation is read as a variance."""
     sigma = 1.62755  # noise multiplier of the runs that are audited
     return scaled_draws(lambda at, width: sigma**-0.5)
 
 
+@fault(
+    "noise a fifth smaller on one tensor",
+    "A record whose gradient lies on that tensor has mu / .8: 12.0 for epsilon 8.",
+    Origin.HOLDOUT,
+)
 def one_tensor() -> AbstractContextManager[None]:
     """The noise of the last parameter tensor is a fifth smaller."""
 
@@ -173,6 +254,11 @@ def one_tensor() -> AbstractContextManager[None]:
     return scaled_draws(of)
 
 
+@fault(
+    "noise halved on every seventh coordinate",
+    "A record whose gradient lies there has twice the mu: 30.3 for epsilon 8.",
+    Origin.HOLDOUT,
+)
 def every_seventh() -> AbstractContextManager[None]:
     """Half the noise on every seventh coordinate."""
 
@@ -184,16 +270,34 @@ def every_seventh() -> AbstractContextManager[None]:
     return scaled_draws(of)
 
 
+@fault(
+    "no noise in the second phase",
+    "What is sent in the second phase of a round is a gradient: epsilon is infinite.",
+    Origin.HOLDOUT,
+    settings=("algorithm.name=dp-netfleet", "audit.canaries=200"),
+)
 def second_phase_clean() -> AbstractContextManager[None]:
     """The second release of a round, of another phase, carries no noise."""
     return scaled_draws(lambda at, width: 0.0 if at.call == 1 else 1.0)
 
 
+@fault(
+    "no noise on a sum of 0",
+    "Zeros tell that a batch is empty, which a record's presence rules out: epsilon is infinite.",
+    Origin.HOLDOUT,
+    settings=("training.sampling_rate=0.01",),
+)
 def none_on_zeros() -> AbstractContextManager[None]:
     """A sum that is 0 is sent as it is, after its noise was drawn and recorded."""
     return changed_noise(lambda round, like: (like.rows != 0).any(dim=1, keepdim=True).float())
 
 
+@fault(
+    "noise by the realised batch size",
+    "A batch of b records has b / B of its noise: mu of that round is B / b times "
+    "what is stated, and the noise tells b.",
+    Origin.HOLDOUT,
+)
 def by_batch_ratio() -> AbstractContextManager[None]:
     """Noise times how many records the batch has over how many are expected."""
 
@@ -204,163 +308,12 @@ def by_batch_ratio() -> AbstractContextManager[None]:
     return scaled_draws(scale)
 
 
+@fault(
+    "noise with the decay of a learning rate",
+    "Noise is divided by 1 + .02 (t - 1) in round t: mu of the last of 24 rounds is "
+    "1.46 times what is stated.",
+    Origin.HOLDOUT,
+)
 def decaying() -> AbstractContextManager[None]:
     """Noise falls from round to round as a learning rate does."""
     return scaled_draws(lambda at, width: 1.0 / (1.0 + 0.02 * max(at.round - 1, 0)))
-
-
-FAULTS = (
-    Planted(
-        name="noise halved",
-        sentence="Half the noise doubles mu: of epsilon 8 at delta 1e-5 it makes 18.8.",
-        plant=noise_halved,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.FIRST,
-        settings=(_EVERY_BATCH,),
-    ),
-    Planted(
-        name="noise halved on one release",
-        sentence="One of n releases counts four times: mu grows by sqrt(1 + 3 / n).",
-        plant=noise_halved_once,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.FIRST,
-        settings=(_EVERY_BATCH,),
-    ),
-    Planted(
-        name="one link without noise",
-        sentence="Anyone who reads that link sees a gradient: epsilon is infinite.",
-        plant=one_link_without_noise,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.FIRST,
-    ),
-    Planted(
-        name="noise halved in sampled rounds",
-        sentence="Half the noise at rate .2 makes 30.3 of epsilon 8.",
-        plant=draws_halved,
-        kind=Kind.MEASURED,
-        origin=Origin.OUTSIDE,
-        statistical=True,
-    ),
-    Planted(
-        name="noise halved from round 13 on",
-        sentence="Half the noise in twelve of 24 rounds makes 22.8 of epsilon 8.",
-        plant=halved_late,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.OUTSIDE,
-        statistical=True,
-    ),
-    Planted(
-        name="no noise on biases",
-        sentence="The biases' gradients are seen, and with them the batch's classes: epsilon is "
-        "infinite.",
-        plant=none_on_biases,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="half noise on biases",
-        sentence="A record whose gradient lies on the biases has twice the mu: 30.3 for epsilon 8.",
-        plant=half_on_biases,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="noise divided by the batch size",
-        sentence="Noise is B times too small: mu grows B fold, 28.75 fold on digits.",
-        plant=divided_twice,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="noise divided by the root of the batch size",
-        sentence="Noise added to each record and averaged with them: mu grows sqrt(B) fold, 5.4 "
-        "fold on digits.",
-        plant=divided_by_root,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="noise of agent 0 alone",
-        sentence="All other agents send gradients: epsilon is infinite.",
-        plant=agent_0_alone,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="noise on the first release alone",
-        sentence="The other releases of a batch are clean: epsilon is infinite.",
-        plant=first_release_only,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="deviation read as a variance",
-        sentence="Noise of sqrt(1.63) in place of 1.63: epsilon 12.5 for 8.",
-        plant=variance_given,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="noise a fifth smaller on one tensor",
-        sentence="A record whose gradient lies on that tensor has mu / .8: 12.0 for epsilon 8.",
-        plant=one_tensor,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="noise halved on every seventh coordinate",
-        sentence="A record whose gradient lies there has twice the mu: 30.3 for epsilon 8.",
-        plant=every_seventh,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="no noise for an empty batch",
-        sentence="Zeros tell that a batch is empty, which a record's presence rules out: epsilon "
-        "is infinite.",
-        plant=none_on_empty,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.HOLDOUT,
-        settings=("training.sampling_rate=0.01",),
-    ),
-    Planted(
-        name="no noise of the last agent from round 15 on",
-        sentence="Ten rounds of one agent are clean: epsilon is infinite for its records.",
-        plant=last_agent_late,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="no noise in the second phase",
-        sentence="What is sent in the second phase of a round is a gradient: epsilon is infinite.",
-        plant=second_phase_clean,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.HOLDOUT,
-        settings=("algorithm.name=dp-netfleet", "audit.canaries=200"),
-    ),
-    Planted(
-        name="no noise on a sum of 0",
-        sentence="Zeros tell that a batch is empty, which a record's presence rules out: epsilon "
-        "is infinite.",
-        plant=none_on_zeros,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.HOLDOUT,
-        settings=("training.sampling_rate=0.01",),
-    ),
-    Planted(
-        name="noise by the realised batch size",
-        sentence="A batch of b records has b / B of its noise: mu of that round is B / b times "
-        "what is stated, and the noise tells b.",
-        plant=by_batch_ratio,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="noise with the decay of a learning rate",
-        sentence="Noise is divided by 1 + .02 (t - 1) in round t: mu of the last of 24 rounds is "
-        "1.46 times what is stated.",
-        plant=decaying,
-        kind=Kind.NOISE_SIZE,
-        origin=Origin.HOLDOUT,
-    ),
-)

@@ -1,11 +1,10 @@
 """What a planted fault is, and by which check each kind of fault has to be named."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 CONTRADICTED = "contradicted"  # named by an adversary whose bound is above the proof, by no check
 TRAINING = "training"  # that ended by itself before anything was released
@@ -92,3 +91,19 @@ class Planted:
         (18, 1)
         """
         return -(-9 * audits // 10) if self.statistical else audits
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Those of a file: each stands above what plants it, with its name, sentence and origin."""
+
+    kind: Kind
+    held: list[Planted] = field(default_factory=list)
+
+    def __call__(self, name: str, sentence: str, origin: Origin, **more: Any) -> Callable:
+        def keep(plant: Callable[[], AbstractContextManager[None]]) -> Callable:
+            of = {"name": name, "sentence": sentence, "origin": origin, "plant": plant}
+            self.held.append(Planted(**{"kind": self.kind, **of, **more}))
+            return plant
+
+        return keep

@@ -5,8 +5,6 @@ gradient layouts and the engine, below the script that a round follows, and know
 function there knows: so the recorded noise is the faulty one, and nothing but the values is wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

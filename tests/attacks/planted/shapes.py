@@ -1,15 +1,16 @@
 """Faults of the noise's law: cut tails, grids, few digits, copies within a row, other laws."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
 
-from tests.attacks.planted.planted import Kind, Origin, Planted
+from tests.attacks.planted.planted import Faults, Kind, Origin
 from tests.attacks.planted.seams import changed_draws
+
+fault = Faults(Kind.NOISE_SHAPE)
+_INFINITE = "epsilon is infinite."
 
 
 def _as(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], AbstractContextManager]:
@@ -51,95 +52,67 @@ def _laplace(z: torch.Tensor) -> torch.Tensor:
     return -0.5 * u.sign() * torch.log1p(-2.0 * u.abs())
 
 
-_INFINITE = "epsilon is infinite."
-
-FAULTS = (
-    Planted(
-        name="noise repeated in a row",
-        sentence=f"The difference of two coordinates has no noise: {_INFINITE}",
-        plant=_as(_second_half_copied),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.FIRST,
-    ),
-    Planted(
-        name="noise of two values",
-        sentence=f"A sum that is off the grid of two values is seen: {_INFINITE}",
-        plant=_as(torch.sign),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.FIRST,
-    ),
-    Planted(
-        name="a fifth of the noise copied",
-        sentence=f"The difference of two fifths of a message has no noise: {_INFINITE}",
-        plant=_as(_fifth_copied),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="noise clamped at 3 deviations",
-        sentence="A value beyond the clamp rules a candidate out, about one coordinate in 370 "
-        f"lies at it: {_INFINITE}",
-        plant=_as(lambda z: z.clamp(-3.0, 3.0)),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="noise clamped at 4 deviations",
-        sentence=f"The same, with one coordinate in 16,000 at the clamp: {_INFINITE}",
-        plant=_as(lambda z: z.clamp(-4.0, 4.0)),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.OUTSIDE,
-        statistical=True,
-    ),
-    Planted(
-        name="noise in float16",
-        sentence=f"A candidate that leaves noise of more digits is ruled out: {_INFINITE}",
-        plant=_as(lambda z: z.half()),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="noise on a lattice",
-        sentence=f"A candidate that leaves noise off the lattice is ruled out: {_INFINITE}",
-        plant=_as(_on_grid(2.0**-10)),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="uniform noise",
-        sentence=f"A value outside of the interval rules a candidate out: {_INFINITE}",
-        plant=_as(_uniform),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="Laplace noise",
-        sentence="Of half the variance: each coordinate alone loses up to twice the sensitivity, "
-        "and 15.2 stands for epsilon 8 by the variance alone.",
-        plant=_as(_laplace),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="tails cut at 3.5 deviations",
-        sentence=f"One coordinate in 2,150 lies at the cut, none beyond: {_INFINITE}",
-        plant=_as(lambda z: z.clamp(-3.5, 3.5)),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="noise standardised by row",
-        sentence="Mean and length of every row of noise are what they are expected to be, exactly, "
-        f"so each message is an equation in what it holds: {_INFINITE}",
-        plant=_as(_standardised),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="noise of 8 bits",
-        sentence=f"Noise has 255 values, and a sum is seen between them: {_INFINITE}",
-        plant=_as(lambda z: _on_grid(2.0**-5)(z).clamp(-127 / 32, 127 / 32)),
-        kind=Kind.NOISE_SHAPE,
-        origin=Origin.HOLDOUT,
-    ),
-)
+fault(
+    "noise repeated in a row",
+    f"The difference of two coordinates has no noise: {_INFINITE}",
+    Origin.FIRST,
+)(_as(_second_half_copied))
+fault(
+    "noise of two values",
+    f"A sum that is off the grid of two values is seen: {_INFINITE}",
+    Origin.FIRST,
+)(_as(torch.sign))
+fault(
+    "a fifth of the noise copied",
+    f"The difference of two fifths of a message has no noise: {_INFINITE}",
+    Origin.OUTSIDE,
+)(_as(_fifth_copied))
+fault(
+    "noise clamped at 3 deviations",
+    "A value beyond the clamp rules a candidate out, about one coordinate in 370 "
+    f"lies at it: {_INFINITE}",
+    Origin.OUTSIDE,
+)(_as(lambda z: z.clamp(-3.0, 3.0)))
+fault(
+    "noise clamped at 4 deviations",
+    f"The same, with one coordinate in 16,000 at the clamp: {_INFINITE}",
+    Origin.OUTSIDE,
+    statistical=True,
+)(_as(lambda z: z.clamp(-4.0, 4.0)))
+fault(
+    "noise in float16",
+    f"A candidate that leaves noise of more digits is ruled out: {_INFINITE}",
+    Origin.OUTSIDE,
+)(_as(lambda z: z.half()))
+fault(
+    "noise on a lattice",
+    f"A candidate that leaves noise off the lattice is ruled out: {_INFINITE}",
+    Origin.OUTSIDE,
+)(_as(_on_grid(2.0**-10)))
+fault(
+    "uniform noise",
+    f"A value outside of the interval rules a candidate out: {_INFINITE}",
+    Origin.OUTSIDE,
+)(_as(_uniform))
+fault(
+    "Laplace noise",
+    "Of half the variance: each coordinate alone loses up to twice the sensitivity, "
+    "and 15.2 stands for epsilon 8 by the variance alone.",
+    Origin.OUTSIDE,
+)(_as(_laplace))
+fault(
+    "tails cut at 3.5 deviations",
+    f"One coordinate in 2,150 lies at the cut, none beyond: {_INFINITE}",
+    Origin.HOLDOUT,
+)(_as(lambda z: z.clamp(-3.5, 3.5)))
+fault(
+    "noise standardised by row",
+    "Mean and length of every row of noise are what they are expected to be, exactly, "
+    f"so each message is an equation in what it holds: {_INFINITE}",
+    Origin.HOLDOUT,
+)(_as(_standardised))
+fault(
+    "noise of 8 bits",
+    f"Noise has 255 values, and a sum is seen between them: {_INFINITE}",
+    Origin.HOLDOUT,
+)(_as(lambda z: _on_grid(2.0**-5)(z).clamp(-127 / 32, 127 / 32)))

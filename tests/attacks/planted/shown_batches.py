@@ -1,7 +1,5 @@
 """What faults of the batches do to which records a round takes."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from itertools import chain

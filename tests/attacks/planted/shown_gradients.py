@@ -1,7 +1,5 @@
 """What faults of clipping do to the sum over an agent's first records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

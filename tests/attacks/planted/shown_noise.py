@@ -1,7 +1,5 @@
 """What faults of the noise's size and of its streams do to draws and messages."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from unittest.mock import patch

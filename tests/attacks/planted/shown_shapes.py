@@ -1,7 +1,5 @@
 """What faults of the noise's law do to draws."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What faults of values, of knowledge and of the accounting do to messages and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Draws, sums, batches and short runs, with a fault and without, under one root."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Faults of where noise comes from: one seed for two releases, rounds, agents or runs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,8 +8,11 @@ from unittest.mock import patch
 import torch
 
 from overhear.training.engine.randomness import SecretRandomness
-from tests.attacks.planted.planted import Kind, Origin, Planted
+from tests.attacks.planted.planted import Faults, Kind, Origin
 from tests.attacks.planted.seams import other_roots, other_streams
+
+fault = Faults(Kind.STREAMS)
+_NO_NOISE_LEFT = "epsilon is infinite for a record that is in one batch alone."
 
 _PERIOD = 20
 _ROOT = 20_240_501  # of somebody who wanted to have runs repeatable
@@ -19,16 +20,33 @@ _LAG, _FROM, _TO = 5, 4, 11  # rounds between, and rows of two agents on a ring
 _SHARED = 0.3  # correlation
 
 
+@fault(
+    "seed reused for two releases",
+    "The difference of two messages has no noise: epsilon is infinite unless the "
+    "two gradients are equal.",
+    Origin.FIRST,
+)
 def two_releases() -> AbstractContextManager[None]:
     """Sources 2k and 2k + 1 of a call have one seed."""
     return other_streams(lambda round, call, row: (round, call, row - row % 2))
 
 
+@fault(
+    "seed reused for two calls",
+    "The same between two releases of a round of any kind.",
+    Origin.FIRST,
+    settings=("algorithm.name=dp-netfleet", "audit.canaries=200"),
+)
 def two_calls() -> AbstractContextManager[None]:
     """All calls of noise in a round have the seeds of the first."""
     return other_streams(lambda round, _, row: (round, 0, row))
 
 
+@fault(
+    "seed reused for two rounds",
+    f"The difference of two rounds has no noise: {_NO_NOISE_LEFT}",
+    Origin.FIRST,
+)
 def two_rounds() -> AbstractContextManager[None]:
     """Rounds 2k - 1 and 2k have one seed."""
     return other_streams(
@@ -36,6 +54,11 @@ def two_rounds() -> AbstractContextManager[None]:
     )
 
 
+@fault(
+    "generator reseeded every 20 rounds",
+    f"The difference of rounds 1 and 21 has no noise: {_NO_NOISE_LEFT}",
+    Origin.OUTSIDE,
+)
 def reseeded() -> AbstractContextManager[None]:
     """The generator starts again after every 20 rounds."""
     return other_streams(
@@ -43,11 +66,21 @@ def reseeded() -> AbstractContextManager[None]:
     )
 
 
+@fault(
+    "one seed for all agents",
+    "The difference of two agents' messages has no noise: epsilon is infinite.",
+    Origin.OUTSIDE,
+)
 def one_seed_for_all() -> AbstractContextManager[None]:
     """Every source of a call has the seed of the first."""
     return other_streams(lambda round, call, row: (round, call, 0))
 
 
+@fault(
+    "seed shared by two agents five rounds apart",
+    f"The difference of two messages has no noise: {_NO_NOISE_LEFT}",
+    Origin.HOLDOUT,
+)
 def agents_five_rounds_apart() -> AbstractContextManager[None]:
     """A row of one agent has the noise that a row of another had five rounds before."""
 
@@ -57,6 +90,11 @@ def agents_five_rounds_apart() -> AbstractContextManager[None]:
     return other_streams(of)
 
 
+@fault(
+    "antithetic noise in the next round",
+    f"The sum of two rounds has no noise: {_NO_NOISE_LEFT}",
+    Origin.HOLDOUT,
+)
 @contextmanager
 def antithetic() -> Iterator[None]:
     """Even rounds have the noise of the round before, its sign turned."""
@@ -71,6 +109,11 @@ def antithetic() -> Iterator[None]:
         yield
 
 
+@fault(
+    "two agents' noise with correlation .3",
+    "Who knows one sum takes .3 of its noise off the other: mu is 1.05 times what is stated.",
+    Origin.HOLDOUT,
+)
 @contextmanager
 def correlated() -> Iterator[None]:
     """A row of one agent shares .3 of its noise with a row of another, in every call."""
@@ -86,82 +129,15 @@ def correlated() -> Iterator[None]:
         yield
 
 
-_NO_NOISE_LEFT = "epsilon is infinite for a record that is in one batch alone."
-
-FAULTS = (
-    Planted(
-        name="seed reused for two releases",
-        sentence="The difference of two messages has no noise: epsilon is infinite unless the "
-        "two gradients are equal.",
-        plant=two_releases,
-        kind=Kind.STREAMS,
-        origin=Origin.FIRST,
-    ),
-    Planted(
-        name="seed reused for two calls",
-        sentence="The same between two releases of a round of any kind.",
-        plant=two_calls,
-        kind=Kind.STREAMS,
-        origin=Origin.FIRST,
-        settings=("algorithm.name=dp-netfleet", "audit.canaries=200"),
-    ),
-    Planted(
-        name="seed reused for two rounds",
-        sentence=f"The difference of two rounds has no noise: {_NO_NOISE_LEFT}",
-        plant=two_rounds,
-        kind=Kind.STREAMS,
-        origin=Origin.FIRST,
-    ),
-    Planted(
-        name="generator reseeded every 20 rounds",
-        sentence=f"The difference of rounds 1 and 21 has no noise: {_NO_NOISE_LEFT}",
-        plant=reseeded,
-        kind=Kind.STREAMS,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="one root in every run",
-        sentence="The difference of two runs has no noise, and who has the code has the noise: "
-        "epsilon is infinite.",
-        plant=lambda: other_roots(lambda: _ROOT),
-        kind=Kind.STREAMS,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="one seed for all agents",
-        sentence="The difference of two agents' messages has no noise: epsilon is infinite.",
-        plant=one_seed_for_all,
-        kind=Kind.STREAMS,
-        origin=Origin.OUTSIDE,
-    ),
-    Planted(
-        name="seed shared by two agents five rounds apart",
-        sentence=f"The difference of two messages has no noise: {_NO_NOISE_LEFT}",
-        plant=agents_five_rounds_apart,
-        kind=Kind.STREAMS,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="antithetic noise in the next round",
-        sentence=f"The sum of two rounds has no noise: {_NO_NOISE_LEFT}",
-        plant=antithetic,
-        kind=Kind.STREAMS,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="root of the second that it is",
-        sentence="Runs that begin in one second share their noise, and all others' is found by "
-        "trying 31 million roots a year: epsilon is infinite.",
-        plant=lambda: other_roots(lambda: int(time.time())),
-        kind=Kind.STREAMS,
-        origin=Origin.HOLDOUT,
-    ),
-    Planted(
-        name="two agents' noise with correlation .3",
-        sentence="Who knows one sum takes .3 of its noise off the other: mu is 1.05 times what is "
-        "stated.",
-        plant=correlated,
-        kind=Kind.STREAMS,
-        origin=Origin.HOLDOUT,
-    ),
-)
+fault(
+    "one root in every run",
+    "The difference of two runs has no noise, and who has the code has the noise: "
+    "epsilon is infinite.",
+    Origin.OUTSIDE,
+)(lambda: other_roots(lambda: _ROOT))
+fault(
+    "root of the second that it is",
+    "Runs that begin in one second share their noise, and all others' is found by "
+    "trying 31 million roots a year: epsilon is infinite.",
+    Origin.HOLDOUT,
+)(lambda: other_roots(lambda: int(time.time())))

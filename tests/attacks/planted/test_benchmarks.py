@@ -1,7 +1,6 @@
 """The benchmarks of faults and of sound runs: what they take, count and exit with."""
 
 import itertools
-from types import ModuleType
 
 import pytest
 
@@ -14,12 +13,12 @@ from tests.benchmark_scripts import benchmark
 
 
 @pytest.fixture(scope="module")
-def bugs() -> ModuleType:
+def bugs():
     return benchmark("audit_bugs")
 
 
 @pytest.fixture(scope="module")
-def sound() -> ModuleType:
+def sound():
     return benchmark("audit_sound")
 
 

@@ -1,7 +1,5 @@
 """Faults of what the noise is on: values that go on or out without it, or once more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +10,9 @@ import torch
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.step.values import Agents, Edges, Value
 from tests.attacks.planted.noise import clean_self_gradient
-from tests.attacks.planted.planted import Kind, Origin, Planted
+from tests.attacks.planted.planted import Faults, Kind, Origin
+
+fault = Faults(Kind.VALUES)
 
 
 @dataclass
@@ -68,6 +68,13 @@ def _released(of: _Released) -> Iterator[None]:
         yield
 
 
+@fault(
+    "clean gradient given to postprocess",
+    "What is computed from the own gradient holds it without noise, and is sent in "
+    "the next message: no epsilon is known.",
+    Origin.OUTSIDE,
+    holders="edges",
+)
 @contextmanager
 def clean_in_postprocess() -> Iterator[None]:
     """A function that should get an agent's own noisy gradient gets the clean one."""
@@ -84,6 +91,12 @@ def clean_in_postprocess() -> Iterator[None]:
         yield
 
 
+@fault(
+    "momentum of clean gradients",
+    "Models and momenta that are sent hold gradients without noise: epsilon is infinite.",
+    Origin.OUTSIDE,
+    holders="edges",
+)
 @contextmanager
 def clean_momentum() -> Iterator[None]:
     """Messages are noisy, but what the receivers go on with is not."""
@@ -99,6 +112,12 @@ def clean_momentum() -> Iterator[None]:
         yield
 
 
+@fault(
+    "a message sent twice with fresh noise",
+    "The mean of the two has half the variance: 15.2 for epsilon 8.",
+    Origin.OUTSIDE,
+    holders="edges",
+)
 @contextmanager
 def sent_twice() -> Iterator[None]:
     """A message is sent again, with fresh noise, as if the first had been lost."""
@@ -117,39 +136,9 @@ def sent_twice() -> Iterator[None]:
         yield
 
 
-FAULTS = (
-    Planted(
-        name="clean self-gradient",
-        sentence="What the agent goes on with shows its gradient: epsilon is infinite.",
-        plant=clean_self_gradient,
-        kind=Kind.VALUES,
-        origin=Origin.FIRST,
-        holders="edges",
-    ),
-    Planted(
-        name="clean gradient given to postprocess",
-        sentence="What is computed from the own gradient holds it without noise, and is sent in "
-        "the next message: no epsilon is known.",
-        plant=clean_in_postprocess,
-        kind=Kind.VALUES,
-        origin=Origin.OUTSIDE,
-        holders="edges",
-    ),
-    Planted(
-        name="momentum of clean gradients",
-        sentence="Models and momenta that are sent hold gradients without noise: epsilon is "
-        "infinite.",
-        plant=clean_momentum,
-        kind=Kind.VALUES,
-        origin=Origin.OUTSIDE,
-        holders="edges",
-    ),
-    Planted(
-        name="a message sent twice with fresh noise",
-        sentence="The mean of the two has half the variance: 15.2 for epsilon 8.",
-        plant=sent_twice,
-        kind=Kind.VALUES,
-        origin=Origin.OUTSIDE,
-        holders="edges",
-    ),
-)
+fault(
+    "clean self-gradient",
+    "What the agent goes on with shows its gradient: epsilon is infinite.",
+    Origin.FIRST,
+    holders="edges",
+)(clean_self_gradient)

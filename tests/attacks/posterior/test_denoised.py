@@ -1,7 +1,5 @@
 """A denoiser of the user's as the prior of a record under noise."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

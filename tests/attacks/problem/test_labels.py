@@ -29,7 +29,7 @@ def _observe(
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("clip_norm", [None, 0.1])
-def test_one_record_always_gives_its_label_away(bias: bool, clip_norm: float | None) -> None:
+def test_one_record_always_gives_its_label_away(bias, clip_norm):
     for label in range(CLASSES):
         model, seen = _observe([label], bias=bias, clip_norm=clip_norm, seed=label)
         found = recover_labels(seen, model, classes=CLASSES)
@@ -37,7 +37,7 @@ def test_one_record_always_gives_its_label_away(bias: bool, clip_norm: float | N
         assert found.tolist() == [label]
 
 
-def test_a_tenth_of_noise_does_not_hide_the_label_of_one_record() -> None:
+def test_a_tenth_of_noise_does_not_hide_the_label_of_one_record():
     hits = 0
     for trial in range(40):
         model, seen = _observe([trial % CLASSES], clip_norm=1.0, noise_std=0.03, seed=trial)
@@ -49,23 +49,21 @@ def test_a_tenth_of_noise_does_not_hide_the_label_of_one_record() -> None:
 
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
 @pytest.mark.parametrize("labels", [[3, 3, 3, 3], [0, 1, 2, 9], [5, 5, 1, 7, 7, 7, 2, 2]])
-def test_a_batch_gives_its_labels_away_with_duplicates(
-    labels: list[int], clip_norm: float | None
-) -> None:
+def test_a_batch_gives_its_labels_away_with_duplicates(labels, clip_norm):
     model, seen = _observe(labels, clip_norm=clip_norm)
     found = recover_labels(seen, model, classes=CLASSES)
     assert found is not None
     assert found.tolist() == sorted(labels)
 
 
-def test_a_batch_without_a_bias_gives_its_labels_away() -> None:
+def test_a_batch_without_a_bias_gives_its_labels_away():
     model, seen = _observe([4, 4, 8, 1], bias=False)
     found = recover_labels(seen, model, classes=CLASSES)
     assert found is not None
     assert found.tolist() == [1, 4, 4, 8]
 
 
-def test_two_classes_are_told_apart() -> None:
+def test_two_classes_are_told_apart():
     for label in (0, 1):
         model = nn.Linear(6, 2)
         flat = torch.cat([p.detach().flatten() for p in model.parameters()])
@@ -78,7 +76,7 @@ def test_two_classes_are_told_apart() -> None:
         assert found.tolist() == [label]
 
 
-def test_a_network_that_ends_otherwise_gives_no_labels() -> None:
+def test_a_network_that_ends_otherwise_gives_no_labels():
     model = nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten())
     flat = torch.cat([p.detach().flatten() for p in model.parameters()])
     seen = observe(
@@ -88,13 +86,13 @@ def test_a_network_that_ends_otherwise_gives_no_labels() -> None:
     assert recover_labels(seen, model, classes=3) is None
 
 
-def test_probabilities_that_are_none_are_refused() -> None:
+def test_probabilities_that_are_none_are_refused():
     model, seen = _observe([1, 2])
     with pytest.raises(ValueError, match="sum to 1"):
         recover_labels(seen, model, classes=CLASSES, probabilities=torch.ones(CLASSES))
 
 
-def test_several_intercepts_show_a_label_that_one_of_them_hides() -> None:
+def test_several_intercepts_show_a_label_that_one_of_them_hides():
     hits = {1: 0, 8: 0}
     for trial in range(20):
         label = trial % CLASSES
@@ -114,7 +112,7 @@ def test_several_intercepts_show_a_label_that_one_of_them_hides() -> None:
 
 
 @pytest.mark.parametrize("network", ["linear", "mlp"])
-def test_all_layers_tell_a_label_that_noise_hides_in_the_last(network: str) -> None:
+def test_all_layers_tell_a_label_that_noise_hides_in_the_last(network):
     # 40 digits at mu 4. Guessing reads more than 20 with probability below 1e-10.
     data, made = load_dataset("digits"), torch.Generator().manual_seed(0)
     model = build_model(network, input_shape=data.input_shape, classes=CLASSES, generator=made)
@@ -136,7 +134,7 @@ def test_all_layers_tell_a_label_that_noise_hides_in_the_last(network: str) -> N
     assert likeliest > 28
 
 
-def test_a_last_layer_that_stands_out_of_the_noise_is_read() -> None:
+def test_a_last_layer_that_stands_out_of_the_noise_is_read():
     model, seen = _observe([3], noise_std=1e-4)
     assert stands_out(seen, model, classes=CLASSES)
     assert not stands_out(_observe([3], noise_std=1.0)[1], model, classes=CLASSES)

@@ -25,7 +25,7 @@ def _by_backward(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def test_without_a_defence_the_observation_is_the_mean_gradient() -> None:
+def test_without_a_defence_the_observation_is_the_mean_gradient():
     (model, flat), (inputs, targets) = _network(), _batch(4)
     seen = observe(
         model, flat, inputs=inputs, targets=targets, clip_norm=None, noise_std=0.0,
@@ -34,7 +34,7 @@ def test_without_a_defence_the_observation_is_the_mean_gradient() -> None:
     torch.testing.assert_close(seen.gradient[0], _by_backward(model, inputs, targets))
 
 
-def test_each_record_is_clipped_before_the_mean() -> None:
+def test_each_record_is_clipped_before_the_mean():
     (model, flat), (inputs, targets) = _network(), _batch(4)
     rows = [_by_backward(model, x[None], y[None]) for x, y in zip(inputs, targets, strict=True)]
     bound = float(torch.stack([row.norm() for row in rows]).median())  # clips some, not all
@@ -43,14 +43,14 @@ def test_each_record_is_clipped_before_the_mean() -> None:
     torch.testing.assert_close(sent, expected)
 
 
-def test_a_loose_clip_changes_nothing() -> None:
+def test_a_loose_clip_changes_nothing():
     (model, flat), (inputs, targets) = _network(), _batch(4)
     loose = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=1e6)
     plain = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=None)
     torch.testing.assert_close(loose, plain)
 
 
-def test_one_hot_probabilities_are_class_indices() -> None:
+def test_one_hot_probabilities_are_class_indices():
     (model, flat), (inputs, targets) = _network(), _batch(3)
     soft = nn.functional.one_hot(targets, 3).double()
     by_class = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=0.1)
@@ -58,7 +58,7 @@ def test_one_hot_probabilities_are_class_indices() -> None:
     torch.testing.assert_close(by_class, by_share)
 
 
-def test_the_clipped_gradient_is_differentiable_in_the_batch() -> None:
+def test_the_clipped_gradient_is_differentiable_in_the_batch():
     (model, flat), (inputs, targets) = _network(), _batch(2)
 
     def sent(x: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def test_the_clipped_gradient_is_differentiable_in_the_batch() -> None:
     assert torch.autograd.gradcheck(sent, inputs.requires_grad_())
 
 
-def test_noise_has_the_declared_standard_deviation() -> None:
+def test_noise_has_the_declared_standard_deviation():
     model = nn.Linear(999, 10).double()
     flat = torch.zeros(10_000, dtype=torch.float64)
     seen = observe(
@@ -88,7 +88,7 @@ def test_noise_has_the_declared_standard_deviation() -> None:
         ({"gradient": torch.full((2,), torch.nan)}, "finite"),
     ],
 )
-def test_impossible_observations_are_refused(changes: dict[str, object], message: str) -> None:
+def test_impossible_observations_are_refused(changes, message):
     facts: dict[str, object] = {
         "gradient": torch.zeros(2), "model": torch.zeros(2), "noise_std": 0.0, "clip_norm": None,
         "records": 1,
@@ -104,14 +104,14 @@ def _several(covariance: Tensor, gradient: Tensor) -> Observation:
     )  # fmt: skip
 
 
-def test_the_noise_of_several_intercepts_is_that_of_their_best_average() -> None:
+def test_the_noise_of_several_intercepts_is_that_of_their_best_average():
     independent = _several(torch.diag(torch.tensor([1.0, 4.0])), torch.zeros(2, 3))
     assert independent.noise_std**2 == pytest.approx(1 / (1 + 1 / 4))
     alike = _several(torch.tensor([[1.0, 0.5], [0.5, 1.0]]), torch.zeros(2, 3))
     assert alike.noise_std**2 == pytest.approx(0.75)
 
 
-def test_whitened_correlated_noise_is_independent_and_of_the_declared_size() -> None:
+def test_whitened_correlated_noise_is_independent_and_of_the_declared_size():
     covariance = torch.tensor([[1.0, 0.8], [0.8, 2.0]], dtype=torch.float64)
     count, generator = 20_000, torch.Generator().manual_seed(0)
     raw = torch.randn(2, count, generator=generator, dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_whitened_correlated_noise_is_independent_and_of_the_declared_size() -> 
     torch.testing.assert_close(white @ white.T / count, torch.eye(2).double(), atol=0.05, rtol=0)
 
 
-def test_a_difference_of_gradients_is_clipped_as_one_vector() -> None:
+def test_a_difference_of_gradients_is_clipped_as_one_vector():
     (model, flat), (inputs, targets) = _network(), _batch(1)
     other = 0.5 * flat
     one = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=None)
@@ -135,7 +135,7 @@ def test_a_difference_of_gradients_is_clipped_as_one_vector() -> None:
     torch.testing.assert_close(sent, expected)
 
 
-def test_a_clipped_mean_is_clipped_once_for_the_batch() -> None:
+def test_a_clipped_mean_is_clipped_once_for_the_batch():
     (model, flat), (inputs, targets) = _network(), _batch(3)
     mean = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=None) * 3 / 4
     sent = sent_gradient(
@@ -144,7 +144,7 @@ def test_a_clipped_mean_is_clipped_once_for_the_batch() -> None:
     torch.testing.assert_close(sent, mean * min(1.0, 0.01 / float(mean.norm())))
 
 
-def test_a_task_s_gradient_is_shown_in_its_first_block_alone() -> None:
+def test_a_task_s_gradient_is_shown_in_its_first_block_alone():
     model = build_model("mlp", input_shape=(1, 3, 3), classes=3, generator=torch.Generator())
     task, (inputs, targets) = ClassWeights(model, classes=3), _batch(1)
     point = task.initial()
@@ -160,7 +160,7 @@ def test_a_task_s_gradient_is_shown_in_its_first_block_alone() -> None:
     torch.testing.assert_close(sent[0], plain)
 
 
-def test_noise_free_intercepts_beside_noisy_ones_are_refused() -> None:
+def test_noise_free_intercepts_beside_noisy_ones_are_refused():
     with pytest.raises(ValueError, match="keep the noise-free intercepts"):
         _several(torch.diag(torch.tensor([0.0, 1.0])), torch.zeros(2, 3))
 
@@ -179,9 +179,7 @@ class _Attending(nn.Module):
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
-def test_attention_of_torch_is_clipped_record_by_record(
-    clip_norm: float | None,
-) -> None:
+def test_attention_of_torch_is_clipped_record_by_record(clip_norm):
     torch.manual_seed(0)
     model = _Attending().double().eval()
     inputs, targets = torch.rand(3, 24, dtype=torch.float64), torch.tensor([0, 2, 2])

@@ -5,17 +5,17 @@ import pytest
 from overhear.attacks.problem.objective import PRESETS
 
 
-def test_the_published_attacks_are_pure_optimisation() -> None:
+def test_the_published_attacks_are_pure_optimisation():
     published = [PRESETS[name] for name in ("dlg", "idlg", "inverting-gradients")]
     assert not any(preset.exact or preset.follow_noise for preset in published)
 
 
-def test_the_published_attacks_leave_the_network_as_it_is() -> None:
+def test_the_published_attacks_leave_the_network_as_it_is():
     published = [PRESETS[name] for name in ("dlg", "idlg", "inverting-gradients")]
     assert not any(preset.softness or preset.colour for preset in published)
 
 
-def test_dlg_and_idlg_differ_in_the_labels_alone() -> None:
+def test_dlg_and_idlg_differ_in_the_labels_alone():
     assert replace(PRESETS["dlg"], joint_labels=False) == PRESETS["idlg"]
 
 
@@ -29,6 +29,6 @@ def test_dlg_and_idlg_differ_in_the_labels_alone() -> None:
         ({"softness": -1.0}, "softness=-1.0"),
     ],
 )
-def test_impossible_settings_are_refused(changes: dict[str, float], message: str) -> None:
+def test_impossible_settings_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(PRESETS["matched"], **changes)  # type: ignore[arg-type] # a table of bad values

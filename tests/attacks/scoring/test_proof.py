@@ -19,51 +19,51 @@ def _mu(one: ReplayedRun) -> float:
 
 
 @pytest.mark.parametrize("multiplier", [0.5, 1.0, 4.0])
-def test_dpdl_shows_a_record_in_three_gradients_on_a_ring(multiplier: float) -> None:
+def test_dpdl_shows_a_record_in_three_gradients_on_a_ring(multiplier):
     one = trial("dpdl", noise_std=multiplier * CLIP)
     assert _mu(one) == pytest.approx(math.sqrt(3) / multiplier)
 
 
-def test_dpdl_shows_a_record_in_a_gradient_for_each_neighbour_of_a_star() -> None:
+def test_dpdl_shows_a_record_in_a_gradient_for_each_neighbour_of_a_star():
     leaf = trial("dpdl", noise_std=CLIP, graph=star(5))
     assert _mu(leaf) == pytest.approx(math.sqrt(2))
     assert _mu(replace(leaf, victim=0, model_owner=1)) == pytest.approx(math.sqrt(5))
 
 
-def test_dp_dpsgd_shows_a_record_in_one_gradient() -> None:
+def test_dp_dpsgd_shows_a_record_in_one_gradient():
     assert _mu(trial("dp-dpsgd", noise_std=CLIP)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", ["dpdl", "dp-dpsgd"])
-def test_rounds_with_the_same_record_add_their_squares(name: str) -> None:
+def test_rounds_with_the_same_record_add_their_squares(name):
     alone = _mu(trial(name, noise_std=CLIP))
     assert _mu(trial(name, noise_std=CLIP, together=2)) == pytest.approx(math.sqrt(2) * alone)
     assert _mu(trial(name, noise_std=CLIP, together=3)) == pytest.approx(math.sqrt(3) * alone)
 
 
-def test_a_record_that_is_planted_is_not_amplified_by_sampling() -> None:
+def test_a_record_that_is_planted_is_not_amplified_by_sampling():
     one = trial("dp-dpsgd", noise_std=CLIP)
     setting = replace(one.setting, sampling_rate=0.01)
     assert _mu(replace(one, setting=setting)) == _mu(one)
 
 
 @pytest.mark.parametrize("adversary", ["eavesdropper", "final-models", "neighbour:0", "all-others"])
-def test_everybody_who_sees_the_victim_s_messages_is_bounded_alike(adversary: str) -> None:
+def test_everybody_who_sees_the_victim_s_messages_is_bounded_alike(adversary):
     one = trial("dpdl", noise_std=CLIP, adversary=adversary)
     assert _mu(one) == pytest.approx(math.sqrt(3))
 
 
-def test_all_others_are_the_coalition_of_all_but_the_victim() -> None:
+def test_all_others_are_the_coalition_of_all_but_the_victim():
     one = trial("dpdl", noise_std=CLIP, adversary="all-others")
     named = trial("dpdl", noise_std=CLIP, adversary="coalition:0,2,3,4")
     assert _mu(one) == _mu(named)
 
 
-def test_nothing_is_proven_of_dpdl_as_published() -> None:
+def test_nothing_is_proven_of_dpdl_as_published():
     assert _mu(trial("dpdl", noise_std=CLIP, form=Form.PUBLISHED)) == math.inf
 
 
-def test_a_figure_of_one_message_is_no_proof() -> None:
+def test_a_figure_of_one_message_is_no_proof():
     one = trial("dpdl", noise_std=CLIP, adversary="single-message")
     ((_, found),) = joint_sensitivities(
         trace_of(one), ["single-message"], sampling_rate=1.0, victim=1
@@ -73,11 +73,11 @@ def test_a_figure_of_one_message_is_no_proof() -> None:
 
 
 @pytest.mark.parametrize("protection", [Protection.NONE, Protection.CLIPPING])
-def test_nothing_is_proven_without_noise(protection: Protection) -> None:
+def test_nothing_is_proven_without_noise(protection):
     assert _mu(trial("dpdl", noise_std=CLIP).under(protection)) == math.inf
 
 
-def test_a_view_that_cannot_be_closed_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_that_cannot_be_closed_proves_nothing(monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise UnsupportedView("no closed view")
 

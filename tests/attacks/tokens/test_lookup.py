@@ -1,7 +1,5 @@
 """How a model's tokens are recognised, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 
@@ -37,7 +35,7 @@ class Changed(nn.Module):
     ],
     ids=["encoder", "table-of-positions", "attention", "bag", "indexed", "segments"],
 )
-def test_the_table_of_a_models_tokens_is_found_by_calling_it(model: nn.Module, name: str) -> None:
+def test_the_table_of_a_models_tokens_is_found_by_calling_it(model, name):
     found = token_table(model, (4,))
     assert found is not None
     assert (found.parameter, found.tied) == (name, False)
@@ -51,12 +49,12 @@ def test_the_table_of_a_models_tokens_is_found_by_calling_it(model: nn.Module, n
         (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), (1, 4, 4)),
     ],
 )
-def test_a_model_of_numbers_has_none(model: nn.Module, shape: tuple[int, ...]) -> None:
+def test_a_model_of_numbers_has_none(model, shape):
     assert token_table(model, shape) is None
     assert probe_tokens(model, shape).is_floating_point()
 
 
-def test_padding_and_tokens_that_the_model_adds_are_known() -> None:
+def test_padding_and_tokens_that_the_model_adds_are_known():
     def led(model: nn.Module, x: Tensor) -> Tensor:
         return model.words(torch.cat([torch.full_like(x[:, :1], 7), x], dim=1))
 
@@ -77,8 +75,6 @@ def test_padding_and_tokens_that_the_model_adds_are_known() -> None:
     ],
     ids=["two-embeddings", "computed", "max-norm", "frequency", "two-dimensions"],
 )
-def test_tokens_that_are_looked_up_otherwise_are_refused(
-    model: nn.Module, shape: tuple[int, ...], words: str
-) -> None:
+def test_tokens_that_are_looked_up_otherwise_are_refused(model, shape, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         token_table(model, shape)

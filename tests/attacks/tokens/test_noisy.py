@@ -1,7 +1,5 @@
 """Tokens under noise: no more false ones than is said, as many as the power says, else nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -24,9 +22,7 @@ def _found(model: nn.Module, records: int, noise_std: float, **how: Any) -> tupl
 
 
 @pytest.mark.slow
-def test_false_tokens_are_as_rare_as_is_said_and_found_ones_as_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_false_tokens_are_as_rare_as_is_said_and_found_ones_as_many(monkeypatch):
     """n = 40 batches; 4 or more with a false token have probability 0.07 % at a rate of 1 %."""
     monkeypatch.setattr(noisy, "_TRIED", 0)  # the places are not looked for
     monkeypatch.setattr(noisy, "_SIMULATED", 2)
@@ -47,7 +43,7 @@ def test_false_tokens_are_as_rare_as_is_said_and_found_ones_as_many(
     assert abs(share - power) < 0.15
 
 
-def test_noise_that_hides_everything_leaves_nothing_to_say() -> None:
+def test_noise_that_hides_everything_leaves_nothing_to_say():
     torch.manual_seed(1)
     _, found = _found(Encoder(8), 2, 1.0)
     assert (found.decided, found.found, found.stage) == ("nothing", (), ("prior", "prior"))
@@ -55,7 +51,7 @@ def test_noise_that_hides_everything_leaves_nothing_to_say() -> None:
 
 
 @pytest.mark.slow
-def test_little_noise_leaves_every_token_at_its_place() -> None:
+def test_little_noise_leaves_every_token_at_its_place():
     torch.manual_seed(2)
     x, found = _found(Encoder(8), 1, 1e-4)
     assert found.decided == "sequences"
@@ -63,7 +59,7 @@ def test_little_noise_leaves_every_token_at_its_place() -> None:
 
 
 @pytest.mark.slow
-def test_a_place_is_told_only_where_the_whole_batch_leaves_noise_alone() -> None:
+def test_a_place_is_told_only_where_the_whole_batch_leaves_noise_alone():
     """Of tokens that are put at places at noise from none to much, none is wrong here."""
     torch.manual_seed(3)
     model = Encoder(8)
@@ -73,7 +69,7 @@ def test_a_place_is_told_only_where_the_whole_batch_leaves_noise_alone() -> None
         assert torch.equal(found.tokens[known], x[known])
 
 
-def test_an_embedding_that_is_not_trained_shows_nothing_under_noise() -> None:
+def test_an_embedding_that_is_not_trained_shows_nothing_under_noise():
     class Frozen(nn.Module):
         def __init__(self) -> None:
             super().__init__()

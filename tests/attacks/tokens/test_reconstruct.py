@@ -1,7 +1,5 @@
 """Batches of tokens from gradients without noise: what is exact, and what is said to be open."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any
@@ -59,7 +57,7 @@ def _rows(tokens: Tensor) -> list[list[int]]:
         "products",
     ],
 )
-def test_every_token_is_at_its_place_whatever_the_model_is(build, records, dtype) -> None:
+def test_every_token_is_at_its_place_whatever_the_model_is(build, records, dtype):
     torch.manual_seed(11)
     model = build().to(dtype)
     length = 6 if records == 4 else 8
@@ -74,7 +72,7 @@ def test_every_token_is_at_its_place_whatever_the_model_is(build, records, dtype
 
 @pytest.mark.parametrize("bag", [True, False])
 @pytest.mark.parametrize("records", [1, 2])
-def test_a_model_that_does_not_see_the_order_gives_multisets_and_says_so(bag, records) -> None:
+def test_a_model_that_does_not_see_the_order_gives_multisets_and_says_so(bag, records):
     torch.manual_seed(5)
     model = Bag(bag=bag)
     x, y = drawn(records, 8)
@@ -84,7 +82,7 @@ def test_a_model_that_does_not_see_the_order_gives_multisets_and_says_so(bag, re
     assert "order is not known" in found.notes[0]
 
 
-def test_attention_without_positions_gives_multisets() -> None:
+def test_attention_without_positions_gives_multisets():
     torch.manual_seed(6)
     model = Encoder(8, positions="none")
     x, y = drawn(1, 8)
@@ -93,7 +91,7 @@ def test_attention_without_positions_gives_multisets() -> None:
     assert _rows(found.tokens) == _rows(x.sort(dim=1).values)
 
 
-def test_a_batch_in_another_order_gives_the_same_records() -> None:
+def test_a_batch_in_another_order_gives_the_same_records():
     torch.manual_seed(7)
     model = Encoder(8)
     x, y = drawn(2, 8)
@@ -102,7 +100,7 @@ def test_a_batch_in_another_order_gives_the_same_records() -> None:
     assert torch.equal(one.labels, two.labels)
 
 
-def test_labels_that_are_known_order_the_records() -> None:
+def test_labels_that_are_known_order_the_records():
     torch.manual_seed(8)
     model = Encoder(8)
     x, y = drawn(2, 8)[0], torch.tensor([2, 1])
@@ -111,7 +109,7 @@ def test_labels_that_are_known_order_the_records() -> None:
     assert torch.equal(found.labels, y)
 
 
-def test_a_record_that_is_twice_in_the_batch_is_found_twice() -> None:
+def test_a_record_that_is_twice_in_the_batch_is_found_twice():
     torch.manual_seed(9)
     model = Encoder(8)
     x = drawn(1, 8)[0].repeat(2, 1)
@@ -120,7 +118,7 @@ def test_a_record_that_is_twice_in_the_batch_is_found_twice() -> None:
     assert sorted(found.labels.tolist()) == [0, 2]
 
 
-def test_padding_has_no_row_and_is_found_by_what_else_explains_the_gradient() -> None:
+def test_padding_has_no_row_and_is_found_by_what_else_explains_the_gradient():
     torch.manual_seed(10)
     model = Encoder(8, padding=0)
     x, y = drawn(2, 8)
@@ -131,7 +129,7 @@ def test_padding_has_no_row_and_is_found_by_what_else_explains_the_gradient() ->
 
 
 @pytest.mark.parametrize("of_mean", [False, True])
-def test_a_clip_is_accounted_for(of_mean: bool) -> None:
+def test_a_clip_is_accounted_for(of_mean):
     torch.manual_seed(12)
     model = Encoder(8)
     x, y = drawn(2, 8)
@@ -147,7 +145,7 @@ def test_a_clip_is_accounted_for(of_mean: bool) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"clip_norm": 0.1}, {"clip_norm": 0.1, "mean_of": 3.0}])
-def test_what_a_batch_explains_is_by_the_gradient_that_every_attack_computes(how) -> None:
+def test_what_a_batch_explains_is_by_the_gradient_that_every_attack_computes(how):
     torch.manual_seed(15)
     model = Encoder(6)
     x, y = drawn(2, 6)
@@ -158,7 +156,7 @@ def test_what_a_batch_explains_is_by_the_gradient_that_every_attack_computes(how
     torch.testing.assert_close(explainer.sent(other, labels), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_an_embedding_that_is_not_trained_is_no_protection() -> None:
+def test_an_embedding_that_is_not_trained_is_no_protection():
     class Frozen(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -179,7 +177,7 @@ def test_an_embedding_that_is_not_trained_is_no_protection() -> None:
     assert torch.equal(found.tokens, x)
 
 
-def test_a_wrong_model_finds_the_set_and_claims_no_more() -> None:
+def test_a_wrong_model_finds_the_set_and_claims_no_more():
     torch.manual_seed(14)
     model, other = Encoder(8), Encoder(8)
     x, y = drawn(2, 8)
@@ -206,14 +204,14 @@ class _Sliced(nn.Module):
         return self.head(torch.tanh(self.hidden(both)))
 
 
-def test_a_model_that_tells_neighbours_apart_but_not_every_pair_gives_multisets() -> None:
+def test_a_model_that_tells_neighbours_apart_but_not_every_pair_gives_multisets():
     model, x = _Sliced(6), torch.tensor([[20, 36, 4, 15, 21, 2]])
     found = _found(sent(model, x, torch.tensor([1])), model, 6)
     assert found.decided == "multisets"
     assert found.tokens.tolist() == [sorted(x[0].tolist())]
 
 
-def test_of_places_that_the_model_does_not_look_at_no_token_is_claimed() -> None:
+def test_of_places_that_the_model_does_not_look_at_no_token_is_claimed():
     model, x = _Sliced(4), torch.tensor([[20, 36, 4, 15, 21, 2]])
     found = _found(sent(model, x, torch.tensor([1])), model, 6)
     assert (found.decided, found.found) == ("set", (4, 15, 20, 36))
@@ -221,7 +219,7 @@ def test_of_places_that_the_model_does_not_look_at_no_token_is_claimed() -> None
     assert "not every place is known" in found.notes[0]
 
 
-def test_rows_that_noise_filled_without_being_declared_show_no_token() -> None:
+def test_rows_that_noise_filled_without_being_declared_show_no_token():
     model, x = _Sliced(4, vocabulary=5), torch.tensor([[0, 1, 2, 3, 1]])
     seen = sent(model, x, torch.tensor([1]))
     found = _found(replace(seen, gradient=seen.gradient + 0.01), model, 5)
@@ -243,7 +241,7 @@ class _Tied(nn.Module):
         return self.scale * z @ self.words.weight.T
 
 
-def test_a_table_that_the_output_shares_is_told_from_what_the_output_adds() -> None:
+def test_a_table_that_the_output_shares_is_told_from_what_the_output_adds():
     torch.manual_seed(0)
     model, (x, _) = _Tied(6), drawn(2, 6)
     seen = sent(model, x, torch.tensor([7, 41]))
@@ -259,7 +257,7 @@ def test_a_table_that_the_output_shares_is_told_from_what_the_output_adds() -> N
         reconstruct_tokens(noisy, model, length=6, classes=VOCABULARY, generator=torch.Generator())
 
 
-def test_the_labels_of_a_sure_output_are_not_taken_for_tokens() -> None:
+def test_the_labels_of_a_sure_output_are_not_taken_for_tokens():
     torch.manual_seed(0)
     model, (x, _) = _Tied(6, scale=8.0), drawn(2, 6)
     found = reconstruct_tokens(
@@ -269,7 +267,7 @@ def test_the_labels_of_a_sure_output_are_not_taken_for_tokens() -> None:
     assert set(found.found) <= set(x.flatten().tolist())
 
 
-def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
+def test_what_does_not_fit_is_refused_in_a_sentence():
     torch.manual_seed(0)
     model = Encoder(8)
     x, y = drawn(2, 8)
@@ -287,7 +285,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
             _found(observed, model, 8, **how)
 
 
-def test_a_search_for_numbers_and_one_for_tokens_name_each_other() -> None:
+def test_a_search_for_numbers_and_one_for_tokens_name_each_other():
     torch.manual_seed(0)
     model, numbers = Encoder(8), nn.Linear(8, CLASSES)
     seen = sent(model, *drawn(1, 8))

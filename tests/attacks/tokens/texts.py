@@ -1,7 +1,5 @@
 """Text models as people write them, and what plain PyTorch sends of a batch."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

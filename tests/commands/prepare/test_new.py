@@ -1,7 +1,5 @@
 """`overhear new`: every template does what it is for, and none is written over a file."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -16,12 +14,12 @@ from overhear.commands.new import What, template
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("what", list(What))
-def test_what_is_printed_is_what_is_written(what: What, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_printed_is_what_is_written(what, capsys):
     assert main(["new", what]) == 0
     printed = capsys.readouterr().out
     assert main(["new", what, "mine.txt"]) == 0
@@ -29,7 +27,7 @@ def test_what_is_printed_is_what_is_written(what: What, capsys: pytest.CaptureFi
     assert len(printed.splitlines()) > 2
 
 
-def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_there_stays(capsys):
     Path("run.toml").write_text("mine", encoding="utf-8")
     assert main(["new", "run", "run.toml"]) == 2
     said = capsys.readouterr().err
@@ -37,12 +35,12 @@ def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("run.toml").read_text(encoding="utf-8") == "mine"
 
 
-def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_there_is_named(capsys):
     assert main(["new", "run", "nowhere/run.toml"]) == 2
     assert "nowhere/run.toml: No such file" in capsys.readouterr().err
 
 
-def test_a_new_run_meets_its_target(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_run_meets_its_target(capsys):
     main(["new", "run", "run.toml"])
     capsys.readouterr()
     assert main(["plan", "run.toml", "--strict", "--json"]) == 0
@@ -51,7 +49,7 @@ def test_a_new_run_meets_its_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert planned["target"]["epsilon"] == 4.0
 
 
-def test_a_new_algorithm_is_traced_and_proven() -> None:
+def test_a_new_algorithm_is_traced_and_proven():
     main(["new", "algorithm", "fresh.py"])
     assert "from fresh import MINE" in Path("fresh.py").read_text(encoding="utf-8")
     spec = importlib.util.spec_from_file_location("fresh", "fresh.py")
@@ -66,9 +64,7 @@ def test_a_new_algorithm_is_traced_and_proven() -> None:
     assert found["eavesdropper"].epsilon == pytest.approx(alone.epsilon, rel=1e-9)
 
 
-def test_a_new_policy_passes_a_small_run_and_stops_one_over_its_limit(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_new_policy_passes_a_small_run_and_stops_one_over_its_limit(capsys):
     main(["new", "run", "run.toml"])
     main(["new", "policy", "policy.toml"])
     few = ["--set", "training.rounds=2", "--set", "intercept.rounds=[1]", "--set", "data.agents=3"]
@@ -86,7 +82,7 @@ def test_a_new_policy_passes_a_small_run_and_stops_one_over_its_limit(
     capsys.readouterr()
 
 
-def test_a_new_log_of_a_system_is_accounted_for(capsys) -> None:
+def test_a_new_log_of_a_system_is_accounted_for(capsys):
     assert main(["new", "system", "releases.jsonl"]) == 0
     assert main(["account", "releases.jsonl", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out.partition("\n")[2])
@@ -94,7 +90,7 @@ def test_a_new_log_of_a_system_is_accounted_for(capsys) -> None:
     assert {row["status"] for row in found["adversaries"]} == {"declared"}
 
 
-def test_a_new_workflow_runs_commands_that_exist_of_this_version() -> None:
+def test_a_new_workflow_runs_commands_that_exist_of_this_version():
     text = template(What.CI)
     assert f"Overhear {overhear.__version__}\n" in text
     main(["new", "run", "run.toml"])
@@ -104,13 +100,13 @@ def test_a_new_workflow_runs_commands_that_exist_of_this_version() -> None:
         assert main(shlex.split(command)[1:]) == 0
 
 
-def test_a_new_workflow_is_yaml() -> None:
+def test_a_new_workflow_is_yaml():
     yaml = pytest.importorskip("yaml")
     steps = yaml.safe_load(template(What.CI))["jobs"]["plan"]["steps"]
     assert [next(iter(step)) for step in steps] == ["uses", "uses", "uses", "run", "run"]
 
 
-def test_a_new_workflow_installs_a_commit_that_its_reader_names() -> None:
+def test_a_new_workflow_installs_a_commit_that_its_reader_names():
     yaml = pytest.importorskip("yaml")
     steps = yaml.safe_load(template(What.CI))["jobs"]["plan"]["steps"]
     (source,) = [step["with"] for step in steps if "repository" in step.get("with", {})]

@@ -1,7 +1,5 @@
 """The command `overhear plan`: what it prints, in eighty columns, and its JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -20,16 +18,14 @@ training = {rounds = 10, sampling_rate = 0.1}
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path
 
 
-def test_what_leaks_stands_before_what_fixes_it(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_leaks_stands_before_what_fixes_it(run, capsys):
     assert cli.main(["plan", str(run)]) == 0
     shown = capsys.readouterr().out
     heads = ["Who could learn", "\nWhat leaks", "\nHow to fix it", "\nHow to set a target"]
@@ -38,16 +34,14 @@ def test_what_leaks_stands_before_what_fixes_it(
     assert max(len(line) for line in shown.splitlines()) <= 80
 
 
-def test_a_reason_is_said_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reason_is_said_once(run, capsys):
     assert cli.main(["plan", str(run)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count("noise-free gradient into the momentum") == 1
     assert "single-message: one message alone" in shown
 
 
-def test_json_has_the_advice_with_its_figures(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_the_advice_with_its_figures(run, capsys):
     assert cli.main(["plan", str(run), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == 1
@@ -59,7 +53,7 @@ def test_json_has_the_advice_with_its_figures(
     assert repair["epsilon"] < leak["epsilon"]
 
 
-def test_a_sweep_has_no_advice(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_has_no_advice(run, capsys):
     assert cli.main(["plan", str(run), "--sweep", "graph.name=ring,full", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert all("advice" not in one for one in found)
@@ -76,7 +70,7 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple
     return code, " ".join(found.out.split()), " ".join(found.err.split())
 
 
-def test_strict_passes_what_is_proven(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_passes_what_is_proven(run, capsys):
     code, shown, said = planned(capsys, run, REPAIRED, "--strict")
     assert (code, said) == (0, "")
     assert "single-message" in shown  # heuristic, and no adversary
@@ -95,9 +89,7 @@ def test_strict_passes_what_is_proven(run: Path, capsys: pytest.CaptureFixture[s
         ),
     ],
 )
-def test_strict_ends_with_three_and_says_which_and_why(
-    run: Path, capsys: pytest.CaptureFixture[str], given: list[str], status: str, said: str
-) -> None:
+def test_strict_ends_with_three_and_says_which_and_why(run, capsys, given, status, said):
     assert planned(capsys, run, *given)[0] == 0
     code, shown, told = planned(capsys, run, *given, "--strict")
     assert code == 3
@@ -112,9 +104,7 @@ def test_strict_ends_with_three_and_says_which_and_why(
     assert all(one["sentence"] for one in wrong)
 
 
-def test_strict_holds_every_adversary_that_is_asked_about(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_strict_holds_every_adversary_that_is_asked_about(run, capsys):
     whisper = [REPAIRED, "--set=algorithm.name=whisper"]
     code, _, told = planned(capsys, run, *whisper, "--strict")
     assert code == 3
@@ -125,9 +115,7 @@ def test_strict_holds_every_adversary_that_is_asked_about(
     assert planned(capsys, run, *whisper, alone, "--strict")[::2] == (0, "")
 
 
-def test_strict_does_not_turn_bad_input_into_a_miss(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_strict_does_not_turn_bad_input_into_a_miss(run, capsys):
     code, _, told = planned(capsys, run, "--set=privacy.noise=1", "--strict")
     assert (code, told[:6]) == (2, "error:")
     code, _, told = planned(
@@ -144,15 +132,13 @@ def test_strict_does_not_turn_bad_input_into_a_miss(
         (["--out", "somewhere"], "give --check too"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(
-    run: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
-) -> None:
+def test_options_that_do_not_fit_are_refused(run, capsys, given, said):
     code, _, told = planned(capsys, run, *given)
     assert code == 2
     assert said in told
 
 
-def test_no_status_is_wider_than_a_terminal(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_status_is_wider_than_a_terminal(run, capsys):
     shared = ["--set=algorithm.name=whisper", REPAIRED]
     assert cli.main(["plan", str(run), *shared]) == 0
     shown = capsys.readouterr().out
@@ -164,9 +150,7 @@ def test_no_status_is_wider_than_a_terminal(run: Path, capsys: pytest.CaptureFix
     assert (row["epsilon"], row["status"]) == ("inf", "no protection")
 
 
-def test_what_cannot_be_expressed_is_said_so(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_expressed_is_said_so(run, capsys, monkeypatch):
     monkeypatch.setattr("overhear.training.exposure.infinite.MOST_WORK", 0.0)
     given = ["--set=algorithm.name=dpmixsgd", '--set=privacy.adversaries=["eavesdropper"]']
     code, shown, told = planned(capsys, run, *given, "--strict")
@@ -180,9 +164,7 @@ def test_what_cannot_be_expressed_is_said_so(
     assert found["warnings"][0].startswith("No finite bound can be expressed for eavesdropper: ")
 
 
-def test_a_paragraph_to_paste_is_all_that_is_printed(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_paragraph_to_paste_is_all_that_is_printed(run, capsys):
     given = ["--set", 'algorithm.form="repaired"', "--set", "privacy.records_per_person=3"]
     assert cli.main(["plan", str(run), *given, "--json"]) == 0
     first = json.loads(capsys.readouterr().out)["adversaries"][0]

@@ -1,7 +1,5 @@
 """The command `overhear reproduce`: a smoke run, going on, what it lists, and its refusals."""
 
-from __future__ import annotations
-
 import errno
 import json
 from pathlib import Path
@@ -14,7 +12,7 @@ from overhear.reports.reproduced.registry import ENTRIES
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OVERHEAR_DATA", raising=False)
 
@@ -34,9 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("whisper-noise-p", "--out", "held/notes.txt"), "is a file; name a folder"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_sentence_and_leaves_nothing(
-    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_done_is_told_in_a_sentence_and_leaves_nothing(arguments, words, capsys):
     Path("held").mkdir()
     Path("held/notes.txt").write_text("mine")
     assert main(["reproduce", *arguments]) == 2
@@ -47,7 +43,7 @@ def test_what_cannot_be_done_is_told_in_a_sentence_and_leaves_nothing(
     assert Path("held/notes.txt").read_text() == "mine"
 
 
-def test_the_list_names_every_entry_with_its_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_entry_with_its_runs(capsys):
     assert main(["reproduce", "--list"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert all(any(row.startswith(f"| {name} |") for row in rows) for name in ENTRIES)
@@ -56,9 +52,7 @@ def test_the_list_names_every_entry_with_its_runs(capsys: pytest.CaptureFixture[
     assert " CPU" in row
 
 
-def test_a_closed_form_is_held_against_figures_of_a_user(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_closed_form_is_held_against_figures_of_a_user(capsys):
     Path("f.csv").write_text(
         "graph.edge_probability,algorithm.name,figure\n0.2,CDP,3.2\n", encoding="utf-8"
     )
@@ -74,9 +68,7 @@ def test_a_closed_form_is_held_against_figures_of_a_user(
 
 
 @pytest.mark.slow
-def test_a_smoke_run_goes_on_where_a_full_disk_stopped_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_smoke_run_goes_on_where_a_full_disk_stopped_it(monkeypatch, capsys):
     def full(path: Path, data: bytes, **_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 

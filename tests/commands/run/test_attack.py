@@ -1,7 +1,5 @@
 """The command `overhear attack` on runs: its options, output and refusals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from overhear.runs.audit.evidence_schema import (
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -35,9 +33,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("attack-sweep", "run.toml", "--out", "x", "--json", "--markdown"), "exclude each other"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(
-    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_do_not_fit_are_refused(arguments, words, capsys):
     Path("gradients.safetensors").touch()
     assert main([*arguments]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
@@ -45,7 +41,7 @@ def test_options_that_do_not_fit_are_refused(
 
 
 @pytest.fixture
-def swept(monkeypatch: pytest.MonkeyPatch) -> None:
+def swept(monkeypatch):
     def means(mse: float, ssim: float) -> Means:
         return Means(mse=mse, psnr=10.0, ssim=ssim)
 
@@ -82,7 +78,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("swept")
-def test_a_run_file_prints_one_row_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_file_prints_one_row_a_scenario(capsys):
     main(["attack-sweep", "run.toml", "--out", "found", "--sweep", "graph.name=ring", "--markdown"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| graph.name | round | scenario | attack | blind guess |")
@@ -90,7 +86,7 @@ def test_a_run_file_prints_one_row_a_scenario(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("swept")
-def test_the_paper_s_convention_is_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_paper_s_convention_is_printed_on_request(capsys):
     main(["attack-sweep", "run.toml", "--out", "found", "--markdown", "--convention", "dpdl"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| graph.name | round | scenario | MSE | PSNR | SSIM | labels |")

@@ -1,7 +1,5 @@
 """Damaged folders of runs: every command says which file, and what to do, and changes nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -14,27 +12,16 @@ from overhear.commands.cli import main
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 1
-delta = 1e-4
-[training]
-rounds = 2
-sampling_rate = 0.02
-device = "cpu"
-[intercept]
-rounds = [2]
-[attack]
-rounds = [2]
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=3,
+    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.02, "device": "cpu"},
+    intercept={"rounds": [2]},
+    attack={"rounds": [2]},
+)
 TRANSCRIPT = "transcript/round-000002.safetensors"
 CHECKPOINT = "checkpoints/round-000002.safetensors"
 
@@ -130,7 +117,7 @@ COMMANDS = ("attack", "audit", "report")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("trained")
     (place / "run.toml").write_text(RUN, encoding="utf-8")
     train_run(load_run_file(place / "run.toml"), place / "run")
@@ -138,7 +125,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Path:
+def folder(trained, tmp_path):
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
@@ -168,9 +155,7 @@ def check_refused(command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", CASES)
-def test_a_damaged_file_is_named_with_its_remedy(
-    name: str, command: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_is_named_with_its_remedy(name, command, folder, capsys):
     path, damage, words = CASES[name]
     damage(folder / path)
     said = check_refused(command, folder, capsys)
@@ -179,9 +164,7 @@ def test_a_damaged_file_is_named_with_its_remedy(
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-def test_damage_that_the_sums_do_not_show_is_named_too(
-    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_that_the_sums_do_not_show_is_named_too(name, folder, capsys):
     path, damage, command, words = UNSEEN[name]
     damage(folder / path)
     write_sums(folder)
@@ -190,9 +173,7 @@ def test_damage_that_the_sums_do_not_show_is_named_too(
     assert Path(path).name in said
 
 
-def test_a_file_in_the_place_of_the_attack_is_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_in_the_place_of_the_attack_is_named(folder, capsys):
     (folder / "attacks").write_bytes(b"x")
     assert "attacks is no folder, where an attack is written; move it away" in check_refused(
         "attack", folder, capsys

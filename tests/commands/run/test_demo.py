@@ -1,7 +1,5 @@
 """The demo keeps the time that it says, and ends with a leak beside its fix."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from time import process_time

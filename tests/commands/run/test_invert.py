@@ -1,7 +1,5 @@
 """The command `overhear invert`: its options, output and refusals."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -22,7 +20,7 @@ from overhear.training.models.parameters import build_model, flatten, unflatten
 
 
 @pytest.fixture(autouse=True)
-def _gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _gradients(tmp_path, monkeypatch):
     """A file of gradients of one record of 16 pixels."""
     monkeypatch.chdir(tmp_path)
     model = build_model(
@@ -46,7 +44,7 @@ def call(*arguments: str) -> Any:
 BASIC = ("g.st", "--model", "mlp", "--out", "found")
 
 
-def test_it_prints_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_lines_for_people(capsys):
     call(*BASIC, "--input-shape", "1,4,4")
     shown = capsys.readouterr()
     assert shown.out.startswith("1 record from 1 intercept of 323 parameters, preset matched\n")
@@ -54,7 +52,7 @@ def test_it_prints_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.err == ""
 
 
-def test_it_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_one_json_object(capsys):
     call(*BASIC, "--input-shape", "1,4,4", "--low", "0", "--high", "1", "--json")
     found = json.loads(capsys.readouterr().out)
     assert (found["labels"], found["stage"]) == ([2], ["exact"])
@@ -69,7 +67,7 @@ def test_it_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
         (BASIC, "input_shape is not given"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], words: str) -> None:
+def test_options_that_do_not_fit_are_refused(arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         call(*arguments)
     assert not Path("found").exists()
@@ -85,9 +83,7 @@ def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], words: 
         ((*BASIC, "--sweep", "graph.name=ring"), "No such option: --sweep"),
     ],
 )
-def test_what_is_missing_or_belongs_to_runs_is_named(
-    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_missing_or_belongs_to_runs_is_named(arguments, words, capsys):
     assert main(["invert", *arguments]) == 2
     assert words in capsys.readouterr().err
     assert not Path("found").exists()
@@ -113,9 +109,7 @@ def _signals_in(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None
         ("reconstruct", "stopped; the same command goes on from the last state of the search"),
     ],
 )
-def test_a_search_that_is_stopped_is_given_again(
-    moment: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_that_is_stopped_is_given_again(moment, said, monkeypatch, capfd):
     with monkeypatch.context() as patched:
         _signals_in(patched, moment, signal.SIGINT)
         assert main(list(INVERT)) == 130
@@ -126,9 +120,7 @@ def test_a_search_that_is_stopped_is_given_again(
     assert Path("found/attack.json").is_file()
 
 
-def test_a_signal_while_the_result_is_written_stops_nothing(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_while_the_result_is_written_stops_nothing(monkeypatch, capfd):
     _signals_in(monkeypatch, "_save_pictures", signal.SIGTERM)
     assert main(list(INVERT)) == 0
     said = "the signal came when the work was done, so nothing was stopped\n"

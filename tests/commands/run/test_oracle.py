@@ -1,7 +1,5 @@
 """`overhear audit-log`: a recorded system is compared with its log, with an exit code."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Membership in models of one's own training, by `overhear membership-training`."""
 
-from __future__ import annotations
-
 import json
 import sys
 

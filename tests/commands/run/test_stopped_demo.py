@@ -1,7 +1,5 @@
 """A demo that is stopped names the commands that do the rest of it."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from overhear.commands.cli import main
 
 
 @pytest.fixture
-def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def out(tmp_path, monkeypatch):
     """The folder of a demo whose parts do nothing but begin a run."""
 
     def train(_: Any, folder: Path, **how: Any) -> None:

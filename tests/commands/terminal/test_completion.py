@@ -1,7 +1,5 @@
 """What a shell offers when Tab is pressed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -37,13 +35,13 @@ def completed(shell: str, *words: str) -> str:
     return done.stdout
 
 
-def test_algorithms_are_those_of_the_registry() -> None:
+def test_algorithms_are_those_of_the_registry():
     from overhear.training import ALGORITHMS
 
     assert sorted(ALGORITHMS) == sorted(algorithm_names())
 
 
-def test_adversaries_can_be_asked_for() -> None:
+def test_adversaries_can_be_asked_for():
     from overhear.training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
     offered = {one.partition("=")[2] for one in overrides("privacy.adversary=")}
@@ -60,35 +58,35 @@ def test_adversaries_can_be_asked_for() -> None:
         ("nothing.at.all=", 0),
     ],
 )
-def test_values_are_offered_where_they_are_a_few_names(incomplete: str, found: int) -> None:
+def test_values_are_offered_where_they_are_a_few_names(incomplete, found):
     assert len(overrides(incomplete)) == found
 
 
-def test_keys_that_are_offered_are_those_of_the_run_file() -> None:
+def test_keys_that_are_offered_are_those_of_the_run_file():
     from overhear.runs.run_file.run_file import RunFile
 
     assert {one.partition(".")[0] for one in overrides("")} == set(RunFile.model_fields)
 
 
-def test_a_sweep_goes_on_behind_the_last_comma() -> None:
+def test_a_sweep_goes_on_behind_the_last_comma():
     assert sweeps("graph.name=ring,st") == ["graph.name=ring,star"]
 
 
-def test_presets_are_those_of_attacks() -> None:
+def test_presets_are_those_of_attacks():
     from overhear.attacks import PRESETS
 
     assert presets("") == list(PRESETS)
 
 
-def test_fish_is_offered_what_stands_behind_the_key() -> None:
+def test_fish_is_offered_what_stands_behind_the_key():
     said = completed("fish", "plan", "run.toml", "--set", "algorithm.name=dec")
     assert said.split() == ["algorithm.name=decor", "algorithm.name=decor-over-time"]
 
 
-def test_bash_takes_words_apart_at_the_equals_sign() -> None:
+def test_bash_takes_words_apart_at_the_equals_sign():
     said = completed("bash", "plan", "run.toml", "--set", "algorithm.name", "=", "dec")
     assert said.split() == ["decor", "decor-over-time"]
 
 
-def test_commands_are_offered() -> None:
+def test_commands_are_offered():
     assert completed("bash", "bu").split() == ["budget"]

@@ -1,7 +1,5 @@
 """`--quiet` and `--log-file`: what the terminal shows, and what the file keeps."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -20,7 +18,7 @@ STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANK", raising=False)
 
@@ -37,9 +35,7 @@ def trained(run_file: Path, *options: str) -> None:
     assert main([*options, "train", str(run_file), "--out", "run", *few]) == 0
 
 
-def test_a_log_has_the_progress_with_time_stamps_and_time_left(
-    run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_has_the_progress_with_time_stamps_and_time_left(run_file, capsys):
     trained(run_file, "--log-file", "log.txt")
     begin, reading, *steps, end = lines()
     assert (begin, end) == ("overhear train", "ended with exit code 0")
@@ -51,9 +47,7 @@ def test_a_log_has_the_progress_with_time_stamps_and_time_left(
     assert "training 4/4: epsilon" in capsys.readouterr().err
 
 
-def test_quiet_shows_the_result_and_no_progress(
-    run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_shows_the_result_and_no_progress(run_file, capsys):
     trained(run_file, "--quiet", "--log-file", "log.txt")
     shown = capsys.readouterr()
     assert "training" not in shown.err
@@ -61,7 +55,7 @@ def test_quiet_shows_the_result_and_no_progress(
     assert any(line.startswith("training 4/4: ") for line in lines())
 
 
-def test_errors_are_told_to_the_terminal_and_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_told_to_the_terminal_and_to_the_log(capsys):
     assert main(["--quiet", "--log-file", "log.txt", "plan", "nothing.toml"]) == 2
     assert "error: no run file at nothing.toml" in capsys.readouterr().err
     assert lines() == [
@@ -71,9 +65,7 @@ def test_errors_are_told_to_the_terminal_and_to_the_log(capsys: pytest.CaptureFi
     ]
 
 
-def test_the_options_of_the_program_may_stand_behind_a_command_too(
-    run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_options_of_the_program_may_stand_behind_a_command_too(run_file, capsys):
     assert main(["plan", "nothing.toml", "--quiet", "--log-file", "log.txt"]) == 2
     assert lines() == [
         "overhear plan",
@@ -88,7 +80,7 @@ def test_the_options_of_the_program_may_stand_behind_a_command_too(
     assert "The run is in run." in shown.out
 
 
-def test_quiet_before_a_command_stays_with_a_log_behind_it() -> None:
+def test_quiet_before_a_command_stays_with_a_log_behind_it():
     with logging() as log:
         log.begin("overhear train", quiet=True)
         log.begin(log.title, path=Path("log.txt"))
@@ -96,9 +88,7 @@ def test_quiet_before_a_command_stays_with_a_log_behind_it() -> None:
     assert lines() == ["overhear train"]
 
 
-def test_every_command_takes_the_options_of_the_program(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_command_takes_the_options_of_the_program(capsys):
     for name in get_command(app).commands:  # type: ignore[attr-defined]  # a group
         assert main([name, "--help"]) == 0
         shown = capsys.readouterr().out
@@ -106,9 +96,7 @@ def test_every_command_takes_the_options_of_the_program(
         assert "--log-file FILE" in shown
 
 
-def test_two_logs_are_refused_and_the_same_one_twice_is_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_two_logs_are_refused_and_the_same_one_twice_is_one(capsys):
     same = ["log.txt", str(Path("log.txt").absolute())]
     for again in same:
         assert main(["--log-file", "log.txt", *BUDGET, "--log-file", again]) == 0
@@ -120,15 +108,13 @@ def test_two_logs_are_refused_and_the_same_one_twice_is_one(
     assert not Path("other.txt").exists()
 
 
-def test_what_an_earlier_command_wrote_stays() -> None:
+def test_what_an_earlier_command_wrote_stays():
     for _ in range(2):
         assert main(["--log-file", "log.txt", *BUDGET]) == 0
     assert lines() == ["overhear budget", "ended with exit code 0"] * 2
 
 
-def test_a_log_that_cannot_be_written_is_refused_before_anything_runs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_log_that_cannot_be_written_is_refused_before_anything_runs(capsys):
     assert main(["--log-file", "nowhere/log.txt", *BUDGET]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -138,14 +124,14 @@ def test_a_log_that_cannot_be_written_is_refused_before_anything_runs(
     )
 
 
-def test_a_log_on_a_full_disk_ends_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_on_a_full_disk_ends_no_command(capsys):
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
     assert main(["--log-file", "/dev/full", *BUDGET]) == 0
     assert "noise multiplier" in capsys.readouterr().out
 
 
-def test_of_several_ranks_the_first_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_ranks_the_first_writes(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     with logging() as log:
         log.begin("overhear train", path=Path("log.txt"))
@@ -153,16 +139,14 @@ def test_of_several_ranks_the_first_writes(monkeypatch: pytest.MonkeyPatch) -> N
     assert not Path("log.txt").exists()
 
 
-def test_other_processes_of_a_command_are_given_its_options() -> None:
+def test_other_processes_of_a_command_are_given_its_options():
     with logging() as log:
         log.begin("overhear train", quiet=True, path=Path("log.txt"))
         assert current_log().options == ["--quiet", "--log-file=log.txt"]
     assert Log().options == []
 
 
-def test_the_time_left_is_that_of_the_steps_since_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_time_left_is_that_of_the_steps_since_the_first(monkeypatch):
     times = iter([100.0, 110.0, 130.0, 131.0, 141.0])
     monkeypatch.setattr("time.monotonic", lambda: next(times))
     with logging() as log:
@@ -182,9 +166,7 @@ def test_the_time_left_is_that_of_the_steps_since_the_first(
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_that_nobody_reads_is_refused_at_once_and_one_that_is_read_is_written(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_pipe_that_nobody_reads_is_refused_at_once_and_one_that_is_read_is_written(capsys):
     os.mkfifo("pipe")
     assert main(["--log-file", "pipe", *BUDGET]) == 2
     assert "error: --log-file pipe cannot be written" in capsys.readouterr().err

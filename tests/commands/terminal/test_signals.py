@@ -1,13 +1,10 @@
 """A signal at any moment of a command is told once, and never by a traceback."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -75,7 +72,7 @@ def test_a_stop_that_python_ignores_ends_the_command_all_the_same(monkeypatch, c
 
 @pytest.mark.parametrize("program", ["overhear.commands", "overhear.commands.cli"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_the_command_line_loads_stops_it(tmp_path: Path, program, number):
+def test_a_signal_while_the_command_line_loads_stops_it(tmp_path, program, number):
     loaded = f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(30)\n"
     (tmp_path / "typer.py").write_text(loaded, encoding="utf-8")  # of the first to be loaded
     paths = os.pathsep.join([str(tmp_path), *sys.path])

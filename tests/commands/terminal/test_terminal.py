@@ -1,9 +1,6 @@
 """What commands print with: one style of tables, no blanks in a pipe, and words before a step."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -19,21 +16,19 @@ from overhear.runs.cost import Cost
 _METRICS = SimpleNamespace(consensus_accuracy=0.5)
 
 
-def test_in_a_pipe_no_line_ends_in_a_blank(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_pipe_no_line_ends_in_a_blank(capsys):
     make_console().print(rows_table([{"graph": "ring", "noise": "2"}], title="A table"))
     printed = capsys.readouterr().out
     assert "ring" in printed
     assert [line for line in printed.splitlines() if line != line.rstrip()] == []
 
 
-def test_every_table_has_the_same_rules() -> None:
+def test_every_table_has_the_same_rules():
     boxes = {make_table("one").box, rows_table([{"a": "1"}], title="other").box}
     assert len(boxes) == 1
 
 
-def test_no_summary_of_a_command_is_cut(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_summary_of_a_command_is_cut(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
@@ -50,9 +45,7 @@ def test_no_summary_of_a_command_is_cut(
         (progress.sweep_progress, "reading what has ended"),
     ],
 )
-def test_before_its_first_step_a_terminal_says_what_is_done(
-    show: Callable[[Console], object], words: str
-) -> None:
+def test_before_its_first_step_a_terminal_says_what_is_done(show, words):
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100)
     with show(console):  # type: ignore[attr-defined]
@@ -77,7 +70,7 @@ def _told(monkeypatch: pytest.MonkeyPatch, *, terminal: bool = False, quiet: boo
     return text.getvalue()
 
 
-def test_long_work_is_told_once_without_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_work_is_told_once_without_its_first_step(monkeypatch):
     # 4,000 rounds of 0.02 s and 400 evaluations of 0.4 s are 4 minutes, whatever the first took.
     told = _told(monkeypatch)
     assert told.count("training: about 4 minutes for 4000 rounds\n") == told.count("about") == 1
@@ -85,7 +78,7 @@ def test_long_work_is_told_once_without_its_first_step(monkeypatch: pytest.Monke
     assert _told(monkeypatch, quiet=True) == ""
 
 
-def test_what_was_told_of_beforehand_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_told_of_beforehand_is_not_told_again(monkeypatch):
     now = iter(float(10 * k) for k in range(100))
     monkeypatch.setattr("time.monotonic", lambda: next(now))  # ten seconds a look
     text = io.StringIO()

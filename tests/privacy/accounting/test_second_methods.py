@@ -273,7 +273,7 @@ def sampled(cases, every):
 
 
 @pytest.mark.some_quick(6)
-@pytest.mark.some_cases(48)
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize(("eps", "rounds", "rate", "dlt"), sampled(EXTREMES[::2], 9))
 def test_the_least_noise_meets_its_target_and_hardly_more(eps, rounds, rate, dlt):
     setting = {"rounds": rounds, "sampling_rate": rate}
@@ -294,6 +294,7 @@ def test_the_least_noise_meets_its_target_and_hardly_more(eps, rounds, rate, dlt
         assert true - 1e-7 <= math.log(dlt) <= true + loose
 
 
+@pytest.mark.some_cases(24)
 @pytest.mark.parametrize(("eps", "rounds", "rate", "dlt"), sampled(EXTREMES[1::4], 11))
 def test_replacing_needs_more_noise_and_meets_its_target_too(eps, rounds, rate, dlt):
     setting = {"rounds": rounds, "sampling_rate": rate}

@@ -88,9 +88,9 @@ def test_a_target_that_is_none_is_refused(rounds, target, words):
 
 @pytest.mark.slow
 def test_rates_below_the_rounding_of_1_add_up_over_the_rounds():
-    often = {(1.0, 1e-17): 10_000_000}  # a record is in one of the batches with 1e-10
-    assert scale_for_risk(often, advantage=1e-12) > 0.0
-    assert scale_for_risk(often, advantage=1e-9) == 0.0
+    often = {(1.0, 1e-17): 1_000_000}  # a record is in one of the batches with 1e-11
+    assert scale_for_risk(often, advantage=1e-13) > 0.0
+    assert scale_for_risk(often, advantage=1e-10) == 0.0
 
 
 def test_rounds_that_release_nothing_need_no_noise():

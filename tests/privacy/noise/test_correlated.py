@@ -52,7 +52,7 @@ def star(agents: int) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def paper() -> np.ndarray:
+def paper():
     """The Erdos-Renyi graph of 20 agents, p = .6, of the reference values."""
     lower = np.zeros((20, 20))
     lower[np.tril_indices(20, -1)] = [int(bit) for bit in f"{PAPER_LINKS:0190b}"]
@@ -60,7 +60,7 @@ def paper() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def last_round_shares() -> np.ndarray:
+def last_round_shares():
     return 1 / np.sqrt(np.arange(1, 5001))  # learning rates that decay as 1/sqrt(t)
 
 

@@ -1,7 +1,5 @@
 """Designs for learning rates that differ, held against a second method and their own bounds."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Logs of releases for tests, written as a user writes them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

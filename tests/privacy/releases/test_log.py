@@ -1,7 +1,5 @@
 """Reading a log of releases: what is no release is refused in a sentence, and nothing is lost."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Logs that say less than was released: their figure is no smaller, or there is none."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """What a party received may not leave it under a line that lists nothing, or less, of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from overhear import record

@@ -1,7 +1,5 @@
 """Figures of declared releases: each fact of the log moves them as the algebra says."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -12,7 +12,7 @@ def _random(rows: int, contributions: int, sources: int, seed: int = 0) -> View:
 
 
 @pytest.mark.parametrize("sources", [8, 12])
-def test_the_filter_is_that_of_the_inverted_covariance(sources: int) -> None:
+def test_the_filter_is_that_of_the_inverted_covariance(sources):
     view = _random(8, 3, sources)
     A, B = np.asarray(view.contributions), np.asarray(view.noise)
     found = matched_filter(view, [0, 2])
@@ -22,13 +22,13 @@ def test_the_filter_is_that_of_the_inverted_covariance(sources: int) -> None:
     assert not found.is_perfect
 
 
-def test_the_information_is_that_of_the_view() -> None:
+def test_the_information_is_that_of_the_view():
     view = _random(8, 3, 9, seed=1)
     found = matched_filter(view, [1])
     np.testing.assert_allclose(found.information, view.information([1]), rtol=1e-9)
 
 
-def test_messages_whose_noise_cancels_are_combined_without_noise() -> None:
+def test_messages_whose_noise_cancels_are_combined_without_noise():
     view = _random(8, 3, 5, seed=2)
     A, B = np.asarray(view.contributions), np.asarray(view.noise)
     found = matched_filter(view, [0, 2])
@@ -37,7 +37,7 @@ def test_messages_whose_noise_cancels_are_combined_without_noise() -> None:
     np.testing.assert_allclose(found.revealing @ A[:, [0, 2]], found.revealed, atol=1e-12)
 
 
-def test_a_message_that_repeats_another_reveals_nothing_and_adds_nothing() -> None:
+def test_a_message_that_repeats_another_reveals_nothing_and_adds_nothing():
     once = View(contributions=np.array([[1.0]]), noise=np.array([[2.0]]))
     twice = View(contributions=np.array([[1.0], [3.0]]), noise=np.array([[2.0], [6.0]]))
     for view in (once, twice):
@@ -46,7 +46,7 @@ def test_a_message_that_repeats_another_reveals_nothing_and_adds_nothing() -> No
         assert found.information.item() == pytest.approx(0.25)
 
 
-def test_a_rescaled_message_says_the_same() -> None:
+def test_a_rescaled_message_says_the_same():
     view = _random(6, 2, 7, seed=3)
     by = np.array([1e-8, 1.0, 1e6, 1.0, 1.0, 1.0])[:, None]
     scaled = View(
@@ -57,7 +57,7 @@ def test_a_rescaled_message_says_the_same() -> None:
     np.testing.assert_allclose(one.weights, by * other.weights, rtol=1e-7, atol=1e-12)
 
 
-def test_scores_are_as_far_apart_as_the_information_says() -> None:
+def test_scores_are_as_far_apart_as_the_information_says():
     """n = 20,000 draws of a score; mean and variance within 5 standard errors (6e-7 each)."""
     view = _random(5, 2, 6, seed=4)
     A, B = np.asarray(view.contributions), np.asarray(view.noise)
@@ -70,6 +70,6 @@ def test_scores_are_as_far_apart_as_the_information_says() -> None:
     assert s.var() == pytest.approx(v, rel=5 * np.sqrt(2 / 20_000))
 
 
-def test_a_column_that_does_not_exist_is_refused() -> None:
+def test_a_column_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"column=3 must lie in \[0, 3\)"):
         matched_filter(_random(4, 3, 4), [3])

@@ -1,14 +1,11 @@
 """Runs side by side."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +46,7 @@ sampling_rate = 0.1
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def folders(tmp_path_factory):
     """Two runs at different deltas, the second attacked and audited."""
     place = tmp_path_factory.mktemp("compared")
     for name, delta in (("a", "1e-5"), ("b", "1e-4")):
@@ -73,7 +70,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def found(folders: list[Path]) -> Comparison:
+def found(folders):
     return compare_runs(folders)
 
 
@@ -81,7 +78,7 @@ def cells(found: Comparison) -> dict[str, list[str]]:
     return dict(rows_of(found.runs))
 
 
-def test_epsilon_stands_with_its_delta_and_status(found: Comparison) -> None:
+def test_epsilon_stands_with_its_delta_and_status(found):
     assert cells(found)["epsilon: eavesdropper"] == [
         "≤ 4.00 at delta 1e-5, proven",
         "≤ 4.00 at delta 1e-4, proven",
@@ -89,21 +86,19 @@ def test_epsilon_stands_with_its_delta_and_status(found: Comparison) -> None:
     assert all("heuristic" in cell for cell in cells(found)["epsilon: single-message"])
 
 
-def test_different_deltas_are_flagged(found: Comparison) -> None:
+def test_different_deltas_are_flagged(found):
     (flag,) = found.flags
     assert re.match(r"delta differs \(.*/a: 1e-5, .*/b: 1e-4\), so their epsilons cannot", flag)
 
 
-def test_accuracy_is_the_mean_and_the_worst_of_the_agents(
-    found: Comparison, folders: list[Path]
-) -> None:
+def test_accuracy_is_the_mean_and_the_worst_of_the_agents(found, folders):
     lines = (folders[0] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     each = json.loads(lines[-1])["accuracy"]
     mean = pytest.approx(sum(each) / 4)
     assert found.runs[0].accuracy == Accuracy(round=2, mean=mean, worst=min(each))
 
 
-def test_attack_and_audit_stand_beside_a_run_without_them(found: Comparison) -> None:
+def test_attack_and_audit_stand_beside_a_run_without_them(found):
     table = cells(found)
     assert table["best rebuilt, defence on"] == [
         "not attacked",
@@ -137,25 +132,21 @@ def _renamed(run: ComparedRun, **changes: Any) -> ComparedRun:
         ({"contradictions": ["more was rebuilt than proven"]}, "more was rebuilt than proven"),
     ],
 )
-def test_what_cannot_be_compared_is_flagged(
-    found: Comparison, changes: dict[str, Any], words: str
-) -> None:
+def test_what_cannot_be_compared_is_flagged(found, changes, words):
     assert flags_of(_changed(found)) == []
     (flag,) = flags_of(_changed(found, **changes))
     assert words in flag
 
 
 @pytest.mark.parametrize(("key", "other"), [("unit", "agent"), ("adjacency", "replace-one")])
-def test_different_units_and_adjacencies_are_flagged(
-    found: Comparison, key: str, other: str
-) -> None:
+def test_different_units_and_adjacencies_are_flagged(found, key, other):
     runs = _changed(found)
     rows = [replace(row, **{key: other}) for row in runs[1].adversaries]
     (flag,) = flags_of([runs[0], replace(runs[1], adversaries=rows)])
     assert flag.startswith(f"{key} differs")
 
 
-def test_an_adversary_of_one_run_alone_is_said_to_be(found: Comparison) -> None:
+def test_an_adversary_of_one_run_alone_is_said_to_be(found):
     runs = _changed(found)
     runs[0] = replace(runs[0], adversaries=runs[0].adversaries[1:])
     name = runs[1].adversaries[0].adversary
@@ -163,7 +154,7 @@ def test_an_adversary_of_one_run_alone_is_said_to_be(found: Comparison) -> None:
 
 
 @pytest.mark.parametrize("status", ["no protection", "cannot be expressed"])
-def test_an_infinite_epsilon_is_said_to_be_what_it_is(found: Comparison, status: str) -> None:
+def test_an_infinite_epsilon_is_said_to_be_what_it_is(found, status):
     runs = _changed(found)
     runs[0] = _renamed(runs[0], epsilon=math.inf, status=status)
     name = runs[0].adversaries[0].adversary
@@ -195,7 +186,7 @@ def hostile(found: Comparison) -> Comparison:
     return Comparison(runs=runs, flags=flags_of(runs))
 
 
-def test_the_page_is_whole_and_loads_and_runs_nothing(found: Comparison) -> None:
+def test_the_page_is_whole_and_loads_and_runs_nothing(found):
     for one in (found, hostile(found)):
         page = comparison_html(one)
         parser = _Balanced()
@@ -208,7 +199,7 @@ def test_the_page_is_whole_and_loads_and_runs_nothing(found: Comparison) -> None
         assert "\x1b" not in page
 
 
-def test_a_hostile_name_does_not_break_the_markdown_table(found: Comparison) -> None:
+def test_a_hostile_name_does_not_break_the_markdown_table(found):
     text = comparison_markdown(hostile(found))
     lines = text.splitlines()
     table = [line for line in lines if line.startswith("|")]
@@ -218,13 +209,7 @@ def test_a_hostile_name_does_not_break_the_markdown_table(found: Comparison) -> 
 
 
 @pytest.mark.parametrize("form", ["md", "html", "json"])
-def test_the_command_prints_or_writes(
-    found: Comparison,
-    tmp_path: Path,
-    form: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_prints_or_writes(found, tmp_path, form, monkeypatch, capsys):
     monkeypatch.setattr("overhear.reports.compare.compare_runs", lambda _: found)
     arguments = ["compare", "a", "b", "--format", form]
     assert cli.main(arguments) == 0
@@ -236,21 +221,19 @@ def test_the_command_prints_or_writes(
         assert [run["algorithm"] for run in json.loads(printed)["runs"]] == ["dpdl", "dpdl"]
 
 
-def test_one_run_is_no_comparison(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_is_no_comparison(folders, capsys):
     assert cli.main(["compare", str(folders[0])]) == 2
     assert "needs 2 or more" in capsys.readouterr().err
 
 
-def test_nothing_is_written_into_a_run(
-    folders: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_written_into_a_run(folders, capsys):
     out = folders[0] / "privacy.json"
     assert cli.main(["compare", *map(str, folders), "--out", str(out)]) == 2
     assert "choose another folder" in capsys.readouterr().err
     assert not out.exists()
 
 
-def test_a_changed_run_is_refused(folders: list[Path], tmp_path: Path) -> None:
+def test_a_changed_run_is_refused(folders, tmp_path):
     changed = tmp_path / "changed"
     shutil.copytree(folders[0], changed)
     (changed / "metrics.jsonl").write_text("{}", encoding="utf-8")

@@ -1,7 +1,5 @@
 """The account, the page and the gate of declared releases, as commands give them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

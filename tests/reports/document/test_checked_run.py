@@ -1,7 +1,5 @@
 """What of a run folder is believed, and the gate's exit codes on real folders."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -20,22 +18,14 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.evidence.evidence import AUDIT as AUDITED
 from tests.runs.evidence.evidence import attack, audited
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-epsilon = 4
-delta = 1e-5
-[training]
-rounds = 3
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    privacy={"epsilon": 4, "delta": 1e-05},
+    training={"rounds": 3, "sampling_rate": 0.1},
+)
 POLICY = """
 schema = 1
 [[limits]]
@@ -47,7 +37,7 @@ Change = Callable[[Path], None]
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reported(tmp_path_factory):
     place = tmp_path_factory.mktemp("checked")
     (place / "run.toml").write_text(RUN, encoding="utf-8")
     train_run(load_run_file(place / "run.toml"), place / "out")
@@ -56,7 +46,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(reported: Path, tmp_path: Path) -> Path:
+def folder(reported, tmp_path):
     """A run that was reported, to be changed."""
     shutil.copytree(reported, tmp_path / "run")
     return tmp_path / "run"
@@ -87,9 +77,7 @@ def report_run_anew(folder: Path) -> None:
     report_run(folder)
 
 
-def test_four_folders_give_four_exit_codes(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_four_folders_give_four_exit_codes(folder, tmp_path, capsys):
     junit = tmp_path / "f.xml"
 
     def code(path: Path) -> tuple[int, str]:
@@ -125,9 +113,7 @@ class _Holding:
         return f"...{self.words}..."
 
 
-def test_one_json_object_is_printed(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_json_object_is_printed(folder, tmp_path, capsys):
     path = policy(tmp_path, epsilon=1)
     assert cli.main(["check", str(folder), "--policy", str(path), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
@@ -213,9 +199,7 @@ def _cut_ledger(folder: Path) -> None:
         (shutil.rmtree, "does not exist; is"),
     ],
 )
-def test_a_run_that_was_changed_is_bad_input(
-    folder: Path, tmp_path: Path, change: Change, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_changed_is_bad_input(folder, tmp_path, change, words, capsys):
     change(folder)
     assert cli.main(["check", str(folder), "--policy", str(policy(tmp_path))]) == 2
     shown = capsys.readouterr()
@@ -223,7 +207,7 @@ def test_a_run_that_was_changed_is_bad_input(
     assert (shown.out, "Traceback" in shown.err) == ("", False)
 
 
-def test_a_missing_report_is_missing_evidence(folder: Path) -> None:
+def test_a_missing_report_is_missing_evidence(folder):
     (folder / PRIVACY).unlink()
     write_sums(folder)
     run = read_checked_run(folder)
@@ -231,16 +215,14 @@ def test_a_missing_report_is_missing_evidence(folder: Path) -> None:
     assert float(run.report.ledger.epsilon["eavesdropper"]) == pytest.approx(4.0, rel=1e-3)
 
 
-def test_a_comparison_reads_no_report_and_refuses_none(folder: Path) -> None:
+def test_a_comparison_reads_no_report_and_refuses_none(folder):
     _forge_epsilon(folder)
     run = read_checked_run(folder, hold_report=False)
     assert float(run.report.ledger.epsilon["eavesdropper"]) > 3
 
 
 @pytest.mark.slow
-def test_a_torn_ledger_is_missing_evidence_and_costs_more(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_torn_ledger_is_missing_evidence_and_costs_more(folder, tmp_path, capsys):
     with (folder / LEDGER).open("a", encoding="utf-8") as lines:
         lines.write('{"round": 4')
     report_run_anew(folder)
@@ -250,7 +232,7 @@ def test_a_torn_ledger_is_missing_evidence_and_costs_more(
     assert cli.main(["check", str(folder), "--policy", str(waived)]) == 3
 
 
-def test_a_check_leaves_the_run_as_it_is(folder: Path, tmp_path: Path) -> None:
+def test_a_check_leaves_the_run_as_it_is(folder, tmp_path):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     path = str(policy(tmp_path))
     assert cli.main(["check", str(folder), "--policy", path]) == 0
@@ -258,9 +240,7 @@ def test_a_check_leaves_the_run_as_it_is(folder: Path, tmp_path: Path) -> None:
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
-def test_an_earlier_result_does_not_outlive_a_check_that_fails(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_an_earlier_result_does_not_outlive_a_check_that_fails(folder, tmp_path):
     junit = tmp_path / "f.xml"
     junit.write_text("<testsuites/>", encoding="utf-8")
     arguments = ["check", str(folder), "--junit", str(junit), "--policy"]
@@ -269,9 +249,7 @@ def test_an_earlier_result_does_not_outlive_a_check_that_fails(
     assert root.attrib["errors"] == "1"
 
 
-def test_a_hostile_folder_is_shown_harmless(
-    reported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hostile_folder_is_shown_harmless(reported, tmp_path, capsys):
     name = "<b>[red]\x1b[2J\n::error::&\"'|"
     shutil.copytree(reported, tmp_path / name)
     junit = tmp_path / "f.xml"
@@ -284,18 +262,18 @@ def test_a_hostile_folder_is_shown_harmless(
     assert suite.attrib["name"].endswith("<b>[red]\\x1b[2J\\n::error::&\"'|")
 
 
-def test_evidence_that_is_not_there_is_none(tmp_path: Path) -> None:
+def test_evidence_that_is_not_there_is_none(tmp_path):
     assert read_evidence(tmp_path / "audit.json", Audit) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 2, "scenarios": []}', "\x00"])
-def test_what_is_no_evidence_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_no_evidence_is_refused(tmp_path, text):
     (tmp_path / "attack.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match="cannot be read as evidence"):
         read_evidence(tmp_path / "attack.json", Attack)
 
 
-def test_an_undefined_measurement_is_no_evidence(tmp_path: Path) -> None:
+def test_an_undefined_measurement_is_no_evidence(tmp_path):
     text = json.dumps(AUDITED).replace("1.5", "NaN")
     assert "NaN" in text
     (tmp_path / "audit.json").write_text(text, encoding="utf-8")
@@ -323,5 +301,5 @@ def test_an_undefined_measurement_is_no_evidence(tmp_path: Path) -> None:
         ({"tool": {"name": "1"}}, {"tool": {"name": "2"}}, "/tool/name"),
     ],
 )
-def test_the_first_difference_of_two_reports(held: Any, fresh: Any, place: str | None) -> None:
+def test_the_first_difference_of_two_reports(held, fresh, place):
     assert first_difference(held, fresh) == place

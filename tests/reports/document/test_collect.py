@@ -1,7 +1,5 @@
 """privacy.json and the page of real runs: every algorithm, and runs that are out of the way."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -65,8 +63,9 @@ def reported(folder: Path, *, recipients: int | None = None) -> tuple[dict[str, 
 
 
 @pytest.mark.some_quick(3)
+@pytest.mark.some_cases(12)
 @pytest.mark.parametrize(("name", "form"), MATRIX)
-def test_every_algorithm_has_a_report(name: str, form: Form, tmp_path: Path) -> None:
+def test_every_algorithm_has_a_report(name, form, tmp_path):
     changes = [f"algorithm.name={name}", f"algorithm.form={form}"]
     text = RUN
     if not ALGORITHMS[name].private:
@@ -78,19 +77,19 @@ def test_every_algorithm_has_a_report(name: str, form: Form, tmp_path: Path) -> 
     assert size < 150_000
 
 
-def test_a_run_of_one_agent_has_a_report(tmp_path: Path) -> None:
+def test_a_run_of_one_agent_has_a_report(tmp_path):
     report, page = reported(trained(tmp_path, "data.agents=1"))
     assert report["run"]["edges"] == []
     assert "Network ring of 1 agents with 0 links" in page.text()
 
 
-def test_encrypted_links_are_drawn_and_assumed(tmp_path: Path) -> None:
+def test_encrypted_links_are_drawn_and_assumed(tmp_path):
     report, page = reported(trained(tmp_path, "graph.links=encrypted"))
     assert "Links that carry its messages, encrypted" in page.text()
     assert "encryption" in {entry["name"] for entry in report["assumptions"]}
 
 
-def test_repeatable_noise_is_a_gap_and_never_met(tmp_path: Path) -> None:
+def test_repeatable_noise_is_a_gap_and_never_met(tmp_path):
     report, page = reported(trained(tmp_path, "training.evaluation_noise_seed=7"))
     assert {row["status"] for row in report["plan"]["adversaries"]} == {"heuristic"}
     assert "No formal statement" in page.text()
@@ -98,30 +97,30 @@ def test_repeatable_noise_is_a_gap_and_never_met(tmp_path: Path) -> None:
     assert "entropy" in gaps
 
 
-def test_a_server_in_place_of_links_is_found_in_what_is_sent(tmp_path: Path) -> None:
+def test_a_server_in_place_of_links_is_found_in_what_is_sent(tmp_path):
     run = collect(trained(tmp_path, "algorithm.name=cdp-dsgd")).run
     assert (run.server, run.links_used) == (True, False)
 
 
-def test_agents_that_send_to_each_other_use_no_server(tmp_path: Path) -> None:
+def test_agents_that_send_to_each_other_use_no_server(tmp_path):
     run = collect(trained(tmp_path)).run
     assert (run.server, run.links_used) == (False, True)
 
 
-def test_links_of_a_directed_graph_keep_their_direction(tmp_path: Path) -> None:
+def test_links_of_a_directed_graph_keep_their_direction(tmp_path):
     changes = ("graph.name=directed-ring", "algorithm.name=dyn-d2p")
     run = collect(trained(tmp_path, *changes)).run
     assert [tuple(arc) for arc in run.one_way] == [(0, 1), (3, 0), (1, 2), (2, 3)]
 
 
-def test_a_graph_that_changes_is_said_to(tmp_path: Path) -> None:
+def test_a_graph_that_changes_is_said_to(tmp_path):
     changes = ("graph.name=directed-exponential", "algorithm.name=dyn-d2p")
     report, page = reported(trained(tmp_path, *changes))
     assert report["run"]["graphs_in_turn"] == 2
     assert "graphs that take turns" in page.text()
 
 
-def test_hostile_names_of_a_run_file_stay_text(tmp_path: Path) -> None:
+def test_hostile_names_of_a_run_file_stay_text(tmp_path):
     hostile = "<img src=x onerror=alert(1)>&\"'{{7*7}}.json"
     edges = [[i, (i + 1) % 4] for i in range(4)]
     (tmp_path / hostile).write_text(json.dumps({"agents": 4, "edges": edges}), encoding="utf-8")
@@ -131,7 +130,7 @@ def test_hostile_names_of_a_run_file_stay_text(tmp_path: Path) -> None:
     assert "onerror" not in {name for _, attributes in page.tags for name in attributes}
 
 
-def test_hostile_words_of_an_audit_stay_text(tmp_path: Path) -> None:
+def test_hostile_words_of_an_audit_stay_text(tmp_path):
     folder = trained(tmp_path)
     audit = sample_audit()
     audit["adversaries"][0]["name"] = "</pre><script>alert(1)</script>"
@@ -142,7 +141,7 @@ def test_hostile_words_of_an_audit_stay_text(tmp_path: Path) -> None:
     assert "script" not in {tag for tag, _ in page.tags}
 
 
-def test_an_audit_in_the_folder_is_in_the_report(tmp_path: Path) -> None:
+def test_an_audit_in_the_folder_is_in_the_report(tmp_path):
     folder = trained(tmp_path)
     (folder / "audit.json").write_text(json.dumps(sample_audit()), encoding="utf-8")
     write_sums(folder)
@@ -158,8 +157,8 @@ def test_an_audit_in_the_folder_is_in_the_report(tmp_path: Path) -> None:
     [(PLANTED, False, True), ("training records", False, False), ("training records", True, True)],
 )
 def test_pictures_of_other_than_planted_records_are_shown_only_if_asked_for(
-    tmp_path: Path, records: str, asked: bool, shown: bool
-) -> None:
+    tmp_path, records, asked, shown
+):
     folder = trained(tmp_path)
     attack = sample_report()["attack"]
     attack["scenarios"][0]["records"] = records
@@ -173,7 +172,7 @@ def test_pictures_of_other_than_planted_records_are_shown_only_if_asked_for(
     assert ("not shown" in text) != shown
 
 
-def test_the_signed_digest_is_that_of_the_file_beside_the_page(tmp_path: Path) -> None:
+def test_the_signed_digest_is_that_of_the_file_beside_the_page(tmp_path):
     folder = trained(tmp_path)
     _, page = reported(folder)
     digest = hashlib.sha256((folder / "privacy.json").read_bytes()).hexdigest()
@@ -182,16 +181,14 @@ def test_the_signed_digest_is_that_of_the_file_beside_the_page(tmp_path: Path) -
     assert f"{digest}  privacy.json" in sums
 
 
-def test_of_a_large_network_the_links_of_one_agent_are_kept(tmp_path: Path) -> None:
+def test_of_a_large_network_the_links_of_one_agent_are_kept(tmp_path):
     changes = ("data.agents=60", "graph.name=full", "training.rounds=1")
     run = collect(trained(tmp_path, *changes)).run
     assert run.edges_in_all == 60 * 59 // 2
     assert len(run.edges) == 59
 
 
-def test_a_report_holds_a_second_opinion_and_ends_where_it_contradicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_holds_a_second_opinion_and_ends_where_it_contradicts(tmp_path, monkeypatch):
     folder = trained(tmp_path)
     report, _ = reported(folder)
     assert report["second_opinion"].keys() == report["ledger"]["epsilon"].keys()
@@ -213,7 +210,7 @@ def test_a_report_holds_a_second_opinion_and_ends_where_it_contradicts(
 
 
 @pytest.fixture(scope="module")
-def far(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def far(tmp_path_factory):
     """A run of two classes on a ring of five, of which agent 2 is two hops from agent 0."""
     place = tmp_path_factory.mktemp("far")
     rng = np.random.default_rng(0)
@@ -236,7 +233,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_recipients_stand_in_the_report_by_what_is_known_of_their_figures(far: Path) -> None:
+def test_recipients_stand_in_the_report_by_what_is_known_of_their_figures(far):
     report, _page = reported(far, recipients=0)
     agent = {row["name"]: row for row in report["recipients"]["rows"]}["agent:2"]
     assert 0 < agent["estimate"] < agent["steered"] < agent["closed"]
@@ -252,7 +249,7 @@ def test_recipients_stand_in_the_report_by_what_is_known_of_their_figures(far: P
 
 
 @pytest.mark.slow
-def test_no_policy_passes_on_what_stands_by_distance(far: Path) -> None:
+def test_no_policy_passes_on_what_stands_by_distance(far):
     """A limit above the estimate and the steered figure, and below the closed one, is exceeded."""
     report_run(far, recipients=0)
     run = read_checked_run(far)
@@ -266,7 +263,7 @@ def test_no_policy_passes_on_what_stands_by_distance(far: Path) -> None:
 
 
 @pytest.mark.slow
-def test_recipients_of_a_run_that_repeated_a_round_are_refused(far: Path) -> None:
+def test_recipients_of_a_run_that_repeated_a_round_are_refused(far):
     found = collect(far)
     again = found.ledger.model_copy(
         update={"repeated": [(2, 2)], "rounds": found.ledger.rounds + 1}

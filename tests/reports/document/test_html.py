@@ -1,14 +1,11 @@
 """The page: complete in itself, harmless, and equal to its data."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import itertools
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,16 +82,16 @@ def pointer(report: Report, path: str) -> Any:
 
 
 @pytest.fixture
-def page(report: Report, images: dict[str, bytes]) -> Page:
+def page(report, images):
     return Page(render(report, images=images))
 
 
 @pytest.fixture
-def audited(report: Report, images: dict[str, bytes]) -> Page:
+def audited(report, images):
     return Page(render(with_audit(report), images=images))
 
 
-def test_every_figure_equals_its_entry_in_the_report(report: Report) -> None:
+def test_every_figure_equals_its_entry_in_the_report(report):
     report = with_audit(report)
     report["plan"]["target"]["epsilon"] = 1.8
     report["within_limit"] = {"eavesdropper": {"rounds": 144, "epsilon": 1.79}}
@@ -118,7 +115,7 @@ def test_every_figure_equals_its_entry_in_the_report(report: Report) -> None:
         assert text == KINDS[kind](value)
 
 
-def test_no_decimal_number_stands_on_the_page_uncited(report: Report) -> None:
+def test_no_decimal_number_stands_on_the_page_uncited(report):
     """Sentences of the attack and versions are quoted; every other number is looked up."""
     report["tool"]["version"], report["reproduce"]["environment"] = "", {}
     report["run"]["name"] = "a run"
@@ -126,11 +123,11 @@ def test_no_decimal_number_stands_on_the_page_uncited(report: Report) -> None:
     assert re.findall(r"\d+\.\d+", text) == []
 
 
-def test_the_embedded_data_is_the_report(page: Page, report: Report) -> None:
+def test_the_embedded_data_is_the_report(page, report):
     assert json.loads(page.data) == report
 
 
-def test_the_signed_digest_is_that_of_privacy_json(report: Report, tmp_path: Path) -> None:
+def test_the_signed_digest_is_that_of_privacy_json(report, tmp_path):
     typed(report).write(tmp_path / "privacy.json")
     written = (tmp_path / "privacy.json").read_bytes()
     page = Page(render(report))
@@ -138,7 +135,7 @@ def test_the_signed_digest_is_that_of_privacy_json(report: Report, tmp_path: Pat
     assert page.data.strip().encode() == written.strip()
 
 
-def test_the_page_has_no_script_and_asks_for_nothing(audited: Page) -> None:
+def test_the_page_has_no_script_and_asks_for_nothing(audited):
     assert not NOT_ALLOWED & {tag for tag, _ in audited.tags}
     for tag, attributes in audited.tags:
         assert not [name for name in attributes if name.startswith("on")], tag
@@ -147,13 +144,13 @@ def test_the_page_has_no_script_and_asks_for_nothing(audited: Page) -> None:
             assert not value or value.startswith(("data:image/png;base64,", "#")), (tag, value)
 
 
-def test_the_style_asks_for_nothing() -> None:
+def test_the_style_asks_for_nothing():
     style = render(sample_report()).partition("<style>")[2].partition("</style>")[0]
     assert "url(" not in style
     assert "@import" not in style
 
 
-def test_the_policy_of_the_page_allows_only_its_own_style_and_pictures(page: Page) -> None:
+def test_the_policy_of_the_page_allows_only_its_own_style_and_pictures(page):
     [policy] = [
         attributes["content"]
         for tag, attributes in page.tags
@@ -164,14 +161,14 @@ def test_the_policy_of_the_page_allows_only_its_own_style_and_pictures(page: Pag
     assert "script-src" not in policy
 
 
-def test_headings_go_down_one_level_at_a_time(audited: Page) -> None:
+def test_headings_go_down_one_level_at_a_time(audited):
     levels = [int(tag[1]) for tag, _ in audited.tags if re.fullmatch(r"h\d", tag)]
     assert levels.count(1) == 1
     assert levels[0] == 1
     assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
 
 
-def test_links_within_the_page_and_labels_lead_somewhere(audited: Page) -> None:
+def test_links_within_the_page_and_labels_lead_somewhere(audited):
     ids = [of["id"] for _, of in audited.tags if "id" in of]
     assert len(ids) == len(set(ids))
     asked = [str(of["href"])[1:] for tag, of in audited.tags if tag == "a"]
@@ -179,13 +176,13 @@ def test_links_within_the_page_and_labels_lead_somewhere(audited: Page) -> None:
     assert set(asked) <= set(ids)
 
 
-def test_tables_have_captions_and_heads_with_scope(audited: Page) -> None:
+def test_tables_have_captions_and_heads_with_scope(audited):
     tags = [tag for tag, _ in audited.tags]
     assert tags.count("table") == tags.count("caption") > 8
     assert all(of.get("scope") in ("row", "col") for tag, of in audited.tags if tag == "th")
 
 
-def test_drawings_and_pictures_have_words(audited: Page) -> None:
+def test_drawings_and_pictures_have_words(audited):
     for tag, of in audited.tags:
         if tag == "svg":
             assert of.get("aria-hidden") == "true" or (of["role"] == "img" and of["aria-label"])
@@ -193,13 +190,13 @@ def test_drawings_and_pictures_have_words(audited: Page) -> None:
             assert of["alt"]
 
 
-def test_what_scrolls_can_be_reached_by_keyboard(audited: Page) -> None:
+def test_what_scrolls_can_be_reached_by_keyboard(audited):
     scrolls = [of for tag, of in audited.tags if of.get("class") == "scroll"]
     assert scrolls
     assert all(of.get("tabindex") == "0" and of.get("aria-label") for of in scrolls)
 
 
-def test_there_are_lines_to_sign_on(page: Page) -> None:
+def test_there_are_lines_to_sign_on(page):
     text = page.text()
     for word in ("Prepared by", "Reviewed by", "Accepted by", "Name", "Role", "Date", "Signature"):
         assert word in text
@@ -231,9 +228,7 @@ def test_there_are_lines_to_sign_on(page: Page) -> None:
         ("reproduce", "environment", "python"),
     ],
 )
-def test_a_hostile_name_stays_text(
-    report: Report, images: dict[str, bytes], place: tuple[str | int, ...]
-) -> None:
+def test_a_hostile_name_stays_text(report, images, place):
     hostile = "</pre><script>alert(1)</script><img src=x onerror='alert(1)'>\"'{{ 7*7 }}"
     changed = copy.deepcopy(with_audit(report, "failed checks"))
     changed["plan"]["warnings"] = [""]
@@ -246,7 +241,7 @@ def test_a_hostile_name_stays_text(
     assert json.loads(page.data) == changed
 
 
-def test_a_hostile_adversary_stays_text_in_figures_and_verdict(report: Report) -> None:
+def test_a_hostile_adversary_stays_text_in_figures_and_verdict(report):
     hostile = "<script>/~&\"'"
     text = json.dumps(with_audit(report)).replace('"eavesdropper"', json.dumps(hostile))
     changed = json.loads(text)
@@ -256,7 +251,7 @@ def test_a_hostile_adversary_stays_text_in_figures_and_verdict(report: Report) -
         assert pointer(changed, str(attributes["data-path"])) is not None
 
 
-def test_missing_evidence_is_said_to_be_missing(report: Report) -> None:
+def test_missing_evidence_is_said_to_be_missing(report):
     report["attack"] = None
     report["utility"] = {key: [] for key in report["utility"]}
     text = render(report)
@@ -264,15 +259,13 @@ def test_missing_evidence_is_said_to_be_missing(report: Report) -> None:
         assert f"Missing: {what}" in text
 
 
-def test_a_picture_that_is_not_given_is_not_shown(report: Report) -> None:
+def test_a_picture_that_is_not_given_is_not_shown(report):
     text = render(report)
     assert "<img" not in text
     assert "not shown" in text
 
 
-def test_a_page_of_many_large_pictures_stays_under_400_kilobytes(
-    report: Report, images: dict[str, bytes]
-) -> None:
+def test_a_page_of_many_large_pictures_stays_under_400_kilobytes(report, images):
     [scenario] = report["attack"]["scenarios"]
     report["attack"]["scenarios"] = [scenario] * 12
     text = render(with_audit(report), images={path: bytes(60_000) for path in images})
@@ -280,7 +273,7 @@ def test_a_page_of_many_large_pictures_stays_under_400_kilobytes(
     assert "see the run folder" in text
 
 
-def test_a_heuristic_row_is_marked_and_has_no_upper_bound(report: Report) -> None:
+def test_a_heuristic_row_is_marked_and_has_no_upper_bound(report):
     for row in report["plan"]["adversaries"]:
         row["status"] = "heuristic"
     text = render(report)
@@ -297,9 +290,7 @@ def test_a_heuristic_row_is_marked_and_has_no_upper_bound(report: Report) -> Non
         ("cannot be expressed", "no bound", "▲ cannot be expressed", "No bound can be expressed."),
     ],
 )
-def test_an_infinite_epsilon_is_shown_as_what_it_is(
-    report: Report, status: str, source: str, badge: str, said: str
-) -> None:
+def test_an_infinite_epsilon_is_shown_as_what_it_is(report, status, source, badge, said):
     report["ledger"]["epsilon"] = dict.fromkeys(report["ledger"]["epsilon"], float("inf"))
     report["epsilon_by_round"] = {"eavesdropper": [[1, float("inf")]]}
     for row in report["plan"]["adversaries"]:
@@ -315,13 +306,13 @@ def test_an_infinite_epsilon_is_shown_as_what_it_is(
     assert ("every one" in text) == (status == "no protection")
 
 
-def test_odds_of_the_adversary_stand_in_plain_words(page: Page) -> None:
+def test_odds_of_the_adversary_stand_in_plain_words(page):
     text = page.text()
     assert "Of 100 that were, they then rightly name at most 14" in text
     assert "right at most 67 times in 100" in text
 
 
-def test_odds_of_a_heuristic_row_are_no_upper_bound(report: Report) -> None:
+def test_odds_of_a_heuristic_row_are_no_upper_bound(report):
     report["plan"]["adversaries"][0]["status"] = "heuristic"
     report["risk"]["eavesdropper"]["relation"] = "at least"
     text = Page(render(report)).text()
@@ -329,7 +320,7 @@ def test_odds_of_a_heuristic_row_are_no_upper_bound(report: Report) -> None:
     assert "No upper bound is known" in text
 
 
-def test_the_round_at_which_a_limit_is_passed_is_named(report: Report) -> None:
+def test_the_round_at_which_a_limit_is_passed_is_named(report):
     report["plan"]["target"]["epsilon"] = 1.8
     report["within_limit"] = {"eavesdropper": {"rounds": 144, "epsilon": 1.79}}
     text = Page(render(report)).text()
@@ -337,7 +328,7 @@ def test_the_round_at_which_a_limit_is_passed_is_named(report: Report) -> None:
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_each_verdict_of_an_audit_makes_a_page(report: Report, verdict: str) -> None:
+def test_each_verdict_of_an_audit_makes_a_page(report, verdict):
     text = Page(render(with_audit(report, verdict))).text()
     assert f"This audit: {verdict}." in text
     assert "≥ 1.77" in text  # 1.7777, rounded down
@@ -347,7 +338,7 @@ def test_each_verdict_of_an_audit_makes_a_page(report: Report, verdict: str) -> 
     assert ("✔ proven" in text) != withheld
 
 
-def test_a_measured_figure_is_never_rounded_up(report: Report) -> None:
+def test_a_measured_figure_is_never_rounded_up(report):
     report = with_audit(report)
     for low in (1.2345678, 0.0999999, 7.4199, 3.0, 0.0):
         report["audit"]["adversaries"][0]["measured_epsilon"] = low
@@ -356,42 +347,42 @@ def test_a_measured_figure_is_never_rounded_up(report: Report) -> None:
         assert 0.98 * low <= float(shown[0]) <= low
 
 
-def test_without_an_audit_of_all_rounds_the_page_says_of_how_many(report: Report) -> None:
+def test_without_an_audit_of_all_rounds_the_page_says_of_how_many(report):
     report = with_audit(report)
     report["audit"]["rounds"] = 20
     assert "in 20 of the 200 rounds" in Page(render(report)).text()
 
 
-def test_words_that_promise_too_much_do_not_occur() -> None:
+def test_words_that_promise_too_much_do_not_occur():
     for verdict in VERDICTS:
         words = Page(render(with_audit(sample_report(), verdict))).text().lower()
         assert "anonym" not in words
         assert "safe" not in words
 
 
-def test_delta_and_unit_stand_beside_the_verdicts_epsilon(page: Page) -> None:
+def test_delta_and_unit_stand_beside_the_verdicts_epsilon(page):
     assert "One record of agent 0 is protected with ε ≤ 2.08 at δ = 1e-5" in page.text()
 
 
-def test_a_report_without_a_cited_figure_is_refused(report: Report) -> None:
+def test_a_report_without_a_cited_figure_is_refused(report):
     del report["run"]["parameters"]
     with pytest.raises(ValueError, match="run/parameters"):
         render(report)
 
 
-def test_a_figure_that_the_report_does_not_have_cannot_be_cited(report: Report) -> None:
+def test_a_figure_that_the_report_does_not_have_cannot_be_cited(report):
     with pytest.raises(ValueError, match="run/nothing"):
         References(report)("figure", "run", "nothing")
 
 
-def test_a_verdict_that_no_audit_has_is_refused(report: Report) -> None:
+def test_a_verdict_that_no_audit_has_is_refused(report):
     report = with_audit(report)
     report["audit"]["adversaries"][0]["verdict"] = "</pre><script>"
     with pytest.raises(ValueError, match="verdict"):
         render(report)
 
 
-def test_code_of_a_remedy_is_marked_and_quoted_words_are_not(report: Report) -> None:
+def test_code_of_a_remedy_is_marked_and_quoted_words_are_not(report):
     report["plan"]["target"]["epsilon"] = 1.8
     text = render(report)
     assert "<code>epsilon = <data" in text
@@ -400,12 +391,12 @@ def test_code_of_a_remedy_is_marked_and_quoted_words_are_not(report: Report) -> 
     assert "(`code`)" in render(report)
 
 
-def test_a_place_with_a_slash_is_escaped_in_its_pointer() -> None:
+def test_a_place_with_a_slash_is_escaped_in_its_pointer():
     report = {"a/b~c": {"x": 1.0}}
     assert 'data-path="/a~1b~0c/x"' in References(report)("figure", "a/b~c", "x")
 
 
-def test_a_cleared_audit_its_seed_and_the_audits_of_the_run_file_are_shown(report) -> None:
+def test_a_cleared_audit_its_seed_and_the_audits_of_the_run_file_are_shown(report):
     report = with_audit(report)
     fresh = {"epsilon": 2.0, "confidence": 0.95}
     report["audit"]["adversaries"][0] |= {"verdict": "cleared", "fresh": fresh}

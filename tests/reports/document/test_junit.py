@@ -1,7 +1,5 @@
 """A decision as JUnit XML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -22,7 +20,7 @@ def read(path: Path) -> ET.Element:
     return ET.fromstring(path.read_bytes())  # noqa: S314 - our own file
 
 
-def test_a_test_case_a_requirement_with_failures_and_errors(tmp_path: Path) -> None:
+def test_a_test_case_a_requirement_with_failures_and_errors(tmp_path):
     decision = Decision(requirements=[finding(outcome) for outcome in Outcome], notes=["a note"])
     write_junit(decision, tmp_path / "f.xml", suite="DIR")
     root = read(tmp_path / "f.xml")
@@ -47,7 +45,7 @@ def test_a_test_case_a_requirement_with_failures_and_errors(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_everything_is_escaped(tmp_path: Path, outcome: Outcome) -> None:
+def test_everything_is_escaped(tmp_path, outcome):
     hostile = Requirement(name=HOSTILE, outcome=outcome, sentence=HOSTILE)
     write_junit(
         Decision(requirements=[hostile], notes=[HOSTILE]), tmp_path / "f.xml", suite=HOSTILE
@@ -65,7 +63,7 @@ def test_everything_is_escaped(tmp_path: Path, outcome: Outcome) -> None:
     assert name == "<script>&\"']]> \\x00\\x1b[31m\\ud800\\ufffe\\nfoo"
 
 
-def test_an_unfinished_check_is_an_error(tmp_path: Path) -> None:
+def test_an_unfinished_check_is_an_error(tmp_path):
     path = tmp_path / "f.xml"
     write_junit(Decision(requirements=[finding(Outcome.PASSED)]), path, suite="DIR")
     unfinished(path, suite="DIR")

@@ -15,7 +15,7 @@ from tests.runs.evidence.membership import membership
 
 
 @pytest.fixture
-def plain(report: dict[str, Any]) -> Report:
+def plain(report):
     report["tool"]["version"], report["reproduce"]["environment"] = "", {}
     report["run"]["name"] = "a run"
     return typed(report | {"attack": None})
@@ -25,12 +25,12 @@ def with_membership(report: Report, **changes: Any) -> Report:
     return report.model_copy(update={"membership": membership(**changes)})
 
 
-def test_without_it_the_page_says_so(plain: Report) -> None:
+def test_without_it_the_page_says_so(plain):
     assert "no one tried to tell from the final models" in Page(html.render(plain)).text()
     assert "## Membership" not in report_markdown(plain)
 
 
-def test_every_figure_of_it_is_cited(plain: Report) -> None:
+def test_every_figure_of_it_is_cited(plain):
     page = Page(html.render(with_membership(plain)))
     assert re.findall(r"\d+\.\d+", " ".join(page.uncited)) == []
     cited = {words["data-path"] for words, _ in page.figures}
@@ -40,7 +40,7 @@ def test_every_figure_of_it_is_cited(plain: Report) -> None:
     assert "within the proof: Half of the guesses were right." in page.text()
 
 
-def test_a_run_without_games_or_proof_has_a_part_too(plain: Report) -> None:
+def test_a_run_without_games_or_proof_has_a_part_too(plain):
     report = with_membership(
         plain, played=None, guessed=None, limit=[], proven_epsilon=None, verdict="nothing proven",
         games=0, status="no protection",
@@ -51,12 +51,12 @@ def test_a_run_without_games_or_proof_has_a_part_too(plain: Report) -> None:
     assert "nothing proven" in report_markdown(report)
 
 
-def test_hostile_words_stay_text(plain: Report) -> None:
+def test_hostile_words_stay_text(plain):
     report = with_membership(plain, words="<script>alert(1)</script>")
     assert "<script>" not in html.render(report)
 
 
-def test_rates_of_zero_have_no_place_on_a_log_scale() -> None:
+def test_rates_of_zero_have_no_place_on_a_log_scale():
     drawn = str(roc_figure(membership()))
     assert "nan" not in drawn
     assert "inf" not in drawn
@@ -64,6 +64,6 @@ def test_rates_of_zero_have_no_place_on_a_log_scale() -> None:
     assert roc_figure(None) is None
 
 
-def test_the_markdown_has_a_row_for_each_attack(plain: Report) -> None:
+def test_the_markdown_has_a_row_for_each_attack(plain):
     text = report_markdown(with_membership(plain))
     assert "| average | loss threshold | 0.625 | needs 1000 non-members | 0.0200 |" in text

@@ -1,7 +1,5 @@
 """The first half page: what a figure means for people, what to do next, and who answers for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -25,7 +23,7 @@ def steps(report: Report) -> str:
     return text_of(*told(report).steps)
 
 
-def test_the_meaning_is_the_odds_of_the_adversary(report: Report) -> None:
+def test_the_meaning_is_the_odds_of_the_adversary(report):
     assert text_of(told(report).meaning) == (
         "Of 100 people whose record was used, the eavesdropper finds at most 14 while accusing 1 "
         "of 100 others wrongly; a blind guess finds 1."
@@ -35,7 +33,7 @@ def test_the_meaning_is_the_odds_of_the_adversary(report: Report) -> None:
 @pytest.mark.parametrize(
     ("source", "said"), [("nothing protects", "Nothing limits"), ("no bound", "No limit is known")]
 )
-def test_without_a_bound_no_number_is_told(report: Report, source: str, said: str) -> None:
+def test_without_a_bound_no_number_is_told(report, source, said):
     for risk in report["risk"].values():
         risk["from"] = source
     meaning = text_of(told(report).meaning)
@@ -43,11 +41,11 @@ def test_without_a_bound_no_number_is_told(report: Report, source: str, said: st
     assert not any(letter.isdigit() for letter in meaning)
 
 
-def test_a_proof_in_doubt_is_told_as_a_condition(report: Report) -> None:
+def test_a_proof_in_doubt_is_told_as_a_condition(report):
     assert text_of(told(with_audit(report, "contradicted")).meaning).startswith("If the proof held")
 
 
-def test_missing_evidence_is_the_next_step_and_there_is_none_to_sign_unless_met(report) -> None:
+def test_missing_evidence_is_the_next_step_and_there_is_none_to_sign_unless_met(report):
     assert "overhear audit DIR" in steps(report)
     assert "Sign in section 11" in steps(report)
     report["plan"]["target"]["epsilon"] = 1.0
@@ -55,7 +53,7 @@ def test_missing_evidence_is_the_next_step_and_there_is_none_to_sign_unless_met(
     assert "do not sign" in steps(report)
 
 
-def test_a_person_with_more_records_than_any_figure_covers_is_the_next_step(report) -> None:
+def test_a_person_with_more_records_than_any_figure_covers_is_the_next_step(report):
     report["about"] = {"records_per_person": 3}
     assert "no figure of this report covers so many" in steps(report)
     covered = text_of(*told(report).covered)

@@ -1,7 +1,5 @@
 """What a report says of a run that was cut off, resumed, or ended by its budget."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -51,12 +49,12 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
-def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def planned(monkeypatch):
     plan_once(monkeypatch)
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     return write_run_file(tmp_path)
 
 
@@ -84,7 +82,7 @@ def complete(out: Path) -> Requirement:
     return next(one for one in requirements if one.name == "evidence: complete run")
 
 
-def test_a_resumed_run_says_how_often_and_what_was_released_twice(run_file: Path) -> None:
+def test_a_resumed_run_says_how_often_and_what_was_released_twice(run_file):
     out = resumed(run_file, NO_TARGET)
     report, page = reported(out)
     run, ledger = report["run"], report["ledger"]
@@ -105,7 +103,7 @@ def test_a_resumed_run_says_how_often_and_what_was_released_twice(run_file: Path
     assert complete(out).outcome is Outcome.PASSED
 
 
-def test_a_run_that_its_budget_ended_is_not_said_to_have_all_its_rounds(run_file: Path) -> None:
+def test_a_run_that_its_budget_ended_is_not_said_to_have_all_its_rounds(run_file):
     out = resumed(run_file)
     report, page = reported(out)
     run, ledger = report["run"], report["ledger"]
@@ -126,8 +124,8 @@ def test_a_run_that_its_budget_ended_is_not_said_to_have_all_its_rounds(run_file
 
 @pytest.mark.parametrize("target", ["advantage = 0.3", "tpr = 0.3\nfpr = 0.1"])
 def test_a_run_whose_budget_is_of_a_membership_test_is_reported_when_it_ended_early(
-    run_file: Path, target: str
-) -> None:
+    run_file, target
+):
     text = run_file.read_text(encoding="utf-8")
     run_file.write_text(text.replace("epsilon = 4", target), encoding="utf-8")
     report, page = reported(resumed(run_file))
@@ -135,9 +133,7 @@ def test_a_run_whose_budget_is_of_a_membership_test_is_reported_when_it_ended_ea
     assert "The budget ended the run after round 10 of 12: rounds that were" in told(page)
 
 
-def test_a_run_that_its_budget_ended_is_not_complete_and_the_reason_is_named(
-    run_file: Path,
-) -> None:
+def test_a_run_that_its_budget_ended_is_not_complete_and_the_reason_is_named(run_file):
     finding = complete(resumed(run_file))
     assert finding.outcome is Outcome.MISSING
     assert [one.kind for one in finding.findings] == [Kind.STOPPED]
@@ -145,7 +141,7 @@ def test_a_run_that_its_budget_ended_is_not_complete_and_the_reason_is_named(
     assert "it cannot be continued. Train a new run, or set `complete_run" in finding.sentence
 
 
-def test_an_unfinished_run_is_reported_at_the_cost_of_all_its_rounds(run_file: Path) -> None:
+def test_an_unfinished_run_is_reported_at_the_cost_of_all_its_rounds(run_file):
     config, out = cut_off(run_file)
     planned = plan_session(config, out).plan.guarantee("eavesdropper").epsilon
     report, page = reported(out)
@@ -161,7 +157,7 @@ def test_an_unfinished_run_is_reported_at_the_cost_of_all_its_rounds(run_file: P
     assert f"`overhear train {out}/run.toml --out {out} --resume`" in finding.sentence
 
 
-def test_a_report_changes_nothing_of_what_it_reports_about(run_file: Path) -> None:
+def test_a_report_changes_nothing_of_what_it_reports_about(run_file):
     config, out = cut_off(run_file, at=12)  # all is there but the sums, which closing it writes
     with pytest.raises(ValueError, match=r"SHA256SUMS is missing.*--resume` closes the run"):
         report_run(out)
@@ -170,7 +166,7 @@ def test_a_report_changes_nothing_of_what_it_reports_about(run_file: Path) -> No
     assert reported(out)[0] | {"made": ""} == first
 
 
-def test_a_run_that_was_cut_off_in_its_last_round_is_not_complete(run_file: Path) -> None:
+def test_a_run_that_was_cut_off_in_its_last_round_is_not_complete(run_file):
     config = load_run_file(run_file)
     out = run_file.parent / "out"
     with pytest.raises(CutOffError):
@@ -185,7 +181,7 @@ def test_a_run_that_was_cut_off_in_its_last_round_is_not_complete(run_file: Path
     assert "cut off in its last round. Continue it" in complete(out).sentence
 
 
-def test_a_run_that_is_cut_off_again_on_its_last_budget_is_not_finished(run_file: Path) -> None:
+def test_a_run_that_is_cut_off_again_on_its_last_budget_is_not_finished(run_file):
     config, out = cut_off(run_file)
     with pytest.raises(CutOffError):
         resume_run(config, out, progress=cut_off_at(8))
@@ -196,7 +192,7 @@ def test_a_run_that_is_cut_off_again_on_its_last_budget_is_not_finished(run_file
     assert "does not name 4 of 12 planned rounds" in complete(out).sentence
 
 
-def test_a_run_that_died_before_its_first_evaluation_has_a_report(run_file: Path) -> None:
+def test_a_run_that_died_before_its_first_evaluation_has_a_report(run_file):
     _, out = cut_off(run_file, at=0)
     (out / "metrics.jsonl").unlink()
     report, page = reported(out)
@@ -205,7 +201,7 @@ def test_a_run_that_died_before_its_first_evaluation_has_a_report(run_file: Path
     assert "Missing: no round was evaluated." in told(page)
 
 
-def test_where_nothing_was_released_there_is_nothing_to_report(run_file: Path, capsys: Any) -> None:
+def test_where_nothing_was_released_there_is_nothing_to_report(run_file, capsys):
     out = run_file.parent / "out"
     out.mkdir()
     (out / "run.toml").write_text(load_run_file(run_file).to_toml(), encoding="utf-8")
@@ -215,7 +211,7 @@ def test_where_nothing_was_released_there_is_nothing_to_report(run_file: Path, c
     assert "--resume` begins the run" in said
 
 
-def test_a_stopped_json_that_does_not_fit_its_run_is_refused(run_file: Path) -> None:
+def test_a_stopped_json_that_does_not_fit_its_run_is_refused(run_file):
     out = resumed(run_file)
     held = json.loads((out / "stopped.json").read_text(encoding="utf-8"))
     changes: list[dict[str, Any]] = [
@@ -234,7 +230,7 @@ def test_a_stopped_json_that_does_not_fit_its_run_is_refused(run_file: Path) -> 
             collect(out)
 
 
-def test_no_budget_ends_a_run_that_was_never_resumed(run_file: Path) -> None:
+def test_no_budget_ends_a_run_that_was_never_resumed(run_file):
     held = (resumed(run_file) / "stopped.json").read_bytes()
     whole = run_file.parent / "whole"
     train_run(load_run_file(run_file), whole)
@@ -244,7 +240,7 @@ def test_no_budget_ends_a_run_that_was_never_resumed(run_file: Path) -> None:
         collect(whole)
 
 
-def test_a_line_that_was_cut_off_before_a_resumption_is_a_gap(run_file: Path) -> None:
+def test_a_line_that_was_cut_off_before_a_resumption_is_a_gap(run_file):
     config, out = cut_off(run_file, NO_TARGET)
     with (out / "ledger.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"round": 7, "rel')
@@ -268,9 +264,7 @@ def of_example(name: str, *changes: str) -> RunFile:
 
 
 @pytest.mark.slow
-def test_a_start_that_was_released_twice_costs_twice(
-    run_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_was_released_twice_costs_twice(run_file, monkeypatch):
     few = ("training.rounds=2", "intercept.rounds=[]", "attack.rounds=[]")
     mixing = ("algorithm.name=dpmixsgd", "algorithm.form=repaired", "model.task=class-weights")
     config, out = load_run_file(run_file, [*mixing, *few, NO_TARGET]), run_file.parent / "out"
@@ -299,7 +293,7 @@ def test_a_start_that_was_released_twice_costs_twice(
 
 
 @pytest.mark.slow
-def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(tmp_path: Path) -> None:
+def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(tmp_path):
     few = ("training.rounds=4", "training.checkpoint_every=2")
     config, out = of_example("dyn-d2p-digits.toml", *few), tmp_path / "out"
     for run in (train_run, resume_run):
@@ -320,7 +314,7 @@ def evaluated(round: int) -> Metrics:
     )
 
 
-def test_rounds_past_the_end_of_a_budget_are_not_done(run_file: Path) -> None:
+def test_rounds_past_the_end_of_a_budget_are_not_done(run_file):
     out = resumed(run_file)
     held = json.loads((out / "stopped.json").read_text(encoding="utf-8"))
     plan = plan_session(load_run_file(run_file), out).plan
@@ -340,23 +334,19 @@ def test_rounds_past_the_end_of_a_budget_are_not_done(run_file: Path) -> None:
         ([(n, 2) for n in (1, 3, 5, 7, 9)], "round 1, round 3, round 5, round 7 and others."),
     ],
 )
-def test_rounds_that_follow_each_other_are_named_as_one_stretch(
-    report: dict[str, Any], repeated: list[tuple[int, int]], words: str
-) -> None:
+def test_rounds_that_follow_each_other_are_named_as_one_stretch(report, repeated, words):
     report["ledger"] |= {"resumed_after": [4, 4], "repeated": repeated}
     [note] = verdict_text(report)
     assert note.startswith(f"The run was resumed 2 times. Released more than once: {words}")
 
 
-def test_a_resumption_that_repeats_nothing_says_so(report: dict[str, Any]) -> None:
+def test_a_resumption_that_repeats_nothing_says_so(report):
     report["ledger"]["resumed_after"] = [4]
     assert verdict_text(report) == ["The run was resumed once, and no round was released again."]
 
 
 @pytest.mark.slow
-def test_a_graph_file_that_became_another_graph_is_refused(
-    run_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_file_that_became_another_graph_is_refused(run_file, monkeypatch):
     for module in ("run", "resume"):  # each time from the file
         monkeypatch.setattr(f"overhear.runs.folder.{module}.plan_session", plan_session)
     path = run_file.parent / "graph.json"
@@ -382,7 +372,7 @@ def test_a_graph_file_that_became_another_graph_is_refused(
     resume_run(config, out)
 
 
-def test_every_figure_of_an_exposure_is_that_of_the_ledger(run_file: Path) -> None:
+def test_every_figure_of_an_exposure_is_that_of_the_ledger(run_file):
     config, out = cut_off(run_file, NO_TARGET)
     header, plan = header_of(read_ledger(out / "ledger.jsonl")), plan_session(config, out).plan
     exposures = header.exposures or {}
@@ -424,7 +414,7 @@ def test_every_figure_of_an_exposure_is_that_of_the_ledger(run_file: Path) -> No
             check_exposures(header.model_copy(update={"exposures": exposed}), plan)
 
 
-def test_an_infinite_exposure_is_the_same_when_a_run_goes_on(run_file: Path) -> None:
+def test_an_infinite_exposure_is_the_same_when_a_run_goes_on(run_file):
     open_ = ("algorithm.name=dsgd", "privacy.noise_multiplier=0", "privacy.clip_norm=inf")
     out = resumed(run_file, *open_)
     header = read_ledger(out / "ledger.jsonl").header

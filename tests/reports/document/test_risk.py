@@ -1,7 +1,5 @@
 """Odds, against closed forms and on the stated side."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from dataclasses import replace
@@ -54,7 +52,7 @@ def found(plan: Plan, torn: bool = False) -> dict[str, Risk]:
 
 
 @given(st.floats(0, 1), st.sampled_from([100, 1000]))
-def test_odds_enclose_the_probability(probability: float, of: int) -> None:
+def test_odds_enclose_the_probability(probability, of):
     low, high = odds(probability, of, up=False), odds(probability, of)
     assert low <= probability * of * (1 + 1e-9) + 1e-15
     assert high >= probability * of * (1 - 1e-9)
@@ -62,7 +60,7 @@ def test_odds_enclose_the_probability(probability: float, of: int) -> None:
     assert high - low <= max(0.11 * probability * of, 1e-11) or probability < 1e-9
 
 
-def test_full_batches_have_the_odds_of_one_gaussian() -> None:
+def test_full_batches_have_the_odds_of_one_gaussian():
     """Nine full batches at multiplier 3 and joint sensitivity 1 are one release with mu 1."""
     of = found(planned())["eavesdropper"]
     assert of.mu == pytest.approx(1.0)
@@ -73,33 +71,33 @@ def test_full_batches_have_the_odds_of_one_gaussian() -> None:
     assert of.relation == "at most"
 
 
-def test_sampled_batches_have_the_odds_of_the_trade_off_curve() -> None:
+def test_sampled_batches_have_the_odds_of_the_trade_off_curve():
     of = found(planned(rounds=50, rate=0.1))["eavesdropper"]
     expected = risk(noise_multiplier=3.0, sampling_rate=0.1, rounds=50)
     assert of.advantage == pytest.approx(expected.advantage)
     assert of.hits[1].hit_rate == pytest.approx(dict(expected.true_positive_rates)[0.01])
 
 
-def test_a_torn_ledger_raises_the_odds() -> None:
+def test_a_torn_ledger_raises_the_odds():
     plan = planned(rounds=50, rate=0.1)
     whole, torn = (found(plan, torn=t)["eavesdropper"].advantage for t in (False, True))
     assert torn > whole
 
 
-def test_a_heuristic_row_is_told_as_at_least() -> None:
+def test_a_heuristic_row_is_told_as_at_least():
     of = found(planned("dpdl", "published"))["eavesdropper"]
     assert of.relation == "at least"
     for hit in of.hits:
         assert hit.hits <= hit.hit_rate * hit.of * (1 + 1e-9)
 
 
-def test_a_row_that_nothing_protects_names_everybody() -> None:
+def test_a_row_that_nothing_protects_names_everybody():
     of = found(infinite("no protection"))["eavesdropper"]
     assert of.source == "nothing protects"
     assert {hit.hits / hit.of for hit in of.hits} == {1.0}
 
 
-def test_a_row_without_a_bound_is_not_said_to_name_everybody() -> None:
+def test_a_row_without_a_bound_is_not_said_to_name_everybody():
     of = found(infinite("cannot be expressed"))["eavesdropper"]
     assert of.source == "no bound"
     assert of.relation == "at most"
@@ -112,7 +110,7 @@ def infinite(status: str) -> Plan:
     return replace(plan, noise_multiplier=0.0, guarantees=guarantees)
 
 
-def test_a_replaced_record_with_several_contributions_has_its_curve() -> None:
+def test_a_replaced_record_with_several_contributions_has_its_curve():
     plan = planned("dpdl", "repaired", "replace-one", rounds=20, rate=0.1)
     of = found(plan)["eavesdropper"]
     stated = plan.guarantee("eavesdropper")

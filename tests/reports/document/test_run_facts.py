@@ -1,7 +1,5 @@
 """What a run was, in numbers; the rest is tested on real runs in test_report."""
 
-from __future__ import annotations
-
 from overhear.reports.document.summary import utility
 from overhear.training.models.evaluation import Metrics
 
@@ -17,7 +15,7 @@ LINES = [
 ]
 
 
-def test_the_spread_over_agents_is_kept_for_every_evaluation() -> None:
+def test_the_spread_over_agents_is_kept_for_every_evaluation():
     found = utility(LINES)
     assert found.rounds == [0, 5]
     assert found.agent_accuracy_min == [0.1, 0.5]
@@ -26,6 +24,6 @@ def test_the_spread_over_agents_is_kept_for_every_evaluation() -> None:
     assert found.agent_accuracy_last == [0.9, 0.5, 0.6]
 
 
-def test_a_run_that_was_never_evaluated_has_no_utility() -> None:
+def test_a_run_that_was_never_evaluated_has_no_utility():
     assert utility([]).agent_accuracy_last == []
     assert utility([]).rounds == []

@@ -1,7 +1,5 @@
 """What metrics.jsonl says of some rounds and not of others is refused, before it is drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ LINES = Path(__file__).parents[2] / "museum" / "schema-3-finished" / "metrics.js
 @pytest.mark.parametrize(
     "changed", [{"consensus_accuracy": None}, {"accuracy": None}, {"accuracy": []}, {"rmse": [1.0]}]
 )
-def test_lines_that_measure_different_things_are_refused(changed: dict[str, object]) -> None:
+def test_lines_that_measure_different_things_are_refused(changed):
     first, *others = read_metrics(LINES)
     assert len(utility([first, *others]).rounds) == 4
     with pytest.raises(InputError, match=r"some lines of metrics\.jsonl have no "):

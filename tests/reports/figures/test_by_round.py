@@ -1,7 +1,5 @@
 """The drawings."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import xml.etree.ElementTree as ET
@@ -33,36 +31,36 @@ def epsilon_series(report: Report) -> list[Series]:
 
 
 @pytest.mark.parametrize("draw", [epsilon_figure, utility_figure])
-def test_a_drawing_is_well_formed_and_names_itself(report: Report, draw) -> None:
+def test_a_drawing_is_well_formed_and_names_itself(report, draw):
     root = ET.fromstring(draw(report))  # noqa: S314 - our own drawing
     assert root.attrib["role"] == "img"
     assert root.findtext("title")
     assert root.findtext("desc")
 
 
-def test_adversaries_with_equal_epsilon_share_a_line(report: Report) -> None:
+def test_adversaries_with_equal_epsilon_share_a_line(report):
     names = [series.names for series in epsilon_series(report)]
     assert names == [("eavesdropper", "neighbour", "final-models"), ("single-message",)]
 
 
-def test_a_heuristic_line_is_not_shared_with_a_proven_one(report: Report) -> None:
+def test_a_heuristic_line_is_not_shared_with_a_proven_one(report):
     report["epsilon_by_round"]["single-message"] = report["epsilon_by_round"]["eavesdropper"]
     lines = {series.names[0]: series.proven for series in epsilon_series(report)}
     assert lines == {"eavesdropper": True, "single-message": False}
 
 
-def test_rounds_beyond_the_planned_ones_stay_in_the_chart(report: Report) -> None:
+def test_rounds_beyond_the_planned_ones_stay_in_the_chart(report):
     report["run"]["rounds"] = 100  # the lines go to 200
     [first, *_] = re.findall(r'<polyline class="line s0" points="([^"]*)"', epsilon_figure(report))
     assert max(float(point.split(",")[0]) for point in first.split()) <= WIDE.edge
 
 
-def test_an_infinite_epsilon_is_not_drawn(report: Report) -> None:
+def test_an_infinite_epsilon_is_not_drawn(report):
     report["epsilon_by_round"] = {"eavesdropper": [[1, "inf"], [2, "inf"]]}
     assert epsilon_series(report) == []
 
 
-def test_the_crossing_is_drawn_only_where_the_limit_is_passed(report: Report) -> None:
+def test_the_crossing_is_drawn_only_where_the_limit_is_passed(report):
     assert "within the limit" not in epsilon_figure(report)
     report["plan"]["target"]["epsilon"] = 1.8
     report["within_limit"] = {"eavesdropper": {"rounds": 144, "epsilon": 1.79}}
@@ -71,7 +69,7 @@ def test_the_crossing_is_drawn_only_where_the_limit_is_passed(report: Report) ->
     assert 'class="stop"' in drawn
 
 
-def test_the_crossing_of_the_target_is_drawn_before_that_of_others(report: Report) -> None:
+def test_the_crossing_of_the_target_is_drawn_before_that_of_others(report):
     report["within_limit"] = {
         "neighbour": {"rounds": 7, "epsilon": 3.9},
         "eavesdropper": {"rounds": 9, "epsilon": 3.9},
@@ -79,30 +77,30 @@ def test_the_crossing_of_the_target_is_drawn_before_that_of_others(report: Repor
     assert re.search(r"up to round <tspan[^>]*>9<", epsilon_figure(report))
 
 
-def test_every_agent_has_a_tick_beside_the_band(report: Report) -> None:
+def test_every_agent_has_a_tick_beside_the_band(report):
     [ticks_] = re.findall(r'class="tick" d="([^"]*)"', utility_figure(report))
     assert ticks_.count("M") == 10
 
 
-def test_one_evaluation_is_enough_for_the_utility_drawing(report: Report) -> None:
+def test_one_evaluation_is_enough_for_the_utility_drawing(report):
     report["utility"] = {name: values[:1] for name, values in report["utility"].items()}
     assert "mean model" in utility_figure(report)
 
 
-def test_lines_differ_in_more_than_colour() -> None:
+def test_lines_differ_in_more_than_colour():
     marks = {re.sub(r"s\d", "", str(key(style))) for style in range(4)}
     assert len(marks) == 4
 
 
 @given(st.lists(st.floats(0, WIDE.floor), min_size=1, max_size=6))
-def test_labels_do_not_collide_and_stay_in_the_chart(wanted: list[float]) -> None:
+def test_labels_do_not_collide_and_stay_in_the_chart(wanted):
     places = spread(wanted, gap=17, limit=WIDE.floor)
     assert all(b - a >= 17 - 1e-6 for a, b in itertools.pairwise(sorted(places)))
     assert max(places) <= WIDE.floor
 
 
 @given(st.floats(1e-6, 1e6))
-def test_ticks_reach_the_top_in_few_equal_steps(top: float) -> None:
+def test_ticks_reach_the_top_in_few_equal_steps(top):
     found = ticks(top)
     assert found[0] == 0
     assert top * (1 - 1e-6) <= found[-1] <= 2 * top

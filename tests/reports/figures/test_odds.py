@@ -1,7 +1,5 @@
 """Odds as dots."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -22,20 +20,18 @@ def dots(drawing: str) -> list[int]:
     return [path.count("M") for path in re.findall(r'class="one hit" d="([^"]*)"', drawing)]
 
 
-def test_as_many_dots_are_filled_as_the_odds_say(report: Report) -> None:
+def test_as_many_dots_are_filled_as_the_odds_say(report):
     assert dots(odds_figure(report, "eavesdropper")) == [1, 14]
 
 
 @pytest.mark.parametrize(("relation", "filled"), [("at most", 7), ("at least", 6)])
-def test_a_part_of_a_dot_counts_against_the_one_who_signs(
-    report: Report, relation: str, filled: int
-) -> None:
+def test_a_part_of_a_dot_counts_against_the_one_who_signs(report, relation, filled):
     risk = report["risk"]["eavesdropper"]
     risk["relation"] = relation
     risk["hits"][1]["hits"] = 6.7
     assert dots(odds_figure(report, "eavesdropper")) == [1, filled]
 
 
-def test_every_dot_is_filled_where_nothing_protects(report: Report) -> None:
+def test_every_dot_is_filled_where_nothing_protects(report):
     report["risk"]["eavesdropper"]["hits"][1]["hits"] = 100.0
     assert dots(odds_figure(report, "eavesdropper")) == [1, 100]

@@ -1,7 +1,5 @@
 """The scale of epsilon with a run's mark on it."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from typing import Any
@@ -25,23 +23,23 @@ def place(text: str, mark: str) -> float:
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_the_mark_lies_left_of_the_limit_that_it_keeps(report: Report, narrow: bool) -> None:
+def test_the_mark_lies_left_of_the_limit_that_it_keeps(report, narrow):
     text = drawn(report, narrow=narrow)
     assert ET.fromstring(text).findtext("desc")  # noqa: S314 - our own drawing
     assert place(text, "stop") < place(text, "limit")
 
 
-def test_under_1_3_and_8_stands_what_the_pair_alone_allows(report: Report) -> None:
+def test_under_1_3_and_8_stands_what_the_pair_alone_allows(report):
     assert re.findall(r">(\d+) in 100<", drawn(report)) == ["3", "21", "100"]
 
 
-def test_an_infinite_epsilon_has_its_mark_at_the_end_and_no_bound(report: Report) -> None:
+def test_an_infinite_epsilon_has_its_mark_at_the_end_and_no_bound(report):
     report["ledger"]["epsilon"]["eavesdropper"] = float("inf")
     text = drawn(report)
     assert re.search(r"this run: ε = <tspan[^>]*>∞<", text)
     assert place(text, "stop") == 900 - 16
 
 
-def test_a_heuristic_mark_is_a_lower_bound(report: Report) -> None:
+def test_a_heuristic_mark_is_a_lower_bound(report):
     report["plan"]["adversaries"][0]["status"] = "heuristic"
     assert "this run: ε ≥ " in drawn(report)

@@ -1,7 +1,5 @@
 """Plans of small runs; what is planned twice is planned once a session."""
 
-from __future__ import annotations
-
 import tomllib
 from functools import cache
 

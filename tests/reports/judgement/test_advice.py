@@ -1,7 +1,5 @@
 """What a plan says: each leak has its sentence, and each remedy meets what it promises."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -26,7 +24,7 @@ def advised(run: RunFile) -> dict[What, Advice]:
     return {entry.what: entry for entry in advise(run, plan_of(run))}
 
 
-def test_a_met_target_is_said_with_whoever_comes_closest() -> None:
+def test_a_met_target_is_said_with_whoever_comes_closest():
     run = config()
     plan = plan_of(run)
     (only,) = advise(run, plan)
@@ -36,14 +34,14 @@ def test_a_met_target_is_said_with_whoever_comes_closest() -> None:
     assert "at most 2.00 at delta 1e-5" in only.words
 
 
-def test_a_plan_without_target_says_how_to_set_one() -> None:
+def test_a_plan_without_target_says_how_to_set_one():
     found = advised(config(privacy=GIVEN))
     assert list(found) == [What.LEAK, What.NO_TARGET]
     assert "epsilon is at most" in found[What.LEAK].words
     assert "epsilon = 1" in found[What.NO_TARGET].words
 
 
-def test_whoever_is_over_the_target_is_named_with_the_figure() -> None:
+def test_whoever_is_over_the_target_is_named_with_the_figure():
     run = config(privacy=ALONE)
     plan = plan_of(run)
     leak = advised(run)[What.LEAK]
@@ -52,7 +50,7 @@ def test_whoever_is_over_the_target_is_named_with_the_figure() -> None:
     assert "same goes for the worst single neighbour (agent 0) at epsilon" in leak.words
 
 
-def test_the_noise_and_the_target_that_are_named_meet_the_target() -> None:
+def test_the_noise_and_the_target_that_are_named_meet_the_target():
     found = advised(config(privacy=ALONE))
     noise = re.search(r"noise_multiplier = ([\d.]+)", found[What.NOISE].words)
     assert noise is not None
@@ -64,7 +62,7 @@ def test_the_noise_and_the_target_that_are_named_meet_the_target() -> None:
     assert named.noise_multiplier == pytest.approx(float(noise[1]), rel=1e-3)
 
 
-def test_the_rounds_that_are_named_meet_the_target_and_one_more_does_not() -> None:
+def test_the_rounds_that_are_named_meet_the_target_and_one_more_does_not():
     run = config(privacy=ALONE, training={"rounds": 40})
     plan = plan_of(run)
     entry = advised(run)[What.ROUNDS]
@@ -78,7 +76,7 @@ def test_the_rounds_that_are_named_meet_the_target_and_one_more_does_not() -> No
     assert run_epsilon(exposure, rounds=int(said[1]) + 1, **how) > 2.0
 
 
-def test_rounds_that_change_with_their_number_are_not_named() -> None:
+def test_rounds_that_change_with_their_number_are_not_named():
     """DECOR's horizon of all rounds: fewer rounds have another correlation, and are over."""
     run = config(
         data={"agents": 10},
@@ -91,7 +89,7 @@ def test_rounds_that_change_with_their_number_are_not_named() -> None:
     assert "depends on their number" in found[What.SKIPPED].words
 
 
-def test_a_published_form_is_fixed_by_the_repaired_one_at_the_same_noise() -> None:
+def test_a_published_form_is_fixed_by_the_repaired_one_at_the_same_noise():
     found = advised(config(algorithm={"form": "published"}, privacy=GIVEN))
     repaired = plan_of(config(privacy=GIVEN)).guarantee("eavesdropper")
     assert found[What.REPAIR].epsilon == repaired.epsilon
@@ -100,7 +98,7 @@ def test_a_published_form_is_fixed_by_the_repaired_one_at_the_same_noise() -> No
 
 
 @pytest.mark.slow
-def test_encrypted_links_are_named_with_what_an_outsider_then_learns() -> None:
+def test_encrypted_links_are_named_with_what_an_outsider_then_learns():
     changes = {"name": "dpmixsgd", "form": "published"}
     short = {"rounds": 4}
     models = {"adversary": "final-models"}
@@ -115,7 +113,7 @@ def test_encrypted_links_are_named_with_what_an_outsider_then_learns() -> None:
     assert "4 count as one release" in found[What.SKIPPED].words
 
 
-def test_an_infinite_figure_names_the_messages_without_noise() -> None:
+def test_an_infinite_figure_names_the_messages_without_noise():
     found = advised(config(algorithm={"name": "whisper", "form": None}))
     assert found[What.LEAK].epsilon == float("inf")
     assert "model of agent 1 to 0, 2" in found[What.LEAK].words
@@ -123,7 +121,7 @@ def test_an_infinite_figure_names_the_messages_without_noise() -> None:
     assert "More noise does not help" in found[What.ALGORITHM].words
 
 
-def test_an_algorithm_without_noise_is_sent_to_one_with() -> None:
+def test_an_algorithm_without_noise_is_sent_to_one_with():
     tables = json.loads(config().model_dump_json(exclude_unset=True)) | {
         "algorithm": {"name": "dsgd"}
     }
@@ -133,14 +131,14 @@ def test_an_algorithm_without_noise_is_sent_to_one_with() -> None:
     assert "no [privacy] table" in found[What.NO_TARGET].words
 
 
-def test_no_noise_at_all_is_fixed_by_a_target() -> None:
+def test_no_noise_at_all_is_fixed_by_a_target():
     found = advised(config(privacy={"epsilon": None, "noise_multiplier": 0.0}))
     assert found[What.LEAK].epsilon == float("inf")
     assert "`noise_multiplier = 0` adds no noise" in found[What.NOISE].words
     assert What.NO_TARGET not in found  # it would say the same again
 
 
-def test_noise_from_a_seed_is_fixed_by_leaving_the_seed_out() -> None:
+def test_noise_from_a_seed_is_fixed_by_leaving_the_seed_out():
     found = advised(config(training={"evaluation_noise_seed": 3}))
     proven = plan_of(config()).guarantees[0].epsilon
     assert found[What.SEED].epsilon == proven
@@ -148,26 +146,26 @@ def test_noise_from_a_seed_is_fixed_by_leaving_the_seed_out() -> None:
     assert What.WITHIN not in found
 
 
-def test_leaving_the_seed_out_of_an_unproven_run_promises_no_figure() -> None:
+def test_leaving_the_seed_out_of_an_unproven_run_promises_no_figure():
     run = config(training={"evaluation_noise_seed": 3}, algorithm={"form": "published"})
     found = advised(run)
     assert found[What.SEED].epsilon is None
     assert found[What.REPAIR].epsilon is not None
 
 
-def test_one_agent_is_no_network_to_be_overheard() -> None:
+def test_one_agent_is_no_network_to_be_overheard():
     (only,) = advise(run := config(data={"agents": 1}), plan_of(run))
     assert only.what is What.WITHIN
     assert "link" not in only.words
     assert "highest risk" not in only.words
 
 
-def test_a_single_message_alone_is_no_adversary() -> None:
+def test_a_single_message_alone_is_no_adversary():
     run = config(privacy={**ALONE, "adversaries": ["single-message"]})
     assert list(advised(run)) == [What.ADVERSARY]
 
 
-def test_what_takes_long_is_skipped_in_words() -> None:
+def test_what_takes_long_is_skipped_in_words():
     run = config(privacy=ALONE)
     plan = plan_of(run)
     found = {entry.what: entry for entry in advise(run, plan, slow=True)}
@@ -185,13 +183,13 @@ def of_many_kinds(plan: Plan) -> Plan:
     return replace(plan, exposures=named)
 
 
-def test_advice_is_json() -> None:
+def test_advice_is_json():
     run = config(algorithm={"name": "whisper", "form": None})
     for entry in advise(run, plan_of(run)):
         assert list(entry.to_json()) == ["what", "words", "epsilon"]
         json.dumps(entry.to_json(), allow_nan=False)
 
 
-def test_a_figure_below_zero_is_refused() -> None:
+def test_a_figure_below_zero_is_refused():
     with pytest.raises(ValueError, match="epsilon=-1 must be a number >= 0"):
         Advice(what=What.LEAK, words="", epsilon=-1)

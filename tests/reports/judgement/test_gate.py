@@ -1,7 +1,5 @@
 """The decision of the gate: what passes, what does not, and why."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
@@ -19,7 +17,7 @@ from overhear.reports.judgement.policy import Policy
 from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import verdict
 from overhear.reports.schema import Remedy as Fix
-from overhear.runs.audit.evidence_schema import Attack, Audit
+from overhear.runs.audit.evidence_schema import Attack
 from overhear.runs.plan.schema import SecondOpinion
 from overhear.training.accounts.traced_twice import TracedTwice, Verdict
 from tests.conftest import typed
@@ -33,7 +31,7 @@ ROUNDS = 200
 
 
 @pytest.fixture
-def facts(report: dict[str, Any]) -> Facts:
+def facts(report):
     """A run whose eavesdropper has a proven epsilon of 2.074 at delta 1e-5, all rounds done."""
     return facts_of(report | {"attack": None, "audit": None})
 
@@ -68,7 +66,7 @@ def kinds(decision: Decision, outcome: Outcome | None = None) -> list[Kind]:
     return [finding.kind for one in of for finding in one.findings]
 
 
-def test_a_proven_figure_within_its_limit_passes(facts: Facts) -> None:
+def test_a_proven_figure_within_its_limit_passes(facts):
     decision = decided(facts)
     assert decision.exit_code == 0
     assert {one.outcome for one in decision.requirements} == {Outcome.PASSED}
@@ -78,16 +76,14 @@ def test_a_proven_figure_within_its_limit_passes(facts: Facts) -> None:
     assert within.remedy == ()
 
 
-def test_a_figure_equal_to_its_limit_passes_and_the_next_number_does_not(facts: Facts) -> None:
+def test_a_figure_equal_to_its_limit_passes_and_the_next_number_does_not(facts):
     assert decided(changed(facts, epsilon=4.0)).exit_code == 0
     over = decided(changed(facts, epsilon=4.000000000000001))
     assert over.exit_code == 3
     assert "epsilon is 4.000000000000001 at delta 1e-5" in over.requirements[0].sentence
 
 
-def test_a_figure_over_its_limit_names_figure_limit_and_what_the_accountant_says(
-    facts: Facts,
-) -> None:
+def test_a_figure_over_its_limit_names_figure_limit_and_what_the_accountant_says(facts):
     asked: list[tuple[Guarantee, FigureRequirement]] = []
     fix = Fix(action="rounds", adversary="eavesdropper", epsilon=0.97, status=PROVEN, rounds=25)
 
@@ -104,7 +100,7 @@ def test_a_figure_over_its_limit_names_figure_limit_and_what_the_accountant_says
     assert [(claim.adversary, of.epsilon) for claim, of in asked] == [("eavesdropper", 1.0)]
 
 
-def test_a_fix_holds_at_the_smaller_delta_of_the_limit_and_says_so(facts: Facts) -> None:
+def test_a_fix_holds_at_the_smaller_delta_of_the_limit_and_says_so(facts):
     fix = Fix(action="rounds", adversary="eavesdropper", epsilon=0.97, status=PROVEN, rounds=25)
     limit = {**LIMIT, "epsilon": 1.0, "delta": 1e-6}
     decision = decided(facts, limit, fixes=lambda *_: [fix])
@@ -113,7 +109,7 @@ def test_a_fix_holds_at_the_smaller_delta_of_the_limit_and_says_so(facts: Facts)
     assert "at most 0.9700 at delta 1e-6" in decision.requirements[0].sentence
 
 
-def test_nothing_is_computed_for_a_figure_that_passes(facts: Facts) -> None:
+def test_nothing_is_computed_for_a_figure_that_passes(facts):
     decided(facts, fixes=lambda *_: pytest.fail("a fix was computed"))
 
 
@@ -128,9 +124,7 @@ def test_nothing_is_computed_for_a_figure_that_passes(facts: Facts) -> None:
         ({"unit": "agent"}, Kind.OTHER_UNIT, Action.UNIT),
     ],
 )
-def test_what_is_not_proven_for_the_limit_does_not_pass(
-    facts: Facts, changes: dict[str, Any], kind: Kind, action: Action
-) -> None:
+def test_what_is_not_proven_for_the_limit_does_not_pass(facts, changes, kind, action):
     decision = decided(changed(facts, **changes))
     assert decision.exit_code == 3
     (finding,) = decision.requirements[0].findings
@@ -145,9 +139,7 @@ def test_what_is_not_proven_for_the_limit_does_not_pass(
         ("bound", "not stated"),
     ],
 )
-def test_a_figure_without_an_upper_bound_is_heuristic(
-    report: dict[str, Any], key: str, value: str
-) -> None:
+def test_a_figure_without_an_upper_bound_is_heuristic(report, key, value):
     report["plan"]["adversaries"][0][key] = value
     assert kinds(decided(facts_of(report))) == [Kind.HEURISTIC]
 
@@ -160,9 +152,7 @@ def test_a_figure_without_an_upper_bound_is_heuristic(
         ("proven", Kind.INEXPRESSIBLE),  # planned finite: more was released than has a bound
     ],
 )
-def test_an_infinite_figure_of_a_file_is_what_its_status_says(
-    report: dict[str, Any], status: str, kind: Kind
-) -> None:
+def test_an_infinite_figure_of_a_file_is_what_its_status_says(report, status, kind):
     report["ledger"]["epsilon"]["eavesdropper"] = "inf"
     row = next(r for r in report["plan"]["adversaries"] if r["name"] == "eavesdropper")
     if status != "proven":
@@ -171,36 +161,36 @@ def test_an_infinite_figure_of_a_file_is_what_its_status_says(
     assert (kinds(decision), decision.exit_code) == ([kind], 3)
 
 
-def test_a_figure_at_a_smaller_delta_passes(facts: Facts) -> None:
+def test_a_figure_at_a_smaller_delta_passes(facts):
     assert decided(facts, {**LIMIT, "delta": 1e-3}).exit_code == 0
 
 
-def test_a_limit_for_an_agent_is_not_met_by_the_figure_of_a_record(facts: Facts) -> None:
+def test_a_limit_for_an_agent_is_not_met_by_the_figure_of_a_record(facts):
     decision = decided(facts, {**LIMIT, "unit": "agent"})
     assert (decision.exit_code, decision.requirements[0].outcome) == (3, Outcome.OVER)
 
 
-def test_every_reason_is_told(facts: Facts) -> None:
+def test_every_reason_is_told(facts):
     decision = decided(changed(facts, epsilon=9.0, delta=1e-3, status=Status.HEURISTIC))
     assert kinds(decision) == [Kind.LARGER_DELTA, Kind.HEURISTIC, Kind.OVER]
     said = decision.requirements[0].sentence
     assert all(words in said for words in ("delta 0.001", "heuristic", "over the limit of 4"))
 
 
-def test_noise_that_can_be_repeated_does_not_pass(facts: Facts) -> None:
+def test_noise_that_can_be_repeated_does_not_pass(facts):
     decision = decided(replace(facts, seeded=True))
     assert decision.exit_code == 3
     assert kinds(decision) == [Kind.SEEDED]
 
 
-def test_the_figure_of_one_victim_does_not_pass_for_any_record(facts: Facts) -> None:
+def test_the_figure_of_one_victim_does_not_pass_for_any_record(facts):
     decision = decided(replace(facts, victim=0))
     assert decision.exit_code == 3
     assert kinds(decision) == [Kind.ONE_VICTIM]
     assert "records of agent 0 alone" in decision.requirements[0].sentence
 
 
-def test_the_published_form_is_told_to_be_repaired(facts: Facts) -> None:
+def test_the_published_form_is_told_to_be_repaired(facts):
     fix = Fix(action="repair", adversary="eavesdropper", epsilon=3.0, status=Status.PROVEN)
     decision = decided(changed(facts, status=Status.HEURISTIC), fixes=lambda *_: [fix])
     (heuristic,) = decision.requirements[0].findings
@@ -208,19 +198,19 @@ def test_the_published_form_is_told_to_be_repaired(facts: Facts) -> None:
     assert 'form = "repaired"' in decision.requirements[0].sentence
 
 
-def test_a_single_message_never_passes(facts: Facts) -> None:
+def test_a_single_message_never_passes(facts):
     decision = decided(facts, {**LIMIT, "adversary": "single-message"})
     assert decision.exit_code == 3
     (heuristic,) = decision.requirements[0].findings
     assert [one.action for one in heuristic.remedy] == [Action.EAVESDROPPER]
 
 
-def test_the_figure_is_the_ledgers_and_not_the_plans(report: dict[str, Any]) -> None:
+def test_the_figure_is_the_ledgers_and_not_the_plans(report):
     report["ledger"]["epsilon"]["eavesdropper"] = 5.0
     assert decided(facts_of(report)).exit_code == 3
 
 
-def test_an_adversary_without_a_figure_is_missing_evidence(facts: Facts) -> None:
+def test_an_adversary_without_a_figure_is_missing_evidence(facts):
     decision = decided(facts, {**LIMIT, "adversary": "coalition:1,9"})
     assert decision.exit_code == 5
     assert kinds(decision) == [Kind.NOT_ACCOUNTED]
@@ -229,7 +219,7 @@ def test_an_adversary_without_a_figure_is_missing_evidence(facts: Facts) -> None
 
 
 @pytest.mark.parametrize("adversary", ["neighbour", "all-others", "neighbour:1", "coalition:1,2"])
-def test_a_lone_agent_is_not_told_to_account_for_another(facts: Facts, adversary: str) -> None:
+def test_a_lone_agent_is_not_told_to_account_for_another(facts, adversary):
     claims = [claim for claim in facts.claims if claim.adversary == "eavesdropper"]
     alone = replace(facts, agents=1, claims=claims)
     decision = decided(alone, {**LIMIT, "adversary": adversary})
@@ -239,23 +229,23 @@ def test_a_lone_agent_is_not_told_to_account_for_another(facts: Facts, adversary
     assert "Name it in `adversaries`" in unnamed.requirements[0].sentence
 
 
-def test_an_adversary_is_found_however_it_is_written(facts: Facts) -> None:
+def test_an_adversary_is_found_however_it_is_written(facts):
     named = changed(facts, "neighbour", adversary="coalition:1,9", epsilon=2.0)
     assert decided(named, {**LIMIT, "adversary": "coalition:9,1"}).exit_code == 0
 
 
-def test_one_neighbour_is_not_the_worst_one(facts: Facts) -> None:
+def test_one_neighbour_is_not_the_worst_one(facts):
     assert decided(facts, {**LIMIT, "adversary": "neighbour:3"}).exit_code == 5
 
 
-def test_a_missing_report_is_missing_evidence_and_says_what_writes_it(facts: Facts) -> None:
+def test_a_missing_report_is_missing_evidence_and_says_what_writes_it(facts):
     decision = decided(ran(facts, reported=False))
     assert decision.exit_code == 5
     assert kinds(decision) == [Kind.NO_REPORT]
     assert "`overhear report DIR` writes it" in decision.requirements[1].sentence
 
 
-def test_more_rebuilt_than_proven_contradicts_whatever_is_asked_for(facts: Facts) -> None:
+def test_more_rebuilt_than_proven_contradicts_whatever_is_asked_for(facts):
     decision = decided(ran(facts, attack=attack(exceeded=True)))
     assert decision.exit_code == 4
     assert kinds(decision) == [Kind.REBUILT]
@@ -284,9 +274,7 @@ def test_more_rebuilt_than_proven_contradicts_whatever_is_asked_for(facts: Facts
         ),
     ],
 )
-def test_an_audit_that_refutes_a_proof_contradicts(
-    facts: Facts, found: Audit, kind: Kind, words: str
-) -> None:
+def test_an_audit_that_refutes_a_proof_contradicts(facts, found, kind, words):
     decision = decided(ran(facts, audit=found))
     assert decision.exit_code == 4
     assert kinds(decision) == [kind]
@@ -303,7 +291,7 @@ def test_an_audit_that_refutes_a_proof_contradicts(
         audited(name="neighbour:1", measured_epsilon=2.08),  # the worst neighbour of the plan
     ],
 )
-def test_an_audit_in_doubt_must_be_settled_first(facts: Facts, found: Audit) -> None:
+def test_an_audit_in_doubt_must_be_settled_first(facts, found):
     decision = decided(ran(facts, audit=found))
     assert decision.exit_code == 5
     assert kinds(decision) == [Kind.SUSPICIOUS]
@@ -327,9 +315,7 @@ FRESH = {"epsilon": 2.0, "confidence": 0.95}
         ({"verdict": "consistent", "together": {**FRESH, "confidence": 0.9999}}, Kind.SUSPICIOUS),
     ],
 )
-def test_a_bound_above_the_proof_passes_only_beside_a_look_that_explains_it(
-    facts: Facts, changes: dict[str, Any], kind: Kind
-) -> None:
+def test_a_bound_above_the_proof_passes_only_beside_a_look_that_explains_it(facts, changes, kind):
     found = audited(measured_epsilon=2.5, **changes)
     decision = decided(ran(facts, audit=found))
     assert [one.kind for one in decision.requirements[1].findings] == [kind]
@@ -337,7 +323,7 @@ def test_a_bound_above_the_proof_passes_only_beside_a_look_that_explains_it(
 
 
 @pytest.mark.parametrize("verdict", ["not measured", "nothing proven"])
-def test_an_audit_that_could_hold_nothing_against_a_figure_says_so(facts, verdict) -> None:
+def test_an_audit_that_could_hold_nothing_against_a_figure_says_so(facts, verdict):
     decision = decided(
         ran(facts, audit=audited(verdict=verdict).model_copy(update={"verdict": verdict}))
     )
@@ -357,7 +343,7 @@ def test_an_audit_that_could_hold_nothing_against_a_figure_says_so(facts, verdic
         (0.0, {}, 0),
     ],
 )
-def test_an_audit_that_could_show_too_little_is_no_evidence(facts, ideal, asked, code) -> None:
+def test_an_audit_that_could_show_too_little_is_no_evidence(facts, ideal, asked, code):
     # Of a figure of 2.08: a tenth is .208.
     found = audited(ideal_epsilon=ideal, measured_epsilon=0.0)
     decision = decided(ran(facts, audit=found), evidence=asked)
@@ -367,7 +353,7 @@ def test_an_audit_that_could_show_too_little_is_no_evidence(facts, ideal, asked,
         assert "Even a perfect audit of 1000 canaries" in decision.requirements[-1].sentence
 
 
-def test_what_refutes_a_proof_stands_before_what_is_in_doubt(facts: Facts) -> None:
+def test_what_refutes_a_proof_stands_before_what_is_in_doubt(facts):
     row = AUDIT["adversaries"][0]
     rows = [row | {"verdict": "suspicious"}, row | {"verdict": "contradicted", "name": "x"}]
     decision = decided(ran(facts, audit=audit(adversaries=rows)))
@@ -375,12 +361,12 @@ def test_what_refutes_a_proof_stands_before_what_is_in_doubt(facts: Facts) -> No
     assert kinds(decision) == [Kind.MEASURED]
 
 
-def test_a_bound_at_a_smaller_delta_says_nothing_about_the_figure(facts: Facts) -> None:
+def test_a_bound_at_a_smaller_delta_says_nothing_about_the_figure(facts):
     found = audit(delta=1e-9, adversaries=[{**AUDIT["adversaries"][0], "measured_epsilon": 3.0}])
     assert decided(ran(facts, audit=found)).exit_code == 0
 
 
-def test_contradicted_stands_above_over_and_over_above_missing(facts: Facts) -> None:
+def test_contradicted_stands_above_over_and_over_above_missing(facts):
     bad, evidence = {**LIMIT, "epsilon": 1.0}, {"audit_canaries": 10}
     assert decided(facts, bad, evidence=evidence).exit_code == 3
     assert decided(facts, evidence=evidence).exit_code == 5
@@ -388,7 +374,7 @@ def test_contradicted_stands_above_over_and_over_above_missing(facts: Facts) -> 
     assert decided(contradicted, bad, evidence=evidence).exit_code == 4
 
 
-def test_an_audit_that_is_asked_for_passes(facts: Facts) -> None:
+def test_an_audit_that_is_asked_for_passes(facts):
     asked = {"audit_canaries": 1000, "audit_confidence": 0.95}
     decision = decided(ran(facts, audit=audit()), evidence=asked)
     assert decision.exit_code == 0
@@ -396,7 +382,7 @@ def test_an_audit_that_is_asked_for_passes(facts: Facts) -> None:
     assert "audited with 1000 canaries at confidence 0.95" in said
 
 
-def test_an_audit_of_fewer_rounds_says_so(facts: Facts) -> None:
+def test_an_audit_of_fewer_rounds_says_so(facts):
     decision = decided(ran(facts, audit=audit(rounds=5)), evidence={"audit_canaries": 1})
     assert "over 5 of 200 rounds" in decision.requirements[-1].sentence
 
@@ -414,8 +400,8 @@ def test_an_audit_of_fewer_rounds_says_so(facts: Facts) -> None:
     ],
 )
 def test_an_audit_that_is_asked_for_and_lacks_something_is_missing(
-    facts: Facts, found: Audit | None, kind: Kind, figure: float | None, limit: float | None
-) -> None:
+    facts, found, kind, figure, limit
+):
     asked = {"audit_canaries": 1000, "audit_confidence": 0.95}
     decision = decided(ran(facts, audit=found), evidence=asked)
     assert decision.exit_code == 5
@@ -423,7 +409,7 @@ def test_an_audit_that_is_asked_for_and_lacks_something_is_missing(
     assert (gap.kind, gap.figure, gap.limit) == (kind, figure, limit)
 
 
-def test_every_limited_adversary_must_be_audited(facts: Facts) -> None:
+def test_every_limited_adversary_must_be_audited(facts):
     limits = (LIMIT, {**LIMIT, "adversary": "final-models"})
     decision = decided(ran(facts, audit=audit()), *limits, evidence={"audit_canaries": 1})
     assert decision.exit_code == 5
@@ -431,13 +417,13 @@ def test_every_limited_adversary_must_be_audited(facts: Facts) -> None:
     assert decision.requirements[-1].findings[0].adversary == "final-models"
 
 
-def test_an_audit_of_the_worst_neighbour_counts_for_the_neighbour(facts: Facts) -> None:
+def test_an_audit_of_the_worst_neighbour_counts_for_the_neighbour(facts):
     found = ran(facts, audit=audited(name="neighbour:1"))
     limit = {**LIMIT, "adversary": "neighbour"}
     assert decided(found, limit, evidence={"audit_canaries": 1}).exit_code == 0
 
 
-def test_every_preset_that_is_asked_for_must_have_been_tried(facts: Facts) -> None:
+def test_every_preset_that_is_asked_for_must_have_been_tried(facts):
     asked = {"attack_presets": ["matched", "posterior"]}
     tried: Attack = attack()  # by matched, without public records to weigh
     decision = decided(ran(facts, attack=tried), evidence=asked)
@@ -447,14 +433,14 @@ def test_every_preset_that_is_asked_for_must_have_been_tried(facts: Facts) -> No
     assert kinds(decided(facts, evidence=asked)) == [Kind.NO_ATTACK, Kind.NO_ATTACK]
 
 
-def test_matched_satisfies_a_policy_that_names_a_weaker_preset(facts: Facts) -> None:
+def test_matched_satisfies_a_policy_that_names_a_weaker_preset(facts):
     asked = {"attack_presets": ["dlg", "idlg", "inverting-gradients"]}
     decision = decided(ran(facts, attack=attack()), evidence=asked)
     assert Kind.NOT_TRIED not in kinds(decision)
     assert kinds(decision, Outcome.PASSED).count(Kind.TRIED) == 3
 
 
-def test_an_attack_that_saw_nothing_of_the_victim_alone_says_so(facts: Facts) -> None:
+def test_an_attack_that_saw_nothing_of_the_victim_alone_says_so(facts):
     asked, seen = {"attack_presets": ["matched"]}, attack()
     (scenario,) = seen.scenarios
     blind, told = (
@@ -470,7 +456,7 @@ def test_an_attack_that_saw_nothing_of_the_victim_alone_says_so(facts: Facts) ->
         assert ("rebuilt nothing and shows nothing" in said) is says
 
 
-def test_an_attack_that_scored_nothing_was_not_tried(facts: Facts) -> None:
+def test_an_attack_that_scored_nothing_was_not_tried(facts):
     asked = {"attack_presets": ["matched"]}
     empty = attack(rows=()), Attack.model_validate({"schema": 1, "scenarios": []})
     for tried in empty:
@@ -479,7 +465,7 @@ def test_an_attack_that_scored_nothing_was_not_tried(facts: Facts) -> None:
     assert Kind.ATTACK_AGREES not in kinds(decision, Outcome.PASSED)
 
 
-def test_a_figure_that_no_noise_makes_proven_is_given_no_target(facts: Facts) -> None:
+def test_a_figure_that_no_noise_makes_proven_is_given_no_target(facts):
     claims = [replace(claim, status=Status.HEURISTIC) for claim in facts.claims]
     found = judge(replace(facts, claims=claims), FigureRequirement.of_target(claims[0], 0.5))
     actions = {remedy.action for finding in found for remedy in finding.remedy}
@@ -496,9 +482,7 @@ def test_a_figure_that_no_noise_makes_proven_is_given_no_target(facts: Facts) ->
         ({"stopped": (150, "eavesdropper")}, Kind.STOPPED),
     ],
 )
-def test_a_run_that_was_cut_off_is_missing_evidence_unless_waived(
-    facts: Facts, changes: dict[str, Any], kind: Kind
-) -> None:
+def test_a_run_that_was_cut_off_is_missing_evidence_unless_waived(facts, changes, kind):
     cut = ran(facts, **changes)
     decision = decided(cut)
     assert decision.exit_code == 5
@@ -506,7 +490,7 @@ def test_a_run_that_was_cut_off_is_missing_evidence_unless_waived(
     assert decided(cut, evidence={"complete_run": False}).exit_code == 0
 
 
-def test_what_passes_and_still_matters_is_noted(facts: Facts) -> None:
+def test_what_passes_and_still_matters_is_noted(facts):
     notes = decided(replace(ran(facts, duplicates=3), encrypted=True)).notes
     assert [note.split(" occur")[0].split(":")[0] for note in notes] == [
         "3 records",
@@ -519,7 +503,7 @@ def test_what_passes_and_still_matters_is_noted(facts: Facts) -> None:
     assert decided(replace(ran(facts), counted=counted)).notes == [counted]
 
 
-def test_a_hostile_name_makes_one_harmless_line(facts: Facts) -> None:
+def test_a_hostile_name_makes_one_harmless_line(facts):
     words = "x\n\x1b[2JPASSED"
     found = audited(verdict="contradicted", words=words, name=words)
     for one in decided(ran(facts, folder=words, audit=found, reported=False)).requirements:
@@ -527,17 +511,17 @@ def test_a_hostile_name_makes_one_harmless_line(facts: Facts) -> None:
         assert "\x1b" not in one.sentence + one.name
 
 
-def test_a_policy_is_held_against_a_run_and_not_against_a_plan(facts: Facts) -> None:
+def test_a_policy_is_held_against_a_run_and_not_against_a_plan(facts):
     with pytest.raises(ValueError, match="facts are those of a plan"):
         decided(replace(facts, ran=None))
 
 
-def test_a_plan_without_a_figure_says_what_the_run_file_can_ask_for(facts: Facts) -> None:
+def test_a_plan_without_a_figure_says_what_the_run_file_can_ask_for(facts):
     with pytest.raises(InputError, match=r"name one in \[privacy\] adversaries, such as"):
         decide_plan(replace(facts, claims=(), target=None))
 
 
-def test_a_decision_needs_a_requirement() -> None:
+def test_a_decision_needs_a_requirement():
     with pytest.raises(ValueError, match="decides nothing"):
         Decision(requirements=[])
 
@@ -574,7 +558,7 @@ def traced(verdict: Verdict = Verdict.AGREES, because: str = "") -> dict[str, Tr
 ASKED = {"second_opinion": True}
 
 
-def test_a_second_trace_is_evidence_where_a_second_opinion_is_asked_for(facts: Facts) -> None:
+def test_a_second_trace_is_evidence_where_a_second_opinion_is_asked_for(facts):
     fine = {"eavesdropper": opinion()}
     decision = decided(ran(facts, opinions=fine, traced=traced(Verdict.LOOSER)), evidence=ASKED)
     assert decision.exit_code == 0
@@ -587,7 +571,7 @@ def test_a_second_trace_is_evidence_where_a_second_opinion_is_asked_for(facts: F
         assert why in decision.requirements[-1].sentence
 
 
-def test_a_second_trace_that_contradicts_fails_every_policy(facts: Facts) -> None:
+def test_a_second_trace_that_contradicts_fails_every_policy(facts):
     wrong = ran(facts, traced=traced(Verdict.CONTRADICTED, "neighbour:1 learns more of agent 0"))
     decision = decided(wrong)  # not asked for
     assert decision.exit_code == 4
@@ -598,7 +582,7 @@ def test_a_second_trace_that_contradicts_fails_every_policy(facts: Facts) -> Non
     assert verdict(wrong).doubt == "contradicted"
 
 
-def test_a_second_opinion_is_asked_for_by_the_policy_alone(facts: Facts) -> None:
+def test_a_second_opinion_is_asked_for_by_the_policy_alone(facts):
     found = ran(facts, opinions={"eavesdropper": opinion()}, traced=traced())
     assert Kind.CONFIRMED not in kinds(decided(found), Outcome.PASSED)
     decision = decided(found, evidence=ASKED)
@@ -612,9 +596,7 @@ def test_a_second_opinion_is_asked_for_by_the_policy_alone(facts: Facts) -> None
 @pytest.mark.parametrize(
     "held", [{}, {"eavesdropper": opinion("none", optimistic=None, because="it takes too long")}]
 )
-def test_a_second_opinion_that_is_not_there_is_missing_evidence(
-    facts: Facts, held: dict[str, SecondOpinion]
-) -> None:
+def test_a_second_opinion_that_is_not_there_is_missing_evidence(facts, held):
     decision = decided(ran(facts, opinions=held, traced=traced()), evidence=ASKED)
     assert decision.exit_code == 5
     assert kinds(decision) == [Kind.NO_OPINION]
@@ -623,7 +605,7 @@ def test_a_second_opinion_that_is_not_there_is_missing_evidence(
     assert "leave `second_opinion` out of the policy" in said
 
 
-def test_a_second_opinion_well_above_the_figure_does_not_confirm_it(facts: Facts) -> None:
+def test_a_second_opinion_well_above_the_figure_does_not_confirm_it(facts):
     found = ran(facts, opinions={"eavesdropper": opinion("not confirmed")}, traced=traced())
     assert decided(found).exit_code == 0
     decision = decided(found, evidence=ASKED)
@@ -632,7 +614,7 @@ def test_a_second_opinion_well_above_the_figure_does_not_confirm_it(facts: Facts
     assert '`accountant = "dp-accounting"`' in decision.requirements[-2].sentence
 
 
-def test_a_second_opinion_on_a_figure_that_is_not_proven_is_none(facts: Facts) -> None:
+def test_a_second_opinion_on_a_figure_that_is_not_proven_is_none(facts):
     found = ran(changed(facts, status=Status.HEURISTIC), opinions={"eavesdropper": opinion()})
     decision = decided(found, evidence=ASKED)
     assert "the figure is not proven" in decision.requirements[-2].sentence
@@ -640,7 +622,7 @@ def test_a_second_opinion_on_a_figure_that_is_not_proven_is_none(facts: Facts) -
     assert "the run does not account for it" in unknown.requirements[-2].sentence
 
 
-def test_a_second_opinion_that_contradicts_fails_every_policy(facts: Facts) -> None:
+def test_a_second_opinion_that_contradicts_fails_every_policy(facts):
     wrong = ran(facts, opinions={"single-message": opinion("contradicted", optimistic=2.5)})
     decision = decided(wrong)  # of another adversary, and not asked for
     assert decision.exit_code == 4
@@ -666,18 +648,14 @@ MEMBERSHIP: list[tuple[Any, dict[str, Any], Kind, int]] = [
 
 
 @pytest.mark.parametrize(("found", "evidence", "kind", "code"), MEMBERSHIP)
-def test_membership_is_evidence_that_can_be_asked_for(
-    facts: Facts, found: Any, evidence: dict[str, Any], kind: Kind, code: int
-) -> None:
+def test_membership_is_evidence_that_can_be_asked_for(facts, found, evidence, kind, code):
     decision = decided(ran(facts, membership=found), evidence=evidence)
     assert decision.exit_code == code
     (one,) = [r for r in decision.requirements if r.name == "evidence: membership"]
     assert [finding.kind for finding in one.findings] == [kind]
 
 
-def test_guesses_that_contradict_a_proof_count_whether_they_were_asked_for_or_not(
-    facts: Facts,
-) -> None:
+def test_guesses_that_contradict_a_proof_count_whether_they_were_asked_for_or_not(facts):
     decision = decided(ran(facts, membership=membership(verdict="contradicted")))
     assert decision.exit_code == 4
     assert Kind.MEMBERS_GUESSED in kinds(decision, Outcome.CONTRADICTED)
@@ -688,7 +666,7 @@ TESTS = {"adversary": "eavesdropper", "max_advantage": 0.1}
 RATES = {"adversary": "eavesdropper", "max_tpr_at": {"tpr": 0.05, "fpr": 0.01}}
 
 
-def test_membership_tests_are_held_against_their_limits(facts: Facts) -> None:
+def test_membership_tests_are_held_against_their_limits(facts):
     asked = []
 
     def risks(claim: Guarantee, goal: Goal) -> float:
@@ -707,7 +685,7 @@ def test_membership_tests_are_held_against_their_limits(facts: Facts) -> None:
 
 
 @pytest.mark.parametrize("limit", [TESTS, RATES], ids=["advantage", "TPR"])
-def test_membership_tests_over_their_limit_do_not_pass(facts: Facts, limit: dict[str, Any]) -> None:
+def test_membership_tests_over_their_limit_do_not_pass(facts, limit):
     decision = decided(facts, limit, risks=lambda _, goal: goal.figure * (1 + 1e-12))
     assert decision.exit_code == 3
     assert kinds(decision) == [Kind.RISK_OVER]
@@ -717,7 +695,7 @@ def test_membership_tests_over_their_limit_do_not_pass(facts: Facts, limit: dict
     assert kinds(decided(facts, limit, risks=lambda *_: math.nan)) == [Kind.RISK_OVER]
 
 
-def test_membership_tests_of_which_nothing_is_proven_do_not_pass(facts: Facts) -> None:
+def test_membership_tests_of_which_nothing_is_proven_do_not_pass(facts):
     """However small what is said of them: heuristic, infinite, seeded, another unit or nobody."""
 
     def nothing(*_: Any) -> float:
@@ -741,7 +719,7 @@ def test_membership_tests_of_which_nothing_is_proven_do_not_pass(facts: Facts) -
     assert decided(facts, TESTS | {"adversary": "server"}, risks=nothing).exit_code == 5
 
 
-def test_figures_about_one_person_pass_no_limit_for_any_record(facts: Facts) -> None:
+def test_figures_about_one_person_pass_no_limit_for_any_record(facts):
     decision = decided(replace(facts, whose="one person with 2 records at agent 0"))
     assert kinds(decision) == [Kind.ONE_VICTIM]
     said = decision.requirements[0].sentence

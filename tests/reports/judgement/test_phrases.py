@@ -1,7 +1,5 @@
 """The wording, once: every finding, remedy and note has a sentence that names what it must."""
 
-from __future__ import annotations
-
 import re
 import string
 from dataclasses import replace
@@ -86,7 +84,7 @@ FIX: dict[str, Any] = {
 
 
 @pytest.fixture
-def facts(report: dict[str, Any]) -> Facts:
+def facts(report):
     return replace(facts_of_report(typed(report)), victim=3)
 
 
@@ -96,14 +94,14 @@ def found(facts: Facts, kind: Kind, **of: Any) -> Finding:
     return Finding(kind=kind, words=WORDS, **{**given, **of})
 
 
-def test_every_kind_every_action_and_every_note_has_one_phrase() -> None:
+def test_every_kind_every_action_and_every_note_has_one_phrase():
     assert KINDS.keys() == set(Kind)
     assert ACTIONS.keys() == set(Action)
     assert NOTES.keys() == set(Note)
 
 
 @pytest.mark.parametrize("which", TEMPLATES)
-def test_a_phrase_is_sentences_without_words_that_only_we_use(which: str) -> None:
+def test_a_phrase_is_sentences_without_words_that_only_we_use(which):
     parts = string.Formatter().parse(which)
     text = "".join(literal + "x" * (field is not None) for literal, field, *_ in parts)
     assert not [word for word in UNWANTED if word in text.lower()]
@@ -114,15 +112,13 @@ def test_a_phrase_is_sentences_without_words_that_only_we_use(which: str) -> Non
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_every_finding_makes_a_sentence(facts: Facts, kind: Kind) -> None:
+def test_every_finding_makes_a_sentence(facts, kind):
     said = text_of(sentence(found(facts, kind), facts))
     assert not re.search(r"[{}]|None|  |\.\.", said)
 
 
 @pytest.mark.parametrize("action", list(Action))
-def test_every_remedy_makes_a_sentence_with_the_delta_of_its_figure(
-    facts: Facts, action: Action
-) -> None:
+def test_every_remedy_makes_a_sentence_with_the_delta_of_its_figure(facts, action):
     remedy = Remedy(action=action, epsilon=0.97, words=FIX, over=True, others=facts.claims[1:3])
     for finding in (found(facts, Kind.OVER), found(facts, Kind.OVER, limit=facts.limit)):
         said = text_of(action_sentence(remedy, finding, facts))
@@ -134,9 +130,7 @@ def test_every_remedy_makes_a_sentence_with_the_delta_of_its_figure(
 
 
 @pytest.mark.parametrize("kind", [Kind.OVER, Kind.HEURISTIC, Kind.UNPROTECTED, Kind.WITHIN])
-def test_a_finding_about_a_figure_names_it_with_its_limit_and_its_adversary(
-    facts: Facts, kind: Kind
-) -> None:
+def test_a_finding_about_a_figure_names_it_with_its_limit_and_its_adversary(facts, kind):
     said = text_of(sentence(found(facts, kind), facts)).lower()
     assert "the eavesdropper" in said
     assert ("infinite" if kind is Kind.UNPROTECTED else "delta 1e-5") in said
@@ -144,20 +138,20 @@ def test_a_finding_about_a_figure_names_it_with_its_limit_and_its_adversary(
 
 
 @pytest.mark.parametrize("kind", list(HEADLINES))
-def test_a_headline_is_one_line_without_a_full_stop(facts: Facts, kind: Kind) -> None:
+def test_a_headline_is_one_line_without_a_full_stop(facts, kind):
     said = text_of(headline(found(facts, kind), facts))
     assert said[-1] not in ".,"
     assert len(said) < 90
 
 
-def test_an_infinite_figure_without_a_target_is_still_said_to_protect_nothing(facts: Facts) -> None:
+def test_an_infinite_figure_without_a_target_is_still_said_to_protect_nothing(facts):
     said = text_of(headline(found(facts, Kind.UNPROTECTED, limit=None), facts))
     assert said == "No target was set, and nothing protects a record from the eavesdropper"
     said = text_of(headline(found(facts, Kind.HEURISTIC, limit=None), facts))
     assert said == "No target was set, so nothing is met or missed"
 
 
-def test_a_figure_that_is_just_over_its_limit_is_written_with_every_digit(facts: Facts) -> None:
+def test_a_figure_that_is_just_over_its_limit_is_written_with_every_digit(facts):
     claim = replace(facts.head, epsilon=4.000000000000001)
     finding = found(facts, Kind.OVER, claim=claim, limit=4.0)
     assert "4.000000000000001 at delta 1e-5, just over the limit of 4." in text_of(
@@ -165,12 +159,12 @@ def test_a_figure_that_is_just_over_its_limit_is_written_with_every_digit(facts:
     )
 
 
-def test_a_verdict_of_an_audit_alone_is_told_as_such(facts: Facts) -> None:
+def test_a_verdict_of_an_audit_alone_is_told_as_such(facts):
     finding = Finding(kind=Kind.SUSPICIOUS, words={"verdict": "suspicious"})
     assert plain_sentences(finding, facts) == "The verdict of the audit is suspicious."
 
 
-def test_an_audit_that_measured_nothing_is_not_given_a_figure(facts: Facts) -> None:
+def test_an_audit_that_measured_nothing_is_not_given_a_figure(facts):
     words = {key: value for key, value in WORDS.items() if key != "measured"}
     finding = Finding(kind=Kind.SUSPICIOUS, adversary="eavesdropper", words=words)
     said = "The audit calls eavesdropper suspicious, and measured nothing (as stated)."
@@ -190,33 +184,33 @@ def test_an_audit_that_measured_nothing_is_not_given_a_figure(facts: Facts) -> N
         ("<b>", None, "<b>"),
     ],
 )
-def test_an_adversary_has_one_name(facts: Facts, name: str, worst: str | None, said: str) -> None:
+def test_an_adversary_has_one_name(facts, name, worst, said):
     assert who(replace(facts.head, adversary=name, worst_adversary=worst), facts) == said
 
 
-def test_an_eavesdropper_who_cannot_read_the_links_is_said_to_read_the_models(facts: Facts) -> None:
+def test_an_eavesdropper_who_cannot_read_the_links_is_said_to_read_the_models(facts):
     for hidden in (replace(facts, encrypted=True), replace(facts, agents=1)):
         assert who(hidden.head, hidden) == (
             "the eavesdropper (who reads the released models alone)"
         )
 
 
-def test_what_somebody_else_chose_is_quoted_and_our_own_words_are_not() -> None:
+def test_what_somebody_else_chose_is_quoted_and_our_own_words_are_not():
     made = fill("`{code}` is {figure}{rest}", code="a`b\n", figure=Figure("bound", 2.07), rest=())
     assert made == ("`", Quote("a`b\n"), "` is ", Figure("bound", 2.07))
     assert text_of(made) == "`a`b\\n` is 2.07"
 
 
-def test_a_field_that_is_not_given_is_an_error() -> None:
+def test_a_field_that_is_not_given_is_an_error():
     with pytest.raises(KeyError, match="figure"):
         fill("{figure}")
 
 
-def test_a_remedy_of_a_figure_below_zero_is_refused() -> None:
+def test_a_remedy_of_a_figure_below_zero_is_refused():
     with pytest.raises(ValueError, match="epsilon=-1 must be a number >= 0"):
         Remedy(action=Action.SEED, epsilon=-1)
 
 
-def test_no_phrase_is_written_twice() -> None:
+def test_no_phrase_is_written_twice():
     every = [*TEMPLATES, *HEADLINES.values(), PARTS["closest"], PARTS["most"]]
     assert len(every) == len(set(every))

@@ -1,7 +1,5 @@
 """A policy: what is read, and what is refused in which words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

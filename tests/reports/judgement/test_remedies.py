@@ -1,7 +1,5 @@
 """What would turn a finding: each remedy meets what it promises."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -53,11 +51,11 @@ def remedies(run: RunFile, again: int = 0) -> dict[str, Fix]:
     return {fix.action: fix for fix in found}
 
 
-def test_a_run_that_meets_its_target_needs_no_remedy() -> None:
+def test_a_run_that_meets_its_target_needs_no_remedy():
     assert remedies(config()) == {}
 
 
-def test_the_noise_and_the_rounds_that_are_named_would_have_met_the_target() -> None:
+def test_the_noise_and_the_rounds_that_are_named_would_have_met_the_target():
     run = config()
     plan = plan_of(run)
     exposure = plan.exposures["eavesdropper"]
@@ -72,7 +70,7 @@ def test_the_noise_and_the_rounds_that_are_named_would_have_met_the_target() -> 
     assert cost_of(plan, rounds) <= 2.0 < cost_of(plan, rounds + 1)
 
 
-def test_a_published_form_is_fixed_by_the_repaired_one() -> None:
+def test_a_published_form_is_fixed_by_the_repaired_one():
     run = config(algorithm={"form": "published"}, privacy={"epsilon": None, "noise_multiplier": 3})
     repaired = config(privacy={"epsilon": None, "noise_multiplier": 3})
     found = remedies(run)["repair"]
@@ -80,12 +78,12 @@ def test_a_published_form_is_fixed_by_the_repaired_one() -> None:
     assert found.epsilon == plan_of(repaired).guarantee("eavesdropper").epsilon
 
 
-def test_a_remedy_that_is_no_better_is_not_named() -> None:
+def test_a_remedy_that_is_no_better_is_not_named():
     """DPDL's final models cost an adversary as much as its messages: encryption fixes nothing."""
     assert "encrypt" not in remedies(config(), again=10)
 
 
-def test_what_cannot_be_fixed_by_noise_has_no_remedy() -> None:
+def test_what_cannot_be_fixed_by_noise_has_no_remedy():
     run = config(
         algorithm={"name": "whisper", "form": None},
         privacy={"epsilon": None, "noise_multiplier": 3, "adversary": "neighbour"},
@@ -93,18 +91,18 @@ def test_what_cannot_be_fixed_by_noise_has_no_remedy() -> None:
     assert remedies(run) == {}
 
 
-def test_rounds_within_a_limit_are_the_last_that_it_allows() -> None:
+def test_rounds_within_a_limit_are_the_last_that_it_allows():
     plan = plan_of(config())
     of = rounds_within(plan, ledger(plan), limit=1.0)["eavesdropper"]
     assert of.epsilon == cost_of(plan, of.rounds) <= 1.0 < cost_of(plan, of.rounds + 1)
 
 
-def test_a_limit_that_is_never_passed_has_no_round() -> None:
+def test_a_limit_that_is_never_passed_has_no_round():
     plan = plan_of(config())
     assert rounds_within(plan, ledger(plan), limit=2.0) == {}
 
 
-def test_a_limit_that_one_round_passes_leaves_none() -> None:
+def test_a_limit_that_one_round_passes_leaves_none():
     run = config()
     plan = plan_of(run)
     assert rounds_within(plan, ledger(plan), limit=1e-6)["eavesdropper"].rounds == 0
@@ -162,8 +160,8 @@ def limited(run: RunFile, **limit: Any) -> tuple[Guarantee, dict[str, Fix]]:
     ],
 )
 def test_the_rounds_and_the_noise_that_are_named_for_a_limit_meet_it_and_one_round_more_does_not(
-    changes: dict[str, dict[str, object]], limit: dict[str, Any]
-) -> None:
+    changes, limit
+):
     run = config(**changes)
     claim, found = limited(run, **limit)
     stated = {
@@ -190,11 +188,11 @@ def test_the_rounds_and_the_noise_that_are_named_for_a_limit_meet_it_and_one_rou
     assert noisier == pytest.approx(found["noise"].epsilon)
 
 
-def test_nothing_is_named_for_the_limit_of_an_agent() -> None:
+def test_nothing_is_named_for_the_limit_of_an_agent():
     assert limited(config(), epsilon=1.0, unit="agent")[1] == {}
 
 
-def test_the_rounds_that_are_named_are_the_accountants_and_not_a_charts() -> None:
+def test_the_rounds_that_are_named_are_the_accountants_and_not_a_charts():
     """Of 40 rounds a chart plots the cost of 7 and of 10; the limit allows 8."""
     run = config(
         algorithm={"name": "dp-dpsgd"}, privacy={"epsilon": 8}, training={"sampling_rate": 0.25}
@@ -203,13 +201,13 @@ def test_the_rounds_that_are_named_are_the_accountants_and_not_a_charts() -> Non
     assert (found["rounds"].rounds, found["rounds"].epsilon) == (8, pytest.approx(3.8398, abs=1e-4))
 
 
-def test_a_limit_that_no_round_meets_names_noise_alone() -> None:
+def test_a_limit_that_no_round_meets_names_noise_alone():
     _, found = limited(config(), epsilon=1e-3)
     assert list(found) == ["noise"]
 
 
 @pytest.mark.slow
-def test_a_limit_that_the_accountant_does_not_cover_has_no_fix_and_stops_nothing() -> None:
+def test_a_limit_that_the_accountant_does_not_cover_has_no_fix_and_stops_nothing():
     run = config(
         algorithm={"name": "dp-dpsgd", "form": None}, privacy={"epsilon": 8, "accountant": "rdp"}
     )

@@ -1,7 +1,5 @@
 """Verdicts by hand, figures of a user, data that are not at hand, and prices."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

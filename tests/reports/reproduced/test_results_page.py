@@ -1,7 +1,5 @@
 """Sentences of docs/results.md about reproduced tables, held against the tables above them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

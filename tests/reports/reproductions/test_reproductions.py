@@ -1,7 +1,5 @@
 """The registry of tables and figures: complete, runnable, and no figure without a source."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 from overhear.privacy.errors import InputError
 from overhear.privacy.published.whisper import whisper_information
 from overhear.reports.reproduced.closed_forms import energies_of, noise_energies
-from overhear.reports.reproduced.paper_result import LEAST_SEEDS, SCALES, Entry
+from overhear.reports.reproduced.paper_result import LEAST_SEEDS, SCALES
 from overhear.reports.reproduced.registry import ENTRIES, entry_named
 from overhear.reports.reproduced.work_estimates import runs_of, sweep_of
 from overhear.reports.sweep.table import VALUES
@@ -36,7 +34,7 @@ def test_every_table_and_figure_has_an_entry_under_its_name():
 
 
 @pytest.mark.parametrize("entry", RUN, ids=lambda entry: entry.name)
-def test_a_row_of_each_sweep_can_be_run(entry: Entry, monkeypatch: pytest.MonkeyPatch):
+def test_a_row_of_each_sweep_can_be_run(entry, monkeypatch):
     monkeypatch.setenv("OVERHEAR_DATA", "somewhere")
     assert entry.value in VALUES
     for scale in SCALES:
@@ -49,7 +47,7 @@ def test_a_row_of_each_sweep_can_be_run(entry: Entry, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", RUN, ids=lambda entry: entry.name)
-def test_no_row_of_a_sweep_is_refused(entry: Entry, monkeypatch: pytest.MonkeyPatch):
+def test_no_row_of_a_sweep_is_refused(entry, monkeypatch):
     monkeypatch.setenv("OVERHEAR_DATA", "somewhere")
     for scale in SCALES:
         sweep, base = sweep_of(entry, scale)

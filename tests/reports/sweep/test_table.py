@@ -1,7 +1,5 @@
 """Tables and plots of sweeps: means, errors and differences by hand, and epsilon beside them."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A person over several runs, from run folders to the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -23,22 +21,14 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from tests.reports.test_schema import closed, found
 from tests.runs.folder.interrupted import CutOffError, cut_off_at
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 2
-delta = 1e-5
-[training]
-rounds = 3
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=3,
+    privacy={"noise_multiplier": 2, "delta": 1e-05},
+    training={"rounds": 3, "sampling_rate": 0.1},
+)
 
 
 def trained(place: Path, *changes: str, stop: int | None = None) -> Path:
@@ -54,7 +44,7 @@ def trained(place: Path, *changes: str, stop: int | None = None) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def runs(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
     second = ("privacy.noise_multiplier=1.5", "privacy.adversary=final-models")
     return [trained(place), trained(place, *second), trained(place, "training.rounds=9", stop=4)]

@@ -1,11 +1,9 @@
 """Several runs on the same records cost what one run of all their rounds costs."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +27,20 @@ from overhear.runs.run_file.run_file import RunFile, load_run_file
 from tests.reports.document.test_html import Page
 from tests.reports.test_schema import closed, found
 from tests.runs.folder.interrupted import CutOffError, cut_off_at
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 2
-delta = 1e-5
-[training]
-rounds = 3
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dpdl",
+    agents=3,
+    privacy={"noise_multiplier": 2, "delta": 1e-05},
+    training={"rounds": 3, "sampling_rate": 0.1},
+)
 Make = Callable[..., Path]
 _PLANNED: dict[str, Any] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def planned() -> Iterator[None]:
+def planned():
     """Plan equal run files once, which takes longer than to train them."""
 
     def once(config: RunFile, **given: Any) -> Plan:
@@ -66,7 +56,7 @@ def planned() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+def make(tmp_path_factory):
     """A run with some keys changed, and a name; made once."""
     place = tmp_path_factory.mktemp("runs")
     (place / "run.toml").write_text(RUN, encoding="utf-8")
@@ -89,7 +79,7 @@ def of(total: Total, name: str = "eavesdropper") -> TotalAdversary:
     return next(one for one in total.adversaries if one.name == name)
 
 
-def test_one_run_costs_what_its_report_says(make: Make) -> None:
+def test_one_run_costs_what_its_report_says(make):
     for folder in (make(name="a"), make("training.rounds=12", stop=4), make("privacy.delta=1e-6")):
         total, report = total_of_runs([folder]), collect(folder)
         assert {one.name: one.epsilon for one in total.adversaries} == report.ledger.epsilon
@@ -97,7 +87,7 @@ def test_one_run_costs_what_its_report_says(make: Make) -> None:
         assert (total.composed, total.delta) == ("as its report", report.plan.target.delta)
 
 
-def test_equal_runs_cost_what_one_run_of_all_their_rounds_costs(make: Make) -> None:
+def test_equal_runs_cost_what_one_run_of_all_their_rounds_costs(make):
     whole = collect(make("training.rounds=9")).ledger.epsilon
     total = total_of_runs([make(name=name) for name in "abc"])
     for one in total.adversaries:
@@ -106,7 +96,7 @@ def test_equal_runs_cost_what_one_run_of_all_their_rounds_costs(make: Make) -> N
         assert [one.epsilon] > one.alone[:1]
 
 
-def test_runs_of_full_batches_have_the_closed_form(make: Make) -> None:
+def test_runs_of_full_batches_have_the_closed_form(make):
     full = "training.sampling_rate=1"
     runs = [make(full), make(full, "privacy.noise_multiplier=5", "training.rounds=7")]
     joint = collect(runs[0]).plan.adversaries[0].joint_sensitivity
@@ -115,7 +105,7 @@ def test_runs_of_full_batches_have_the_closed_form(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_runs_that_differ_cost_what_another_accountant_says(make: Make) -> None:
+def test_runs_that_differ_cost_what_another_accountant_says(make):
     runs = [make(name="a"), make("training.rounds=40", "training.sampling_rate=0.03")]
     joint = collect(runs[0]).plan.adversaries[0].joint_sensitivity
     accountant = PLDAccountant(
@@ -127,14 +117,14 @@ def test_runs_that_differ_cost_what_another_accountant_says(make: Make) -> None:
     assert of(total_of_runs(runs)).epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
-def test_the_order_of_runs_changes_nothing(make: Make) -> None:
+def test_the_order_of_runs_changes_nothing(make):
     runs = [make(name="a"), make("training.rounds=5"), make("privacy.delta=1e-6")]
     first, second = total_of_runs(runs), total_of_runs(runs[::-1])
     assert of(first).epsilon == of(second).epsilon
     assert of(first).alone == of(second).alone[::-1]
 
 
-def test_delta_is_the_smallest_unless_it_is_given(make: Make) -> None:
+def test_delta_is_the_smallest_unless_it_is_given(make):
     runs = [make(name="a"), make("privacy.delta=1e-6")]
     smallest, given = total_of_runs(runs), total_of_runs(runs, delta=1e-3)
     assert (smallest.delta, given.delta) == (1e-6, 1e-3)
@@ -146,14 +136,12 @@ def test_delta_is_the_smallest_unless_it_is_given(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_another_accountant_of_a_run_does_not_compose_the_total(make: Make) -> None:
+def test_another_accountant_of_a_run_does_not_compose_the_total(make):
     runs = [make(name="a"), make("privacy.accountant=rdp")]
     assert of(total_of_runs(runs)).epsilon == of(total_of_runs([make(name="b"), runs[0]])).epsilon
 
 
-def test_an_unfinished_run_counts_as_planned_and_a_torn_line_more(
-    make: Make, tmp_path: Path
-) -> None:
+def test_an_unfinished_run_counts_as_planned_and_a_torn_line_more(make, tmp_path):
     first, unfinished = make(name="a"), make("training.rounds=12", stop=4)
     planned = of(total_of_runs([first, make("training.rounds=12")])).epsilon
     total = total_of_runs([first, unfinished])
@@ -170,7 +158,7 @@ def test_an_unfinished_run_counts_as_planned_and_a_torn_line_more(
     )
 
 
-def test_a_round_that_was_released_twice_counts_twice(make: Make, tmp_path: Path) -> None:
+def test_a_round_that_was_released_twice_counts_twice(make, tmp_path):
     out = tmp_path / "again"
     shutil.copytree(make("training.rounds=12", "training.checkpoint_every=4", stop=6), out)
     resume_run(load_run_file(out / "run.toml"), out)
@@ -179,7 +167,7 @@ def test_a_round_that_was_released_twice_counts_twice(make: Make, tmp_path: Path
     assert together == pytest.approx(more, rel=1e-9)
 
 
-def test_a_run_counts_once(make: Make, tmp_path: Path) -> None:
+def test_a_run_counts_once(make, tmp_path):
     first = make(name="a")
     (tmp_path / "link").symlink_to(first)
     copy = tmp_path / "copy"
@@ -194,7 +182,7 @@ def test_a_run_counts_once(make: Make, tmp_path: Path) -> None:
             total_of_runs([first, make(name="b"), second])
 
 
-def test_copies_that_were_continued_apart_have_no_total(make: Make, tmp_path: Path) -> None:
+def test_copies_that_were_continued_apart_have_no_total(make, tmp_path):
     unfinished = make("training.rounds=12", stop=4)
     copies = [tmp_path / name for name in "ab"]
     for copy in copies:
@@ -204,7 +192,7 @@ def test_copies_that_were_continued_apart_have_no_total(make: Make, tmp_path: Pa
         total_of_runs(copies)
 
 
-def test_what_one_adversary_only_sees_in_one_run_has_no_total(make: Make) -> None:
+def test_what_one_adversary_only_sees_in_one_run_has_no_total(make):
     one = make('privacy.adversaries=["eavesdropper", "neighbour:1"]')
     total = total_of_runs([one, make(name="a")])
     assert [each.name for each in total.adversaries] == ["eavesdropper"]
@@ -217,21 +205,21 @@ def test_what_one_adversary_only_sees_in_one_run_has_no_total(make: Make) -> Non
         total_of_runs([other, make(name="a")])
 
 
-def test_adjacencies_do_not_mix(make: Make) -> None:
+def test_adjacencies_do_not_mix(make):
     other = make('privacy.adjacency="replace-one"', 'algorithm.name="dp-dpsgd"')
     with pytest.raises(InputError, match=r"adjacency differs \(.*replace-one"):
         total_of_runs([make(name="a"), other])
     assert of(total_of_runs([other])).epsilon > 0
 
 
-def test_nothing_protects_together_what_one_run_does_not_protect(make: Make) -> None:
+def test_nothing_protects_together_what_one_run_does_not_protect(make):
     total = total_of_runs([make(name="a"), make("privacy.noise_multiplier=0")])
     assert (of(total).epsilon, of(total).status) == (math.inf, "no protection")
     assert total.dump()["adversaries"][0]["epsilon"] == "inf"
     assert ": no protection: the noise multiplier is 0" in " ".join(notes(total))
 
 
-def test_a_heuristic_figure_makes_the_total_heuristic(make: Make) -> None:
+def test_a_heuristic_figure_makes_the_total_heuristic(make):
     seeded = make("training.evaluation_noise_seed=1")
     total = total_of_runs([make(name="a"), seeded])
     assert of(total).status == "heuristic"
@@ -243,7 +231,7 @@ def test_a_heuristic_figure_makes_the_total_heuristic(make: Make) -> None:
     total_of_runs([seeded, make("training.evaluation_noise_seed=2")])
 
 
-def test_who_holds_which_record_is_told(make: Make) -> None:
+def test_who_holds_which_record_is_told(make):
     first = make(name="a")
     assert total_of_runs([first, make(name="b")]).holders == "the same"
     for other in (make("training.seed=3"), make("data.agents=4"), make('data.partition="shards"')):
@@ -252,7 +240,7 @@ def test_who_holds_which_record_is_told(make: Make) -> None:
         assert any("may be at the worst-off agent of each" in said for said in notes(total))
 
 
-def test_other_records_are_refused_unless_told(make: Make, tmp_path: Path) -> None:
+def test_other_records_are_refused_unless_told(make, tmp_path):
     for name, labels in (("first", "+-+-+-"), ("second", "+-+-++")):
         lines = [f"{label}1 1:{at} 2:1\n" for at, label in enumerate(labels)]
         (tmp_path / name).write_text("".join(lines), encoding="utf-8")
@@ -267,9 +255,7 @@ def test_other_records_are_refused_unless_told(make: Make, tmp_path: Path) -> No
     assert any("assumed to be on the same records" in said for said in notes(total))
 
 
-def test_records_that_changed_since_are_not_compared(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_changed_since_are_not_compared(make, tmp_path, monkeypatch):
     runs = [make(name="a"), make(name="b")]
     from overhear.runs.folder import released
 
@@ -281,7 +267,7 @@ def test_records_that_changed_since_are_not_compared(
     assert total_of_runs(runs[:1]).records == "the same"
 
 
-def test_what_says_which_records_is_chained_to_the_ledger(make: Make, tmp_path: Path) -> None:
+def test_what_says_which_records_is_chained_to_the_ledger(make, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(make(name="a"), out)
     other = make(name="b")
@@ -293,7 +279,7 @@ def test_what_says_which_records_is_chained_to_the_ledger(make: Make, tmp_path: 
         total_of_runs([out, other])
 
 
-def test_no_digest_of_the_records_is_published(make: Make) -> None:
+def test_no_digest_of_the_records_is_published(make):
     """Two runs on the same records have nothing in common by which one could be tested."""
     first, second = (
         json.loads((make(name=name) / "records.json").read_text(encoding="utf-8")) for name in "ab"
@@ -303,7 +289,7 @@ def test_no_digest_of_the_records_is_published(make: Make) -> None:
     assert len(first["salt"]) == 32
 
 
-def test_figures_for_one_agent_add_up_for_that_agent_alone(make: Make) -> None:
+def test_figures_for_one_agent_add_up_for_that_agent_alone(make):
     runs = [make("privacy.victim=1", name=name) for name in "ab"]
     total = total_of_runs(runs)
     assert any("records of agent 1 alone" in said for said in notes(total))
@@ -316,12 +302,12 @@ def test_figures_for_one_agent_add_up_for_that_agent_alone(make: Make) -> None:
             total_of_runs([runs[0], other])
 
 
-def test_no_run_is_no_total() -> None:
+def test_no_run_is_no_total():
     with pytest.raises(InputError, match="no run is given"):
         total_of_runs([])
 
 
-def test_a_changed_run_has_no_total(make: Make, tmp_path: Path) -> None:
+def test_a_changed_run_has_no_total(make, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(make(name="a"), out)
     (out / "SHA256SUMS").unlink()
@@ -329,14 +315,14 @@ def test_a_changed_run_has_no_total(make: Make, tmp_path: Path) -> None:
         total_of_runs([make(name="b"), out])
 
 
-def test_the_object_fits_its_schema(make: Make) -> None:
+def test_the_object_fits_its_schema(make):
     total = total_of_runs([make(name="a"), make("privacy.noise_multiplier=0")]).dump()
     assert found(total, closed(total_schema())) == []
     report = collect(make(name="a"), others=[make(name="b")]).dump()
     assert found(report, closed(report_schema())) == []
 
 
-def test_the_command_prints_and_refuses(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_and_refuses(make, capsys):
     a, b = str(make(name="a")), str(make(name="b"))
     assert cli.main(["total", a, b]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -350,9 +336,7 @@ def test_the_command_prints_and_refuses(make: Make, capsys: pytest.CaptureFixtur
         assert (shown.out, "Traceback" in shown.err) == ("", False)
 
 
-def test_a_report_gives_the_total_with_the_runs_that_are_named(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_gives_the_total_with_the_runs_that_are_named(make, tmp_path, capsys):
     out, other = tmp_path / "out", make(name="b")
     shutil.copytree(make(name="a"), out)
     assert cli.main(["report", str(out), "--total", str(other)]) == 0

@@ -11,32 +11,24 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from tests.real_data import root_with
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "mlp"
-[algorithm]
-name = "{algorithm}"
-[privacy]
-noise_multiplier = 2
-delta = 1e-4
-[training]
-rounds = 2
-sampling_rate = 0.05
-[intercept]
-rounds = [1]
-victims = [0]
-[attack]
-presets = ["matched"]
-images = 8
-batch = 8
-restarts = 1
-scenarios = ["cross-gradient"]
-adversary = "active-neighbour:1"
-"""
+RUN = run_text(
+    "{algorithm}",
+    agents=4,
+    model={"name": "mlp"},
+    privacy={"noise_multiplier": 2, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.05},
+    intercept={"rounds": [1], "victims": [0]},
+    attack={
+        "presets": ["matched"],
+        "images": 8,
+        "batch": 8,
+        "restarts": 1,
+        "scenarios": ["cross-gradient"],
+        "adversary": "active-neighbour:1",
+    },
+)
 
 
 def read(folder: Path, *overrides: str, algorithm: str = "dpdl") -> RunFile:

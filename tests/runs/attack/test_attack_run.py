@@ -17,30 +17,19 @@ from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.runs.stop import Interrupted, Stop
+from tests.small_run import run_text
 
 pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "mlp"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 0
-delta = 1e-4
-[training]
-rounds = 1
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-presets = ["matched"]
-images = 8
-restarts = 1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    model={"name": "mlp"},
+    privacy={"noise_multiplier": 0, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"presets": ["matched"], "images": 8, "restarts": 1},
+)
 
 
 _IDLG = ("attack.presets=['idlg']",)
@@ -54,12 +43,12 @@ def _train(folder: Path, *overrides: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     return _train(tmp_path_factory.mktemp("run"), "attack.presets=['matched', 'idlg']")
 
 
 @pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Path:
+def folder(trained, tmp_path):
     """A run without noise, to be attacked by two presets."""
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
@@ -87,9 +76,7 @@ def _count_points(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow
-def test_an_interrupted_attack_goes_on_at_the_point_that_is_missing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_attack_goes_on_at_the_point_that_is_missing(folder, monkeypatch):
     _interrupt(folder)
     first = folder / "attacks" / "point-round1-agent0-view-matched.json"
     kept = json.loads(first.read_text())
@@ -110,7 +97,7 @@ def test_an_interrupted_attack_goes_on_at_the_point_that_is_missing(
 
 
 @pytest.mark.slow
-def test_an_attack_that_is_asked_to_stop_keeps_what_is_done_and_says_so(folder: Path) -> None:
+def test_an_attack_that_is_asked_to_stop_keeps_what_is_done_and_says_so(folder):
     stop = Stop()
 
     def ask(done: int, total: int, _: str) -> None:
@@ -124,9 +111,7 @@ def test_an_attack_that_is_asked_to_stop_keeps_what_is_done_and_says_so(folder: 
 
 
 @pytest.mark.slow
-def test_a_point_that_is_being_written_is_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_point_that_is_being_written_is_kept(folder, monkeypatch):
     stop, write = Stop(), Scenario.write
 
     def asking(self: Scenario, path: Path) -> None:
@@ -140,7 +125,7 @@ def test_a_point_that_is_being_written_is_kept(
 
 
 @pytest.mark.slow
-def test_a_report_of_an_unfinished_attack_does_not_stop_it(folder: Path) -> None:
+def test_a_report_of_an_unfinished_attack_does_not_stop_it(folder):
     _interrupt(folder)
     write_sums(folder)  # as a report does
     with pytest.raises(KeyboardInterrupt):
@@ -151,7 +136,7 @@ def test_a_report_of_an_unfinished_attack_does_not_stop_it(folder: Path) -> None
     check_sums(folder)
 
 
-def test_an_attack_that_is_finished_is_refused(folder: Path) -> None:
+def test_an_attack_that_is_finished_is_refused(folder):
     (folder / "attacks").mkdir()
     (folder / "attacks" / "attack.json").write_text("{}")
     with pytest.raises(FileExistsError, match=r"attack\.json exists; attack another run, or move"):
@@ -166,7 +151,7 @@ def test_an_attack_that_is_finished_is_refused(folder: Path) -> None:
         ("attack.rounds=[]", r"\[attack\] rounds is empty, so there is nothing to attack"),
     ],
 )
-def test_a_refusal_leaves_no_folder_of_attacks(folder: Path, override: str, words: str) -> None:
+def test_a_refusal_leaves_no_folder_of_attacks(folder, override, words):
     config = load_run_file(folder / "run.toml", [override])
     (folder / "run.toml").write_text(config.to_toml())
     write_sums(folder)
@@ -175,9 +160,7 @@ def test_a_refusal_leaves_no_folder_of_attacks(folder: Path, override: str, word
     assert not (folder / "attacks").exists()
 
 
-def test_what_the_proof_cannot_say_is_asked_before_anything_is_made(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_proof_cannot_say_is_asked_before_anything_is_made(folder, monkeypatch):
     def fail(*_: object) -> float:
         raise ValueError("no figure")
 
@@ -188,8 +171,8 @@ def test_what_the_proof_cannot_say_is_asked_before_anything_is_made(
 
 
 def test_more_than_the_proof_allows_is_exit_code_4_and_everything_is_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    folder, monkeypatch, capsys
+):
     monkeypatch.setattr(module, "proven_mu", lambda *_: 0.0)
     assert cli.main(["attack", str(folder)]) == 4
     assert "8 of 8 images were rebuilt" in capsys.readouterr().err
@@ -208,9 +191,7 @@ def test_more_than_the_proof_allows_is_exit_code_4_and_everything_is_written(
 
 
 @pytest.mark.slow
-def test_a_contradiction_found_before_an_interruption_is_told_after_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_contradiction_found_before_an_interruption_is_told_after_it(folder, monkeypatch):
     monkeypatch.setattr(module, "proven_mu", lambda *_: 0.0)
     _interrupt(folder)
     monkeypatch.setattr(module, "proven_mu", lambda *_: float("inf"))
@@ -218,18 +199,14 @@ def test_a_contradiction_found_before_an_interruption_is_told_after_it(
         attack_run(folder)
 
 
-def test_without_noise_nothing_is_proven_and_nothing_contradicted(
-    tmp_path: Path,
-) -> None:
+def test_without_noise_nothing_is_proven_and_nothing_contradicted(tmp_path):
     result = attack_run(_train(tmp_path, "attack.images=2"))
     bound = result.scenarios[0].bound
     assert (bound.mu, bound.exceeded) == (math.inf, False)
     assert bound.sentence.endswith("(nothing is proven).")
 
 
-def test_of_a_batch_only_the_first_image_is_tested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_batch_only_the_first_image_is_tested(tmp_path, monkeypatch):
     real = module.attack_images  # one by one, which is solved without a search
     one_by_one = {"batch": 1}
     monkeypatch.setattr(module, "attack_images", lambda *a, **k: real(*a, **(k | one_by_one)))
@@ -240,7 +217,7 @@ def test_of_a_batch_only_the_first_image_is_tested(
 
 
 @pytest.mark.slow
-def test_an_outsider_of_encrypted_links_attacks_the_final_models(tmp_path: Path) -> None:
+def test_an_outsider_of_encrypted_links_attacks_the_final_models(tmp_path):
     out = _train(
         tmp_path, "graph.links=encrypted", "privacy.noise_multiplier=2", "attack.images=1", *_IDLG
     )
@@ -249,7 +226,7 @@ def test_an_outsider_of_encrypted_links_attacks_the_final_models(tmp_path: Path)
     assert scenario.bound.mu == pytest.approx(0.5)
 
 
-def test_a_neighbour_reads_its_own_links_though_they_are_encrypted(tmp_path: Path) -> None:
+def test_a_neighbour_reads_its_own_links_though_they_are_encrypted(tmp_path):
     given = ["graph.links=encrypted", "attack.adversary=neighbour:1", "attack.images=1"]
     (scenario,) = attack_run(_train(tmp_path, *given)).scenarios
     assert scenario.adversary == "neighbour:1"

@@ -25,32 +25,20 @@ from overhear.runs.folder import folder as run_folder
 from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 1
-delta = 1e-4
-[training]
-rounds = 1
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-presets = ["matched"]
-images = 2
-restarts = 1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"presets": ["matched"], "images": 2, "restarts": 1},
+)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("again")
     (folder / "run.toml").write_text(RUN)
     train_run(load_run_file(folder / "run.toml"), folder / "out")
@@ -58,7 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Path:
+def folder(trained, tmp_path):
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
@@ -67,7 +55,7 @@ def _held(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_each_attack_has_a_folder_of_its_own_and_all_are_read_as_one(folder: Path) -> None:
+def test_each_attack_has_a_folder_of_its_own_and_all_are_read_as_one(folder):
     attack_run(folder)
     attack_run(folder, overrides=["attack.images=3", "attack.adversary='neighbour:1'"])
     attack_run(folder, name="once-more")
@@ -94,7 +82,7 @@ def test_each_attack_has_a_folder_of_its_own_and_all_are_read_as_one(folder: Pat
 
 
 @pytest.mark.slow
-def test_the_same_attack_needs_a_name(folder: Path) -> None:
+def test_the_same_attack_needs_a_name(folder):
     attack_run(folder)
     with pytest.raises(FileExistsError, match=r"attacks/attack\.json exists; .* by a --name"):
         attack_run(folder)
@@ -106,7 +94,7 @@ def test_the_same_attack_needs_a_name(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_never_attack_one_run_at_a_time(folder: Path) -> None:
+def test_two_processes_never_attack_one_run_at_a_time(folder):
     with alone(folder), pytest.raises(InputError, match=f"is attacking {folder}; wait until"):
         attack_run(folder, overrides=["attack.images=3"])
     assert _held(folder) == []
@@ -114,7 +102,7 @@ def test_two_processes_never_attack_one_run_at_a_time(folder: Path) -> None:
         pass
 
 
-def test_the_folder_of_an_older_version_stays_first(folder: Path) -> None:
+def test_the_folder_of_an_older_version_stays_first(folder):
     attack_run(folder)
     (folder / "attacks/asked.json").unlink()
     lines = (folder / "SHA256SUMS").read_text().splitlines(True)
@@ -123,9 +111,7 @@ def test_the_folder_of_an_older_version_stays_first(folder: Path) -> None:
     assert _held(folder) == ["attacks/attack.json", "attacks/images-1/attack.json"]
 
 
-def test_a_weaker_attack_takes_no_contradiction_away(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_weaker_attack_takes_no_contradiction_away(folder, monkeypatch):
     many = ["attack.images=8"]
     with monkeypatch.context() as patch:
         # Every record counts as rebuilt, and nothing is allowed: the first attack contradicts.
@@ -139,7 +125,7 @@ def test_a_weaker_attack_takes_no_contradiction_away(
     assert [one.kind for one in before] == [one.kind for one in after] == [Kind.REBUILT]
 
 
-def test_an_attack_that_nobody_listed_is_refused(folder: Path) -> None:
+def test_an_attack_that_nobody_listed_is_refused(folder):
     attack_run(folder, name="one")
     shutil.copytree(folder / "attacks/one", folder / "attacks/two")
     with pytest.raises(ValueError, match=r"attacks/two/attack\.json is not in SHA256SUMS"):
@@ -147,12 +133,12 @@ def test_an_attack_that_nobody_listed_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../up", "", "A", "x" * 61, "attack.json", "."])
-def test_a_name_that_is_no_folder_below_is_refused(folder: Path, name: str) -> None:
+def test_a_name_that_is_no_folder_below_is_refused(folder, name):
     with pytest.raises(ValueError, match="names its folder below attacks"):
         find_place(folder, {}, of_run={}, name=name)
 
 
-def test_an_unfinished_attack_is_gone_on_with_by_the_same_keys_alone(folder: Path) -> None:
+def test_an_unfinished_attack_is_gone_on_with_by_the_same_keys_alone(folder):
     with pytest.raises(KeyboardInterrupt):
         attack_run(folder, name="x", progress=lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(FileExistsError, match=r"unfinished attack with images=2; give that again"):
@@ -161,9 +147,7 @@ def test_an_unfinished_attack_is_gone_on_with_by_the_same_keys_alone(folder: Pat
     check_sums(folder)
 
 
-def test_an_attack_that_was_killed_before_its_sums_goes_on_from_its_points(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attack_that_was_killed_before_its_sums_goes_on_from_its_points(folder, monkeypatch):
     attack_run(folder)
 
     def die(_: Path) -> None:
@@ -180,18 +164,18 @@ def test_an_attack_that_was_killed_before_its_sums_goes_on_from_its_points(
 
 
 @pytest.mark.slow
-def test_a_killed_attack_loses_nothing_of_the_others(folder: Path) -> None:
+def test_a_killed_attack_loses_nothing_of_the_others(folder):
     attack_run(folder)
     before = (folder / "attacks/attack.json").read_bytes()
-    command = [sys.executable, "-m", "overhear", "attack", str(folder), "--images", "64"]
+    command = [sys.executable, "-m", "overhear", "attack", str(folder), "--images", "6"]
     for _ in range(2):
         running = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
-        while not (folder / "attacks/images-64/asked.json").exists():
+        while not (folder / "attacks/images-6/asked.json").exists():
             time.sleep(0.05)
         running.send_signal(signal.SIGKILL)
         running.wait()
         check_sums(folder)
-    attack_run(folder, overrides=["attack.images=64"])
+    attack_run(folder, overrides=["attack.images=6"])
     assert (folder / "attacks/attack.json").read_bytes() == before
     check_sums(folder)
 
@@ -207,17 +191,13 @@ def test_a_killed_attack_loses_nothing_of_the_others(folder: Path) -> None:
         (["--sweep", "attack.images=1,2"], "is refused, too: attack-sweep takes a run file"),
     ],
 )
-def test_bad_options_are_refused_with_the_value(
-    folder: Path, given: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_options_are_refused_with_the_value(folder, given, words, capsys):
     assert cli.main(["attack", str(folder), *given]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
     assert not (folder / "attacks").exists()
 
 
-def test_a_run_without_a_transcript_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_transcript_is_refused(folder, capsys):
     given = ["attack", str(folder), "--set", "attack.rounds=[2]"]
     assert cli.main(given) == 2
     assert "rounds" in capsys.readouterr().err

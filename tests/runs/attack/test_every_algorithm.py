@@ -1,7 +1,5 @@
 """Without a defence every algorithm's view gives a planted record away, or says why it does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -37,7 +37,7 @@ def _shown(picture: np.ndarray, tile: np.ndarray) -> list[tuple[int, int]]:
     ]
 
 
-def test_every_pixel_of_every_image_is_in_the_picture(tmp_path: Path) -> None:
+def test_every_pixel_of_every_image_is_in_the_picture(tmp_path):
     first, second = _images(3), _images(3).flip(0) * 0.5
     path = tmp_path / "gallery.png"
     save_gallery(path, [("original", first), ("defended", second)])
@@ -55,27 +55,25 @@ def test_every_pixel_of_every_image_is_in_the_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("side", "scale"), [(8, 12), (28, 4), (32, 3), (96, 1), (100, 1)])
-def test_images_are_enlarged_to_96_pixels_or_left_as_they_are(
-    tmp_path: Path, side: int, scale: int
-) -> None:
+def test_images_are_enlarged_to_96_pixels_or_left_as_they_are(tmp_path, side, scale):
     path = tmp_path / "gallery.png"
     save_gallery(path, [("", _images(2, side=side, channels=1))])
     assert _pixels(path).shape == (scale * side + 16, 2 * (scale * side + 8) + 8, 3)
 
 
-def test_grey_images_are_shown_grey(tmp_path: Path) -> None:
+def test_grey_images_are_shown_grey(tmp_path):
     images = _images(1, channels=1)
     save_gallery(tmp_path / "gallery.png", [("", images)])
     assert _shown(_pixels(tmp_path / "gallery.png"), _levels(images[0], 3)) == [(8, 8)]
 
 
-def test_the_background_is_white_where_nothing_is_drawn(tmp_path: Path) -> None:
+def test_the_background_is_white_where_nothing_is_drawn(tmp_path):
     save_gallery(tmp_path / "gallery.png", [("", torch.zeros(2, 1, 32, 32))])
     picture = _pixels(tmp_path / "gallery.png")
     assert (picture == 255).all(axis=2).sum() == picture.shape[0] * picture.shape[1] - 2 * 96**2
 
 
-def test_labels_and_captions_are_drawn_outside_the_images(tmp_path: Path) -> None:
+def test_labels_and_captions_are_drawn_outside_the_images(tmp_path):
     images = _images(2) * 0.5 + 0.5
     rows = [("original", images), ("defended", images.flip(0))]
     save_gallery(tmp_path / "plain.png", rows)
@@ -89,7 +87,7 @@ def test_labels_and_captions_are_drawn_outside_the_images(tmp_path: Path) -> Non
         assert len(_shown(told, _levels(image, 3))) == 2
 
 
-def test_a_long_caption_widens_its_column(tmp_path: Path) -> None:
+def test_a_long_caption_widens_its_column(tmp_path):
     images = _images(2)
     save_gallery(
         tmp_path / "gallery.png", [("", images)], captions=[("a rather long caption",) * 2]
@@ -104,7 +102,7 @@ def test_a_long_caption_widens_its_column(tmp_path: Path) -> None:
     assert all(len(_shown(picture, _levels(image, 3))) == 1 for image in images)
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_is_overwritten(tmp_path):
     path = tmp_path / "gallery.png"
     path.write_text("kept")
     with pytest.raises(FileExistsError):
@@ -125,17 +123,13 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         ([("a", torch.full((1, 1, 8, 8), torch.nan))], "undo the normalisation"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(
-    tmp_path: Path, rows: list[tuple[str, Tensor]], message: str
-) -> None:
+def test_what_cannot_be_drawn_is_refused(tmp_path, rows, message):
     with pytest.raises(ValueError, match=message):
         save_gallery(tmp_path / "gallery.png", rows)
     assert not (tmp_path / "gallery.png").exists()
 
 
 @pytest.mark.parametrize("captions", [[], [("a",)], [("a", "b"), ()]])
-def test_captions_that_do_not_fit_are_refused(
-    tmp_path: Path, captions: list[tuple[str, ...]]
-) -> None:
+def test_captions_that_do_not_fit_are_refused(tmp_path, captions):
     with pytest.raises(ValueError, match="captions of lengths"):
         save_gallery(tmp_path / "gallery.png", [("", _images(2))], captions=captions)

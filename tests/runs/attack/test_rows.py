@@ -86,7 +86,7 @@ def _trained(folder: Path, *given: str) -> Path:
     return folder / "out"
 
 
-def test_without_noise_every_column_is_rebuilt_and_shown(tmp_path: Path) -> None:
+def test_without_noise_every_column_is_rebuilt_and_shown(tmp_path):
     test = _table(tmp_path / "test.csv", records=40)
     folder = _trained(tmp_path, f"data.test={str(test)!r}")
     (scenario,) = attack_run(folder).scenarios
@@ -106,9 +106,7 @@ def test_without_noise_every_column_is_rebuilt_and_shown(tmp_path: Path) -> None
     assert read_checked_run(folder).reported
 
 
-def test_markdown_under_either_name_holds_the_errors_of_a_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_markdown_under_either_name_holds_the_errors_of_a_table(tmp_path, capsys):
     folder = _trained(tmp_path)
     attack_run(folder)
     said = []
@@ -122,7 +120,7 @@ def test_markdown_under_either_name_holds_the_errors_of_a_table(
     assert "2 certified, 2 whole of 2" in attack
 
 
-def test_values_of_held_out_records_are_not_kept(tmp_path: Path) -> None:
+def test_values_of_held_out_records_are_not_kept(tmp_path):
     folder = _trained(tmp_path)
     (scenario,) = attack_run(folder).scenarios
     assert (scenario.records, scenario.values) == (HELD_OUT, [])
@@ -131,7 +129,7 @@ def test_values_of_held_out_records_are_not_kept(tmp_path: Path) -> None:
     assert read_attack(folder) is not None
 
 
-def test_the_error_of_a_record_counts_each_column_once(tmp_path: Path) -> None:
+def test_the_error_of_a_record_counts_each_column_once(tmp_path):
     data = with_columns(data_of(_config(tmp_path)))
     truth = torch.tensor([[0.25, 1.0, 0, 0, 0, 1.0]])
     for guess, error in (
@@ -145,7 +143,7 @@ def test_the_error_of_a_record_counts_each_column_once(tmp_path: Path) -> None:
         assert match(*points, convention=by.convention).mse == pytest.approx([error])
 
 
-def test_categories_and_binary_values_are_decoded_to_one(tmp_path: Path) -> None:
+def test_categories_and_binary_values_are_decoded_to_one(tmp_path):
     data = with_columns(data_of(_config(tmp_path)))
     found = decoded(torch.tensor([[1.2, 0.3, 0.4, -0.1, 0.0, 0.6]]), data.columns)
     assert found.tolist() == [[1.0, 0.0, 1.0, 0.0, 0.0, 1.0]]
@@ -153,7 +151,7 @@ def test_categories_and_binary_values_are_decoded_to_one(tmp_path: Path) -> None
     assert (sex.accuracy, sex.auc) == (1.0, None)  # one value: nothing to rank
 
 
-def test_public_records_that_are_all_alike_are_refused(tmp_path: Path) -> None:
+def test_public_records_that_are_all_alike_are_refused(tmp_path):
     test = _table(tmp_path / "test.csv", records=10, alike=True)
     data = with_columns(data_of(_config(tmp_path, f"data.test={str(test)!r}")))
     with pytest.raises(ValueError, match="all have the same values"):
@@ -167,9 +165,7 @@ def test_public_records_that_are_all_alike_are_refused(tmp_path: Path) -> None:
         (["--images", "12"], "images=12 must be at most 11"),
     ],
 )
-def test_what_a_table_does_not_take_is_refused(
-    tmp_path: Path, given: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_table_does_not_take_is_refused(tmp_path, given, words, capsys):
     assert cli.main(["attack", str(_trained(tmp_path)), *given]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
 
@@ -177,9 +173,7 @@ def test_what_a_table_does_not_take_is_refused(
 @pytest.mark.data
 @pytest.mark.slow
 @pytest.mark.parametrize(("network", "batch"), [("linear", 1), ("mlp", 16), ("mlp", 32)])
-def test_rows_of_a9a_are_rebuilt_whole_without_noise(
-    network: str, batch: int, tmp_path: Path
-) -> None:
+def test_rows_of_a9a_are_rebuilt_whole_without_noise(network, batch, tmp_path):
     root = root_with("libsvm/a9a")
     _, tail = RUN.split("[data.columns]")
     lines = f'[data]\nname = "libsvm"\nroot = "{root}/libsvm/a9a"\nfeatures = 123\nagents = 4\n'

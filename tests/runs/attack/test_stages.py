@@ -1,7 +1,5 @@
 """Every exact stage before everybody who says what it found: one stage, one answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,7 @@ def stays(stage: str) -> bool:
 
 
 @pytest.mark.parametrize("stage", [*PROVES, *OTHERS])
-def test_a_stage_is_the_same_to_whoever_tells_of_it(stage: str) -> None:
+def test_a_stage_is_the_same_to_whoever_tells_of_it(stage):
     proven = PROVES.get(stage) is Proof.RECORD
     assert (proof_of(stage) is Proof.RECORD) is proven
     assert count_proven([stage, stage]) == (2 if proven else 0)
@@ -38,17 +36,17 @@ def test_a_stage_is_the_same_to_whoever_tells_of_it(stage: str) -> None:
     assert stays(stage) is proven
 
 
-def test_an_average_under_noise_proves_nothing() -> None:
+def test_an_average_under_noise_proves_nothing():
     assert [name for name, proves in PROVES.items() if proves is Proof.NOTHING] == ["first layer"]
 
 
 @pytest.mark.parametrize("stage", PROVES)
-def test_a_stage_is_documented(stage: str) -> None:
+def test_a_stage_is_documented(stage):
     rows = (DOCS / "attacks.md").read_text().splitlines()
     assert any(f"`{stage}`" in row.split("|")[1] for row in rows if row.startswith("| `"))
 
 
-def test_of_a_batch_that_is_certified_in_part_that_part_is_proven() -> None:
+def test_of_a_batch_that_is_certified_in_part_that_part_is_proven():
     name = part_name(1, 1)
     assert proof_of(name) is Proof.PART
     assert count_proven([name] * 4) == 2  # of two such batches

@@ -10,28 +10,16 @@ from overhear.runs.attack import attack
 from overhear.runs.attack import sweep as module
 from overhear.runs.attack.sweep import attack_sweep, attack_sweep_rows, contradictions
 from overhear.runs.folder.folder import check_sums
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-epsilon = 8
-delta = 1e-4
-[training]
-rounds = 2
-sampling_rate = 0.1
-[intercept]
-rounds = [2]
-[attack]
-presets = ["idlg"]
-images = 1
-restarts = 1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"epsilon": 8, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.1},
+    intercept={"rounds": [2]},
+    attack={"presets": ["idlg"], "images": 1, "restarts": 1},
+)
 
 
 @pytest.fixture(scope="module")

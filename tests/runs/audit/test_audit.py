@@ -22,48 +22,29 @@ from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.randomness import SecretRandomness
 from tests.attacks.planted.noise import noise_halved
+from tests.small_run import run_text
 
-RUN = """\
-[data]
-name = "digits"
-agents = 4
-
-[graph]
-name = "ring"
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dpdl"
-alpha = 0.5
-
-[privacy]
-epsilon = 3
-delta = 1e-5
-
-[training]
-rounds = 3
-sampling_rate = 0.5
-
-[intercept]
-rounds = [1]
-
-[audit]
-canaries = 400
-checked_rounds = 2
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    graph={"name": "ring"},
+    algorithm={"alpha": 0.5},
+    privacy={"epsilon": 3, "delta": 1e-05},
+    training={"rounds": 3, "sampling_rate": 0.5},
+    intercept={"rounds": [1]},
+    audit={"canaries": 400, "checked_rounds": 2},
+)
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path
 
 
 @pytest.mark.slow
-def test_a_sound_run_is_never_contradicted(run_file: Path, capsys) -> None:
+def test_a_sound_run_is_never_contradicted(run_file, capsys):
     """A sound run is contradicted only if two bounds fail, the second at 99.9 %: below 1e-4."""
     assert main(["audit", str(run_file), "--json"]) == 0
     found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
@@ -84,7 +65,7 @@ def test_a_sound_run_is_never_contradicted(run_file: Path, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_half_the_noise_contradicts_the_proof(run_file: Path, capsys) -> None:
+def test_half_the_noise_contradicts_the_proof(run_file, capsys):
     """400 canaries at twice the declared mu of 1.7 and more: a miss is below 1e-6."""
     with noise_halved():
         code = main(["audit", str(run_file), "--set", "training.sampling_rate=1.0"])
@@ -95,7 +76,7 @@ def test_half_the_noise_contradicts_the_proof(run_file: Path, capsys) -> None:
     assert "Traceback" not in said.err
 
 
-def test_the_audit_of_a_folder_is_kept(run_file: Path, tmp_path: Path, capsys) -> None:
+def test_the_audit_of_a_folder_is_kept(run_file, tmp_path, capsys):
     folder = tmp_path / "run"
     train_run(load_run_file(run_file, ["audit.canaries=60"]), folder)
     assert main(["audit", str(folder)]) == 0
@@ -123,9 +104,7 @@ def test_the_audit_of_a_folder_is_kept(run_file: Path, tmp_path: Path, capsys) -
 
 
 @pytest.mark.slow
-def test_a_contradiction_is_kept_before_it_is_raised(
-    run_file: Path, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_contradiction_is_kept_before_it_is_raised(run_file, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     train_run(load_run_file(run_file, ["audit.canaries=60"]), folder)
     sound = audit_config
@@ -148,7 +127,7 @@ def test_a_contradiction_is_kept_before_it_is_raised(
 
 
 @pytest.mark.slow
-def test_fewer_rounds_are_held_against_their_own_epsilon(run_file: Path) -> None:
+def test_fewer_rounds_are_held_against_their_own_epsilon(run_file):
     config = load_run_file(run_file, ["audit.rounds=1", "audit.canaries=100"])
     found = audit_config(config)
     by_name = {one.name: one for one in found.adversaries}
@@ -157,7 +136,7 @@ def test_fewer_rounds_are_held_against_their_own_epsilon(run_file: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_replaced_record_is_played_as_two_opposites(run_file: Path) -> None:
+def test_a_replaced_record_is_played_as_two_opposites(run_file):
     config = load_run_file(run_file, ["privacy.adjacency=replace-one", "audit.canaries=100"])
     found = audit_config(config)
     assert found.game == "a canary is one record or its opposite"
@@ -175,9 +154,7 @@ def test_a_replaced_record_is_played_as_two_opposites(run_file: Path) -> None:
         (["RUN", "--again"], "--again belongs to the folder"),
     ],
 )
-def test_what_cannot_be_audited_is_refused_in_a_sentence(
-    run_file: Path, capsys, arguments: list[str], words: str
-) -> None:
+def test_what_cannot_be_audited_is_refused_in_a_sentence(run_file, capsys, arguments, words):
     given = [str(run_file) if a == "RUN" else a for a in arguments]
     code = main(["audit", *given])
     said = capsys.readouterr().err
@@ -195,12 +172,12 @@ def _game(run_file: Path, *overrides: str):
     return game, against
 
 
-def test_the_named_victim_holds_the_canaries(run_file: Path) -> None:
+def test_the_named_victim_holds_the_canaries(run_file):
     game, _ = _game(run_file, "graph.name=star", "privacy.victim=2")
     assert game.hosts == [2]
 
 
-def test_a_neighbour_who_looks_on_shares_a_link_with_the_host(run_file: Path) -> None:
+def test_a_neighbour_who_looks_on_shares_a_link_with_the_host(run_file):
     game, _ = _game(run_file, "data.agents=8", "audit.canaries=2000")
     watched = game.adversaries["neighbour"]
     assert len(watched) > 3
@@ -209,7 +186,7 @@ def test_a_neighbour_who_looks_on_shares_a_link_with_the_host(run_file: Path) ->
         assert (agent - host) % 8 in (1, 7)
 
 
-def test_hosts_whose_scores_share_noise_have_directions_of_their_own(run_file: Path) -> None:
+def test_hosts_whose_scores_share_noise_have_directions_of_their_own(run_file):
     apart, _ = _game(run_file, 'privacy.adversaries=["eavesdropper", "final-models"]')
     alone, _ = _game(run_file, 'privacy.adversaries=["eavesdropper"]')
     assert (apart.apart, alone.apart) == (True, False)
@@ -217,7 +194,7 @@ def test_hosts_whose_scores_share_noise_have_directions_of_their_own(run_file: P
     assert len({j for of in owned for j in of}) == sum(map(len, owned))
 
 
-def test_what_cannot_be_scored_is_checked_and_said_to_be_unmeasured(run_file: Path) -> None:
+def test_what_cannot_be_scored_is_checked_and_said_to_be_unmeasured(run_file):
     config = load_run_file(
         run_file, ['privacy.adversary="single-message"', 'privacy.adversaries=["single-message"]']
     )
@@ -229,7 +206,7 @@ def test_what_cannot_be_scored_is_checked_and_said_to_be_unmeasured(run_file: Pa
 
 
 @pytest.mark.slow
-def test_an_earlier_suspicion_stands_until_a_closer_look(run_file: Path, tmp_path: Path) -> None:
+def test_an_earlier_suspicion_stands_until_a_closer_look(run_file, tmp_path):
     folder = tmp_path / "run"
     train_run(load_run_file(run_file, ["audit.canaries=40"]), folder)
     audit_folder(folder)
@@ -244,7 +221,7 @@ def test_an_earlier_suspicion_stands_until_a_closer_look(run_file: Path, tmp_pat
     assert [one.file for one in closer.earlier] == ["audit-1.json", "audit-2.json"]
 
 
-def test_an_audit_without_noise_is_refused(run_file: Path, capsys) -> None:
+def test_an_audit_without_noise_is_refused(run_file, capsys):
     text = RUN.replace("epsilon = 3", "noise_multiplier = 0.0")
     run_file.write_text(text, encoding="utf-8")
     assert main(["audit", str(run_file)]) == 2
@@ -252,7 +229,7 @@ def test_an_audit_without_noise_is_refused(run_file: Path, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_the_json_of_a_run_file_is_kept_where_asked(run_file: Path, tmp_path: Path) -> None:
+def test_the_json_of_a_run_file_is_kept_where_asked(run_file, tmp_path):
     out = tmp_path / "audit.json"
     given = ["audit", str(run_file), "--set", "audit.canaries=50", "--out", str(out)]
     assert main(given) == 0
@@ -261,7 +238,7 @@ def test_the_json_of_a_run_file_is_kept_where_asked(run_file: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch) -> None:
+def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file, monkeypatch):
     played = []
     sound = games_played.Game.play
 
@@ -282,7 +259,7 @@ def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_every_audit_of_a_run_file_leaves_a_line_beside_it(run_file: Path, capsys) -> None:
+def test_every_audit_of_a_run_file_leaves_a_line_beside_it(run_file, capsys):
     given = ["audit", str(run_file), "--set", "audit.canaries=40"]
     assert main([*given, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -301,7 +278,7 @@ def test_every_audit_of_a_run_file_leaves_a_line_beside_it(run_file: Path, capsy
 
 
 @pytest.mark.slow
-def test_without_a_trace_the_result_is_told_all_the_same(run_file: Path, capsys) -> None:
+def test_without_a_trace_the_result_is_told_all_the_same(run_file, capsys):
     (run_file.parent / "audits.jsonl").mkdir()
     assert main(["audit", str(run_file), "--set", "audit.canaries=40", "--json"]) == 0
     said = capsys.readouterr()
@@ -311,47 +288,26 @@ def test_without_a_trace_the_result_is_told_all_the_same(run_file: Path, capsys)
     assert "is no regular file" in told
 
 
-AGENTS = """\
-[data]
-name = "digits"
-agents = 4
-
-[graph]
-name = "ring"
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-fedavg"
-cohort_rate = 0.5
-local_steps = 2
-
-[privacy]
-unit = "agent"
-noise_multiplier = 1.0
-delta = 1e-5
-
-[training]
-rounds = 2
-sampling_rate = 0.5
-learning_rate = 0.1
-
-[audit]
-canaries = 80
-checked_rounds = 2
-"""
+AGENTS = run_text(
+    "dp-fedavg",
+    agents=4,
+    graph={"name": "ring"},
+    algorithm={"cohort_rate": 0.5, "local_steps": 2},
+    privacy={"unit": "agent", "noise_multiplier": 1.0, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 0.5, "learning_rate": 0.1},
+    audit={"canaries": 80, "checked_rounds": 2},
+)
 
 
 @pytest.fixture
-def of_agents(tmp_path: Path) -> Path:
+def of_agents(tmp_path):
     path = tmp_path / "agents.toml"
     path.write_text(AGENTS, encoding="utf-8")
     return path
 
 
 @pytest.mark.slow
-def test_all_data_of_an_agent_are_audited(of_agents: Path, tmp_path: Path, capsys) -> None:
+def test_all_data_of_an_agent_are_audited(of_agents, tmp_path, capsys):
     """80 canaries of a sound run: contradicted with probability .001 at most, over all seeds."""
     assert main(["audit", str(of_agents), "--json"]) == 0
     found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
@@ -369,8 +325,8 @@ def test_all_data_of_an_agent_are_audited(of_agents: Path, tmp_path: Path, capsy
 
 @pytest.mark.slow
 def test_a_cohort_of_everybody_contradicts_what_is_proven_of_an_agent(
-    of_agents: Path, capsys, monkeypatch
-) -> None:
+    of_agents, capsys, monkeypatch
+):
     """The sampler's check is exact, and misses it with probability below 1e-6."""
 
     def everybody(self, *, round, call, rows, rate):
@@ -383,22 +339,20 @@ def test_a_cohort_of_everybody_contradicts_what_is_proven_of_an_agent(
     assert "Traceback" not in said.err
 
 
-def test_last_models_with_and_without_an_agent_are_refused(of_agents: Path) -> None:
+def test_last_models_with_and_without_an_agent_are_refused(of_agents):
     with pytest.raises(InputError, match="the canary of `overhear audit-last-model` is one record"):
         audit_last_model(load_run_file(of_agents), noise_multiplier=1.0)
 
 
 def test_a_record_of_a_step_with_local_updates_is_refused_with_the_unit_that_is_not(
-    of_agents: Path, capsys
-) -> None:
+    of_agents, capsys
+):
     assert main(["audit", str(of_agents), "--set", "privacy.unit=record"]) == 2
     assert "audit it with [privacy] unit='agent'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_several_records_of_one_person_are_audited_beside_one(
-    run_file: Path, tmp_path: Path, capsys
-) -> None:
+def test_several_records_of_one_person_are_audited_beside_one(run_file, tmp_path, capsys):
     """400 canaries of each kind: contradicted with probability .001 at most, over all seeds."""
     sets = ["--set", "privacy.records_per_person=3"]
     path = tmp_path / "persons.toml"
@@ -420,7 +374,7 @@ def test_several_records_of_one_person_are_audited_beside_one(
     assert "eavesdropper, 3 records" in (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_several_records_in_a_clipped_mean_are_named_and_not_measured(run_file: Path) -> None:
+def test_several_records_in_a_clipped_mean_are_named_and_not_measured(run_file):
     sets = ["algorithm.clip=batch", "algorithm.name=whisper", "privacy.records_per_person=2"]
     text = run_file.read_text(encoding="utf-8").replace("alpha = 0.5\n", "")
     run_file.write_text(text, encoding="utf-8")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -17,38 +16,26 @@ from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.engine import Engine
+from tests.small_run import run_text
 
-RUN = """\
-[data]
-name = "digits"
-agents = 3
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-dpsgd"
-
-[privacy]
-epsilon = 8
-delta = 1e-5
-
-[training]
-rounds = 2
-sampling_rate = 1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=3,
+    privacy={"epsilon": 8, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 1},
+)
 FEW = LastModelRequest(runs=20)
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("trained")
     (place / "run.toml").write_text(RUN, encoding="utf-8")
     train_run(load_run_file(place / "run.toml"), place / "run")
@@ -56,13 +43,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(trained: Path, tmp_path: Path) -> Path:
+def folder(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "copy")
     return tmp_path / "copy"
 
 
 @pytest.mark.slow
-def test_what_is_found_of_a_folder_is_kept_summed_and_reported(folder: Path, capsys) -> None:
+def test_what_is_found_of_a_folder_is_kept_summed_and_reported(folder, capsys):
     assert main(["audit-last-model", str(folder), "--runs", "20"]) == 0
     assert "a coin decided about one record of agent" in " ".join(capsys.readouterr().out.split())
     check_sums(folder)
@@ -82,7 +69,7 @@ def test_what_is_found_of_a_folder_is_kept_summed_and_reported(folder: Path, cap
     assert found.words == again["words"]
 
 
-def test_a_run_file_is_audited_before_it_is_trained(run_file: Path, tmp_path: Path) -> None:
+def test_a_run_file_is_audited_before_it_is_trained(run_file, tmp_path):
     out = tmp_path / "found.json"
     command = ["audit-last-model", str(run_file), "--runs", "20", "--out", str(out)]
     assert main([*command, "--set", "training.rounds=1"]) == 0
@@ -92,23 +79,21 @@ def test_a_run_file_is_audited_before_it_is_trained(run_file: Path, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dpdl", "dpmixsgd", "decor"])
-def test_other_algorithms_are_audited_too(run_file: Path, name: str) -> None:
+def test_other_algorithms_are_audited_too(run_file, name):
     changes = [f"algorithm.name={name}", "training.sampling_rate=0.5"]
     found = audit_last_model(load_run_file(run_file, changes), FEW)
     assert found.verdict in ("consistent", "not measured")
 
 
 @pytest.mark.slow
-def test_replaced_records_are_audited_too(run_file: Path) -> None:
+def test_replaced_records_are_audited_too(run_file):
     changes = ["privacy.adjacency=replace-one"]
     found = audit_last_model(load_run_file(run_file, changes), FEW)
     assert found.measured_epsilon <= found.proven_epsilon
 
 
 @pytest.mark.slow
-def test_noise_that_is_missing_is_contradicted_with_exit_code_4(
-    folder: Path, capsys, monkeypatch
-) -> None:
+def test_noise_that_is_missing_is_contradicted_with_exit_code_4(folder, capsys, monkeypatch):
     class Silent(Engine):
         def __init__(self, setting, bound, *, scripts=None):
             super().__init__(setting, _silent(bound))
@@ -145,7 +130,7 @@ def test_noise_that_is_missing_is_contradicted_with_exit_code_4(
         (["--set", "training.rounds=1"], "--set is of a run file"),
     ],
 )
-def test_bad_requests_are_refused_in_a_sentence(folder: Path, capsys, options, said: str) -> None:
+def test_bad_requests_are_refused_in_a_sentence(folder, capsys, options, said):
     assert main(["audit-last-model", str(folder), *options]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert said in told
@@ -154,11 +139,11 @@ def test_bad_requests_are_refused_in_a_sentence(folder: Path, capsys, options, s
 
 
 @pytest.mark.parametrize("change", ["privacy.form=none", "training.evaluation_noise_seed=1"])
-def test_where_nothing_is_proven_nothing_is_measured(run_file: Path, capsys, change: str) -> None:
+def test_where_nothing_is_proven_nothing_is_measured(run_file, capsys, change):
     assert main(["audit-last-model", str(run_file), "--set", change]) == 2
 
 
-def test_the_schema_describes_every_key() -> None:
+def test_the_schema_describes_every_key():
     assert last_model_schema()["properties"].keys() == {
         field.alias or name for name, field in LastModel.model_fields.items()
     }

@@ -20,41 +20,15 @@ from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.engine import Engine
+from tests.small_run import run_text
 
-PRIVATE = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-dpsgd"
-
-[privacy]
-epsilon = 1
-delta = 1e-5
-
-[training]
-rounds = 2
-sampling_rate = 0.5
-"""
-PLAIN = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dsgd"
-
-[training]
-rounds = 2
-sampling_rate = 0.5
-"""
+PRIVATE = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"epsilon": 1, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 0.5},
+)
+PLAIN = run_text("dsgd", agents=4, training={"rounds": 2, "sampling_rate": 0.5})
 FEW = MembershipRequest(references=2, games=1)
 
 
@@ -67,17 +41,17 @@ def trained(tmp_path: Path, text: str, *overrides: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def private(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("private"), PRIVATE)
 
 
 @pytest.fixture
-def folder(private: Path, tmp_path: Path) -> Path:
+def folder(private, tmp_path):
     shutil.copytree(private, tmp_path / "copy")
     return tmp_path / "copy"
 
 
-def test_what_is_found_is_kept_and_summed(folder: Path, capsys) -> None:
+def test_what_is_found_is_kept_and_summed(folder, capsys):
     assert main(["membership", str(folder), "--references", "2", "--games", "1"]) == 0
     said = capsys.readouterr().out
     assert "needs 1000" in said  # 359 and about as many: a thousandth is never made up
@@ -92,7 +66,7 @@ def test_what_is_found_is_kept_and_summed(folder: Path, capsys) -> None:
     assert "--again attacks once more" in capsys.readouterr().err
 
 
-def test_once_more_keeps_what_was_found(folder: Path) -> None:
+def test_once_more_keeps_what_was_found(folder):
     audit_membership(folder, FEW)
     again = audit_membership(folder, MembershipRequest(references=2, games=1, again=True))
     assert [(one.file, one.games) for one in again.earlier] == [("membership-1.json", 1)]
@@ -102,7 +76,7 @@ def test_once_more_keeps_what_was_found(folder: Path) -> None:
         check_sums(folder)
 
 
-def test_records_are_named_only_where_that_is_asked_for(folder: Path, capsys) -> None:
+def test_records_are_named_only_where_that_is_asked_for(folder, capsys):
     few = ["--references", "2", "--games", "0"]
     assert main(["membership", str(folder), "--show-records", *few]) == 0
     assert "of agent" in capsys.readouterr().out
@@ -115,7 +89,7 @@ def test_records_are_named_only_where_that_is_asked_for(folder: Path, capsys) ->
     assert read_checked_run(folder).report.membership is not None
 
 
-def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(tmp_path: Path) -> None:
+def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(tmp_path):
     found = audit_membership(trained(tmp_path, PLAIN), FEW)
     assert found.verdict == "nothing proven"
     assert found.proven_epsilon is None
@@ -126,7 +100,7 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(tmp_pa
 
 @pytest.mark.some_quick(1)
 @pytest.mark.parametrize("name", ["dpdl", "dpmixsgd", "muffliato"])
-def test_other_algorithms_are_attacked_too(tmp_path: Path, name: str) -> None:
+def test_other_algorithms_are_attacked_too(tmp_path, name):
     folder = trained(tmp_path, PRIVATE.replace("dp-dpsgd", name))
     found = audit_membership(folder, FEW)
     assert found.verdict in ("within the proof", "nothing proven")
@@ -134,7 +108,7 @@ def test_other_algorithms_are_attacked_too(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_guesses_that_are_all_right_contradict_the_proof(folder: Path, monkeypatch) -> None:
+def test_guesses_that_are_all_right_contradict_the_proof(folder, monkeypatch):
     """Models that hold their training sets: every coin is guessed, and epsilon 1 is proven."""
     held: list[np.ndarray] = []
     shards, ask = played.Pool.shards, played.confidences_by_model
@@ -161,7 +135,7 @@ def test_guesses_that_are_all_right_contradict_the_proof(folder: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_noise_that_is_missing_is_contradicted(tmp_path: Path, monkeypatch) -> None:
+def test_noise_that_is_missing_is_contradicted(tmp_path, monkeypatch):
     """An overfitted network without its noise, 16 agents, epsilon .1 at delta 1e-5 as proven."""
     text = PRIVATE.replace("agents = 4", "agents = 16").replace('"linear"', '"mlp"')
     changes = ("privacy.epsilon=0.05", "training.rounds=80", "training.learning_rate=4.0")
@@ -186,7 +160,7 @@ def test_noise_that_is_missing_is_contradicted(tmp_path: Path, monkeypatch) -> N
         audit_membership(folder, MembershipRequest(references=16, games=8))
 
 
-def test_a_run_that_is_not_finished_is_refused(folder: Path) -> None:
+def test_a_run_that_is_not_finished_is_refused(folder):
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
     (folder / "SHA256SUMS").unlink()
@@ -194,7 +168,7 @@ def test_a_run_that_is_not_finished_is_refused(folder: Path) -> None:
         audit_membership(folder, FEW)
 
 
-def test_a_run_without_final_models_is_refused(folder: Path) -> None:
+def test_a_run_without_final_models_is_refused(folder):
     (folder / "checkpoints" / "round-000002.safetensors").unlink()
     with pytest.raises((ValueError, FileNotFoundError), match="round-000002"):
         audit_membership(folder, FEW)
@@ -211,7 +185,7 @@ def test_a_run_without_final_models_is_refused(folder: Path) -> None:
         (["--set", "audit.canaries=5"], "No such option: --set"),
     ],
 )
-def test_bad_requests_are_refused_in_a_sentence(folder: Path, capsys, options, said: str) -> None:
+def test_bad_requests_are_refused_in_a_sentence(folder, capsys, options, said):
     assert main(["membership", str(folder), *options]) == 2
     told = capsys.readouterr().err
     assert said in told
@@ -219,12 +193,12 @@ def test_bad_requests_are_refused_in_a_sentence(folder: Path, capsys, options, s
     assert not (folder / "membership.json").exists()
 
 
-def test_a_run_file_has_no_final_models(tmp_path: Path, capsys) -> None:
+def test_a_run_file_has_no_final_models(tmp_path, capsys):
     assert main(["membership", str(tmp_path / "run.toml")]) == 2
     assert "train the run file first" in capsys.readouterr().err
 
 
-def test_the_schema_describes_every_key() -> None:
+def test_the_schema_describes_every_key():
     schema = membership_schema()
     assert schema["properties"].keys() == {
         field.alias or name for name, field in Membership.model_fields.items()

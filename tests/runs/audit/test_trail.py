@@ -1,7 +1,5 @@
 """audits.jsonl: what stands beside a run file, and what shows when it was changed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -26,7 +24,7 @@ from tests.runs.audit.test_audit import RUN
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path
@@ -45,7 +43,7 @@ def _left(run_file: Path, count: int, *overrides: str) -> bytes:
     return (run_file.parent / TRAIL).read_bytes()
 
 
-def test_audits_are_counted_by_verdict_and_those_of_other_runs_apart(run_file: Path) -> None:
+def test_audits_are_counted_by_verdict_and_those_of_other_runs_apart(run_file):
     config = load_run_file(run_file, ["audit.canaries=60", "attack.restarts=3"])
     leave_trace(run_file, config, _found("suspicious"))
     other = load_run_file(run_file, ["training.rounds=2"])
@@ -55,7 +53,7 @@ def test_audits_are_counted_by_verdict_and_those_of_other_runs_apart(run_file: P
     assert trail.verdicts == {"consistent": 1, "suspicious": 1}
 
 
-def test_the_digest_is_that_of_the_run_a_folder_keeps(run_file: Path, tmp_path: Path) -> None:
+def test_the_digest_is_that_of_the_run_a_folder_keeps(run_file, tmp_path):
     config = load_run_file(run_file, ["audit.seed=3", "intercept.rounds=[2]"])
     kept = tmp_path / "kept.toml"
     kept.write_text(config.to_toml(), encoding="utf-8")
@@ -75,7 +73,7 @@ def test_the_digest_is_that_of_the_run_a_folder_keeps(run_file: Path, tmp_path: 
         (lambda lines: [b"\xff\xfe", *lines], "line 1 is no audit"),
     ],
 )
-def test_a_line_that_was_changed_or_taken_out_shows(run_file: Path, change, told: str) -> None:
+def test_a_line_that_was_changed_or_taken_out_shows(run_file, change, told):
     lines = _left(run_file, 3).splitlines()
     path = run_file.parent / TRAIL
     path.write_bytes(b"\n".join(change(lines)) + b"\n")
@@ -84,7 +82,7 @@ def test_a_line_that_was_changed_or_taken_out_shows(run_file: Path, change, told
     assert any(told in one for one in trail.damaged)
 
 
-def test_what_is_damaged_is_gone_on_with_and_never_rewritten(run_file: Path) -> None:
+def test_what_is_damaged_is_gone_on_with_and_never_rewritten(run_file):
     held = _left(run_file, 2)
     path = run_file.parent / TRAIL
     path.write_bytes(held[:-30])  # the last line is cut off
@@ -95,9 +93,7 @@ def test_what_is_damaged_is_gone_on_with_and_never_rewritten(run_file: Path) -> 
     assert read_trail([path], load_run_file(run_file)) == trail
 
 
-def test_the_list_is_read_in_the_folder_and_beside_it_and_no_line_counts_twice(
-    run_file: Path, tmp_path: Path
-) -> None:
+def test_the_list_is_read_in_the_folder_and_beside_it_and_no_line_counts_twice(run_file, tmp_path):
     _left(run_file, 2)
     folder = tmp_path / "run"
     folder.mkdir()
@@ -112,7 +108,7 @@ def test_the_list_is_read_in_the_folder_and_beside_it_and_no_line_counts_twice(
     assert trail_of_folder(folder, config) is None
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(run_file: Path, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_written_to_is_told(run_file, monkeypatch):
     def refuse(*_given):
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -122,7 +118,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(run_file: Path, monkeypatch)
     assert error.value.filename == str(run_file.parent / TRAIL)
 
 
-def test_two_audits_at_once_leave_whole_lines(run_file: Path) -> None:
+def test_two_audits_at_once_leave_whole_lines(run_file):
     children = []
     for _ in range(4):
         child = os.fork()
@@ -140,7 +136,7 @@ def test_two_audits_at_once_leave_whole_lines(run_file: Path) -> None:
     assert trail.damaged == []
 
 
-def test_a_run_folder_whose_own_run_file_was_audited_stays_whole(run_file: Path) -> None:
+def test_a_run_folder_whose_own_run_file_was_audited_stays_whole(run_file):
     folder = run_file.parent
     _left(run_file, 1)
     write_sums(folder)

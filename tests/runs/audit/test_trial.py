@@ -1,8 +1,5 @@
 """What an audit and an attack will take, told from a few of their steps."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -45,7 +42,7 @@ def _cost(
     return cost_of(cast(Game, game), watched=6), game.played
 
 
-def test_an_audit_is_priced_by_the_rounds_after_its_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_is_priced_by_the_rounds_after_its_first(monkeypatch):
     cost, played = _cost(monkeypatch, rounds=100, seconds=0.5)
     assert cost is not None
     assert cost.steps == 100
@@ -54,22 +51,18 @@ def test_an_audit_is_priced_by_the_rounds_after_its_first(monkeypatch: pytest.Mo
     assert cost.words == "about 90 seconds for checks of 6 rounds, and 100 rounds with canaries"
 
 
-def test_a_slow_round_prices_an_audit_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_round_prices_an_audit_by_itself(monkeypatch):
     cost, played = _cost(monkeypatch, rounds=100, seconds=60.0)
     assert cost is not None
     assert cost.seconds == pytest.approx(60.0 * (100 + 12 * 6))
     assert played == 2
 
 
-def test_an_audit_of_few_rounds_is_not_played_for_its_price(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_audit_of_few_rounds_is_not_played_for_its_price(monkeypatch):
     assert _cost(monkeypatch, rounds=59, seconds=0.5) == (None, 0)
 
 
-def test_an_audit_of_checks_alone_is_priced_by_its_second_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_audit_of_checks_alone_is_priced_by_its_second_round(monkeypatch):
     now, told = [0.0], list[Cost]()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     heard = pricing_checks(told.append, watched=6)
@@ -81,7 +74,7 @@ def test_an_audit_of_checks_alone_is_priced_by_its_second_round(
     assert cost.words == "about 90 seconds for checks of 6 rounds"
 
 
-def test_checks_of_one_round_are_priced_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_of_one_round_are_priced_by_it(monkeypatch):
     now, told = [0.0], list[Cost]()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     heard = pricing_checks(told.append, watched=1)
@@ -90,7 +83,7 @@ def test_checks_of_one_round_are_priced_by_it(monkeypatch: pytest.MonkeyPatch) -
     assert [one.words for one in told] == ["about 2 minutes for checks of 1 round"]
 
 
-def test_an_attack_is_priced_once_by_the_steps_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attack_is_priced_once_by_the_steps_of_a_search(monkeypatch):
     now, told = [0.0], list[Cost]()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     tick = _Ticks(total=5, progress=None, expect=told.append)
@@ -104,7 +97,7 @@ def test_an_attack_is_priced_once_by_the_steps_of_a_search(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_short_audit_of_a_run_file_has_a_price(tmp_path: Path) -> None:
+def test_a_short_audit_of_a_run_file_has_a_price(tmp_path):
     (tmp_path / "run.toml").write_text(RUN.replace("rounds = 3", "rounds = 60"))
     told = list[Cost]()
     config = load_run_file(tmp_path / "run.toml", ["audit.canaries=8", "audit.checked_rounds=1"])
@@ -114,7 +107,7 @@ def test_a_short_audit_of_a_run_file_has_a_price(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_audit_of_checks_alone_has_a_price(tmp_path: Path) -> None:
+def test_an_audit_of_checks_alone_has_a_price(tmp_path):
     (tmp_path / "run.toml").write_text(RUN.replace("rounds = 3", "rounds = 6"))
     told = list[Cost]()
     config = load_run_file(tmp_path / "run.toml", ["audit.canaries=8", "audit.checked_rounds=2"])

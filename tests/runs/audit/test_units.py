@@ -15,35 +15,20 @@ from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
 from tests.attacks.planted.noise import noise_halved
+from tests.small_run import run_text
 
-RUN = """\
-[data]
-name = "digits"
-agents = 4
-
-[model]
-name = "linear"
-
-[algorithm]
-name = "dp-dpsgd"
-
-[privacy]
-noise_multiplier = 2
-delta = 1e-5
-
-[training]
-rounds = 4
-sampling_rate = 0.3
-
-[audit]
-canaries = 400
-checked_rounds = 2
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"noise_multiplier": 2, "delta": 1e-05},
+    training={"rounds": 4, "sampling_rate": 0.3},
+    audit={"canaries": 400, "checked_rounds": 2},
+)
 OF_USERS = ["privacy.unit=user", "privacy.records_per_person=3"]
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path
@@ -62,7 +47,7 @@ def audited(path: Path, capsys, *overrides: str) -> tuple[int, Audit]:
     return code, Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
 
 
-def test_a_canary_of_a_user_is_all_of_its_records_and_held_against_their_figure(run_file) -> None:
+def test_a_canary_of_a_user_is_all_of_its_records_and_held_against_their_figure(run_file):
     made, against, why, plan = game(run_file, *OF_USERS)
     assert (made.together, made.linked, why) == (3, None, "")
     figures = {g.adversary: g.epsilon for g in plan.guarantees}
@@ -75,7 +60,7 @@ def test_a_canary_of_a_user_is_all_of_its_records_and_held_against_their_figure(
     assert event.moves.largest == 3.0
 
 
-def test_each_of_two_games_is_looked_at_again_by_itself(run_file) -> None:
+def test_each_of_two_games_is_looked_at_again_by_itself(run_file):
     made, _, _, _ = game(run_file, "privacy.records_per_person=2")
     single = made.narrowed("eavesdropper", linked="eavesdropper")
     assert (single.together, single.linked, single.beside) == (1, "eavesdropper", None)
@@ -83,21 +68,21 @@ def test_each_of_two_games_is_looked_at_again_by_itself(run_file) -> None:
     assert (group.together, list(group.adversaries)) == (2, ["eavesdropper, 2 records"])
 
 
-def test_a_user_of_one_record_is_a_record(run_file) -> None:
+def test_a_user_of_one_record_is_a_record(run_file):
     made, against, _, _ = game(run_file, "privacy.unit=user", "privacy.records_per_person=1")
     _, of_one, _, _ = game(run_file)
     assert made.together == 1
     assert against[0].epsilon == of_one[0].epsilon
 
 
-def test_all_records_of_a_user_in_a_clipped_mean_are_not_measured(run_file) -> None:
+def test_all_records_of_a_user_in_a_clipped_mean_are_not_measured(run_file):
     made, _, why, _ = game(run_file, *OF_USERS, "algorithm.name=whisper", "algorithm.clip=batch")
     assert made is None
     assert "several records of a batch" in why
 
 
 @pytest.mark.slow
-def test_a_sound_run_of_users_is_consistent_and_half_the_noise_is_not(run_file, capsys) -> None:
+def test_a_sound_run_of_users_is_consistent_and_half_the_noise_is_not(run_file, capsys):
     """300 canaries; at half of the noise mu is twice the claimed: missed below 1e-6."""
     sets = [*OF_USERS, "training.rounds=3", "audit.canaries=300"]
     code, found = audited(run_file, capsys, *sets)
@@ -134,20 +119,20 @@ def drawn(path: Path, batches: str) -> Path:
         ),
     ],
 )
-def test_what_is_not_scored_in_batches_of_a_scheme_is_said(run_file, batches, sets, words) -> None:
+def test_what_is_not_scored_in_batches_of_a_scheme_is_said(run_file, batches, sets, words):
     made, against, why, _ = game(drawn(run_file, batches), *sets)
     assert made is None
     assert against
     assert words in why
 
 
-def test_batches_that_are_cut_are_not_scored(run_file) -> None:
+def test_batches_that_are_cut_are_not_scored(run_file):
     made, _, why, _ = game(run_file, "training.largest_batch=auto")
     assert made is None
     assert "batches that are cut" in why
 
 
-def test_several_records_in_shuffled_batches_are_named_and_not_measured(run_file) -> None:
+def test_several_records_in_shuffled_batches_are_named_and_not_measured(run_file):
     sets = ["privacy.adjacency=zero-out", "privacy.records_per_person=2"]
     made, against, _, _ = game(drawn(run_file, "shuffled"), *sets)
     rows = {one.name: one.why for one in against}
@@ -156,14 +141,14 @@ def test_several_records_in_shuffled_batches_are_named_and_not_measured(run_file
     assert made.linked is None
 
 
-def test_one_canary_of_each_agent_is_planted_in_batches_of_fixed_size(run_file) -> None:
+def test_one_canary_of_each_agent_is_planted_in_batches_of_fixed_size(run_file):
     made, against, why, plan = game(drawn(run_file, "fixed"), "privacy.adjacency=zero-out")
     assert (made.of_each, len(made.hosts), made.runs, why) == (1, 4, 100, "")
     figures = {g.adversary: g.epsilon for g in plan.guarantees}
     assert {one.name: one.epsilon for one in against} == pytest.approx(figures)
 
 
-def test_of_rounds_that_are_audited_epochs_count_that_they_begin(run_file) -> None:
+def test_of_rounds_that_are_audited_epochs_count_that_they_begin(run_file):
     """Of 359 records batches of 100 make epochs of three rounds; four rounds are in two of them."""
     sets = ["privacy.adjacency=zero-out", "training.rounds=9"]
     for rounds, epochs in (("1", 1), ("3", 1), ("4", 2), ("9", 3)):
@@ -173,7 +158,7 @@ def test_of_rounds_that_are_audited_epochs_count_that_they_begin(run_file) -> No
 
 
 @pytest.mark.slow
-def test_shuffled_batches_are_audited_and_half_the_noise_is_found(run_file, capsys) -> None:
+def test_shuffled_batches_are_audited_and_half_the_noise_is_found(run_file, capsys):
     """400 canaries; at half of the noise mu is twice the claimed: missed below 1e-6."""
     sets = ["privacy.adjacency=zero-out", "training.rounds=8"]
     code, found = audited(drawn(run_file, "shuffled"), capsys, *sets)

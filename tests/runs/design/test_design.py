@@ -335,8 +335,7 @@ def test_joint_noise_is_written_with_as_much_memory_as_its_plan_can_view():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("turns", [{"cycle": 4}, "every"])
-@pytest.mark.parametrize("rate", [0.05, 0.25])
+@pytest.mark.parametrize(("turns", "rate"), [({"cycle": 4}, 0.25), ("every", 0.05)])
 def test_where_learning_rates_differ_every_row_is_planned_as_it_says(turns, rate):
     """The file that a row writes keeps the schedule, and its plan is at the row's noise."""
     schedule = {"schedule": "cosine", "start": 0.5, "warmup": 2}

@@ -1,7 +1,5 @@
 """Evidence as an attack and an audit leave it, with changes."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A membership.json as `overhear membership` writes it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overhear.runs.audit.evidence import Membership

@@ -1,7 +1,5 @@
 """What the figures rest on, and what speaks for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -31,7 +29,7 @@ def status(facts: Facts = FACTS, audit: dict[str, object] | None = None) -> dict
     return {entry.name: entry.status for entry in assumptions(facts, held)}
 
 
-def test_each_assumption_has_a_name_of_its_own_and_says_how_it_is_known() -> None:
+def test_each_assumption_has_a_name_of_its_own_and_says_how_it_is_known():
     everything = replace(FACTS, clipped=False, encrypted=True, server=True, changing=True)
     found = assumptions(everything, Audit.model_validate(sample_audit()))
     assert len({entry.name for entry in found}) == len(found)
@@ -41,7 +39,7 @@ def test_each_assumption_has_a_name_of_its_own_and_says_how_it_is_known() -> Non
         assert entry.how
 
 
-def test_the_number_of_all_records_is_assumed_to_be_public_where_it_shows() -> None:
+def test_the_number_of_all_records_is_assumed_to_be_public_where_it_shows():
     assert COUNTED not in status()
     said = total_words(["the sampling rate"]) + "."
     found = {entry.name: entry for entry in assumptions(replace(FACTS, counted=said), None)}
@@ -49,20 +47,20 @@ def test_the_number_of_all_records_is_assumed_to_be_public_where_it_shows() -> N
     assert "from the number of records in all, that number is public" in found["constants"].text
 
 
-def test_without_an_audit_nothing_about_the_program_is_verified() -> None:
+def test_without_an_audit_nothing_about_the_program_is_verified():
     found = status()
     assert {found[of.name] for of in DECLARED} == {"assumed"}
     assert found["canaries"] == "gap"
 
 
-def test_each_check_that_passed_verifies_its_assumption() -> None:
+def test_each_check_that_passed_verifies_its_assumption():
     found = status(FACTS, sample_audit())
     assert {found[of.name] for of in DECLARED} == {"verified"}
     assert found["canaries"] == "verified"
 
 
 @pytest.mark.parametrize("of", DECLARED, ids=lambda of: of.name)
-def test_a_check_that_failed_makes_a_gap_of_its_assumption_alone(of) -> None:
+def test_a_check_that_failed_makes_a_gap_of_its_assumption_alone(of):
     audit = sample_audit()
     for check in audit["checks"]:
         check["passed"] = check["name"] != of.check
@@ -70,13 +68,13 @@ def test_a_check_that_failed_makes_a_gap_of_its_assumption_alone(of) -> None:
     assert [name for name in (d.name for d in DECLARED) if found[name] == "gap"] == [of.name]
 
 
-def test_a_check_that_the_audit_lacks_verifies_nothing() -> None:
+def test_a_check_that_the_audit_lacks_verifies_nothing():
     found = status(FACTS, sample_audit() | {"checks": []})
     assert {found[of.name] for of in DECLARED} == {"assumed"}
 
 
 @pytest.mark.parametrize("verdict", ["suspicious", "contradicted", "failed checks"])
-def test_an_audit_that_is_not_consistent_verifies_no_implementation(verdict: str) -> None:
+def test_an_audit_that_is_not_consistent_verifies_no_implementation(verdict):
     assert status(FACTS, sample_audit(verdict))["canaries"] == "gap"
 
 
@@ -90,12 +88,12 @@ def test_an_audit_that_is_not_consistent_verifies_no_implementation(verdict: str
         ({"clipped": False}, "clipping"),
     ],
 )
-def test_what_the_runs_own_files_refute_is_a_gap(change: dict[str, object], name: str) -> None:
+def test_what_the_runs_own_files_refute_is_a_gap(change, name):
     assert status().get(name) != "gap"
     assert status(replace(FACTS, **change))[name] == "gap"
 
 
-def test_what_is_trusted_only_here_is_named_only_here() -> None:
+def test_what_is_trusted_only_here_is_named_only_here():
     assert not {"encryption", "server", "schedule"} & status().keys()
     found = status(replace(FACTS, encrypted=True, server=True, changing=True))
     assert [found[name] for name in ("encryption", "server", "schedule")] == ["assumed"] * 3

@@ -1,38 +1,25 @@
 """A finished run, and a copy of it for each test."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import pytest
 
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 2
-delta = 1e-5
-[training]
-rounds = 2
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-rounds = [1]
-"""
+RUN = run_text(
+    "dpdl",
+    agents=3,
+    privacy={"noise_multiplier": 2, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"rounds": [1]},
+)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     place = tmp_path_factory.mktemp("finished")
     (place / "run.toml").write_text(RUN, encoding="utf-8")
     train_run(load_run_file(place / "run.toml"), place / "out")
@@ -40,6 +27,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(finished: Path, tmp_path: Path) -> Path:
+def folder(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     return tmp_path / "run"

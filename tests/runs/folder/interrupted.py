@@ -1,7 +1,5 @@
 """A small run, cut off where a test wants it; equal run files are planned once."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from pathlib import Path
@@ -12,28 +10,16 @@ import pytest
 from overhear.runs.folder import resume, run
 from overhear.runs.folder.run import Session, plan_session, train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-epsilon = 4
-delta = 1e-4
-[training]
-rounds = 12
-sampling_rate = 0.1
-checkpoint_every = 4
-evaluate_every = 2
-[intercept]
-rounds = [3, 6]
-[attack]
-rounds = [3]
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=3,
+    privacy={"epsilon": 4, "delta": 0.0001},
+    training={"rounds": 12, "sampling_rate": 0.1, "checkpoint_every": 4, "evaluate_every": 2},
+    intercept={"rounds": [3, 6]},
+    attack={"rounds": [3]},
+)
 NO_TARGET = "privacy.noise_multiplier=1.5"
 
 _PLANNED: dict[str, Session] = {}

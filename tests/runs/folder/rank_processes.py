@@ -3,8 +3,6 @@
 They are forked from one server that has loaded what they need, so a case costs little.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time

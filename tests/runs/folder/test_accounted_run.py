@@ -1,10 +1,7 @@
 """What is refused when a run folder is read, whichever command reads it."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +24,7 @@ delta = 1e-5
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     place = tmp_path_factory.mktemp("finished")
     (place / "run.toml").write_text(RUN, encoding="utf-8")
     changes = ["training.rounds=2", "intercept.rounds=[1]", "attack.rounds=[1]"]
@@ -69,9 +66,7 @@ def _huge(path: Path) -> None:
         (_huge, "at most 65536 are read"),
     ],
 )
-def test_records_that_the_ledger_does_not_name_are_refused(
-    change: Callable[[Path], None], said: str, finished: Path, tmp_path: Path
-) -> None:
+def test_records_that_the_ledger_does_not_name_are_refused(change, said, finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     change(folder / "records.json")
@@ -88,9 +83,7 @@ def _reopen(folder: Path) -> None:
     metrics.write_text("".join(lines[:-1]), encoding="utf-8")
 
 
-def test_new_sums_do_not_hide_them_from_the_commands(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_new_sums_do_not_hide_them_from_the_commands(finished, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     assert read_run(folder).spent.numbers
@@ -101,7 +94,7 @@ def test_new_sums_do_not_hide_them_from_the_commands(
         assert "is not the file that the ledger names" in capsys.readouterr().err
 
 
-def test_a_run_that_was_cut_off_is_read_without_them(finished: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_cut_off_is_read_without_them(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     _reopen(folder)
@@ -110,11 +103,8 @@ def test_a_run_that_was_cut_off_is_read_without_them(finished: Path, tmp_path: P
 
 
 def test_a_run_that_was_begun_is_planned_however_long_it_takes(
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    finished, tmp_path, monkeypatch, capfd
+):
     for name in ("_LONG", "_MOST"):
         monkeypatch.setattr(f"overhear.training.accounts.account.{name}", 0.1)
 

@@ -12,27 +12,16 @@ from overhear.runs.plan.plan import make_plan
 from overhear.runs.readiness import check_ready
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS, Algorithm
+from tests.small_run import run_text
 from tests.training.step.test_false_proofs import X, start
 
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[graph]
-name = "ring"
-[algorithm]
-name = "odd"
-[privacy]
-noise_multiplier = 1
-delta = 1e-4
-[training]
-rounds = 6
-sampling_rate = 0.05
-learning_rate = 0.2
-evaluate_every = 6
-"""
+RUN = run_text(
+    "odd",
+    agents=3,
+    graph={"name": "ring"},
+    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 6, "sampling_rate": 0.05, "learning_rate": 0.2, "evaluate_every": 6},
+)
 
 
 def clipped_and_noised(state, round, *, clip_norm, noise_std):

@@ -1,7 +1,5 @@
 """A disk that is full, or that may not be written to, loses no release."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections import Counter
@@ -23,12 +21,12 @@ from tests.runs.folder.interrupted import plan_once, write_run_file
 
 
 @pytest.fixture(autouse=True)
-def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def planned(monkeypatch):
     plan_once(monkeypatch)
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     return write_run_file(tmp_path)
 
 

@@ -1,7 +1,5 @@
 """How the items of a run were made of records, from the run file to the gate."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -71,7 +69,7 @@ ALONE = "evidence: records alone"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
@@ -102,8 +100,8 @@ def trained(folder: Path, capsys: pytest.CaptureFixture[str], text: str) -> tupl
     ],
 )
 def test_what_is_not_shown_is_assumed_or_named_and_fails_the_policy_that_asks(
-    folder: Path, capsys, name: str, code: int, status: str, how: str
-) -> None:
+    folder, capsys, name, code, status, how
+):
     report, warned = trained(folder, capsys, RUN.format(name=name))
     (alone,) = [one for one in report["assumptions"] if one["name"] == "alone"]
     assert (alone["status"], how in alone["how"]) == (status, True)
@@ -120,9 +118,7 @@ def test_what_is_not_shown_is_assumed_or_named_and_fails_the_policy_that_asks(
     assert equal["text"] == "No two items, of one agent or of several, have equal inputs."
 
 
-def test_what_changes_with_another_record_is_refused_before_the_folder_is_claimed(
-    folder: Path, capsys
-) -> None:
+def test_what_changes_with_another_record_is_refused_before_the_folder_is_claimed(folder, capsys):
     (folder / "run.toml").write_text(RUN.format(name="refused"))
     for command in (["train", "run.toml", "--out", "run"], ["plan", "run.toml", "--check"]):
         assert main(command) == 2
@@ -132,9 +128,7 @@ def test_what_changes_with_another_record_is_refused_before_the_folder_is_claime
     assert not (folder / "run").exists()
 
 
-def test_a_plan_says_what_it_takes_for_granted_and_a_check_what_was_shown(
-    folder: Path, capsys
-) -> None:
+def test_a_plan_says_what_it_takes_for_granted_and_a_check_what_was_shown(folder, capsys):
     (folder / "run.toml").write_text(RUN.format(name="shown"))
     assert main(["plan", "run.toml"]) == 0
     plain = " ".join(capsys.readouterr().out.split())
@@ -145,7 +139,7 @@ def test_a_plan_says_what_it_takes_for_granted_and_a_check_what_was_shown(
 
 
 @pytest.mark.slow
-def test_records_that_are_read_row_by_row_pass_and_arrays_do_not(folder: Path, capsys) -> None:
+def test_records_that_are_read_row_by_row_pass_and_arrays_do_not(folder, capsys):
     import numpy as np
 
     draw = np.random.default_rng(1)
@@ -165,7 +159,7 @@ def test_records_that_are_read_row_by_row_pass_and_arrays_do_not(folder: Path, c
         )
 
 
-def test_a_run_that_says_nothing_of_its_items_has_shown_nothing(folder: Path, capsys) -> None:
+def test_a_run_that_says_nothing_of_its_items_has_shown_nothing(folder, capsys):
     """A ledger of before this was written down, or one from which it was taken."""
     from overhear.runs.folder.records import Items, LedgerHeader
 

@@ -1,7 +1,5 @@
 """Who started the ranks says what became of them, once, and only where no rank does."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
@@ -12,7 +10,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,7 +36,7 @@ def meeting(*told: str, met: bool = False, first: tuple[int, int] | None = None)
 
 
 @pytest.fixture
-def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
+def ranks():
     found = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
     yield found
     for process in found:

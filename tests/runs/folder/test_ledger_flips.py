@@ -1,7 +1,5 @@
 """No single bit of an unfinished run's ledger lowers the epsilon that a report prints."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path
@@ -25,7 +23,7 @@ from tests.runs.folder.interrupted import (
 
 
 @pytest.fixture
-def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Plan]:
+def unfinished(tmp_path, monkeypatch):
     """A run that was cut off after round 6, went on after 4, and was cut off after round 9."""
     plan_once(monkeypatch)
     config, out = cut_off(write_run_file(tmp_path), NO_TARGET)
@@ -62,7 +60,7 @@ def flips(folder: Path, plan: Plan, bits: list[int]) -> Counter[str]:
     return found
 
 
-def test_1500_flips_never_lower_the_epsilon(unfinished: tuple[Path, Plan]) -> None:
+def test_1500_flips_never_lower_the_epsilon(unfinished):
     folder, plan = unfinished
     assert epsilon_of_ledger(plan, read_released(folder)) == collect(folder).ledger.epsilon
     size = 8 * (folder / "ledger.jsonl").stat().st_size
@@ -71,7 +69,7 @@ def test_1500_flips_never_lower_the_epsilon(unfinished: tuple[Path, Plan]) -> No
     assert found.total() == 1500
 
 
-def test_flips_before_the_last_line_are_all_refused(unfinished: tuple[Path, Plan]) -> None:
+def test_flips_before_the_last_line_are_all_refused(unfinished):
     folder, plan = unfinished
     whole = (folder / "ledger.jsonl").read_bytes()
     before = 8 * (len(whole) - len(whole.splitlines(keepends=True)[-1]))

@@ -13,24 +13,16 @@ from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.models.tasks import ClassWeights
 from tests.real_data import root_with
+from tests.small_run import run_text
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NAMES = ("dpmixsgd", "dm-hsgd", "sgda", "dp-sgda")
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dpmixsgd"
-[privacy]
-noise_multiplier = 1.0
-delta = 1e-5
-[training]
-rounds = 4
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dpmixsgd",
+    agents=4,
+    privacy={"noise_multiplier": 1.0, "delta": 1e-05},
+    training={"rounds": 4, "sampling_rate": 0.1},
+)
 
 
 def loaded(folder: Path, text: str = RUN, overrides=()):

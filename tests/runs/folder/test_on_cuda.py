@@ -1,7 +1,5 @@
 """Runs on a CUDA device: trained, resumed, attacked, audited, and over ranks that share it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -16,46 +14,40 @@ from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.checkpoint import load_checkpoint
+from tests.small_run import run_text
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-RUN = """
-[data]
-name = "digits"
-agents = 5
-[model]
-name = "mlp"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 1.5
-delta = 1e-4
-[training]
-rounds = 8
-sampling_rate = 0.01
-device = "cuda"
-checkpoint_every = 3
-evaluate_every = 2
-evaluation_noise_seed = 3
-[intercept]
-rounds = [3, 6]
-[attack]
-rounds = [3]
-presets = ["matched"]
-scenarios = ["cross-gradient", "view"]
-restarts = 1
-images = 1
-[audit]
-canaries = 50
-checked_rounds = 2
-"""
+RUN = run_text(
+    "dpdl",
+    agents=5,
+    model={"name": "mlp"},
+    privacy={"noise_multiplier": 1.5, "delta": 0.0001},
+    training={
+        "rounds": 8,
+        "sampling_rate": 0.01,
+        "device": "cuda",
+        "checkpoint_every": 3,
+        "evaluate_every": 2,
+        "evaluation_noise_seed": 3,
+    },
+    intercept={"rounds": [3, 6]},
+    attack={
+        "rounds": [3],
+        "presets": ["matched"],
+        "scenarios": ["cross-gradient", "view"],
+        "restarts": 1,
+        "images": 1,
+    },
+    audit={"canaries": 50, "checked_rounds": 2},
+)
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path

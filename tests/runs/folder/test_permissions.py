@@ -1,11 +1,8 @@
 """What a run writes is readable by its user alone, whoever writes it."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,7 +41,7 @@ WRITES = re.compile(
 
 
 @pytest.fixture(autouse=True)
-def usual_mask() -> Iterator[None]:
+def usual_mask():
     before = os.umask(0o022)
     yield
     os.umask(before)

@@ -1,7 +1,5 @@
 """A run over ranks is the run of one process, and leaves the files of one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -28,39 +26,31 @@ from overhear.training.engine.checkpoint import Checkpoint, load_checkpoint, sav
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.transcript import Transcript
 from tests.runs.folder.rank_processes import started_by_hand
+from tests.small_run import run_text
 
 # A layout that takes one example at a time rounds alike however many agents a rank has; the others
 # stack what a rank holds, and agree to about 1e-6 in float32.
-RUN = """
-[data]
-name = "digits"
-agents = 5
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 1.5
-delta = 1e-4
-adversaries = []
-[training]
-rounds = 8
-sampling_rate = 0.01
-checkpoint_every = 3
-evaluate_every = 2
-evaluation_noise_seed = 3
-layout = "loop"
-[intercept]
-rounds = [3, 6]
-[attack]
-rounds = [3]
-"""
+RUN = run_text(
+    "dpdl",
+    agents=5,
+    privacy={"noise_multiplier": 1.5, "delta": 0.0001, "adversaries": []},
+    training={
+        "rounds": 8,
+        "sampling_rate": 0.01,
+        "checkpoint_every": 3,
+        "evaluate_every": 2,
+        "evaluation_noise_seed": 3,
+        "layout": "loop",
+    },
+    intercept={"rounds": [3, 6]},
+    attack={"rounds": [3]},
+)
 LIMIT = 100  # seconds; a hang shall fail, not hold up the suite
 FAST = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
-def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path
@@ -79,7 +69,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def alone(run_file: Path) -> Path:
+def alone(run_file):
     out = run_file.parent / "alone"
     train_run(load_run_file(run_file), out)
     return out
@@ -91,7 +81,7 @@ def alone(run_file: Path) -> Path:
         pytest.param(number, marks=[pytest.mark.distributed, pytest.mark.slow]) for number in (2, 4)
     ],
 )
-def spread(request, run_file: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def spread(request, run_file):
     out = run_file.parent / f"spread-{request.param}"
     given = command(run_file, out, "--ranks", str(request.param))
     done = subprocess.run(
@@ -221,7 +211,7 @@ def test_ranks_meet_once_a_round_is_in_the_ledger_and_before_it_begins(
 
 
 @pytest.fixture(scope="module")
-def session(run_file: Path) -> Session:
+def session(run_file):
     return plan_session(load_run_file(run_file), run_file.parent / "planned")
 
 

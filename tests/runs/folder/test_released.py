@@ -1,7 +1,5 @@
 """A ledger whose last lines were taken away is refused where another file shows their rounds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ from tests.runs.folder.interrupted import (
 
 
 @pytest.fixture
-def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def out(tmp_path, monkeypatch):
     """A run that was cut off after round 6, went on after 4, and was cut off after round 9."""
     plan_once(monkeypatch)
     config, out = cut_off(write_run_file(tmp_path), NO_TARGET)
@@ -35,7 +33,7 @@ def cut(out: Path, lines: int) -> None:
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
 
 
-def test_a_whole_ledger_is_read(out: Path) -> None:
+def test_a_whole_ledger_is_read(out):
     assert read_released(out).numbers == [*range(7), *range(5, 10)]
 
 
@@ -49,7 +47,7 @@ def test_a_whole_ledger_is_read(out: Path) -> None:
         (12, "of round 8, but its ledger ends at round 7"),
     ],
 )
-def test_lines_that_were_taken_from_the_end_are_missed(out: Path, lines: int, words: str) -> None:
+def test_lines_that_were_taken_from_the_end_are_missed(out, lines, words):
     cut(out, lines)
     with pytest.raises(InputError, match=words):
         read_released(out)
@@ -57,14 +55,14 @@ def test_lines_that_were_taken_from_the_end_are_missed(out: Path, lines: int, wo
         collect(out)
 
 
-def test_the_last_line_alone_is_missed_by_nobody(out: Path) -> None:
+def test_the_last_line_alone_is_missed_by_nobody(out):
     """What the threat model says: nothing was written after round 9."""
     cut(out, 13)
     assert read_released(out).numbers == [*range(7), *range(5, 9)]
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints", "transcript"])
-def test_each_file_shows_its_rounds_by_itself(out: Path, name: str) -> None:
+def test_each_file_shows_its_rounds_by_itself(out, name):
     for path in [*out.glob("checkpoints/*"), *out.glob("transcript/**/*.safetensors")]:
         if name not in path.parts:
             path.unlink()
@@ -75,7 +73,7 @@ def test_each_file_shows_its_rounds_by_itself(out: Path, name: str) -> None:
         read_released(out)
 
 
-def test_a_resumption_that_set_transcripts_aside_is_missed(out: Path) -> None:
+def test_a_resumption_that_set_transcripts_aside_is_missed(out):
     aside = out / "transcript" / "discarded-3"
     aside.mkdir()
     with pytest.raises(InputError, match="is of resumption 3, but the ledger names 1"):

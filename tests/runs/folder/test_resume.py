@@ -1,7 +1,5 @@
 """A run that was cut off goes on, and what it releases twice is counted twice."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable
@@ -41,12 +39,12 @@ SEEDED = "training.evaluation_noise_seed=1"
 
 
 @pytest.fixture(autouse=True)
-def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def planned(monkeypatch):
     plan_once(monkeypatch)
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     return write_run_file(tmp_path)
 
 
@@ -88,6 +86,8 @@ def test_a_seeded_run_that_was_cut_off_ends_with_the_same_models_bit_for_bit(run
     assert lines[0] == lines[1]
 
 
+# Of every algorithm a snapshot goes on in tests/training/engine/test_ranks.py.
+@pytest.mark.some_cases(6)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[] if n == "dm-hsgd" else [pytest.mark.slow]) for n in ALGORITHMS],

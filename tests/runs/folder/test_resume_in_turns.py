@@ -1,7 +1,5 @@
 """A run in turns goes on with the records that it began with: turns follow from them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

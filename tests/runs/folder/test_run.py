@@ -19,42 +19,28 @@ from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.data.load import load_dataset
 from overhear.training.engine.transcript import Transcript
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 5
-[model]
-name = "linear"
-[graph]
-name = "ring"
-[algorithm]
-name = "dpdl"
-[privacy]
-epsilon = 8
-delta = 1e-4
-[training]
-rounds = 6
-sampling_rate = 0.1
-learning_rate = 0.2
-[intercept]
-rounds = [1, 4]
-[attack]
-presets = ["idlg"]
-images = 1
-rounds = [4]
-"""
+RUN = run_text(
+    "dpdl",
+    agents=5,
+    graph={"name": "ring"},
+    privacy={"epsilon": 8, "delta": 0.0001},
+    training={"rounds": 6, "sampling_rate": 0.1, "learning_rate": 0.2},
+    intercept={"rounds": [1, 4]},
+    attack={"presets": ["idlg"], "images": 1, "rounds": [4]},
+)
 
 
 @pytest.fixture(scope="module")
-def run_file(tmp_path_factory) -> Path:
+def run_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "run.toml"
     path.write_text(RUN)
     return path
 
 
 @pytest.fixture(scope="module")
-def folder(run_file, tmp_path_factory) -> Path:
+def folder(run_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "out"
     train_run(load_run_file(run_file), out)
     attack_run(out)
@@ -311,8 +297,8 @@ def test_every_victim_of_the_run_file_is_attacked(run_file, tmp_path):
 
 
 def test_a_layout_by_layers_is_refused_for_a_forward_in_which_examples_may_meet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     source = (
         "from torch import nn\n\n\nclass Own(nn.Module):\n"
         "    def __init__(self):\n        super().__init__()\n"

@@ -1,7 +1,5 @@
 """Who signed a folder is found, and so is every change to what was signed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -26,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def keys(tmp_path_factory):
     """Two pairs of OpenSSH, team and other, and two secrets."""
     place = tmp_path_factory.mktemp("keys")
     for name, text in (("team", "1f"), ("other", "2e")):
@@ -45,7 +43,7 @@ def pair(keys: Path, kind: str, name: str = "team") -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     (tmp_path / "logs").mkdir()
     text = template(What.SYSTEM)
     (tmp_path / "logs" / "releases.jsonl").write_text(text, encoding="utf-8")

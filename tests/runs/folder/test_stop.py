@@ -1,7 +1,5 @@
 """A run that is asked to stop, at a named moment, loses nothing and releases nothing twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -18,7 +16,7 @@ from overhear.runs.folder.released import price_of_loss
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import Built
-from overhear.runs.run_file.run_file import RunFile, load_run_file
+from overhear.runs.run_file.run_file import load_run_file
 from overhear.runs.stop import Interrupted, Stop
 from overhear.training.engine.checkpoint import load_checkpoint
 from overhear.training.engine.engine import Engine
@@ -35,7 +33,7 @@ def _plan_once(monkeypatch):
 
 
 @pytest.fixture
-def config(tmp_path) -> RunFile:
+def config(tmp_path):
     return load_run_file(write_run_file(tmp_path), CHANGES)
 
 
@@ -68,7 +66,7 @@ MOMENTS = [  # what is under way when it is asked, and after which round the run
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def whole(tmp_path_factory):
     """The same run, which nobody asked to stop."""
     folder = tmp_path_factory.mktemp("whole")
     train_run(load_run_file(write_run_file(folder), CHANGES), folder / "out")

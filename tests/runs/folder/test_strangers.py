@@ -1,7 +1,5 @@
 """Who is no rank cannot end a run as if it were finished, nor hear what ranks send each other."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -30,7 +28,7 @@ _FIRST_NUMBERS = 8  # with which a rank says at gloo's port for which connection
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
     return tmp_path / "run.toml"
 

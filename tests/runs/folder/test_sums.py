@@ -1,7 +1,5 @@
 """What a finished run must have, and every way in which its SHA256SUMS can be wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -170,7 +168,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "words"), FAULTS.values(), ids=FAULTS)
-def test_sums_that_do_not_hold_are_refused(change: Change, words: str, folder: Path) -> None:
+def test_sums_that_do_not_hold_are_refused(change, words, folder):
     check_sums(folder)
     change(folder)
     with pytest.raises(InputError) as caught:
@@ -187,14 +185,12 @@ def test_sums_that_do_not_hold_are_refused(change: Change, words: str, folder: P
     ],
     ids=["another order", "binary", "a file of somebody's own"],
 )
-def test_sums_that_say_the_same_hold(change: Change, folder: Path) -> None:
+def test_sums_that_say_the_same_hold(change, folder):
     change(folder)
     check_sums(folder)
 
 
-def test_every_command_that_reads_a_finished_run_refuses_it_without_sums(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_that_reads_a_finished_run_refuses_it_without_sums(folder, tmp_path, capsys):
     (tmp_path / "policy.toml").write_text(POLICY, encoding="utf-8")
     shutil.copytree(folder, tmp_path / "other")
     (folder / "SHA256SUMS").unlink()
@@ -218,9 +214,7 @@ def test_every_command_that_reads_a_finished_run_refuses_it_without_sums(
         assert sorted(folder.rglob("*")) == before
 
 
-def test_an_attacker_who_hides_that_a_run_is_finished_gets_no_finished_report(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_attacker_who_hides_that_a_run_is_finished_gets_no_finished_report(folder, capsys):
     (folder / "SHA256SUMS").unlink()
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"round": 2, "accu')  # what a reader drops
@@ -232,13 +226,13 @@ def test_an_attacker_who_hides_that_a_run_is_finished_gets_no_finished_report(
     assert not json.loads(capsys.readouterr().out)["run"]["finished"]
 
 
-def test_a_finished_run_that_was_changed_is_not_said_to_be_finished(folder: Path) -> None:
+def test_a_finished_run_that_was_changed_is_not_said_to_be_finished(folder):
     _edited(folder)
     with pytest.raises(InputError, match=r"environment\.json is not the file"):
         resume_run(load_run_file(folder / "run.toml"), folder)
 
 
-def test_links_and_names_that_sha256sum_cannot_hold_are_not_listed(folder: Path) -> None:
+def test_links_and_names_that_sha256sum_cannot_hold_are_not_listed(folder):
     (folder / "a\nb").write_text("")
     (folder / "c").symlink_to(folder.parent)
     (folder / "d").symlink_to("run.toml")
@@ -248,7 +242,7 @@ def test_links_and_names_that_sha256sum_cannot_hold_are_not_listed(folder: Path)
     check_sums(folder)
 
 
-def test_an_unfinished_run_needs_no_sums_and_is_held_to_those_that_it_has(tmp_path: Path) -> None:
+def test_an_unfinished_run_needs_no_sums_and_is_held_to_those_that_it_has(tmp_path):
     (tmp_path / "run.toml").write_text(RUN.replace("rounds = 2", "rounds = 5"), encoding="utf-8")
     _, out = cut_off(tmp_path / "run.toml", at=2)
     check_sums(out)
@@ -259,7 +253,7 @@ def test_an_unfinished_run_needs_no_sums_and_is_held_to_those_that_it_has(tmp_pa
         check_sums(out)
 
 
-def test_forgotten_lines_are_gone_and_the_others_are_there(folder: Path) -> None:
+def test_forgotten_lines_are_gone_and_the_others_are_there(folder):
     before = (folder / "SHA256SUMS").read_text()
     sums.forget_sums(folder, "none/")
     assert (folder / "SHA256SUMS").read_text() == before

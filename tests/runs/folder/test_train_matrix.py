@@ -1,7 +1,5 @@
 """Every algorithm trained from its example: what the ledger costs is what the plan said."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math
@@ -70,9 +68,7 @@ def number(value: float | str) -> float:
 @pytest.mark.some_quick(1)
 @pytest.mark.some_cases(10)
 @pytest.mark.parametrize(("name", "form"), MATRIX)
-def test_the_ledger_of_a_run_costs_what_its_plan_said(
-    name: str, form: Form, tmp_path: Path
-) -> None:
+def test_the_ledger_of_a_run_costs_what_its_plan_said(name, form, tmp_path):
     config = load_run_file(example(name), [*SHORT, f"algorithm.form={form}"])
     expected = planned(make_plan(config))
     summary = train_run(config, tmp_path / "run")
@@ -104,7 +100,7 @@ def _check_protection(config: RunFile, epsilons: dict[str, float]) -> None:
         assert math.isinf(epsilon) == (seed_is_shared and adversary == "neighbour"), adversary
 
 
-def test_a_round_that_the_ledger_lacks_would_be_seen_in_the_reading(tmp_path: Path) -> None:
+def test_a_round_that_the_ledger_lacks_would_be_seen_in_the_reading(tmp_path):
     config = load_run_file(example("dp-dpsgd"), SHORT)
     train_run(config, tmp_path)
     numbers = read_ledger(tmp_path / "ledger.jsonl").numbers
@@ -125,9 +121,7 @@ def test_a_round_that_the_ledger_lacks_would_be_seen_in_the_reading(tmp_path: Pa
 
 @pytest.mark.parametrize("command", ["plan", "train"])
 @pytest.mark.parametrize("name", REFERENCES)
-def test_a_reference_is_refused_an_epsilon(
-    name: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reference_is_refused_an_epsilon(name, command, tmp_path, capsys):
     asked = ["--set", "privacy.epsilon=3", "--set", "privacy.delta=1e-5"]
     out = ["--out", str(tmp_path / "run")] if command == "train" else []
     assert cli.main([command, str(example(name)), *asked, *out]) == 2
@@ -166,9 +160,7 @@ def data_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.some_quick(6)
 @pytest.mark.parametrize("path", every_example())
-def test_an_example_is_planned_and_keeps_to_its_target(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_example_is_planned_and_keeps_to_its_target(path, monkeypatch, capsys):
     assert cli.main(["plan", str(path), "--json", *data_of(path, monkeypatch)]) == 0
     plan = json.loads(capsys.readouterr().out)
     table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -186,7 +178,7 @@ def test_an_example_is_planned_and_keeps_to_its_target(
         assert 0 < of["eavesdropper"] < math.inf
 
 
-def test_every_algorithm_has_an_example() -> None:
+def test_every_algorithm_has_an_example():
     names = {
         tomllib.loads(path.read_text(encoding="utf-8"))["algorithm"]["name"] for path in RUN_FILES
     }

@@ -3,8 +3,6 @@
 As on many machines, the name of each host is an address of its loopback there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.metadata
@@ -13,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +31,7 @@ pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[list[str]]:
+def hosts():
     """The names of two namespaces, which reach each other and nobody else."""
     if shutil.which("ip") is None:
         pytest.skip("two hosts are two network namespaces, and there is no command `ip`")
@@ -58,7 +56,7 @@ def hosts() -> Iterator[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "run.toml"
     path.write_text(RUN, encoding="utf-8")
     return path

@@ -1,7 +1,5 @@
 """Which interface rows take: that of the route to the store, or to another host."""
 
-from __future__ import annotations
-
 import ipaddress
 import sys
 

@@ -1,9 +1,6 @@
 """What ranks tell each other before they connect, and what they refuse; without a process group."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 
 import pytest
 from torch.distributed import HashStore, TCPStore
@@ -31,7 +28,7 @@ def place(rank: int, size: int = 2) -> Place:
 
 
 @pytest.fixture(autouse=True)
-def told(monkeypatch) -> None:
+def told(monkeypatch):
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
@@ -90,7 +87,7 @@ def test_a_rank_of_another_program_is_refused_before_it_connects(address, progra
 
 
 @pytest.fixture
-def kept() -> Iterator[TCPStore]:
+def kept():
     return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
 
 

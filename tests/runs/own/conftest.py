@@ -1,7 +1,5 @@
 """A user's folder: a model and an algorithm in files of its own, a run file, and the command."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -10,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.small_run import run_text
 
 PARTS = '''\
 """What the algorithm is made of."""
@@ -56,32 +55,16 @@ def step(state, round, *, decay, learning_rate, clip_norm, noise_std, batch_size
 
 MOMENTUM = Algorithm(name="momentum", init=init, step=step, settings=Settings)
 '''
-RUN = """\
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "own_mine:net"
-[algorithm]
-name = "own_mine.py:MOMENTUM"
-decay = 0.5
-[privacy]
-noise_multiplier = 1.0
-delta = 1e-5
-adversaries = ["eavesdropper"]
-[training]
-rounds = 3
-sampling_rate = 0.05
-checkpoint_every = 1
-[attack]
-presets = ["idlg"]
-restarts = 1
-images = 1
-rounds = [1]
-[audit]
-canaries = 20
-checked_rounds = 2
-"""
+RUN = run_text(
+    "own_mine.py:MOMENTUM",
+    agents=3,
+    model={"name": "own_mine:net"},
+    algorithm={"decay": 0.5},
+    privacy={"noise_multiplier": 1.0, "delta": 1e-05, "adversaries": ["eavesdropper"]},
+    training={"rounds": 3, "sampling_rate": 0.05, "checkpoint_every": 1},
+    attack={"presets": ["idlg"], "restarts": 1, "images": 1, "rounds": [1]},
+    audit={"canaries": 20, "checked_rounds": 2},
+)
 
 Done = subprocess.CompletedProcess[str]
 Told = tuple[int, str]
@@ -96,7 +79,7 @@ def command(*arguments: str, cwd: Path, start: Callable[..., Done] = warm.run) -
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> Path:
+def trained(tmp_path_factory):
     """A folder of a user in which `run` is a run of the user's own code."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_parts.py").write_text(PARTS)
@@ -109,12 +92,12 @@ def trained(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def place(trained, tmp_path) -> Path:
+def place(trained, tmp_path):
     """A copy of that folder."""
     return shutil.copytree(trained, tmp_path / "place")
 
 
 @pytest.fixture
-def overhear(place) -> Overhear:
+def overhear(place):
     """The command, run in that copy."""
     return lambda *arguments: command(*arguments, cwd=place)

@@ -9,6 +9,7 @@ from overhear.privacy.errors import InputError
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
 NETWORKS = """\
     import math
@@ -41,23 +42,13 @@ NETWORKS = """\
         def forward(self, picture, table):
             return self.head(self.body(torch.cat([picture, table], 1)))
 """
-RUN = """\
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "networks_that_fail:KIND"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 2.0
-delta = 1e-5
-[training]
-rounds = 5
-sampling_rate = 0.01
-layout = "LAYOUT"
-evaluate_every = 5
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=3,
+    model={"name": "networks_that_fail:KIND"},
+    privacy={"noise_multiplier": 2.0, "delta": 1e-05},
+    training={"rounds": 5, "sampling_rate": 0.01, "layout": "LAYOUT", "evaluate_every": 5},
+)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Folders of a stranger: commands run nothing of them, and neither read nor write elsewhere."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -9,7 +7,7 @@ import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
 from typing import get_args, get_origin
@@ -74,7 +72,7 @@ TABLE = 'root = "{}"\ncolumns = {{a = [0, 1], y = ["0", "1"]}}\ntarget = "y"'
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory) -> Iterator[Path]:
+def stranger(tmp_path_factory):
     """A working directory with a pinned file, a secret beside it, and the folder of a run."""
     top = tmp_path_factory.mktemp("foreign")
     here = top / "here"
@@ -93,7 +91,7 @@ def stranger(tmp_path_factory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def evil(stranger, monkeypatch) -> Iterator[Path]:
+def evil(stranger, monkeypatch):
     """A copy of the folder, and a process in which nobody named anything yet."""
     monkeypatch.chdir(stranger)
     monkeypatch.delenv("OVERHEAR_DATA", raising=False)

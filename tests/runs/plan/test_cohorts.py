@@ -15,30 +15,16 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.folder.interrupted import CutOffError, cut_off_at
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 6
-[graph]
-name = "server"
-[model]
-name = "linear"
-[algorithm]
-name = "dp-fedavg"
-cohort = "SCHEME"
-cohort_rate = 0.3333333333333333
-local_steps = 1
-[privacy]
-unit = "UNIT"
-noise_multiplier = 1.0
-delta = 1e-5
-[training]
-rounds = 8
-sampling_rate = 0.1
-checkpoint_every = 2
-learning_rate = 0.5
-"""
+RUN = run_text(
+    "dp-fedavg",
+    agents=6,
+    graph={"name": "server"},
+    algorithm={"cohort": "SCHEME", "cohort_rate": 0.3333333333333333, "local_steps": 1},
+    privacy={"unit": "UNIT", "noise_multiplier": 1.0, "delta": 1e-05},
+    training={"rounds": 8, "sampling_rate": 0.1, "checkpoint_every": 2, "learning_rate": 0.5},
+)
 
 
 def config_of(folder, scheme, *changes, unit="agent"):

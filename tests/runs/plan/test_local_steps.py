@@ -5,27 +5,16 @@ import pytest
 from overhear.reports.judgement.advice import What, advise
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[graph]
-name = "server"
-[model]
-name = "linear"
-[algorithm]
-name = "dp-fedavg"
-cohort_rate = 1.0
-local_data = "batches"
-local_steps = 5
-[privacy]
-noise_multiplier = 2.0
-delta = 1e-5
-[training]
-rounds = 200
-sampling_rate = 0.02
-"""
+RUN = run_text(
+    "dp-fedavg",
+    agents=4,
+    graph={"name": "server"},
+    algorithm={"cohort_rate": 1.0, "local_data": "batches", "local_steps": 5},
+    privacy={"noise_multiplier": 2.0, "delta": 1e-05},
+    training={"rounds": 200, "sampling_rate": 0.02},
+)
 
 
 def advised(folder, *changes):

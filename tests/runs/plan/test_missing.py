@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -46,7 +45,7 @@ def test_a_plan_says_how_many_may_be_missing_and_costs_what_the_account_says():
     assert found.guarantee("eavesdropper").epsilon == wanted.epsilon("eavesdropper")
 
 
-def test_ledger_and_report_carry_it(tmp_path: Path):
+def test_ledger_and_report_carry_it(tmp_path):
     run, out = _run(missing=2), tmp_path / "run"
     train(run, out)
     assert read_ledger(out / "ledger.jsonl").header["missing"] == 2
@@ -93,7 +92,7 @@ def test_the_run_file_writes_only_what_has_an_effect():
     assert table.entries() == {"missing": 1}
 
 
-def test_a_run_goes_on_with_the_number_that_it_was_begun_with(tmp_path: Path):
+def test_a_run_goes_on_with_the_number_that_it_was_begun_with(tmp_path):
     run, out = _run(missing=1), tmp_path / "run"
     train(run, out)
     header = LedgerHeader.model_validate(read_ledger(out / "ledger.jsonl").header, strict=False)

@@ -1,7 +1,5 @@
 """Runs of a run file in which agents are absent by a public list."""
 
-from pathlib import Path
-
 import pytest
 
 from overhear.interface.budget import budget
@@ -38,7 +36,7 @@ def test_a_plan_says_who_takes_part_and_counts_the_rounds_of_the_worst_agent():
     assert plan(RUN).participation is None
 
 
-def test_training_follows_the_list_and_its_ledger_costs_what_was_planned(tmp_path: Path):
+def test_training_follows_the_list_and_its_ledger_costs_what_was_planned(tmp_path):
     listed = tmp_path / "who.csv"
     listed.write_text("1,1,0,1\n0,0,0,0\n1,0,1,1\n1,1,1,1\n" * 2)
     run = _run(path=str(listed))
@@ -75,7 +73,7 @@ def test_tables_that_are_none_are_refused(table, said):
         plan(_run(**table))
 
 
-def test_a_list_of_too_few_rounds_is_refused(tmp_path: Path):
+def test_a_list_of_too_few_rounds_is_refused(tmp_path):
     listed = tmp_path / "who.csv"
     listed.write_text("1,1,0,1\n" * 7)
     with pytest.raises(InputError, match="7 rounds"):

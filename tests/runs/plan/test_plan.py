@@ -13,21 +13,14 @@ from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
 from overhear.privacy.published.muffliato import muffliato_losses
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-[model]
-name = "mlp"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 2.5
-delta = 1e-5
-[training]
-rounds = 100
-sampling_rate = 0.02
-"""
+RUN = run_text(
+    "dpdl",
+    model={"name": "mlp"},
+    privacy={"noise_multiplier": 2.5, "delta": 1e-05},
+    training={"rounds": 100, "sampling_rate": 0.02},
+)
 
 
 def planned(folder, *, replaced=("", ""), rounds=100):

@@ -1,7 +1,5 @@
 """A row of a plan: its status fits its epsilon."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -39,9 +37,7 @@ OF_LISTS = (Status.DECLARED, Status.CHECKED)
 
 @pytest.mark.parametrize("status", [s for s in Status if s not in OF_LISTS])
 @pytest.mark.parametrize("epsilon", [2.0, "inf"])
-def test_a_status_is_read_beside_an_epsilon_that_it_fits(
-    status: Status, epsilon: float | str
-) -> None:
+def test_a_status_is_read_beside_an_epsilon_that_it_fits(status, epsilon):
     if status.is_finite == (epsilon != "inf"):
         assert read(status=status, epsilon=epsilon).status == status
         return
@@ -50,11 +46,11 @@ def test_a_status_is_read_beside_an_epsilon_that_it_fits(
 
 
 @pytest.mark.parametrize("status", OF_LISTS)
-def test_no_plan_has_the_status_of_a_list(status: Status) -> None:
+def test_no_plan_has_the_status_of_a_list(status):
     with pytest.raises(InputError, match="status"):
         read(status=str(status))
 
 
-def test_an_unknown_status_is_refused() -> None:
+def test_an_unknown_status_is_refused():
     with pytest.raises(InputError, match="status"):
         read(status="infinite")

@@ -17,23 +17,18 @@ from overhear.runs.plan.plan import (
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.accounts.result import opinion_on
 from overhear.training.exposure.guarantees import run_epsilon
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dpdl"
-[privacy]
-noise_multiplier = 2.0
-delta = 1e-5
-adversaries = ["eavesdropper", "single-message"]
-[training]
-rounds = 20
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    privacy={
+        "noise_multiplier": 2.0,
+        "delta": 1e-05,
+        "adversaries": ["eavesdropper", "single-message"],
+    },
+    training={"rounds": 20, "sampling_rate": 0.1},
+)
 
 
 def planned(folder, text):
@@ -70,7 +65,7 @@ def test_the_bracket_is_of_the_rounds_that_were_released(plan):
 
 
 def test_the_accountant_can_be_dp_accounting(plan, tmp_path):
-    text = RUN.replace("delta = 1e-5", 'delta = 1e-5\naccountant = "dp-accounting"')
+    text = RUN.replace("delta = 1e-05", 'delta = 1e-05\naccountant = "dp-accounting"')
     theirs = planned(tmp_path, text)
     for g in theirs.guarantees:
         ours = plan.guarantee(g.adversary).epsilon

@@ -1,11 +1,8 @@
 """Sweeps: every combination is planned as if it were asked for alone, and none stops the others."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +19,7 @@ GRAPHS = "graph.name=full,erdos-renyi+graph.edge_probability=0.9"
 
 
 @pytest.fixture
-def quick(run_file: Path) -> Path:
+def quick(run_file):
     text = run_file.read_text(encoding="utf-8")
     run_file.write_text(text.replace("rounds = 200", "rounds = 3"), encoding="utf-8")
     return run_file
@@ -71,7 +68,7 @@ def in_terminal(combinations: list[dict[str, Any]], columns: int = 80) -> str:
         ("graph.path='a],b.json',c.json", ["'a],b.json'", "c.json"]),
     ],
 )
-def test_a_comma_separates_values_outside_quotes_and_brackets(text: str, values: list[str]) -> None:
+def test_a_comma_separates_values_outside_quotes_and_brackets(text, values):
     assert read_sweep(text)[1] == values
 
 
@@ -86,12 +83,12 @@ def test_a_comma_separates_values_outside_quotes_and_brackets(text: str, values:
         ("graph.name=ring,full,ring", "gives ring twice"),
     ],
 )
-def test_a_sweep_of_another_form_is_refused(text: str, words: str) -> None:
+def test_a_sweep_of_another_form_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
         read_sweep(text)
 
 
-def test_every_combination_costs_what_it_costs_alone(quick: Path) -> None:
+def test_every_combination_costs_what_it_costs_alone(quick):
     found = plan_sweep(quick, [GRAPHS, "privacy.epsilon=1,8"], overrides=["data.agents=4"])
     asked = [
         ["graph.name=full", "privacy.epsilon=1"],
@@ -106,13 +103,13 @@ def test_every_combination_costs_what_it_costs_alone(quick: Path) -> None:
     assert found[2].values["graph.name"] == "erdos-renyi, graph.edge_probability=0.9"
 
 
-def test_the_sign_of_an_exponent_brings_no_companion(quick: Path) -> None:
+def test_the_sign_of_an_exponent_brings_no_companion(quick):
     (one,) = plan_sweep(quick, ["training.learning_rate=1e+1"])
     assert one.overrides == ("training.learning_rate=1e+1",)
     assert one.refused is None
 
 
-def test_what_is_refused_keeps_its_reason_and_stops_nothing(quick: Path) -> None:
+def test_what_is_refused_keeps_its_reason_and_stops_nothing(quick):
     found = plan_sweep(quick, ["graph.name=rign,ring,erdos-renyi"])
     assert [one.plan is None for one in found] == [True, False, True]
     assert "did you mean ring?" in str(found[0].refused)
@@ -121,7 +118,7 @@ def test_what_is_refused_keeps_its_reason_and_stops_nothing(quick: Path) -> None
         assert str(quick) not in str(one.refused)
 
 
-def test_a_slip_of_ours_is_no_refusal(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slip_of_ours_is_no_refusal(quick, monkeypatch):
     monkeypatch.setattr(plan, "make_plan", lambda _: {}["missing"])
     with pytest.raises(KeyError, match="missing"):
         plan_sweep(quick, ["graph.name=ring"])
@@ -135,24 +132,22 @@ def test_a_slip_of_ours_is_no_refusal(quick: Path, monkeypatch: pytest.MonkeyPat
     ],
     ids=["two sweeps", "sweep and set"],
 )
-def test_a_key_that_is_given_twice_is_refused(
-    quick: Path, sweeps: list[str], overrides: list[str]
-) -> None:
+def test_a_key_that_is_given_twice_is_refused(quick, sweeps, overrides):
     with pytest.raises(ValueError, match=r"graph\.name is given twice"):
         plan_sweep(quick, sweeps, overrides=overrides)
 
 
-def test_a_missing_run_file_is_not_a_row() -> None:
+def test_a_missing_run_file_is_not_a_row():
     with pytest.raises(FileNotFoundError, match=r"no run file at nothing\.toml"):
         plan_sweep("nothing.toml", ["graph.name=ring"])
 
 
-def test_a_combination_has_a_plan_or_a_reason() -> None:
+def test_a_combination_has_a_plan_or_a_reason():
     with pytest.raises(ValueError, match="either a plan or a reason"):
         Combination(values={}, overrides=())
 
 
-def test_a_markdown_row_has_a_cell_for_every_head() -> None:
+def test_a_markdown_row_has_a_cell_for_every_head():
     text = sweep_markdown(
         [
             planned({"graph.name": "ring"}),
@@ -169,7 +164,7 @@ def test_a_markdown_row_has_a_cell_for_every_head() -> None:
     ]
 
 
-def test_the_noise_multiplier_is_a_column_only_where_it_differs() -> None:
+def test_the_noise_multiplier_is_a_column_only_where_it_differs():
     one = planned({"privacy.epsilon": "1"}, multiplier=4.3501)
     other = planned({"privacy.epsilon": "4"}, multiplier=1.7109)
     assert "noise" not in sweep_markdown([one, {**other, "noise_multiplier": 4.3501}])
@@ -177,7 +172,7 @@ def test_the_noise_multiplier_is_a_column_only_where_it_differs() -> None:
     assert [row.split(" | ")[1] for row in rows] == ["noise multipl.", "---", "4.351", "1.711"]
 
 
-def test_a_narrow_terminal_loses_no_adversary_and_no_reason() -> None:
+def test_a_narrow_terminal_loses_no_adversary_and_no_reason():
     swept = {"graph.name": "erdos-renyi, graph.edge_probability=0.4", "training.rounds": "1000"}
     names = ("eavesdropper", "neighbour", "all-others", "final-models", "single-message")
     every = [planned(swept, name=name, joint=k + 1.5) for k, name in enumerate(names)]
@@ -189,9 +184,7 @@ def test_a_narrow_terminal_loses_no_adversary_and_no_reason() -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_json_is_one_list_of_plans_with_their_overrides(
-    quick: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_one_list_of_plans_with_their_overrides(quick, capsys):
     command = ["plan", str(quick), "--sweep", "graph.name=ring,rign", "--json"]
     assert cli.main(command) == 0
     found = json.loads(capsys.readouterr().out)
@@ -204,9 +197,7 @@ def test_json_is_one_list_of_plans_with_their_overrides(
 @pytest.mark.parametrize(
     "form", [[], ["--json"], ["--markdown"]], ids=["table", "json", "markdown"]
 )
-def test_if_all_are_refused_the_reasons_are_shown_and_the_exit_code_is_2(
-    form: list[str], quick: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_if_all_are_refused_the_reasons_are_shown_and_the_exit_code_is_2(form, quick, capsys):
     assert cli.main(["plan", str(quick), "--sweep", "graph.name=rign,fulll", *form]) == 2
     shown = capsys.readouterr()
     assert shown.out.count("did you mean") == 2
@@ -221,9 +212,7 @@ def test_if_all_are_refused_the_reasons_are_shown_and_the_exit_code_is_2(
         (["--sweep", "graph.name"], "must read table.key=a,b,c"),
     ],
 )
-def test_bad_options_exit_with_2_and_print_nothing(
-    more: list[str], words: str, quick: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_options_exit_with_2_and_print_nothing(more, words, quick, capsys):
     assert cli.main(["plan", str(quick), *more]) == 2
     shown = capsys.readouterr()
     assert words in shown.err

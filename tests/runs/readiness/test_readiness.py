@@ -1,36 +1,24 @@
 """What `overhear plan --check` refuses is what `overhear train` refuses, in the same sentence."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from overhear.commands import cli
 from overhear.runs.readiness import check_ready
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[graph]
-name = "ring"
-[model]
-name = "{model}"
-[algorithm]
-name = "dpdl"
-[privacy]
-epsilon = 8.0
-delta = 1e-5
-[training]
-rounds = 3
-sampling_rate = 0.1
-device = "cpu"
-"""
+RUN = run_text(
+    "dpdl",
+    agents=4,
+    graph={"name": "ring"},
+    model={"name": "{model}"},
+    privacy={"epsilon": 8.0, "delta": 1e-05},
+    training={"rounds": 3, "sampling_rate": 0.1, "device": "cpu"},
+)
 NETWORKS = """
 import torch
 from torch import nn
@@ -62,7 +50,7 @@ def mixing(shape, classes):
 
 
 @pytest.fixture
-def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run_file(tmp_path, monkeypatch):
     (tmp_path / "own_networks.py").write_text(NETWORKS, encoding="utf-8")
     (tmp_path / "table.csv").write_text("1,2,3\n4,5,6\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -75,7 +63,7 @@ Said = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def said(run_file: Path, capsys: pytest.CaptureFixture[str]) -> Said:
+def said(run_file, capsys):
     def told(command: str, *arguments: str) -> tuple[int, str]:
         capsys.readouterr()
         code = cli.main([command, str(run_file), *arguments])
@@ -106,9 +94,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("overrides", "word"), REFUSED)
-def test_what_train_refuses_is_refused_in_the_same_sentence(
-    said: Said, tmp_path: Path, overrides: list[str], word: str
-) -> None:
+def test_what_train_refuses_is_refused_in_the_same_sentence(said, tmp_path, overrides, word):
     given = [f"--set={one.format(folder=tmp_path)}" for one in overrides]
     out = tmp_path / "out"
     checked = said("plan", "--check", "--strict", *given)
@@ -119,7 +105,7 @@ def test_what_train_refuses_is_refused_in_the_same_sentence(
 
 
 @pytest.mark.parametrize("held", ["file", "folder with files", "file above"])
-def test_a_folder_that_train_refuses_is_refused(said: Said, tmp_path: Path, held: str) -> None:
+def test_a_folder_that_train_refuses_is_refused(said, tmp_path, held):
     out = tmp_path / "out"
     if held == "folder with files":
         out.mkdir()
@@ -134,7 +120,7 @@ def test_a_folder_that_train_refuses_is_refused(said: Said, tmp_path: Path, held
     assert checked[0] == 2
 
 
-def test_a_run_that_passes_leaves_nothing(said: Said, tmp_path: Path) -> None:
+def test_a_run_that_passes_leaves_nothing(said, tmp_path):
     before = sorted(p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts)
     assert said("plan", "--check", "--strict", "--out", str(tmp_path / "a/b/c")) == (0, "")
     assert sorted(p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts) == before
@@ -150,8 +136,8 @@ def test_a_run_that_passes_leaves_nothing(said: Said, tmp_path: Path) -> None:
     ],
 )
 def test_an_attack_that_is_asked_for_is_refused_as_attack_refuses_it(
-    said: Said, tmp_path: Path, override: str, sentence: str
-) -> None:
+    said, tmp_path, override, sentence
+):
     code, told = said("plan", "--check", "--set", override)
     assert code == 2
     assert sentence in told
@@ -160,9 +146,7 @@ def test_an_attack_that_is_asked_for_is_refused_as_attack_refuses_it(
     assert cli.main(["attack", str(out)]) == 2
 
 
-def test_what_attack_and_audit_would_refuse_is_told_where_nobody_asked_for_them(
-    run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_attack_and_audit_would_refuse_is_told_where_nobody_asked_for_them(run_file, capsys):
     lonely = [f"--set={one}" for one in ("data.agents=1", "privacy.noise_multiplier=0.0")]
     assert cli.main(["plan", str(run_file), "--check", "--json", *lonely]) == 0
     found = json.loads(capsys.readouterr().out)["check"]
@@ -173,21 +157,19 @@ def test_what_attack_and_audit_would_refuse_is_told_where_nobody_asked_for_them(
     assert "Checked: train would begin this run overhear attack would refuse it: agents=1" in shown
 
 
-def test_an_audit_that_is_asked_for_is_refused_as_audit_refuses_it(said: Said) -> None:
+def test_an_audit_that_is_asked_for_is_refused_as_audit_refuses_it(said):
     given = ("--set=privacy.noise_multiplier=0.0", "--set=audit.canaries=40")
     checked = said("plan", "--check", *given)
     assert checked[0] == 2
     assert checked == said("audit", *given)
 
 
-def test_a_run_whose_records_take_turns_is_rehearsed(run_file: Path) -> None:
+def test_a_run_whose_records_take_turns_is_rehearsed(run_file):
     turns = ["algorithm.name=dp-ftrl", "privacy.participation={ cycle = 3 }"]
     assert check_ready(load_run_file(run_file, turns)).plan.noise_multiplier > 0.0
 
 
-def test_the_rehearsal_runs_the_step_on_tensors(
-    run_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rehearsal_runs_the_step_on_tensors(run_file, monkeypatch):
     """What shows on tensors alone, such as gradients that are no numbers, is found."""
     (run_file.parent / "overflowing.py").write_text(
         "import torch\n"
@@ -207,7 +189,7 @@ def test_the_rehearsal_runs_the_step_on_tensors(
         check_ready(config)
 
 
-def test_a_check_of_many_rounds_takes_no_longer(run_file: Path) -> None:
+def test_a_check_of_many_rounds_takes_no_longer(run_file):
     def took(rounds: int) -> float:
         config = load_run_file(run_file, [f"training.rounds={rounds}"])
         begun = time.process_time()

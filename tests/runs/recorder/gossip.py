@@ -1,7 +1,5 @@
 """A small gossiping system for tests, recorded as its code says, with a fault planted or none."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conformance: sound records pass, too little is not passed, and what was kept is not chosen."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

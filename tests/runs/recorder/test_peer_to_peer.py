@@ -1,7 +1,5 @@
 """The example in processes of its own: it gossips over sockets, and its ledgers are checked."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The recorder: lines are on the disk before releases leave; what is no release is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,9 +1,6 @@
 """[privacy]: targets of membership inference, and one person with records at several agents."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -20,29 +17,21 @@ from overhear.runs.plan.plan import make_plan
 from overhear.runs.plan.schema import Planned
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-epsilon = 2
-delta = 1e-5
-[training]
-rounds = 6
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"epsilon": 2, "delta": 1e-05},
+    training={"rounds": 6, "sampling_rate": 0.1},
+)
 ADVANTAGE = ("privacy.advantage=0.1",)
 RATES = ("privacy.tpr=0.2", "privacy.fpr=0.01")
 HELD = ("privacy.holders=[0, 2]", "privacy.records_held=[2, 1]")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(RUN, encoding="utf-8")
     return file

@@ -1,7 +1,5 @@
 """The run file: what it accepts, what it refuses and in which words."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from pathlib import Path
@@ -33,7 +31,7 @@ def refusal(path: Path, *overrides: str) -> str:
     return str(caught.value).removeprefix(f"{path}: ")
 
 
-def test_defaults_are_those_of_the_documentation(run_file: Path) -> None:
+def test_defaults_are_those_of_the_documentation(run_file):
     run = load_run_file(run_file)
     assert (run.data.agents, run.graph.name, run.graph.links) == (10, "ring", "clear")
     assert run.privacy is not None
@@ -42,13 +40,13 @@ def test_defaults_are_those_of_the_documentation(run_file: Path) -> None:
     assert run.algorithm.form == "repaired"
 
 
-def test_hyper_parameters_reach_the_algorithms_own_dataclass(run_file: Path) -> None:
+def test_hyper_parameters_reach_the_algorithms_own_dataclass(run_file):
     settings = load_run_file(run_file).algorithm.settings()
     assert type(settings) is ALGORITHMS["dpdl"].settings
     assert settings.momentum == 0.5
 
 
-def test_an_enum_hyper_parameter_is_read_from_its_name(run_file: Path) -> None:
+def test_an_enum_hyper_parameter_is_read_from_its_name(run_file):
     text = run_file.read_text().replace('"dpdl"\nmomentum = 0.5', '"dp-dpsgd"')
     run_file.write_text(text)
     run = load_run_file(run_file, ["algorithm.order=step-then-mix"])
@@ -67,7 +65,7 @@ def test_an_enum_hyper_parameter_is_read_from_its_name(run_file: Path) -> None:
         ["intercept.rounds=[]", "intercept.victims=[3]", 'data.root="a \\"b\\" \\\\ é"'],
     ],
 )
-def test_the_resolved_run_file_reads_back_equal(run_file: Path, overrides: list[str]) -> None:
+def test_the_resolved_run_file_reads_back_equal(run_file, overrides):
     run = load_run_file(run_file, overrides)
     run_file.write_text(run.to_toml(), encoding="utf-8")
     again = load_run_file(run_file)
@@ -75,12 +73,12 @@ def test_the_resolved_run_file_reads_back_equal(run_file: Path, overrides: list[
     assert again.to_toml() == run.to_toml()
 
 
-def test_the_resolved_run_file_names_every_hyper_parameter(run_file: Path) -> None:
+def test_the_resolved_run_file_names_every_hyper_parameter(run_file):
     written = tomllib.loads(load_run_file(run_file).to_toml())["algorithm"]
     assert written.keys() == {"name", "form", "alpha", "momentum"}
 
 
-def test_defaults_that_need_another_table_are_resolved(run_file: Path) -> None:
+def test_defaults_that_need_another_table_are_resolved(run_file):
     run = load_run_file(run_file, ["privacy.victim=7", "privacy.adversary=coalition:1,9"])
     assert (run.intercept.rounds, run.intercept.victims) == ((1, 200), (7,))
     assert run.attack.rounds == (1, 200)
@@ -92,26 +90,24 @@ def test_defaults_that_need_another_table_are_resolved(run_file: Path) -> None:
     "override",
     ["together=3", "adversary=all-others", "adversary=final-models", "adversary=coalition:1,9"],
 )
-def test_an_attack_that_can_be_mounted_is_accepted(run_file: Path, override: str) -> None:
+def test_an_attack_that_can_be_mounted_is_accepted(run_file, override):
     run = load_run_file(run_file, ["intercept.rounds=[1, 198]", f"attack.{override}"])
     key, _, value = override.partition("=")
     assert str(getattr(run.attack, key)) == value
 
 
-def test_a_scenario_that_the_algorithm_lacks_is_refused_with_those_it_has() -> None:
+def test_a_scenario_that_the_algorithm_lacks_is_refused_with_those_it_has():
     attack = {"scenarios": ["view", "momentum"]}
     with pytest.raises(ValueError, match=r"\[attack\] scenarios: 'momentum' .* 'dsgd'; use view"):
         RunFile.model_validate(DSGD | {"attack": attack})
 
 
-def test_an_empty_list_of_rounds_means_that_nothing_is_kept(run_file: Path) -> None:
+def test_an_empty_list_of_rounds_means_that_nothing_is_kept(run_file):
     run = load_run_file(run_file, ["intercept.rounds=[]"])
     assert (run.intercept.rounds, run.attack.rounds) == ((), ())
 
 
-def test_the_environment_gives_the_root_of_data_that_has_files(
-    run_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_gives_the_root_of_data_that_has_files(run_file, monkeypatch):
     monkeypatch.setenv("OVERHEAR_DATA", "somewhere")
     assert load_run_file(run_file, ["data.name=mnist"]).data.root == "somewhere"
     assert load_run_file(run_file).data.root is None
@@ -190,9 +186,7 @@ def test_the_environment_gives_the_root_of_data_that_has_files(
         ),
     ],
 )
-def test_a_mistake_is_answered_by_one_sentence(
-    run_file: Path, override: str, sentence: str
-) -> None:
+def test_a_mistake_is_answered_by_one_sentence(run_file, override, sentence):
     assert refusal(run_file, override) == sentence
 
 
@@ -219,11 +213,11 @@ def test_a_mistake_is_answered_by_one_sentence(
         ("data.nonsense=1", "known keys: name, root, agents"),
     ],
 )
-def test_a_mistake_comes_with_its_remedy(run_file: Path, override: str, part: str) -> None:
+def test_a_mistake_comes_with_its_remedy(run_file, override, part):
     assert part in refusal(run_file, override)
 
 
-def test_several_mistakes_are_told_together(run_file: Path) -> None:
+def test_several_mistakes_are_told_together(run_file):
     told = refusal(run_file, "privacy.delta=2", "training.seed=-1")
     assert told.splitlines()[1:] == [
         "  [privacy] delta=2 must lie in (0, 1)",
@@ -232,7 +226,7 @@ def test_several_mistakes_are_told_together(run_file: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [("epsilon = 4\n", "noise_multiplier = 1\nepsilon = 4\n")])
-def test_a_target_is_given_in_exactly_one_way(run_file: Path, keys: tuple[str, str]) -> None:
+def test_a_target_is_given_in_exactly_one_way(run_file, keys):
     text = run_file.read_text()
     run_file.write_text(text.replace(*keys))
     assert "epsilon and noise_multiplier given" in refusal(run_file)
@@ -240,19 +234,19 @@ def test_a_target_is_given_in_exactly_one_way(run_file: Path, keys: tuple[str, s
     assert "none given" in refusal(run_file)
 
 
-def test_an_override_of_the_target_replaces_the_other_kind(run_file: Path) -> None:
+def test_an_override_of_the_target_replaces_the_other_kind(run_file):
     privacy = load_run_file(run_file, ["privacy.noise_multiplier=1.5"]).privacy
     assert privacy is not None
     assert (privacy.epsilon, privacy.noise_multiplier) == (None, 1.5)
 
 
-def test_a_private_algorithm_needs_a_privacy_table() -> None:
+def test_a_private_algorithm_needs_a_privacy_table():
     values = DSGD | {"algorithm": {"name": "dpdl"}}
     with pytest.raises(ValueError, match=r"\[privacy\] is missing"):
         RunFile.model_validate(values)
 
 
-def test_dsgd_runs_without_a_privacy_table() -> None:
+def test_dsgd_runs_without_a_privacy_table():
     run = RunFile.model_validate(DSGD)
     assert run.privacy is None
     assert "[privacy]" not in run.to_toml()
@@ -266,31 +260,31 @@ def test_dsgd_runs_without_a_privacy_table() -> None:
         ({"noise_multiplier": 0, "delta": 1e-5, "clip_norm": 1.0}, "dsgd does not clip"),
     ],
 )
-def test_dsgd_refuses_a_promise_it_cannot_keep(privacy: dict[str, Any], part: str) -> None:
+def test_dsgd_refuses_a_promise_it_cannot_keep(privacy, part):
     with pytest.raises(ValueError, match=part):
         RunFile.model_validate(DSGD | {"privacy": privacy})
 
 
-def test_dsgd_with_a_privacy_table_does_not_clip() -> None:
+def test_dsgd_with_a_privacy_table_does_not_clip():
     values = DSGD | {"privacy": {"noise_multiplier": 0, "delta": 1e-5}}
     privacy = RunFile.model_validate(values).privacy
     assert privacy is not None
     assert privacy.clip_norm == math.inf
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no run file at .*nothing\.toml"):
         load_run_file(tmp_path / "nothing.toml")
 
 
 @pytest.mark.parametrize("content", [b"[data\n", b"\xff\xfe"])
-def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_toml_is_named(tmp_path, content):
     path = tmp_path / "run.toml"
     path.write_bytes(content)
     assert "is not TOML" in refusal(path)
 
 
-def test_names_are_those_of_the_registries() -> None:
+def test_names_are_those_of_the_registries():
     assert set(DATA_NAMES) == {
         *data.DATASET_NAMES,
         "quadratic",
@@ -304,7 +298,7 @@ def test_names_are_those_of_the_registries() -> None:
     assert set(get_args(PresetName)) == set(PRESETS)
 
 
-def test_the_schema_knows_every_table_and_every_algorithm() -> None:
+def test_the_schema_knows_every_table_and_every_algorithm():
     schema = run_file_schema()
     assert set(schema["properties"]) == set(RunFile.model_fields)
     cases = schema["$defs"]["AlgorithmTable"]["allOf"]

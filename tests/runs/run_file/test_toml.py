@@ -1,13 +1,10 @@
 """TOML out, and overrides in."""
 
-from __future__ import annotations
-
 import enum
 import math
 import time
 import tomllib
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,16 +26,16 @@ VALUES = st.one_of(SCALARS, st.lists(TEXT), st.lists(st.integers(-(2**60), 2**60
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=4), max_size=4))
 @pytest.mark.slow
-def test_what_is_written_reads_back_equal(tables: dict[str, dict[str, Any]]) -> None:
+def test_what_is_written_reads_back_equal(tables):
     assert tomllib.loads(write_toml(tables)) == tables
 
 
-def test_an_enum_is_written_as_its_value() -> None:
+def test_an_enum_is_written_as_its_value():
     order = enum.StrEnum("Order", {"A": "mix-then-step"})
     assert write_toml({"t": {"order": order.A}}) == '[t]\norder = "mix-then-step"\n'
 
 
-def test_a_date_is_refused() -> None:
+def test_a_date_is_refused():
     with pytest.raises(TypeError, match="no place in a run file"):
         write_toml({"t": {"a": {"b": date(2026, 1, 1)}}})
 
@@ -57,31 +54,31 @@ def test_a_date_is_refused() -> None:
         ("t.a=neighbour:1", "neighbour:1"),
     ],
 )
-def test_an_override_is_read_as_toml_and_a_bare_word_as_a_string(text: str, value: object) -> None:
+def test_an_override_is_read_as_toml_and_a_bare_word_as_a_string(text, value):
     values: dict[str, Any] = {}
     merge_overrides(values, [text])
     assert values == {"t": {"a": value}}
 
 
 @pytest.mark.parametrize("text", ["a=1", "t.a", "t.=1", ".a=1", "t.a.b=1"])
-def test_an_override_without_table_key_and_value_is_refused(text: str) -> None:
+def test_an_override_without_table_key_and_value_is_refused(text):
     with pytest.raises(ValueError, match=r"must read table\.key=value"):
         merge_overrides({}, [text])
 
 
 @pytest.mark.parametrize("text", ["t.a=", "t.a=.1", "t.a=x y", "t.a=1\nb=2", "t.a=[1"])
-def test_an_override_that_is_no_single_toml_value_is_refused(text: str) -> None:
+def test_an_override_that_is_no_single_toml_value_is_refused(text):
     with pytest.raises(ValueError, match="is no TOML value"):
         merge_overrides({}, [text])
 
 
-def test_an_override_replaces_its_alternative() -> None:
+def test_an_override_replaces_its_alternative():
     values = {"training": {"batch_size": 8}}
     merge_overrides(values, ["training.sampling_rate=0.1"])
     assert values == {"training": {"sampling_rate": 0.1}}
 
 
-def test_two_overrides_that_are_alternatives_are_both_kept_for_the_check() -> None:
+def test_two_overrides_that_are_alternatives_are_both_kept_for_the_check():
     values: dict[str, Any] = {"training": {}}
     merge_overrides(values, ["training.sampling_rate=0.1", "training.batch_size=8"])
     assert values["training"].keys() == {"sampling_rate", "batch_size"}
@@ -105,16 +102,14 @@ def test_two_overrides_that_are_alternatives_are_both_kept_for_the_check() -> No
     ],
 )
 @pytest.mark.parametrize("part", ["a", '"a"', "'a'", " a\t", '"."', "1"])
-def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
-    text: str, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(text, part, monkeypatch):
     monkeypatch.setattr(tomllib, "loads", None)  # it takes gigabytes
     key = ".".join([part] * (200_000 // (len(part) + 1)))
     with pytest.raises(InputError, match=r"has a key of more than 32 parts in line [12]; write"):
         parse_toml(text.format(key))
 
 
-def test_a_key_of_32_parts_is_read_and_one_of_33_is_not() -> None:
+def test_a_key_of_32_parts_is_read_and_one_of_33_is_not():
     assert parse_toml(".".join("a" * 32) + " = 1")
     with pytest.raises(InputError, match="more than 32 parts"):
         parse_toml(".".join("a" * 33) + " = 1")
@@ -136,14 +131,14 @@ def test_a_key_of_32_parts_is_read_and_one_of_33_is_not() -> None:
         '"{}" = 1',
     ],
 )
-def test_points_in_strings_and_comments_are_no_parts(text: str) -> None:
+def test_points_in_strings_and_comments_are_no_parts(text):
     text = text.replace("{}", "." * 1000)
     assert parse_toml(text) == tomllib.loads(text)
     assert parse_toml("x = [" + "1.5, " * 1000 + "]")
 
 
 @pytest.mark.parametrize("opening", ['"', "'", '"""', "'''", '\\"""', '"""\\', "''' \n", '""" \n'])
-def test_what_is_never_closed_is_looked_at_in_bounded_time(opening: str) -> None:
+def test_what_is_never_closed_is_looked_at_in_bounded_time(opening):
     before = time.process_time()
     with pytest.raises(InputError, match="is not TOML"):
         parse_toml("x = " + opening * (300_001 // len(opening)) + "=")
@@ -151,7 +146,7 @@ def test_what_is_never_closed_is_looked_at_in_bounded_time(opening: str) -> None
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "-" + "9" * 5000, "0x" + "f" * 5000])
-def test_an_integer_of_thousands_of_digits_is_a_sentence(number: str, tmp_path: Path) -> None:
+def test_an_integer_of_thousands_of_digits_is_a_sentence(number, tmp_path):
     run = tmp_path / "run.toml"
     run.write_text(f"[training]\nrounds = {number}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"run\.toml has .*; give a smaller one"):
@@ -166,7 +161,7 @@ def test_an_integer_of_thousands_of_digits_is_a_sentence(number: str, tmp_path: 
         load_policy(run)
 
 
-def test_a_policy_and_a_run_file_with_a_long_key_are_refused(tmp_path: Path) -> None:
+def test_a_policy_and_a_run_file_with_a_long_key_are_refused(tmp_path):
     path = tmp_path / "long.toml"
     path.write_text(".".join("a" * 100_000) + " = 1\n", encoding="utf-8")
     for load in (load_run_file, load_policy):
@@ -177,7 +172,7 @@ def test_a_policy_and_a_run_file_with_a_long_key_are_refused(tmp_path: Path) -> 
         load_run_file(path, ["graph.name={" + ".".join("a" * 50_000) + "=1}"])
 
 
-def test_a_bare_word_of_many_parts_is_a_string() -> None:
+def test_a_bare_word_of_many_parts_is_a_string():
     values: dict[str, Any] = {}
     merge_overrides(values, ["model.name=" + ".".join("a" * 40) + ":build"])
     assert values["model"]["name"].endswith("a:build")
@@ -187,9 +182,7 @@ def test_a_bare_word_of_many_parts_is_a_string() -> None:
     ("value", "written"),
     [(".01", "0.01"), ("5.", "5.0"), ("-.5", "-0.5"), (".1e-3", "0.1e-3"), ("1.e5", "1.0e5")],
 )
-def test_a_number_that_begins_or_ends_with_a_point_is_told_in_full(
-    value: str, written: str
-) -> None:
+def test_a_number_that_begins_or_ends_with_a_point_is_told_in_full(value, written):
     with pytest.raises(InputError, match=f"is no TOML value; write {written}$"):
         merge_overrides({}, [f"t.a={value}"])
     assert isinstance(parse_toml(f"a = {written}")["a"], float)

@@ -1,7 +1,5 @@
 """A sweep: every run once, none lost, whatever ends it; and what it says of failures."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -345,9 +343,9 @@ def _check_whole(out: Path, runs: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_of_24_runs_killed_twice_has_every_run_once(tmp_path, run_file):
-    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=12), tmp_path / "d"
-    for done in (3, 9):
+def test_a_sweep_that_is_killed_twice_has_every_run_once(tmp_path, run_file):
+    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=4), tmp_path / "d"
+    for done in (2, 5):
         process = _start(out, sweep)
         _wait_for(done, out, process)
         os.killpg(process.pid, signal.SIGKILL)
@@ -355,62 +353,27 @@ def test_a_sweep_of_24_runs_killed_twice_has_every_run_once(tmp_path, run_file):
     process = _start(out, sweep)
     said = process.communicate()[0].decode()
     assert process.returncode == 0, said
-    _check_whole(out, 24)
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_costs_what_it_was_at(tmp_path, run_file):
-    import psutil
-
-    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=4), tmp_path / "d"
-    process = _start(out, sweep)
-    _wait_for(2, out, process)
-    workers = [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "LokyProcess" in " ".join(child.cmdline())
-    ]
-    workers[0].kill()
-    said = process.communicate()[0].decode()
-    assert process.returncode == 0, said
     _check_whole(out, 8)
 
 
 @pytest.mark.slow
-def test_dask_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
+@pytest.mark.parametrize(
+    ("backend", "worker"),
+    [("loky", "LokyProcess"), ("dask", "spawn_main"), ("ray", "ray::PoolActor")],
+)
+def test_with_a_worker_killed_every_run_is_there_once(tmp_path, run_file, backend, worker):
+    if backend == "ray":
+        pytest.importorskip("ray.util", reason="ray is not installed: pip install 'ray>=2.52'")
     import psutil
 
-    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=4), tmp_path / "d"
-    process = _start(out, sweep, "--backend", "dask")
+    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=3), tmp_path / "d"
+    process = _start(out, sweep, "--backend", backend)
     _wait_for(2, out, process)
-    workers = [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "spawn_main" in " ".join(child.cmdline())
-    ]
-    workers[0].kill()
+    children = psutil.Process(process.pid).children(recursive=True)
+    next(child for child in children if worker in " ".join(child.cmdline())).kill()
     said = process.communicate()[0].decode()
     assert process.returncode == 0, said
-    _check_whole(out, 8)
-
-
-@pytest.mark.slow
-def test_ray_with_a_worker_killed_has_every_run_once(tmp_path, run_file):
-    pytest.importorskip("ray.util", reason="ray is not installed: pip install 'ray>=2.52'")
-    import psutil
-
-    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=4), tmp_path / "d"
-    process = _start(out, sweep, "--backend", "ray")
-    _wait_for(2, out, process)
-    workers = [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "ray::PoolActor" in " ".join(child.cmdline())
-    ]
-    workers[0].kill()
-    said = process.communicate()[0].decode()
-    assert process.returncode == 0, said
-    _check_whole(out, 8)
+    _check_whole(out, 6)
 
 
 LISTENING = """

@@ -1,9 +1,6 @@
 """Sweep files: what they say, and what is refused in a sentence."""
 
-from __future__ import annotations
-
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,7 +141,7 @@ def test_a_missing_or_broken_file_is_refused(tmp_path):
         read_sweep_file(tmp_path / "s.toml")
 
 
-def test_settings_that_differ_have_names_that_differ(tmp_path: Path):
+def test_settings_that_differ_have_names_that_differ(tmp_path):
     values = ["a/b", "a b", "a-b", "x" * 200 + "1", "x" * 200 + "2", "../../etc"]
     points = points_of(swept(grid={"graph.path": values}), {})
     names = {p.name for p in points}

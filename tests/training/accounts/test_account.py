@@ -1,7 +1,5 @@
 """The one public call: what it refuses, and that its figures are those of the step as it runs."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
@@ -497,9 +495,7 @@ def test_only_adversaries_that_were_asked_for_are_there():
     ("name", "setting", "value", "dearer"),
     [("dp-cga", "clip", "batch", 1.9), ("dp-netfleet", "batches", "per-round", None)],
 )
-def test_a_hyper_parameter_by_its_name_is_the_one_of_that_name(
-    name, setting, value, dearer
-) -> None:
+def test_a_hyper_parameter_by_its_name_is_the_one_of_that_name(name, setting, value, dearer):
     """`clip="batch"` was accounted for, and trained, as the clipping of each example."""
     kind = choices(ALGORITHMS[name])[setting]
     how = {

@@ -1,18 +1,12 @@
 """Epsilon of every agent's records."""
 
-from __future__ import annotations
-
-import pytest
-
 from overhear.privacy import EAVESDROPPER, Statement, Status
 from overhear.training.accounts.result import epsilon_by_agent
 from overhear.training.exposure import guarantees as accounting
 from overhear.training.exposure.sensitivity import JointSensitivity, Release
 
 
-def test_agents_alike_are_accounted_for_once_by_the_largest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_agents_alike_are_accounted_for_once_by_the_largest(monkeypatch):
     asked = []
 
     def counted(exposure: JointSensitivity, **options: object) -> float:

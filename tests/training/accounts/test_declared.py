@@ -1,7 +1,5 @@
 """For every algorithm of the registry a log of what it sends costs what its trace costs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -41,18 +41,18 @@ def subject(
         (subject("dsgd", "directed-exponential", rounds=2), 2),
     ],
 )
-def test_rounds_are_counted_apart_where_they_differ(given: AccountedRun, apart: int) -> None:
+def test_rounds_are_counted_apart_where_they_differ(given, apart):
     assert price_of(given).apart == apart
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_ordinary_run_of_every_algorithm_is_short(name: str) -> None:
+def test_an_ordinary_run_of_every_algorithm_is_short(name):
     price = price_of(subject(name))
     assert price.words is None
     price.check()
 
 
-def test_more_of_anything_takes_longer() -> None:
+def test_more_of_anything_takes_longer():
     def seconds(name: str, graph: str = "ring", **more: object) -> float:
         return price_of(subject(name, graph, **more)).seconds  # type: ignore[arg-type]
 
@@ -62,7 +62,7 @@ def test_more_of_anything_takes_longer() -> None:
     assert seconds("dyn-d2p", **changing) < seconds("dyn-d2p", rounds=99, **changing)
 
 
-def test_a_round_of_many_sums_takes_longer_and_few_graphs_are_shorter_than_many() -> None:
+def test_a_round_of_many_sums_takes_longer_and_few_graphs_are_shorter_than_many():
     falling = [0.1 - 0.001 * turn for turn in range(50)]
     of_one, of_many = (
         price_of(replace(subject(name, rounds=50), learning_rate=falling))
@@ -94,17 +94,13 @@ def test_a_round_of_many_sums_takes_longer_and_few_graphs_are_shorter_than_many(
         (WorkEstimate(600.0, 90.0, 1, 10**7, 1), "a round has 10000000 links; lower agents"),
     ],
 )
-def test_a_long_account_is_refused_with_the_number_to_lower(
-    price: WorkEstimate, words: str
-) -> None:
+def test_a_long_account_is_refused_with_the_number_to_lower(price, words):
     with pytest.raises(InputError, match=words):
         price.check()
     price._replace(seconds=300.0).check()
 
 
-def test_an_account_of_some_seconds_says_so_before_it_is_begun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_account_of_some_seconds_says_so_before_it_is_begun(monkeypatch):
     class Begun(Exception):
         pass
 
@@ -143,9 +139,7 @@ def step(state: State, round: Round, *, turns: int) -> State:
 
 
 @pytest.mark.parametrize(("agents", "most"), [(2, 10_000), (300, 1527), (3000, 500)])
-def test_a_round_without_an_end_is_stopped_at_a_number_of_operations(
-    agents: int, most: int
-) -> None:
+def test_a_round_without_an_end_is_stopped_at_a_number_of_operations(agents, most):
     known = algorithm_of(init, step, settings={"turns": 10**12})
     endless = AccountedRun(
         algorithm=known.algorithm,

@@ -1,7 +1,5 @@
 """The noise for a target of membership inference is enough, and hardly more than that."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

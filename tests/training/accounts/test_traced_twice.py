@@ -3,8 +3,6 @@
 None of this is a matter of chance: both tracers compute, and 1e-9 is far above their rounding.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -19,7 +17,7 @@ from overhear import account
 from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.participation import Reach
 from overhear.privacy.view import view as first_view
-from overhear.training import ALGORITHMS, Agents, Form, Round
+from overhear.training import ALGORITHMS, Agents, Round
 from overhear.training.accounts.traced_twice import TracedTwice, Verdict, check_account
 from overhear.training.step.operations import reply_order
 from overhear.training.step.values import Batch, Edges
@@ -60,7 +58,7 @@ def check_agreement(found: Mapping[str, TracedTwice]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), FORMS)
-def test_two_tracers_agree_on_the_registry(name: str, form: Form) -> None:
+def test_two_tracers_agree_on_the_registry(name, form):
     check_agreement(checked(name, form=form, **asked_of(name)))
 
 
@@ -111,7 +109,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "asked"), OTHERS)
-def test_two_tracers_agree_on_units_batches_and_graphs(name: str, asked: dict[str, Any]) -> None:
+def test_two_tracers_agree_on_units_batches_and_graphs(name, asked):
     check_agreement(checked(name, **asked))
 
 
@@ -126,13 +124,13 @@ def test_two_tracers_agree_on_units_batches_and_graphs(name: str, asked: dict[st
         ("dp-dpsgd", {"noise_multiplier": 0.0}, "no noise"),
     ],
 )
-def test_what_is_not_checked_is_not_confirmed(name: str, asked: dict[str, Any], why: str) -> None:
+def test_what_is_not_checked_is_not_confirmed(name, asked, why):
     found = checked(name, **asked)
     assert verdicts(found) == {Verdict.NOT_CHECKED}
     assert all(why in one.because and one.second is None for one in found.values())
 
 
-def test_a_view_that_is_too_large_is_not_checked() -> None:
+def test_a_view_that_is_too_large_is_not_checked():
     known = account("dp-dpsgd", **{**RUN, "adversaries": ["eavesdropper"]})
     (one,) = check_account(known, seconds=1e-9).values()
     assert (one.verdict, one.second) == (Verdict.NOT_CHECKED, None)
@@ -189,14 +187,12 @@ FAULTS = [
 ]
 
 
-def test_an_honest_step_agrees() -> None:
+def test_an_honest_step_agrees():
     check_agreement(checked(init, crossed, adversaries=["eavesdropper", "neighbour"]))
 
 
 @pytest.mark.parametrize(("where", "name", "fault", "said"), FAULTS)
-def test_a_fault_of_the_first_tracer_is_found(
-    where: Any, name: str, fault: Any, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_the_first_tracer_is_found(where, name, fault, said, monkeypatch):
     original = getattr(where, name)
 
     @functools.wraps(original)
@@ -212,9 +208,7 @@ def test_a_fault_of_the_first_tracer_is_found(
 
 
 @pytest.mark.slow
-def test_a_batch_that_the_first_tracer_counts_as_two_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_batch_that_the_first_tracer_counts_as_two_is_found(monkeypatch):
     asked = {"batches": "per-round", "adversaries": ["eavesdropper"]}
     check_agreement(checked("dp-netfleet", **asked))
     original = TracedRound.clipped_sums
@@ -230,7 +224,7 @@ def _twice(self: TracedRound, of: Original, *given: Any, **named: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_another_pair_that_is_told_more_and_another_rate_are_found() -> None:
+def test_another_pair_that_is_told_more_and_another_rate_are_found():
     known = account("dpdl", **{**RUN, "graph": "star:5", "adversaries": ["eavesdropper"]})
     [(name, stated)] = known.joint_sensitivities.items()
     assert stated.victim == 0  # the hub, of whom five cross-gradients are released
@@ -274,9 +268,7 @@ def test_another_pair_that_is_told_more_and_another_rate_are_found() -> None:
         ("dp-dpsgd", {}, {"sampling_rate": 0.05}, "at sampling rate 0.1"),
     ],
 )
-def test_what_is_charged_must_be_what_is_drawn(
-    name: str, asked: dict[str, Any], charged: dict[str, Any], said: str
-) -> None:
+def test_what_is_charged_must_be_what_is_drawn(name, asked, charged, said):
     known = account(name, **{**RUN, "adversaries": ["eavesdropper"], **asked})
     [(who, stated)] = known.joint_sensitivities.items()
     assert check_account(known)[who].verdict in (Verdict.AGREES, Verdict.LOOSER)
@@ -305,9 +297,7 @@ DRAWN_BY_ONE = Drawing(Scheme.FIXED, 480, 48, 480)
     ],
 )
 @pytest.mark.slow
-def test_batches_are_charged_as_of_agents_that_bound_the_victim(
-    charged: Drawing | None, as_drawn: bool
-) -> None:
+def test_batches_are_charged_as_of_agents_that_bound_the_victim(charged, as_drawn):
     known = account(
         "dp-dpsgd",
         **{**RUN, "adversaries": ["eavesdropper"], "adjacency": "zero-out", "batch_size": 48},
@@ -332,7 +322,7 @@ def test_batches_are_charged_as_of_agents_that_bound_the_victim(
 
 
 @pytest.mark.slow
-def test_more_than_is_told_is_looser_and_contradicts_nothing() -> None:
+def test_more_than_is_told_is_looser_and_contradicts_nothing():
     known = account("dpdl", **{**RUN, "adversaries": ["eavesdropper"]})
     [(name, stated)] = known.joint_sensitivities.items()
     release = stated.releases[0]._replace(joint_sensitivity=2.0)
@@ -380,12 +370,12 @@ def beside(row: Tensor, random: Tensor, counts: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("step", [accumulated, counted])
-def test_operations_that_are_seldom_used_agree(step: Any) -> None:
+def test_operations_that_are_seldom_used_agree(step):
     found = checked(init, step, adversaries=["eavesdropper", "neighbour", "final-models"])
     check_agreement(found)
 
 
-def test_noise_that_unlike_batches_share_is_not_confirmed() -> None:
+def test_noise_that_unlike_batches_share_is_not_confirmed():
     found = checked(init, weighted, adversaries=["eavesdropper"])["eavesdropper"]
     assert found.verdict is Verdict.NOT_CHECKED
     assert "share noise" in found.because

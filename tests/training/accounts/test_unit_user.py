@@ -1,7 +1,5 @@
 """Unit "user": all records of one user at one agent, each drawn on its own, are what is hidden."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -169,8 +169,12 @@ def test_every_record_is_drawn_at_the_declared_rate_on_its_own(own, expected):
     assert abs(lagged) < 5 / math.sqrt(n - 45)
 
 
+# Noise of agents, on links, of shared seeds, of mixed sources, of a server, in two blocks, and
+# remembered; the checks of noise streams and the tests of noise in training take every algorithm.
 @pytest.mark.some_quick(2)
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize(
+    "name", ["dp-dpsgd", "dpdl", "whisper", "decor", "cdp-dsgd", "dpmixsgd", "mafalda"]
+)
 def test_noise_has_the_declared_variance_and_sources_are_independent(name):
     check_noise(engine(name, ring(5), noise_std=0.4))
 

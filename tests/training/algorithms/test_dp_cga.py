@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from torch import nn
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_cga
@@ -19,29 +16,14 @@ from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
-from overhear.training.engine.setting import Setting
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.parameters import flatten
 from overhear.training.tracing.trace import trace
 from tests.devices.stand_in import StandIn
+from tests.training.contract import setting, summed_gradient
 
 ETA, B, BETA = 0.3, 4.5, 0.6
-
-
-def setting(graph: Graph, *, rate: float = 0.5) -> Setting:
-    rng = torch.Generator().manual_seed(3)
-    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    for p in net.parameters():
-        p.data.normal_(generator=rng)
-    shards = [
-        Examples(torch.randn(9, 4, generator=rng), torch.full((9,), i % 2))
-        for i in range(graph.agents)
-    ]
-    cpu = torch.device("cpu")
-    return Setting(
-        graph=graph, model=net, shards=shards, sampling_rate=rate, device=cpu, dtype=torch.float64
-    )
 
 
 def engine(
@@ -56,21 +38,9 @@ def engine(
     settings = dp_cga.Settings(clip=clip, momentum=momentum)
     numbers = {"learning_rate": ETA, "batch_size": B, "clip_norm": clip_norm}
     bound = bind(ALGORITHMS["dp-cga"], settings, noise_std=noise_std, **numbers)
-    started = Engine(setting(graph, rate=rate), bound, randomness=SecretRandomness(5))
+    started = Engine(setting(graph, rate=rate, apart=True), bound, randomness=SecretRandomness(5))
     started.start()
     return started
-
-
-def mean_gradient(net: nn.Module, x: np.ndarray, shard: Examples) -> np.ndarray:
-    """Gradient of the summed cross-entropy by autograd, divided by the normaliser."""
-    flat = torch.tensor(x, requires_grad=True)
-    parts, start = {}, 0
-    for name, p in net.named_parameters():
-        parts[name] = flat[start : start + p.numel()].view_as(p)
-        start += p.numel()
-    logits = functional_call(net, parts, (shard.inputs.double(),))
-    (gradient,) = torch.autograd.grad(cross_entropy(logits, shard.targets, reduction="sum"), flat)
-    return gradient.numpy() / B
 
 
 def projected_by_enumeration(g: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -98,7 +68,7 @@ def test_without_noise_and_clipping_it_is_cross_gradient_aggregation(clip):
         started.advance()
         for i in range(5):
             heard = graph.neighbours(i)
-            rows = np.stack([mean_gradient(net, x[i], shards[d]) for d in heard])
+            rows = np.stack([summed_gradient(net, x[i], shards[d]) / B for d in heard])
             own = rows[heard.index(i)]
             projected = projected_by_enumeration(own, rows)
             bent += bool(np.linalg.norm(projected - own) > 1e-3)
@@ -229,7 +199,7 @@ def test_the_mean_of_a_batch_is_clipped_as_one_vector():
     x = flatten(net).detach().numpy()
     (means,) = recorded.contributions
     for e, owner in enumerate(graph.receivers):
-        mean = mean_gradient(net, x, started.setting.shards[owner])
+        mean = summed_gradient(net, x, started.setting.shards[owner]) / B
         expected = mean * min(1.0, clip / np.linalg.norm(mean))
         np.testing.assert_allclose(means[e].numpy(), expected, rtol=1e-9, atol=1e-12)
     assert float(means.norm(dim=1).max()) <= clip

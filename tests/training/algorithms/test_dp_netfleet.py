@@ -5,42 +5,23 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.guarantee import Statement
 from overhear.training.algorithms import ALGORITHMS, bind, dp_netfleet
 from overhear.training.algorithms.dp_netfleet import Batches
-from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
-from overhear.training.engine.setting import Setting
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.parameters import flatten
 from overhear.training.tracing.trace import AlgorithmTrace, trace
+from tests.training.contract import setting, summed_gradient
 
 ETA, B = 0.3, 4.5
-
-
-def setting(graph: Graph, *, rate: float = 0.5) -> Setting:
-    rng = torch.Generator().manual_seed(3)
-    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    for p in net.parameters():
-        p.data.normal_(generator=rng)
-    shards = [
-        Examples(torch.randn(9, 4, generator=rng), torch.full((9,), i % 2))
-        for i in range(graph.agents)
-    ]
-    cpu = torch.device("cpu")
-    return Setting(
-        graph=graph, model=net, shards=shards, sampling_rate=rate, device=cpu, dtype=torch.float64
-    )
 
 
 def engine(
@@ -61,21 +42,9 @@ def engine(
     )
     numbers = {"learning_rate": ETA, "batch_size": B, "clip_norm": clip_norm}
     bound = bind(algorithm, settings, noise_std=noise_std, **numbers)
-    started = Engine(setting(graph, rate=rate), bound, randomness=SecretRandomness(5))
+    started = Engine(setting(graph, rate=rate, apart=True), bound, randomness=SecretRandomness(5))
     started.start()
     return started
-
-
-def mean_gradient(net: nn.Module, x: np.ndarray, shard: Examples) -> np.ndarray:
-    """Gradient of the summed cross-entropy by autograd, divided by the normaliser."""
-    flat = torch.tensor(x, requires_grad=True)
-    parts, start = {}, 0
-    for name, p in net.named_parameters():
-        parts[name] = flat[start : start + p.numel()].view_as(p)
-        start += p.numel()
-    logits = functional_call(net, parts, (shard.inputs.double(),))
-    (gradient,) = torch.autograd.grad(cross_entropy(logits, shard.targets, reduction="sum"), flat)
-    return gradient.numpy() / B
 
 
 @pytest.mark.parametrize("batches", list(Batches))
@@ -90,7 +59,7 @@ def test_without_noise_and_clipping_it_is_gradient_tracking_with_local_steps(ste
         started.advance()
         for _ in range(steps):
             fresh = np.stack(
-                [mean_gradient(net, x[i], started.setting.shards[i]) for i in range(5)]
+                [summed_gradient(net, x[i], started.setting.shards[i]) / B for i in range(5)]
             )
             y, stored = y + fresh - stored, fresh
             x = x - ETA * y

@@ -14,11 +14,9 @@ from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule, scheduled_epsilon
 from overhear.training.accounts.account import account
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, dyn_d2p
-from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
-from overhear.training.engine.setting import Setting
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
@@ -33,6 +31,7 @@ from overhear.training.graphs.topologies import (
 )
 from overhear.training.models.parameters import flatten, unflatten
 from overhear.training.tracing.trace import trace
+from tests.training.contract import setting
 
 CONST = dyn_d2p.Settings(clip_decay=1.0, budget_growth=1.0)
 NUMBERS = {"learning_rate": 0.3, "batch_size": 4.5}
@@ -51,25 +50,6 @@ CHANGING = GraphSequence(
     name="changing", graphs=tuple(irregular(s, connected=False) for s in (1, 2, 3))
 )
 GRAPHS = [irregular(0), CHANGING, directed_exponential(6)]
-
-
-def setting(graph, *, rate: float = 0.5) -> Setting:
-    rng = torch.Generator().manual_seed(3)
-    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    for p in net.parameters():
-        p.data.normal_(generator=rng)
-    shards = [
-        Examples(torch.randn(9, 4, generator=rng), torch.randint(2, (9,), generator=rng))
-        for _ in range(graph.agents)
-    ]
-    return Setting(
-        graph=graph,
-        model=net,
-        shards=shards,
-        sampling_rate=rate,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-    )
 
 
 def engine(

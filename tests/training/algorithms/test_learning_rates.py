@@ -1,7 +1,5 @@
 """Learning rates that change: the schedules, the step of every round, and what rounds cost."""
 
-from __future__ import annotations
-
 import warnings
 from typing import NamedTuple
 

@@ -5,17 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, muffliato
-from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
-from overhear.training.engine.setting import Setting
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph, spectral_gap
@@ -23,23 +18,9 @@ from overhear.training.graphs.topologies import directed_exponential, full, ring
 from overhear.training.models.parameters import flatten
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
+from tests.training.contract import setting, summed_gradient
 
 ETA, B = 0.3, 4.5
-
-
-def setting(graph: Graph, *, rate: float = 0.5) -> Setting:
-    rng = torch.Generator().manual_seed(3)
-    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    for p in net.parameters():
-        p.data.normal_(generator=rng)
-    shards = [
-        Examples(torch.randn(9, 4, generator=rng), torch.randint(2, (9,), generator=rng))
-        for _ in range(graph.agents)
-    ]
-    cpu = torch.device("cpu")
-    return Setting(
-        graph=graph, model=net, shards=shards, sampling_rate=rate, device=cpu, dtype=torch.float64
-    )
 
 
 def engine(
@@ -59,18 +40,6 @@ def engine(
     )
     started.start()
     return started
-
-
-def summed_gradient(net: nn.Module, x: np.ndarray, shard: Examples) -> np.ndarray:
-    """Gradient of the summed cross-entropy by autograd, in the order of the parameters."""
-    flat = torch.tensor(x, requires_grad=True)
-    parts, start = {}, 0
-    for name, p in net.named_parameters():
-        parts[name] = flat[start : start + p.numel()].view_as(p)
-        start += p.numel()
-    logits = functional_call(net, parts, (shard.inputs.double(),))
-    (gradient,) = torch.autograd.grad(cross_entropy(logits, shard.targets, reduction="sum"), flat)
-    return gradient.numpy()
 
 
 def polynomial(W: np.ndarray, steps: int, gamma: float) -> np.ndarray:

@@ -20,6 +20,7 @@ from overhear.training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from overhear.training.algorithms.algorithm import hyper_parameters
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace
+from tests.small_run import run_text
 
 ROOT = Path(overhear.training.__file__).parents[1]
 FOLDER = ROOT / "training" / "algorithms"
@@ -231,21 +232,12 @@ def _file_of_the_page() -> str:
     return "\n\n\n".join([header, *parts.values()]) + "\n"
 
 
-RUN = """\
-[data]
-name = "digits"
-agents = 5
-[model]
-name = "linear"
-[algorithm]
-name = "noisy-gossip"
-[privacy]
-epsilon = 4.0
-delta = 1e-5
-[training]
-rounds = 60
-sampling_rate = 0.1
-"""
+RUN = run_text(
+    "noisy-gossip",
+    agents=5,
+    privacy={"epsilon": 4.0, "delta": 1e-05},
+    training={"rounds": 60, "sampling_rate": 0.1},
+)
 
 
 def test_an_algorithm_is_added_by_one_file_and_one_line(tmp_path):

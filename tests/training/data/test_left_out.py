@@ -1,7 +1,5 @@
 """A data function that is called with records left out: what is seen by it, and what is refused."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import types
@@ -150,14 +148,14 @@ def named(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", FALSE)
-def test_items_of_several_records_are_refused_by_what_differs(named, kind) -> None:
+def test_items_of_several_records_are_refused_by_what_differs(named, kind):
     made, said = FALSE[kind]
     with pytest.raises(InputError, match=said):
         named(made)
 
 
 @pytest.mark.parametrize("kind", OF_ONE)
-def test_the_record_that_sets_the_scale_of_all_is_left_out(monkeypatch, kind) -> None:
+def test_the_record_that_sets_the_scale_of_all_is_left_out(monkeypatch, kind):
     x, made = OF_ONE[kind]
     module = types.ModuleType("promised")
 
@@ -172,22 +170,22 @@ def test_the_record_that_sets_the_scale_of_all_is_left_out(monkeypatch, kind) ->
 
 
 @pytest.mark.parametrize("kind", SOUND)
-def test_items_of_one_record_each_are_shown(named, kind) -> None:
+def test_items_of_one_record_each_are_shown(named, kind):
     assert named(SOUND[kind]) >= 10
 
 
-def test_views_of_one_user_pass_where_the_figures_are_of_users_and_users_are_named(named) -> None:
+def test_views_of_one_user_pass_where_the_figures_are_of_users_and_users_are_named(named):
     assert named(lambda x, y: mirrored(x, y, users=True), most=2) >= 10
     for made in (mirrored, FALSE["mixed"][0], FALSE["scaled"][0]):
         with pytest.raises(InputError, match="where 2 items of one user may"):
             named(made, most=2)
 
 
-def test_no_further_record_is_left_out_after_a_minute(named) -> None:
+def test_no_further_record_is_left_out_after_a_minute(named):
     assert named(SOUND["as they are"], clock=itertools.count(0, 50).__next__) == 4
 
 
-def test_a_function_that_fails_is_told_with_the_record(monkeypatch) -> None:
+def test_a_function_that_fails_is_told_with_the_record(monkeypatch):
     module = types.ModuleType("promised")
     module.data = lambda leave_out=None: raw(None if leave_out is None else leave_out + RECORDS)
     monkeypatch.setitem(sys.modules, "promised", module)
@@ -195,7 +193,7 @@ def test_a_function_that_fails_is_told_with_the_record(monkeypatch) -> None:
         leave_out("promised:data", {})
 
 
-def test_only_a_function_with_the_argument_is_asked_and_no_run_file_gives_it(monkeypatch) -> None:
+def test_only_a_function_with_the_argument_is_asked_and_no_run_file_gives_it(monkeypatch):
     module = types.ModuleType("promised")
     module.without, module.required = (lambda: raw(None)), raw
     module.data = lambda leave_out=None: raw(leave_out)

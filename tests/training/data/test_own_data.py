@@ -1,9 +1,6 @@
 """Data of one's own: what becomes of them, and what is refused by its value and row."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,7 +40,7 @@ class Stream(IterableDataset):
         yield torch.zeros(2), 0
 
 
-def test_arrays_become_float32_and_a_fifth_is_held_out() -> None:
+def test_arrays_become_float32_and_a_fifth_is_held_out():
     data = dataset_of((X, Y), name="mine")
     assert (data.inputs.dtype, tuple(data.inputs.shape)) == (torch.float32, (16, 2))
     assert tuple(data.test_inputs.shape) == (4, 2)
@@ -64,7 +61,7 @@ def test_arrays_become_float32_and_a_fifth_is_held_out() -> None:
     ],
     ids=["tensors", "small types", "lists", "torch data set", "items"],
 )
-def test_the_same_records_in_any_form_are_the_same_data_set(form) -> None:
+def test_the_same_records_in_any_form_are_the_same_data_set(form):
     one, other = dataset_of(form(X, Y), name="mine"), dataset_of((X, Y), name="mine")
     at = torch.arange(one.train.size)
     for a, b in zip(one.train.take(at), other.train.take(at), strict=True):
@@ -72,7 +69,7 @@ def test_the_same_records_in_any_form_are_the_same_data_set(form) -> None:
     assert torch.equal(one.test_inputs, other.test_inputs)
 
 
-def test_test_parts_of_ones_own_are_kept() -> None:
+def test_test_parts_of_ones_own_are_kept():
     data = dataset_of((X, Y, X[:5], Y[:5]), name="mine")
     assert (len(data.inputs), len(data.test_inputs)) == (20, 5)
     pair = tuple(
@@ -87,7 +84,7 @@ def test_test_parts_of_ones_own_are_kept() -> None:
     )
 
 
-def test_a_number_of_classes_that_is_not_given_is_noted() -> None:
+def test_a_number_of_classes_that_is_not_given_is_noted():
     assert dataset_of((X, Y), name="mine").notes == (
         "the number of classes of 'mine', 3, is taken from its labels and counted as public",
     )
@@ -95,7 +92,7 @@ def test_a_number_of_classes_that_is_not_given_is_noted() -> None:
     assert (given.classes, given.notes) == (7, ())
 
 
-def test_numbers_to_predict_are_kept() -> None:
+def test_numbers_to_predict_are_kept():
     one = dataset_of((X, X[:, :1]), name="mine", outputs=1)
     assert (one.targets.dtype, tuple(one.targets.shape), one.classes) == (torch.float32, (16,), 0)
     assert tuple(dataset_of((X, X), name="mine", outputs=2).targets.shape) == (16, 2)
@@ -141,18 +138,18 @@ def _bad(**at):
         (Random([0] * 9), {}, "item 0 comes out otherwise when it is read again; leave out"),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused_by_value_and_row(value, how, why) -> None:
+def test_what_cannot_be_trained_on_is_refused_by_value_and_row(value, how, why):
     with pytest.raises(InputError, match=why):
         dataset_of(value, name="mine", **how)
 
 
 @pytest.mark.parametrize("value", [None, 3, (X,), (X, Y, X), {"X": X}, Stream(), "mine"])
-def test_what_is_no_data_set_is_refused_with_what_is_one(value) -> None:
+def test_what_is_no_data_set_is_refused_with_what_is_one(value):
     with pytest.raises(InputTypeError, match="it must give arrays"):
         dataset_of(value, name="mine")
 
 
-def test_a_data_set_of_ours_is_itself_unless_the_run_file_says_otherwise() -> None:
+def test_a_data_set_of_ours_is_itself_unless_the_run_file_says_otherwise():
     digits = load_dataset("digits")
     assert dataset_of(digits, name="mine") is digits
     with pytest.raises(InputError, match="classes=3, and the data set 'digits' has 10"):
@@ -170,7 +167,7 @@ def test_a_data_set_of_ours_is_itself_unless_the_run_file_says_otherwise() -> No
         ("VALUES", {"seed": 1}, "seed is unknown, and 'own_data_of_tests:VALUES' is no function"),
     ],
 )
-def test_functions_and_their_options(tmp_path: Path, monkeypatch, name, options, why) -> None:
+def test_functions_and_their_options(tmp_path, monkeypatch, name, options, why):
     (tmp_path / "own_data_of_tests.py").write_text(
         "import numpy as np\n"
         "VALUES = np.zeros((9, 2)), np.arange(9) % 2\n"
@@ -187,7 +184,7 @@ def test_functions_and_their_options(tmp_path: Path, monkeypatch, name, options,
         own_dataset(f"{own}:{name}", options)
 
 
-def test_array_files_hold_what_arrays_do(tmp_path: Path) -> None:
+def test_array_files_hold_what_arrays_do(tmp_path):
     np.savez(tmp_path / "a.npz", X=X, y=Y, X_test=X[:5], y_test=Y[:5])
     packed = read_npz(tmp_path / "a.npz", classes=3)
     assert (len(packed.inputs), len(packed.test_inputs)) == (20, 5)
@@ -211,7 +208,7 @@ def test_array_files_hold_what_arrays_do(tmp_path: Path) -> None:
         ({"X": _bad(x=np.nan)[0], "y": Y}, r"X\[5, 0\]=nan"),
     ],
 )
-def test_npz_refusals(tmp_path: Path, arrays, why) -> None:
+def test_npz_refusals(tmp_path, arrays, why):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(InputError, match=why):
         read_npz(tmp_path / "a.npz")
@@ -229,7 +226,7 @@ def test_npz_refusals(tmp_path: Path, arrays, why) -> None:
         (X, _bad(y=-1)[1], r"y.npy\[5\]=-1 is negative"),
     ],
 )
-def test_npy_refusals(tmp_path: Path, inputs, labels, why) -> None:
+def test_npy_refusals(tmp_path, inputs, labels, why):
     paths = tmp_path / "x.npy", tmp_path / "y.npy"
     for path, content in zip(paths, (inputs, labels), strict=True):
         path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content)
@@ -237,7 +234,7 @@ def test_npy_refusals(tmp_path: Path, inputs, labels, why) -> None:
         read_npy(*paths)
 
 
-def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_files_that_are_not_there_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no npz file at"):
         read_npz(tmp_path / "a.npz")
     with pytest.raises(FileNotFoundError, match="set root to the file itself"):

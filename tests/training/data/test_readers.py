@@ -86,9 +86,13 @@ def test_a_flipped_bit_in_a_gz_file_is_noticed(tmp_path):
         read_idx(path, dimensions=1)
 
 
-def test_a_missing_idx_file_names_both_places_and_the_layout(tmp_path):
+def test_files_that_are_missing_or_undeclared_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"train-images.*MNIST/raw and .*holds MNIST/raw"):
         read_idx_folder(tmp_path, folder="MNIST")
+    with pytest.raises(ValueError, match=r"pass the number of features; .* uses 7"):
+        read_libsvm(_libsvm(tmp_path, "1 7:1\n-1 2:1\n"), features=None)
+    with pytest.raises(ValueError, match=r"set\.t has label 3, which .*set never uses"):
+        read_libsvm(_libsvm(tmp_path, "1 1:1\n2 1:1\n", test="3 1:1\n"), features=1)
 
 
 def test_images_and_labels_that_differ_in_number_are_refused(tmp_path):
@@ -274,16 +278,6 @@ def test_libsvm_test_file_may_be_named(tmp_path):
 def test_libsvm_text_that_is_wrong_is_refused(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         read_libsvm(_libsvm(tmp_path, text), features=2)
-
-
-def test_libsvm_never_guesses_the_number_of_features(tmp_path):
-    with pytest.raises(ValueError, match=r"pass the number of features; .* uses 7"):
-        read_libsvm(_libsvm(tmp_path, "1 7:1\n-1 2:1\n"), features=None)
-
-
-def test_libsvm_test_label_unknown_to_training_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"set\.t has label 3, which .*set never uses"):
-        read_libsvm(_libsvm(tmp_path, "1 1:1\n2 1:1\n", test="3 1:1\n"), features=1)
 
 
 def test_a_missing_libsvm_file_is_named(tmp_path):

@@ -1,7 +1,5 @@
 """Readers make an item of one record alone: the others stay as they are when it is taken out."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections import Counter
 from pathlib import Path
@@ -97,7 +95,7 @@ def items(folder: Path, write, kept: list[int]) -> Counter[bytes]:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_the_other_items_stay_bit_by_bit(tmp_path: Path, reader: str) -> None:
+def test_the_other_items_stay_bit_by_bit(tmp_path, reader):
     if reader == "parquet" and importlib.util.find_spec("pyarrow") is None:
         pytest.skip("needs pyarrow")
     every = list(range(COUNT))
@@ -109,9 +107,7 @@ def test_the_other_items_stay_bit_by_bit(tmp_path: Path, reader: str) -> None:
         assert not found - whole
 
 
-def test_labels_that_are_not_declared_are_numbered_by_all_records_and_that_is_said(
-    tmp_path: Path,
-) -> None:
+def test_labels_that_are_not_declared_are_numbered_by_all_records_and_that_is_said(tmp_path):
     every = list(range(COUNT))
     whole = items(tmp_path / "whole", write_libsvm, every)
     found = items(tmp_path / "found", write_libsvm, every[:-1])  # the only one of label -1

@@ -1,10 +1,7 @@
 """Stores: the engine takes batches of them, and what needs all records asks for blocks."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,7 +55,7 @@ def _models(setting) -> torch.Tensor:
     return engine.models()
 
 
-def test_rows_of_a_store_train_as_examples_do_and_only_batches_are_taken() -> None:
+def test_rows_of_a_store_train_as_examples_do_and_only_batches_are_taken():
     setting = contract.setting(ring(5))
     whole = replace(setting, shards=[Examples(s.inputs.float(), s.targets) for s in setting.shards])
     store, parted = _parted(setting, Counting)
@@ -71,7 +68,7 @@ def test_rows_of_a_store_train_as_examples_do_and_only_batches_are_taken() -> No
     assert max(store.taken) < min(shard.size for shard in parted.shards)
 
 
-def test_a_mapped_file_gives_the_rows_and_lets_its_pages_go(tmp_path: Path, monkeypatch) -> None:
+def test_a_mapped_file_gives_the_rows_and_lets_its_pages_go(tmp_path, monkeypatch):
     rows = np.random.default_rng(0).normal(size=(5000, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", rows)
     store = MappedStore(tmp_path / "x.npy", torch.arange(5000))
@@ -87,7 +84,7 @@ def test_a_mapped_file_gives_the_rows_and_lets_its_pages_go(tmp_path: Path, monk
     assert torch.equal(again.take(torch.tensor([7])).inputs, store.take(torch.tensor([7])).inputs)
 
 
-def test_digests_do_not_depend_on_where_records_are_and_go_block_by_block() -> None:
+def test_digests_do_not_depend_on_where_records_are_and_go_block_by_block():
     inputs, targets = torch.randn(9000, 3), torch.arange(9000)
     store = Counting(inputs, targets)
     halves = torch.randperm(9000).chunk(2)
@@ -106,7 +103,7 @@ def test_digests_do_not_depend_on_where_records_are_and_go_block_by_block() -> N
 
 
 @pytest.mark.parametrize("positions", [[], [0], [11], [0, 3, 10, 11], [11, 0, 10, 3]])
-def test_records_behind_a_store_have_the_next_positions(positions: list[int]) -> None:
+def test_records_behind_a_store_have_the_next_positions(positions):
     first, more = (Examples(torch.randn(n, 2), torch.randn(n)) for n in (10, 2))
     joined = followed_by(Shard(TensorStore(*first), torch.arange(10)), more)
     whole, at = followed_by(first, more), torch.tensor(positions, dtype=torch.int64)
@@ -117,7 +114,7 @@ def test_records_behind_a_store_have_the_next_positions(positions: list[int]) ->
     assert torch.equal(joined.targets, whole.targets)
 
 
-def test_blocks_are_all_records_once() -> None:
+def test_blocks_are_all_records_once():
     store = Counting(torch.arange(10.0)[:, None], torch.arange(10))
     found = list(blocks(store, size=4))
     assert store.taken == [4, 4, 2]

@@ -1,7 +1,5 @@
 """What shows in items alone that they were made of several records, and what does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -71,7 +69,7 @@ APART = {
 
 
 @pytest.mark.parametrize("kind", TIED)
-def test_what_was_made_of_several_records_is_named(kind) -> None:
+def test_what_was_made_of_several_records_is_named(kind):
     items, said = TIED[kind]
     assert any(said in one for one in told(items))
 
@@ -84,7 +82,7 @@ BEFORE_A_SPLIT = {
 
 
 @pytest.mark.parametrize("said", BEFORE_A_SPLIT)
-def test_what_was_fitted_before_records_were_split_is_named(said) -> None:
+def test_what_was_fitted_before_records_were_split_is_named(said):
     parts = np.split(BEFORE_A_SPLIT[said][DRAW.permutation(300)], [240])
     values = [part for x in parts for part in (x, np.arange(len(x)) % 2)]
     assert any(said in one for one in tied_items(dataset_of(tuple(values), name="mine")))
@@ -94,16 +92,16 @@ def test_what_was_fitted_before_records_were_split_is_named(said) -> None:
 
 
 @pytest.mark.parametrize("kind", APART)
-def test_items_of_one_record_each_are_not(kind) -> None:
+def test_items_of_one_record_each_are_not(kind):
     assert told(APART[kind]) == []
 
 
 @pytest.mark.parametrize("name", ["digits", "faces"])
-def test_pictures_that_come_along_are_not(name) -> None:
+def test_pictures_that_come_along_are_not(name):
     assert tied_items(load_dataset(name)) == []
 
 
-def test_normal_columns_are_named_in_fewer_than_one_of_a_thousand_data_sets() -> None:
+def test_normal_columns_are_named_in_fewer_than_one_of_a_thousand_data_sets():
     # The worst honest case: a column of exactly the law that a scaler makes. 2,000 data sets of
     # 8 columns; at the rate that the constants give, 3e-5 a column, more than 5 are named once in
     # a million times.

@@ -5,8 +5,6 @@
 Runs every case of the table, then loses a rank that hangs, then one that is gone.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

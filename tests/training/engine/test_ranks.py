@@ -60,16 +60,21 @@ def together(size: int, folder: Path) -> dict[str, list]:
     return {key: [one[key] for one in found] for key in found[0]} | {"gone": gone}
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def found(request, tmp_path_factory):
-    return together(request.param, tmp_path_factory.mktemp(f"ranks-{request.param}"))
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory):
+    """The process groups, each started once; a parametrised fixture starts one for each case."""
+    return cache(lambda size: together(size, tmp_path_factory.mktemp(f"ranks-{size}")))
+
+
+@pytest.fixture(params=[2, 4])
+def found(request, groups):
+    return groups(request.param)
 
 
 EVERY_CASE = pytest.mark.parametrize(
     ("found", "name"),
     [(size, name) for size in (2, 4) for name in cases_of(size)],
     indirect=["found"],
-    scope="module",
 )
 
 

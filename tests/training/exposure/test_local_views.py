@@ -127,6 +127,7 @@ ON_GRAPHS = [
 
 
 @pytest.mark.some_quick(8)
+@pytest.mark.some_cases(23)
 @pytest.mark.parametrize(("step", "graph"), ON_GRAPHS)
 def test_surroundings_give_the_figures_of_whole_views(step, graph):
     agree(traced(*STEPS[step], GRAPHS[graph]))

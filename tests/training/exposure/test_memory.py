@@ -1,7 +1,5 @@
 """Noise that later rounds take back: the whole run is the matrix mechanism, and nothing less."""
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

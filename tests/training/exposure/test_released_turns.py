@@ -1,7 +1,5 @@
 """What some rounds of a run in turns cost, and what a message of them says of a replaced record."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

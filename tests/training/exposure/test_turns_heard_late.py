@@ -1,7 +1,5 @@
 """Turns that an adversary hears of a round later: what amplifies, against the exact likelihoods."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

@@ -1,7 +1,5 @@
 """What an infinite figure is called, and the messages that are named for it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -94,7 +92,7 @@ def settled(of: AlgorithmTrace, name: str = "eavesdropper") -> JointSensitivity:
     return one._replace(noise_multiplier=None)  # of steps whose noise is of one size at any
 
 
-def test_noise_that_is_used_again_is_shown_by_an_earlier_message() -> None:
+def test_noise_that_is_used_again_is_shown_by_an_earlier_message():
     found = settled(traced(reused, start))
     assert (found.largest, found.status) == (math.inf, Status.NO_PROTECTION)
     assert found.because == (
@@ -103,14 +101,14 @@ def test_noise_that_is_used_again_is_shown_by_an_earlier_message() -> None:
     )
 
 
-def test_reuse_is_found_however_long_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reuse_is_found_however_long_the_run_is(monkeypatch):
     monkeypatch.setattr(infinite, "MOST_WORK", 3e3)  # enough for four rounds of one pair
     found = settled(traced(reused, start, rounds=400))
     assert found.status is Status.NO_PROTECTION
     assert "masked of agent 0 to 1, 4 in round 1, which showed it" in found.because
 
 
-def test_what_no_message_bears_out_stays_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_message_bears_out_stays_infinite(monkeypatch):
     """One method takes a small number for zero where the other does not."""
     monkeypatch.setattr(infinite, "witness", lambda *_, **__: ())
     found = settled(traced(reused, start))
@@ -119,7 +117,7 @@ def test_what_no_message_bears_out_stays_infinite(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", ["eavesdropper", "neighbour:1"])
-def test_a_message_without_noise_is_named_with_its_sender_and_round(name: str) -> None:
+def test_a_message_without_noise_is_named_with_its_sender_and_round(name):
     found = settled(traced(clean), name)
     assert found.status is Status.NO_PROTECTION
     assert found.because == (
@@ -128,14 +126,14 @@ def test_a_message_without_noise_is_named_with_its_sender_and_round(name: str) -
     )
 
 
-def test_without_clipping_the_first_message_that_shows_it_is_named() -> None:
+def test_without_clipping_the_first_message_that_shows_it_is_named():
     found = settled(traced(unclipped))
     assert found.status is Status.NO_PROTECTION
     assert found.because.startswith("gradients are not clipped, so one record's influence has no")
     assert found.because.endswith("does not know: model of agent 0 to 1, 4 in round 1")
 
 
-def test_what_only_the_closed_view_shows_cannot_be_expressed() -> None:
+def test_what_only_the_closed_view_shows_cannot_be_expressed():
     found = settled(traced(local_steps))
     assert (found.largest, found.status) == (math.inf, Status.CANNOT_BE_EXPRESSED)
     assert "gradients are taken" in found.because
@@ -145,7 +143,7 @@ def test_what_only_the_closed_view_shows_cannot_be_expressed() -> None:
     assert witness(traced(local_steps), who, victim=0, closed=True)
 
 
-def test_two_batches_of_one_sum_are_counted_as_one_that_a_record_is_in_twice() -> None:
+def test_two_batches_of_one_sum_are_counted_as_one_that_a_record_is_in_twice():
     found = settled(traced(shared))
     assert (found.largest, found.status) == (1.0, Status.PROVEN)
     assert found.because.startswith("2 batches enter what is released as one sum")
@@ -153,47 +151,45 @@ def test_two_batches_of_one_sum_are_counted_as_one_that_a_record_is_in_twice() -
     assert run_epsilon(found, statement=AT, noise_multiplier=multiplier) <= 4.0
 
 
-def test_a_leak_beside_batches_that_share_noise_leaves_no_protection() -> None:
+def test_a_leak_beside_batches_that_share_noise_leaves_no_protection():
     found = settled(traced(shared_beside_a_leak))
     assert (found.largest, found.status) == (math.inf, Status.NO_PROTECTION)
     assert "clear of agent 0 to 1, 4" in found.because
 
 
-def test_a_run_too_large_for_a_view_of_all_rounds_cannot_be_expressed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_too_large_for_a_view_of_all_rounds_cannot_be_expressed(monkeypatch):
     monkeypatch.setattr(infinite, "MOST_WORK", 0.0)
     found = settled(traced(reused, start))
     assert found.status is Status.CANNOT_BE_EXPRESSED
     assert "too large for a view of all its rounds" in found.because
 
 
-def test_names_of_a_long_run_are_those_of_the_round_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_a_long_run_are_those_of_the_round_alone(monkeypatch):
     monkeypatch.setattr("overhear.training.exposure.dense_rounds._MOST_ENTRIES", 0)
     shown = witness(traced(reused, start), EAVESDROPPER, victim=0)
     assert shown == ("masked of agent 0 to 1, 4 in round 2",)
 
 
-def test_a_run_that_leaks_nothing_has_no_witness() -> None:
+def test_a_run_that_leaks_nothing_has_no_witness():
     assert witness(traced(shared), neighbour(1), victim=0) == ()
 
 
 @pytest.mark.parametrize("step", [clean, reused, shared, local_steps, unclipped])
 @pytest.mark.parametrize("multiplier", [0.0, 2.0])
-def test_no_infinite_guarantee_is_proven(step: Callable[..., Any], multiplier: float) -> None:
+def test_no_infinite_guarantee_is_proven(step, multiplier):
     of = traced(step, start)
     for name in ("eavesdropper", "neighbour", "final-models", "single-message"):
         said = guarantee(name, settled(of, name), statement=AT, noise_multiplier=multiplier)
         assert said.status.is_finite == math.isfinite(said.epsilon)
 
 
-def test_no_noise_is_no_protection_even_where_nothing_else_can_be_expressed() -> None:
+def test_no_noise_is_no_protection_even_where_nothing_else_can_be_expressed():
     said = guarantee("eavesdropper", settled(traced(shared)), statement=AT, noise_multiplier=0.0)
     assert said.status is Status.NO_PROTECTION
     assert "noise multiplier is 0" in said.because
 
 
-def test_a_record_that_is_never_drawn_is_proven_to_be_safe() -> None:
+def test_a_record_that_is_never_drawn_is_proven_to_be_safe():
     of = traced(clean)
     ((_, found),) = joint_sensitivities(of, ["eavesdropper"], sampling_rate=0.0)
     any_noise = found._replace(noise_multiplier=None)
@@ -202,9 +198,7 @@ def test_a_record_that_is_never_drawn_is_proven_to_be_safe() -> None:
     assert said.because == "no record is ever in a batch"
 
 
-def test_a_figure_that_the_accountant_has_no_bound_for_cannot_be_expressed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_figure_that_the_accountant_has_no_bound_for_cannot_be_expressed(monkeypatch):
     from overhear.training.exposure import guarantees
 
     def noisy(state: Kept, round: Round) -> Kept:

@@ -1,7 +1,5 @@
 """Norms that rounding makes no shorter than the clip factor's slack allows for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """With one record less in a batch the vectors of the others stay: in every layout that serves."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -23,7 +21,7 @@ def changes(engine, models, inputs, targets, clip):
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_sum_loses_the_vector_of_the_record_that_leaves_it(layout, name) -> None:
+def test_a_sum_loses_the_vector_of_the_record_that_leaves_it(layout, name):
     model, models, batches, _, _ = case(name, 0.4)
     inputs, targets = max(batches, key=lambda batch: len(batch[1]))
     engine = PairGradients(model, layout, dtype=torch.float64)
@@ -32,7 +30,7 @@ def test_a_sum_loses_the_vector_of_the_record_that_leaves_it(layout, name) -> No
 
 
 @pytest.mark.parametrize("name", MIXING)
-def test_so_it_does_where_a_network_mixes_the_records_of_a_batch(name) -> None:
+def test_so_it_does_where_a_network_mixes_the_records_of_a_batch(name):
     draw = torch.Generator().manual_seed(0)
     inputs = 20 * torch.randn(6, 6, generator=draw, dtype=torch.float64)
     model = MIXING[name]()

@@ -1,7 +1,5 @@
 """Lists of who takes part, and the graphs that follow from them."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -77,7 +75,7 @@ def test_equal_patterns_are_one_graph_and_everybody_is_the_graph_itself():
         found.at(4)
 
 
-def test_files_hold_the_list(tmp_path: Path):
+def test_files_hold_the_list(tmp_path):
     csv, json = tmp_path / "who.csv", tmp_path / "who.json"
     csv.write_text("# agents 0 to 2\n1,0,1\n\n0,0,0\n")
     json.write_text('{"active": [[0, 2], []]}')
@@ -102,7 +100,7 @@ def test_files_hold_the_list(tmp_path: Path):
         ("who.json", "[" * 100_000, "cannot read who takes part"),
     ],
 )
-def test_files_that_are_no_list_are_refused(tmp_path: Path, name, text, said):
+def test_files_that_are_no_list_are_refused(tmp_path, name, text, said):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(InputError, match=said):

@@ -211,17 +211,17 @@ def test_a_period_of_twenty_agents_is_one_to_sixteen_places():
 
 
 @pytest.mark.parametrize("name", ["ring", "full", "star", "grid", "bipartite", "directed-ring"])
-def test_more_agents_than_weights_are_made_for_are_refused_before_any_is_made(name: str) -> None:
+def test_more_agents_than_weights_are_made_for_are_refused_before_any_is_made(name):
     with pytest.raises(ValueError, match=r"agents=10001 is too many for .*; at most 10000 can be"):
         build_graph(name, 10_001)
 
 
-def test_a_graph_that_changes_has_room_for_all_of_its_matrices() -> None:
+def test_a_graph_that_changes_has_room_for_all_of_its_matrices():
     with pytest.raises(ValueError, match=r"agents=3000 is too many for .*; at most 2886 can be"):
         build_graph("directed-exponential", 3000)
 
 
-def test_more_links_than_can_be_followed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_links_than_can_be_followed_are_refused(monkeypatch):
     monkeypatch.setattr("overhear.training.graphs.mixing._MOST_LINKS", 11)
     with pytest.raises(ValueError, match="agents=4 has 12 links, and at most 11 can be"):
         build_graph("full", 4)
@@ -229,7 +229,7 @@ def test_more_links_than_can_be_followed_are_refused(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("probability", [0.3, 1.0])
-def test_a_drawn_graph_is_that_of_networkx(probability: float) -> None:
+def test_a_drawn_graph_is_that_of_networkx(probability):
     drawn = nx.gnp_random_graph(20, probability, seed=1)
     weights = build_graph("erdos-renyi", 20, edge_probability=probability, seed=1).at(1).weights
     links = weights != 0

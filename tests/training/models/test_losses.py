@@ -1,7 +1,5 @@
 """Losses: one number for each example, by itself; and what a regression is measured by."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -26,7 +24,7 @@ def _task(name: str, outputs: int) -> tuple[nn.Module, NetworkLoss]:
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("name", ["squared", "absolute"])
-def test_each_gradient_is_clipped_by_itself_whatever_the_loss(name: str, outputs: int) -> None:
+def test_each_gradient_is_clipped_by_itself_whatever_the_loss(name, outputs):
     model, task = _task(name, outputs)
     x = torch.randn(5, 3, dtype=torch.float64)
     y = 9 * torch.randn((5,) if outputs == 1 else (5, outputs), dtype=torch.float64)
@@ -45,7 +43,7 @@ def test_each_gradient_is_clipped_by_itself_whatever_the_loss(name: str, outputs
 
 @pytest.mark.parametrize("name", LOSS_NAMES)
 @pytest.mark.parametrize("width", [1, 2, 5])
-def test_losses_of_ours_pass_the_check_of_losses(name: str, width: int) -> None:
+def test_losses_of_ours_pass_the_check_of_losses(name, width):
     classes = width + 1 if name == "cross-entropy" else 0
     outputs = 0 if classes else width
     loss = loss_named(name, classes=classes, outputs=outputs)
@@ -80,12 +78,12 @@ class Counting:
         (lambda o: o, "raises TypeError"),
     ],
 )  # fmt: skip
-def test_a_loss_that_is_not_one_number_an_example_is_refused(loss, why) -> None:
+def test_a_loss_that_is_not_one_number_an_example_is_refused(loss, why):
     with pytest.raises((InputError, InputTypeError), match=why):
         check_loss(loss, "mine:loss", classes=0, outputs=1)
 
 
-def test_what_the_loop_alone_can_do_is_no_error_of_a_loss() -> None:
+def test_what_the_loop_alone_can_do_is_no_error_of_a_loss():
     check_loss(
         lambda o, t: torch.stack([a if a > 0 else -a for a in o - t]), "m:l", classes=0, outputs=1
     )
@@ -98,19 +96,19 @@ def balanced(outputs, targets):
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
-def test_weights_of_the_classes_of_a_batch_are_refused_and_public_ones_are_not(classes) -> None:
+def test_weights_of_the_classes_of_a_batch_are_refused_and_public_ones_are_not(classes):
     with pytest.raises(InputError, match="other numbers for 4 examples together"):
         check_loss(balanced, "mine:loss", classes=classes, outputs=0)
     public = nn.CrossEntropyLoss(weight=torch.arange(1.0, classes + 1), reduction="none")
     check_loss(public, "mine:loss", classes=classes, outputs=0)
 
 
-def test_a_loss_that_is_no_function_is_refused() -> None:
+def test_a_loss_that_is_no_function_is_refused():
     with pytest.raises(InputTypeError, match="is float; it must be a function"):
         loss_named("math:pi", classes=0, outputs=1)
 
 
-def test_a_regression_is_measured_by_its_error_and_not_by_accuracy() -> None:
+def test_a_regression_is_measured_by_its_error_and_not_by_accuracy():
     model = nn.Linear(1, 1, bias=False)
     task = NetworkLoss(model, loss_named("absolute", classes=0, outputs=1), regression=True)
     x = torch.arange(5.0)[:, None]
@@ -126,7 +124,7 @@ def test_a_regression_is_measured_by_its_error_and_not_by_accuracy() -> None:
     assert found.consensus_r2 == pytest.approx(1 - 7.5 / 40)
 
 
-def test_equal_targets_have_no_variance_to_explain() -> None:
+def test_equal_targets_have_no_variance_to_explain():
     model = nn.Linear(1, 1)
     task = NetworkLoss(model, loss_named("squared", classes=0, outputs=1), regression=True)
     same = Examples(torch.randn(4, 1), torch.ones(4))

@@ -307,6 +307,6 @@ def test_a_shape_that_does_not_fit_is_refused(name, input_shape, classes, messag
         _build(name, input_shape, classes)
 
 
-def test_a_network_beyond_memory_is_refused_before_it_is_made() -> None:
+def test_a_network_beyond_memory_is_refused_before_it_is_made():
     with pytest.raises(ValueError, match=r"model 'linear' of 1000000000001000 parameters.* GB of"):
         build_model("linear", input_shape=(10**12,), classes=1000, generator=torch.Generator())

@@ -85,7 +85,7 @@ def _closure():
         np.random.rand,
     ],
 )
-def test_what_a_call_keeps_is_seen(function) -> None:
+def test_what_a_call_keeps_is_seen(function):
     watch = Watch(function)
     assert watch.changed() is None
     function()
@@ -99,7 +99,7 @@ def warmed(outputs, targets):
     return cross_entropy(outputs, targets, reduction="none") * (1 if CALLS[0] < 1000 else 5)
 
 
-def test_a_loss_that_keeps_something_is_refused() -> None:
+def test_a_loss_that_keeps_something_is_refused():
     with pytest.raises(InputError, match=r"loss='mine:warmed' changes 'CALLS"):
         check_loss(warmed, "mine:warmed", classes=2, outputs=0)
     task = NetworkLoss(nn.Linear(2, 2), warmed, regression=False)
@@ -120,7 +120,7 @@ def filled_once(outputs, targets):
     return cross_entropy(outputs * MASKS[width], targets, reduction="none")
 
 
-def test_a_table_that_is_filled_once_is_taken() -> None:
+def test_a_table_that_is_filled_once_is_taken():
     check_loss(filled_once, "mine:filled_once", classes=2, outputs=0)
 
 
@@ -152,7 +152,7 @@ class _Meets(_Mixes):
         return x + 3 * x.mean(dims[0], keepdim=True), dims[0]
 
 
-def test_a_backward_in_which_examples_meet_under_vmap_is_refused() -> None:
+def test_a_backward_in_which_examples_meet_under_vmap_is_refused():
     def loss(outputs, targets):
         return cross_entropy(_Mixes.apply(outputs), targets, reduction="none")
 
@@ -186,7 +186,7 @@ def squared(outputs, targets):
     return (outputs - targets - 1).square()
 
 
-def test_a_forward_that_counts_its_calls_does_not_tie_records_of_a_regression() -> None:
+def test_a_forward_that_counts_its_calls_does_not_tie_records_of_a_regression():
     task = NetworkLoss(_CountsInItself(2, 1), squared, regression=True)
     alone = [_sum(task, records) for records in (1, 2, 3)]
     again = [_sum(task, records) for records in (1, 2, 3)]
@@ -194,7 +194,7 @@ def test_a_forward_that_counts_its_calls_does_not_tie_records_of_a_regression() 
 
 
 @pytest.mark.parametrize("layout", ["loop", "vmap"])
-def test_a_forward_that_counts_outside_is_refused(layout) -> None:
+def test_a_forward_that_counts_outside_is_refused(layout):
     model = _CountsOutside(2, 2)
     batch = torch.ones(2, 2), torch.tensor([0, 1])
     with pytest.raises(InputError, match=r"forward changes 'counts.CALLS"):
@@ -208,7 +208,7 @@ class _Draws(nn.Linear):
         return super().forward(x) * (1 + 1e-4 * torch.rand(()))
 
 
-def test_a_forward_that_fails_is_told_in_a_sentence() -> None:
+def test_a_forward_that_fails_is_told_in_a_sentence():
     model = _Draws(2, 2)
     batch = torch.ones(2, 2), torch.tensor([0, 1])
     with pytest.raises(InputError, match="raised RuntimeError: vmap: called random"):

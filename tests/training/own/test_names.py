@@ -1,7 +1,6 @@
 """Names of one's own: which object they find, and what is said where they find none."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ KEY = "[model] name"
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
+def here(tmp_path, monkeypatch):
     """A working directory with modules that no other test has; forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owntest_part.py").write_text("VALUE = 3\n")

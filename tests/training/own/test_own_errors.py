@@ -29,7 +29,7 @@ def init(round):
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), SystemExit(0), KeyError("k")])
-def test_an_error_of_a_step_is_one_sentence_with_its_line(error) -> None:
+def test_an_error_of_a_step_is_one_sentence_with_its_line(error):
     def step(state, round):
         raise error
 
@@ -38,20 +38,20 @@ def test_an_error_of_a_step_is_one_sentence_with_its_line(error) -> None:
 
 
 @pytest.mark.parametrize("name", ["noise_std", "clip_norm", "learning_rate", "round", "form"])
-def test_a_hyper_parameter_may_not_take_the_name_of_what_runs_give(name) -> None:
+def test_a_hyper_parameter_may_not_take_the_name_of_what_runs_give(name):
     settings = make_dataclass("Settings", [(name, float, 0.01)], frozen=True)
     with pytest.raises(InputError, match=f"hyper-parameter '{name}' .*rename it"):
         Algorithm(name="mine", init=init, step=init, settings=settings)
 
 
 @pytest.mark.parametrize("parts", [{"name": "a\x1b[31m"}, {"name": None}, {"init": None}])
-def test_an_algorithm_of_parts_that_are_none_is_refused(parts) -> None:
+def test_an_algorithm_of_parts_that_are_none_is_refused(parts):
     with pytest.raises(InputError, match="algorithm"):
         Algorithm(**{"name": "mine", "init": init, "step": init, **parts})
 
 
 @pytest.mark.parametrize("made", [lambda: 1 / 0, lambda: [1]])
-def test_a_prepare_that_fails_is_told(made) -> None:
+def test_a_prepare_that_fails_is_told(made):
     own = Algorithm(name="mine", init=init, step=init, prepare=lambda rounds: made())
     with pytest.raises(InputError, match="prepare of 'mine' r"):
         prepared(own, NoSettings(), graph=build_graph("ring", 4), rounds=2)
@@ -65,7 +65,7 @@ def test_a_prepare_that_fails_is_told(made) -> None:
         ("import torch; torch.set_default_device('meta')", "the default device of torch"),
     ],
 )
-def test_a_module_may_not_change_what_the_run_relies_on(tmp_path, monkeypatch, line, what) -> None:
+def test_a_module_may_not_change_what_the_run_relies_on(tmp_path, monkeypatch, line, what):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owntest_changes.py").write_text(f"{line}\nK = 1\n")
     numpy_before = np.geterr()
@@ -102,12 +102,12 @@ def _exit(*_: object):
         (lambda: 9, lambda at: (torch.eye(2).to_sparse(), at % 2)),
     ],
 )
-def test_a_data_set_that_fails_is_told(length, item) -> None:
+def test_a_data_set_that_fails_is_told(length, item):
     with pytest.raises(InputError, match=r"^'mine'"):
         dataset_of(_Records(length, item), name="mine", classes=2)
 
 
-def test_a_label_beyond_64_bits_is_named_as_it_is() -> None:
+def test_a_label_beyond_64_bits_is_named_as_it_is():
     labels = np.array([0, 2**63 + 1], dtype=np.uint64)
     with pytest.raises(InputError, match=r"y\[1\]=9223372036854775809 is too large"):
         checked_targets(labels, "y", rows=2, classes=None, outputs=0)

@@ -1,7 +1,5 @@
 """One person with records at several agents, for every adversary who holds none of them."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Several runs cost what their releases cost in one run."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -24,13 +22,13 @@ def exposed(*releases: Release) -> JointSensitivity:
 
 @pytest.mark.parametrize("statement", [ADD, REPLACE])
 @pytest.mark.parametrize("contributions", [1, 2])
-def test_one_run_costs_what_it_costs(statement: Statement, contributions: int) -> None:
+def test_one_run_costs_what_it_costs(statement, contributions):
     one = exposed(Release(1.0, 0.1, 20, contributions))
     alone = run_epsilon(one, statement=statement, noise_multiplier=2.0)
     assert total_epsilon([(one, 2.0)], statement=statement) == alone
 
 
-def test_each_run_keeps_its_own_reach() -> None:
+def test_each_run_keeps_its_own_reach():
     added = exposed(Release(1.0, 0.1, 20, 1))
     mean = exposed(Release(2.0, 0.1, 20, 1, reach=Reach.BALL))
     cheap = total_epsilon([(added, 2.0), (added, 2.0)], statement=REPLACE)
@@ -39,14 +37,14 @@ def test_each_run_keeps_its_own_reach() -> None:
         assert 1.01 * cheap < total_epsilon(runs, statement=REPLACE) < 0.99 * dear
 
 
-def test_each_run_keeps_its_own_noise_and_rate() -> None:
+def test_each_run_keeps_its_own_noise_and_rate():
     first, second = exposed(Release(1.5, 0.1, 20, 1)), exposed(Release(0.5, 0.02, 300, 1))
     found = total_epsilon([(first, 3.0), (second, 1.0)], statement=ADD)
     by_hand = composed_epsilon({(2.0, 0.1): 20, (2.0, 0.02): 300}, delta=1e-5)
     assert found == pytest.approx(by_hand, rel=1e-12)
 
 
-def test_what_costs_nothing_adds_nothing_and_what_is_bare_is_infinite() -> None:
+def test_what_costs_nothing_adds_nothing_and_what_is_bare_is_infinite():
     one, free = exposed(Release(1.0, 0.1, 20, 1)), exposed(Release(0.0, 0.1, 20, 1))
     alone = total_epsilon([(one, 2.0)], statement=ADD)
     assert total_epsilon([(one, 2.0), (free, 0.0)], statement=ADD) == alone

@@ -1,28 +1,25 @@
 """An account as text, in a notebook, as a paragraph, as data and as a chart."""
 
-from __future__ import annotations
-
 import builtins
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.training import Account, account
+from overhear.training import account
 
 RUN: dict[str, Any] = {"graph": "ring:5", "rounds": 60, "sampling_rate": 0.1, "delta": 1e-5}
 
 
 @pytest.fixture(scope="module")
-def found() -> Account:
+def found():
     return account("dpdl", epsilon=2.0, **RUN)
 
 
 @pytest.fixture
-def axes() -> Iterator[Any]:
+def axes():
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
@@ -44,7 +41,7 @@ def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setattr(builtins, "__import__", imported)
 
 
-def test_the_worst_is_never_a_single_message() -> None:
+def test_the_worst_is_never_a_single_message():
     several = account("dp-netfleet", noise_multiplier=2.0, **RUN)
     assert next(iter(several)) == "single-message"
     assert several.worst.adversary == "eavesdropper"
@@ -53,7 +50,7 @@ def test_the_worst_is_never_a_single_message() -> None:
         _ = alone.worst
 
 
-def test_a_notebook_shows_every_adversary_and_escapes_what_it_shows(found: Account) -> None:
+def test_a_notebook_shows_every_adversary_and_escapes_what_it_shows(found):
     shown = found._repr_html_()
     for name in found:
         assert f">{name}" in shown
@@ -61,7 +58,7 @@ def test_a_notebook_shows_every_adversary_and_escapes_what_it_shows(found: Accou
     assert "<script" not in shown
 
 
-def test_rich_prints_the_rows(found: Account) -> None:
+def test_rich_prints_the_rows(found):
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=200)
@@ -71,7 +68,7 @@ def test_rich_prints_the_rows(found: Account) -> None:
     assert "proven" in printed
 
 
-def test_the_paragraph_names_what_a_statement_needs(found: Account) -> None:
+def test_the_paragraph_names_what_a_statement_needs(found):
     said = found.statement()
     for part in (
         *("dpdl (alpha 0.1, momentum 0.9)", "60 rounds on ring of 5 agents", "Poisson"),
@@ -82,19 +79,19 @@ def test_the_paragraph_names_what_a_statement_needs(found: Account) -> None:
     assert "single-message" not in said
 
 
-def test_the_paragraph_of_a_heuristic_figure_says_that_nothing_is_proven() -> None:
+def test_the_paragraph_of_a_heuristic_figure_says_that_nothing_is_proven():
     said = account("dpdl", noise_multiplier=2.0, form="published", **RUN).statement()
     assert "nothing is proven" in said
     assert "at most" not in said
 
 
-def test_the_paragraph_of_an_infinite_figure_has_no_epsilon() -> None:
+def test_the_paragraph_of_an_infinite_figure_has_no_epsilon():
     said = account("dsgd", noise_multiplier=1.0, **RUN).statement()
     assert "nothing protects" in said
     assert "epsilon" not in said
 
 
-def test_the_object_is_the_plan_of_the_same_numbers(found: Account) -> None:
+def test_the_object_is_the_plan_of_the_same_numbers(found):
     from overhear.runs.plan.plan import make_plan
     from overhear.runs.plan.schema import Planned
     from overhear.runs.run_file.run_file import RunFile
@@ -117,20 +114,20 @@ def test_the_object_is_the_plan_of_the_same_numbers(found: Account) -> None:
     Planned.parse(json.dumps(object_), refusal="{}: {}".format)
 
 
-def test_infinite_figures_are_words_in_json() -> None:
+def test_infinite_figures_are_words_in_json():
     found = account("dsgd", noise_multiplier=1.0, **RUN).to_json()
     assert found["adversaries"][0]["epsilon"] == "inf"
     json.dumps(found, allow_nan=False)
 
 
-def test_a_table_has_a_row_an_adversary(found: Account) -> None:
+def test_a_table_has_a_row_an_adversary(found):
     pytest.importorskip("pandas")
     table = found.to_pandas()
     assert list(table["name"]) == list(found)
     assert table["epsilon"].tolist() == [found[name].epsilon for name in found]
 
 
-def test_epsilon_is_drawn_round_by_round(found: Account, axes: Any) -> None:
+def test_epsilon_is_drawn_round_by_round(found, axes):
     assert found.plot(axes=axes) is axes
     (line, target) = axes.lines
     assert line.get_label() == "eavesdropper, neighbour, final-models"
@@ -141,7 +138,7 @@ def test_epsilon_is_drawn_round_by_round(found: Account, axes: Any) -> None:
     assert list(target.get_ydata()) == [2.0, 2.0]
 
 
-def test_the_trade_off_curve_is_that_of_all_rounds(found: Account, axes: Any) -> None:
+def test_the_trade_off_curve_is_that_of_all_rounds(found, axes):
     from overhear.privacy import trade_off
 
     found.plot("trade-off", axes=axes)
@@ -151,12 +148,12 @@ def test_the_trade_off_curve_is_that_of_all_rounds(found: Account, axes: Any) ->
     assert missed == pytest.approx(curve.false_negative_rates(rates))
 
 
-def test_nothing_is_drawn_of_infinite_figures() -> None:
+def test_nothing_is_drawn_of_infinite_figures():
     with pytest.raises(InputError, match="nothing to draw"):
         account("dsgd", noise_multiplier=1.0, **RUN).plot()
 
 
-def test_an_unknown_chart_is_refused(found: Account) -> None:
+def test_an_unknown_chart_is_refused(found):
     with pytest.raises(InputError, match="kind='roc' must be 'rounds' or 'trade-off'"):
         found.plot("roc")
 
@@ -168,9 +165,7 @@ def test_an_unknown_chart_is_refused(found: Account) -> None:
         ("pandas", "to_pandas", 'to_pandas needs pandas, .*: pip install "pandas>=2.1"'),
     ],
 )
-def test_what_is_not_installed_is_named(
-    found: Account, monkeypatch: pytest.MonkeyPatch, package: str, method: str, sentence: str
-) -> None:
+def test_what_is_not_installed_is_named(found, monkeypatch, package, method, sentence):
     without(monkeypatch, package)
     with pytest.raises(ImportError, match=sentence):
         getattr(found, method)()

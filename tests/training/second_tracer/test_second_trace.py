@@ -1,7 +1,5 @@
 """The second tracer by itself: it shares no code with the first, and finds known numbers."""
 
-from __future__ import annotations
-
 import ast
 import math
 from pathlib import Path
@@ -42,7 +40,7 @@ def squares(trace: SecondTrace, who=EAVESDROPPER, victim=0) -> list[float]:
     return [one.squared.low for n, told in moves.by_round for one in told for _ in range(n)]
 
 
-def test_it_imports_nothing_of_what_it_checks() -> None:
+def test_it_imports_nothing_of_what_it_checks():
     for path in ROOM.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
@@ -59,7 +57,7 @@ def pairs(state: State, round: Round) -> State:
     return State(round.mix(state.x - noisy, kind="model"))
 
 
-def test_numbers_that_are_known_by_hand() -> None:
+def test_numbers_that_are_known_by_hand():
     triangle = traced(pairs, "full:3")  # a clipped mean that is replaced moves by twice the norm
     assert math.sqrt(squares(triangle)[0]) == pytest.approx(1.309307, abs=1e-6)
     assert math.sqrt(squares(triangle, neighbour(2))[0]) == pytest.approx(1.549193, abs=1e-6)
@@ -67,7 +65,7 @@ def test_numbers_that_are_known_by_hand() -> None:
     assert math.sqrt(agent) == pytest.approx(1.309307 / 2, abs=1e-6)
 
 
-def test_a_batch_released_twice_is_one_release_and_two_batches_are_two() -> None:
+def test_a_batch_released_twice_is_one_release_and_two_batches_are_two():
     def step(state: State, round: Round, *, same: bool) -> State:
         x, batch = state.x, round.draw()
         for number in range(2):
@@ -82,7 +80,7 @@ def test_a_batch_released_twice_is_one_release_and_two_batches_are_two() -> None
     assert twice == pytest.approx([0.25, 0.25])
 
 
-def test_what_no_noise_hides_is_infinite_and_what_is_carried_counts_over_all_rounds() -> None:
+def test_what_no_noise_hides_is_infinite_and_what_is_carried_counts_over_all_rounds():
     class Momentum(NamedTuple):
         x: Agents
         v: Agents
@@ -104,14 +102,14 @@ def test_what_no_noise_hides_is_infinite_and_what_is_carried_counts_over_all_rou
     assert one.high == pytest.approx(one.low, rel=1e-9)
 
 
-def test_cancelling_messages_and_small_noise() -> None:
+def test_cancelling_messages_and_small_noise():
     tiny = Whitened(np.array([[1.0], [1e-6]]), np.diag([1.0, 1e-7]))
     assert tiny.information(np.array([0]))[0, 0] == pytest.approx(101.0, rel=1e-9)
     cancels = Whitened(np.array([[2.0], [1.0]]), np.array([[1.0], [1.0]]))
     assert cancels.information(np.array([0])) is None
 
 
-def test_the_largest_move_is_bracketed_and_blocks_stand_at_right_angles() -> None:
+def test_the_largest_move_is_bracketed_and_blocks_stand_at_right_angles():
     for rho, total in ((0.5, 6.0), (0.9, 30.0)):
         M = np.linalg.inv(np.full((3, 3), rho) + (1 - rho) * np.eye(3))
         low, high = largest_move({0: M}, np.ones(3))
@@ -121,7 +119,7 @@ def test_the_largest_move_is_bracketed_and_blocks_stand_at_right_angles() -> Non
     assert (low, high) == pytest.approx((9.0 + 16.0, 25.0))
 
 
-def test_it_says_where_it_has_no_answer() -> None:
+def test_it_says_where_it_has_no_answer():
     def step(state: State, round: Round) -> State:
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         noisy = sums + round.noise(sums, std=1.0)
@@ -133,7 +131,7 @@ def test_it_says_where_it_has_no_answer() -> None:
     assert len(squares(slow, coalition({1, 2}))) == 3
 
 
-def test_equal_rounds_are_done_once() -> None:
+def test_equal_rounds_are_done_once():
     done = []
 
     def step(state: State, round: Round) -> State:

@@ -1,7 +1,5 @@
 """The clip of a user's sum: what it costs, what is refused, and that rounds do it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """docs/round.md names every operation of a round, with every parameter, and no other."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

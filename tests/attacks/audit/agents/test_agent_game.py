@@ -87,7 +87,7 @@ def of(algorithm="dp-fedavg", *, rounds=2, settings=None, **how) -> AgentGame:
         settings = replace(ALGORITHMS["dp-fedavg"].settings(), cohort_rate=0.4, local_steps=2)
     bound = contract.bound_to(algorithm, GRAPH, settings=settings)
     traces = trace(
-        bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     fixed = {
         "setting": contract.setting(GRAPH),
@@ -121,7 +121,7 @@ def proven(mu: float, *, rate: float = 1.0, rounds: int = 2, adjacency="zero-out
 
 
 @pytest.mark.parametrize("algorithm", [SUMMED, BENT])
-def test_scores_of_agents_are_those_of_two_normals(monkeypatch, algorithm) -> None:
+def test_scores_of_agents_are_those_of_two_normals(monkeypatch, algorithm):
     """n = 150 at one vector a round: log ratios N(+-v/2, v), v = 2 mu^2.
 
     Mean within 5 standard errors (6e-7 each), variance within 5.5 (below 1e-5, as it is skew).
@@ -136,7 +136,7 @@ def test_scores_of_agents_are_those_of_two_normals(monkeypatch, algorithm) -> No
     assert signed(found).var() == pytest.approx(v, rel=5.5 * math.sqrt(2 / n))
 
 
-def test_an_agent_s_data_and_their_opposite_are_twice_as_far_apart(monkeypatch) -> None:
+def test_an_agent_s_data_and_their_opposite_are_twice_as_far_apart(monkeypatch):
     """n = 150, the mean within 5 standard errors: 6e-7."""
     monkeypatch.setattr(strength, "SURE", math.inf)
     found = played(of(SUMMED, replace=True), 2).guesses["eavesdropper"]
@@ -145,7 +145,7 @@ def test_an_agent_s_data_and_their_opposite_are_twice_as_far_apart(monkeypatch) 
 
 
 @pytest.mark.slow
-def test_scores_under_a_secret_cohort_are_log_likelihood_ratios(monkeypatch) -> None:
+def test_scores_under_a_secret_cohort_are_log_likelihood_ratios(monkeypatch):
     """E[exp(-ratio)] with data and E[exp(ratio)] without are 1; n = 200 or so, 6 standard errors.
 
     Exceeded with probability below 1e-6 each.
@@ -157,7 +157,7 @@ def test_scores_under_a_secret_cohort_are_log_likelihood_ratios(monkeypatch) -> 
     assert found.scores.std() > 0.05  # they tell something
 
 
-def test_a_mean_that_is_clipped_holds_a_canary_as_well() -> None:
+def test_a_mean_that_is_clipped_holds_a_canary_as_well():
     """Correlated noise and a mean of a batch: DECOR, n = 100 at mu^2 = 6 / 4.
 
     The mean is expected 6 standard errors from 0; below 1 has probability 3e-7.
@@ -170,7 +170,7 @@ def test_a_mean_that_is_clipped_holds_a_canary_as_well() -> None:
     assert all(check.passed for check in game.checks(found))
 
 
-def test_a_sound_run_passes_all_checks_of_its_canaries() -> None:
+def test_a_sound_run_passes_all_checks_of_its_canaries():
     """150 canaries in two rounds; all tests of a check together fail with probability 1e-6."""
     game = of()
     found = game.checks(played(game, 5))
@@ -180,7 +180,7 @@ def test_a_sound_run_passes_all_checks_of_its_canaries() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
-def test_a_sound_run_is_not_contradicted(adjacency) -> None:
+def test_a_sound_run_is_not_contradicted(adjacency):
     """1,000 canaries at the exact epsilon: contradicted with probability .001, over all seeds."""
     game = of(SUMMED, canaries=1000, replace=adjacency == "replace-one")
     (found,) = audit(game, [proven(MU, adjacency=adjacency)], seed=6)
@@ -195,7 +195,7 @@ def contradicted(game: AgentGame, claim: Proven) -> tuple[bool, list[str]]:
 
 
 @pytest.mark.slow
-def test_half_the_noise_contradicts_what_is_proven_of_an_agent() -> None:
+def test_half_the_noise_contradicts_what_is_proven_of_an_agent():
     """1,000 canaries at twice the claimed mu of .71: missed with probability below 1e-6."""
     with noise_halved():
         bad, failed = contradicted(of(SUMMED, canaries=1000), proven(MU))
@@ -204,7 +204,7 @@ def test_half_the_noise_contradicts_what_is_proven_of_an_agent() -> None:
 
 
 @pytest.mark.slow
-def test_a_local_update_that_is_clipped_to_twice_the_norm_is_found(monkeypatch) -> None:
+def test_a_local_update_that_is_clipped_to_twice_the_norm_is_found(monkeypatch):
     """1,000 canaries at twice the claimed mu of .71: missed with probability below 1e-6."""
     sound = changes.clipped_rows
     monkeypatch.setattr(
@@ -216,7 +216,7 @@ def test_a_local_update_that_is_clipped_to_twice_the_norm_is_found(monkeypatch) 
 
 
 @pytest.mark.slow
-def test_a_cohort_in_which_everybody_is_contradicts_its_rate(monkeypatch) -> None:
+def test_a_cohort_in_which_everybody_is_contradicts_its_rate(monkeypatch):
     """1,000 canaries at rate .4 claimed and 1 played, four rounds: missed below 1e-6."""
 
     def everybody(self, *, round, call, rows, rate):
@@ -228,7 +228,7 @@ def test_a_cohort_in_which_everybody_is_contradicts_its_rate(monkeypatch) -> Non
     assert bad
 
 
-def test_every_vector_has_the_length_before_clipping_that_was_drawn() -> None:
+def test_every_vector_has_the_length_before_clipping_that_was_drawn():
     """Local steps with momentum and a pull, and a mean: exact up to rounding."""
     directions = Directions(1, 6, generator=np.random.default_rng(0))
     planted = PlantedAgents(
@@ -260,17 +260,17 @@ def test_every_vector_has_the_length_before_clipping_that_was_drawn() -> None:
     assert float(mean.norm()) == pytest.approx(20.0)
 
 
-def test_steps_that_no_gradient_moves_are_refused() -> None:
+def test_steps_that_no_gradient_moves_are_refused():
     asked = LocalSteps(steps=2, learning_rate=0.5, batch=ALL, clip_norm=1.0, proximal=4.0)
     with pytest.raises(InputError, match="can hold no canary"):
         unit_change(asked)
 
 
-def test_single_records_are_not_taken_for_all_data_of_an_agent() -> None:
+def test_single_records_are_not_taken_for_all_data_of_an_agent():
     game = of(SUMMED)
     bound = contract.bound_to("dp-dpsgd", GRAPH)
     traces = trace(
-        bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     wrong = replace(game, bound=bound, traces=traces, of_agents=traces)
     with pytest.raises(InputError, match="clips single records"):
@@ -285,21 +285,21 @@ def test_single_records_are_not_taken_for_all_data_of_an_agent() -> None:
         ({"linked": "eavesdropper"}, "single messages are not scored"),
     ],
 )
-def test_a_game_of_agents_that_cannot_be_played_is_refused(how, words) -> None:
+def test_a_game_of_agents_that_cannot_be_played_is_refused(how, words):
     with pytest.raises(InputError, match=words):
         of(SUMMED, **how)
 
 
-def test_a_bounded_function_of_an_agent_s_data_is_not_scored() -> None:
+def test_a_bounded_function_of_an_agent_s_data_is_not_scored():
     bound = contract.bound_to("dpdl", GRAPH)
     traces = trace(
-        bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     blamed = any(one.blames for one, _ in traces.rounds)
     assert bool(reason_against(traces)) is blamed
 
 
-def test_rounds_that_are_sure_of_opposite_things_give_no_score_that_is_no_number() -> None:
+def test_rounds_that_are_sure_of_opposite_things_give_no_score_that_is_no_number():
     def one(number: int, decided: float | None) -> Observed:
         return Observed("a", 0, number, 0, 1.0, 0.2, 1.0, decided, 0.0, 1, 1.0, 5.0)
 
@@ -321,9 +321,7 @@ def in_cohorts(scheme: str, **how) -> AgentGame:
 
 
 @pytest.mark.parametrize("scheme", ["shuffled", "cyclic"])
-def test_scores_in_cohorts_of_epochs_are_those_of_the_rounds_of_each_agent(
-    monkeypatch, scheme
-) -> None:
+def test_scores_in_cohorts_of_epochs_are_those_of_the_rounds_of_each_agent(monkeypatch, scheme):
     """n = 160 to 200, four rounds of two epochs: log ratios N(+-v/2, v), v = mu^2 an epoch.
 
     Mean within 5 standard errors (6e-7 of either coin). An agent that an epoch leaves out has less.
@@ -349,7 +347,7 @@ def test_scores_in_cohorts_of_epochs_are_those_of_the_rounds_of_each_agent(
 
 
 @pytest.mark.slow
-def test_scores_in_cohorts_of_fixed_size_are_those_of_a_coin(monkeypatch) -> None:
+def test_scores_in_cohorts_of_fixed_size_are_those_of_a_coin(monkeypatch):
     """n = 200 of one agent: E[exp(-+ratio)] is 1, within 6 standard errors (1e-6 each)."""
     monkeypatch.setattr(strength, "SURE", math.inf)
     game = in_cohorts("fixed", adversaries={"eavesdropper": {0: EAVESDROPPER}}, canaries=200)
@@ -360,15 +358,13 @@ def test_scores_in_cohorts_of_fixed_size_are_those_of_a_coin(monkeypatch) -> Non
     assert found.scores.min() > 2 * math.log(0.6)
 
 
-def test_one_agent_holds_the_canary_of_cohorts_of_fixed_size() -> None:
+def test_one_agent_holds_the_canary_of_cohorts_of_fixed_size():
     with pytest.raises(InputError, match="do not take part independently"):
         in_cohorts("fixed")
 
 
 @pytest.mark.slow
-def test_an_agent_in_every_shuffled_cohort_contradicts_that_it_is_in_one_an_epoch(
-    monkeypatch,
-) -> None:
+def test_an_agent_in_every_shuffled_cohort_contradicts_that_it_is_in_one_an_epoch(monkeypatch):
     """1,000 canaries, eight rounds of four epochs: mu 1 claimed and 1.41 played, missed 1e-6."""
     monkeypatch.setattr(
         engine_module, "taking_part", lambda cohort, *, agents, **at: np.ones(agents, dtype=bool)

@@ -1,7 +1,5 @@
 """What is heard of a run that is one release: of sound noise, and of planted faults of memory."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from unittest.mock import patch
 

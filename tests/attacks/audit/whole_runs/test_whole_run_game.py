@@ -1,7 +1,5 @@
 """Canaries of runs that are one release: where they are, what they show, and of which engines."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Records whose numbers lie at the ends of the box, through any network that follows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Small batches through linear, ReLU, linear: what is certified is true, the rest is missing."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -62,7 +60,7 @@ def errors(found: Separated, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("offset", [7, 20, 40, 3, 60])
-def test_eight_astronaut_patches_are_exact_with_certificate(offset: int) -> None:
+def test_eight_astronaut_patches_are_exact_with_certificate(offset):
     x = patches(offset, 8)
     model = network(3072, width=256)
     found = attack(seen_of(model, x, LABELS), model, x)
@@ -76,7 +74,7 @@ def test_eight_astronaut_patches_are_exact_with_certificate(offset: int) -> None
     assert torch.equal(found.labels, LABELS[order])
 
 
-def test_single_precision_and_records_clipped_one_by_one_keep_100_db() -> None:
+def test_single_precision_and_records_clipped_one_by_one_keep_100_db():
     x = patches(7, 8).float()
     model = network(3072, width=256).float()
     seen = seen_of(model, x, LABELS, clip_norm=1.0)
@@ -87,7 +85,7 @@ def test_single_precision_and_records_clipped_one_by_one_keep_100_db() -> None:
     assert float(errors(found, x)[0].max()) < 1e-10
 
 
-def test_a_clipped_mean_is_separated_like_a_plain_one() -> None:
+def test_a_clipped_mean_is_separated_like_a_plain_one():
     x, y = torch.rand(4, 20, generator=torch.Generator().manual_seed(0)).double(), LABELS[:4]
     model = network(20, width=120)
     sent = sent_gradient(model, flatten(model), inputs=x, targets=y, clip_norm=0.1, mean_of=5.0)
@@ -101,7 +99,7 @@ def test_a_clipped_mean_is_separated_like_a_plain_one() -> None:
 
 
 @pytest.mark.parametrize(("count", "classes"), [(12, 10), (5, 2)])
-def test_more_records_than_classes_are_separated(count: int, classes: int) -> None:
+def test_more_records_than_classes_are_separated(count, classes):
     x = torch.rand(count, 60, generator=torch.Generator().manual_seed(1)).double()
     y = LABELS.repeat(2)[:count] % classes
     model = network(60, width=250, classes=classes)
@@ -114,7 +112,7 @@ def test_more_records_than_classes_are_separated(count: int, classes: int) -> No
     assert torch.equal(found.labels, y[order])
 
 
-def test_further_layers_behind_the_second_do_not_matter() -> None:
+def test_further_layers_behind_the_second_do_not_matter():
     x = torch.rand(4, 20, generator=torch.Generator().manual_seed(2)).double()
     model = network(20, width=120, deep=True)
     found = attack(seen_of(model, x, LABELS[:4]), model, x)
@@ -127,7 +125,7 @@ def test_further_layers_behind_the_second_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-def test_centred_inputs_without_a_unit_that_all_records_activate(bias: bool) -> None:
+def test_centred_inputs_without_a_unit_that_all_records_activate(bias):
     x = 4 * patches(20, 8) - 2
     model = network(3072, width=256)
     model[3] = nn.Linear(256, 10, bias=bias).double()
@@ -140,7 +138,7 @@ def test_centred_inputs_without_a_unit_that_all_records_activate(bias: bool) -> 
     assert float(errors(found, x)[0].max()) < 1e-20
 
 
-def test_one_record_is_a_batch() -> None:
+def test_one_record_is_a_batch():
     x = torch.rand(1, 20, generator=torch.Generator().manual_seed(3)).double()
     model = network(20, width=40)
     found = attack(seen_of(model, x, LABELS[:1], clip_norm=0.5), model, x)
@@ -149,7 +147,7 @@ def test_one_record_is_a_batch() -> None:
     assert float(errors(found, x)[0].max()) < 1e-20
 
 
-def test_records_of_one_pattern_are_missing_and_the_others_certified() -> None:
+def test_records_of_one_pattern_are_missing_and_the_others_certified():
     x = torch.rand(5, 20, generator=torch.Generator().manual_seed(4)).double()
     x[4] = (x[3] + 1e-6).clamp(0, 1)
     model = network(20, width=150)
@@ -163,14 +161,14 @@ def test_records_of_one_pattern_are_missing_and_the_others_certified() -> None:
     assert float(mse.max()) < 1e-15
 
 
-def test_equal_records_leave_no_rank_and_nothing_is_said() -> None:
+def test_equal_records_leave_no_rank_and_nothing_is_said():
     x = torch.rand(3, 20, generator=torch.Generator().manual_seed(5)).double()
     x[2] = x[1]
     model = network(20, width=60)
     assert attack(seen_of(model, x, torch.tensor([1, 2, 2])), model, x) is None
 
 
-def test_a_second_gradient_of_another_batch_certifies_nothing() -> None:
+def test_a_second_gradient_of_another_batch_certifies_nothing():
     generator = torch.Generator().manual_seed(6)
     x, other = (torch.rand(4, 20, generator=generator).double() for _ in range(2))
     model = network(20, width=120)
@@ -183,7 +181,7 @@ def test_a_second_gradient_of_another_batch_certifies_nothing() -> None:
     assert tuple(found.inputs.shape) == (0, 20)
 
 
-def test_an_image_outside_the_box_is_missing() -> None:
+def test_an_image_outside_the_box_is_missing():
     x = torch.rand(3, 20, generator=torch.Generator().manual_seed(7)).double()
     x[1, 0] = 1.5
     model = network(20, width=120)
@@ -193,7 +191,7 @@ def test_an_image_outside_the_box_is_missing() -> None:
     assert float(errors(found, x)[0].max()) < 1e-20
 
 
-def test_of_several_intercepts_the_fullest_is_returned() -> None:
+def test_of_several_intercepts_the_fullest_is_returned():
     x = torch.rand(4, 20, generator=torch.Generator().manual_seed(8)).double()
     model = network(20, width=120)
     flat = flatten(model)
@@ -223,12 +221,12 @@ def test_of_several_intercepts_the_fullest_is_returned() -> None:
     ],
     ids=["leaky", "sigmoid", "no bias", "input not raw", "one layer"],
 )
-def test_other_networks_are_left_alone(model: nn.Module) -> None:
+def test_other_networks_are_left_alone(model):
     x = torch.rand(3, 20, generator=torch.Generator().manual_seed(9)).double()
     assert attack(seen_of(model.double(), x, LABELS[:3]), model, x) is None
 
 
-def test_noise_is_left_alone() -> None:
+def test_noise_is_left_alone():
     x = torch.rand(3, 20, generator=torch.Generator().manual_seed(9)).double()
     model = network(20, width=60)
     seen = seen_of(model, x, LABELS[:3])
@@ -236,7 +234,7 @@ def test_noise_is_left_alone() -> None:
 
 
 @pytest.mark.slow
-def test_no_certified_image_of_sixty_hard_batches_is_false() -> None:
+def test_no_certified_image_of_sixty_hard_batches_is_false():
     """Narrow layers, near copies and mixtures of records, both precisions, clipped or not."""
     records = certified = 0
     for case in range(60):
@@ -265,7 +263,7 @@ def test_no_certified_image_of_sixty_hard_batches_is_false() -> None:
     assert certified > records / 4
 
 
-def test_inputs_keep_the_box_s_units_and_precision() -> None:
+def test_inputs_keep_the_box_s_units_and_precision():
     box = Box(low=torch.tensor(-2.0), span=torch.tensor(4.0))
     x = 4 * torch.rand(3, 20, generator=torch.Generator().manual_seed(10)).double() - 2
     model = network(20, width=120)

@@ -1,7 +1,5 @@
 """Patterns of activity from two linear images that exclude each other."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -35,22 +33,22 @@ def solve(units: int, records: int, *, twins: bool = False) -> tuple[set[tuple[b
     return {tuple(row) for row in found.tolist()}, active
 
 
-def test_half_of_b_squared_units_give_every_pattern() -> None:
+def test_half_of_b_squared_units_give_every_pattern():
     patterns, active = solve(60, 8)
     assert patterns == {tuple(column) for column in active.T.tolist()}
 
 
-def test_twins_do_not_hide_the_other_records() -> None:
+def test_twins_do_not_hide_the_other_records():
     patterns, active = solve(80, 5, twins=True)
     assert {tuple(column) for column in active.T.tolist()} <= patterns
 
 
-def test_too_few_units_give_candidates_and_no_error() -> None:
+def test_too_few_units_give_candidates_and_no_error():
     patterns, _ = solve(6, 6)
     assert all(len(pattern) == 6 for pattern in patterns)
 
 
-def test_units_without_dispute_give_one_pattern() -> None:
+def test_units_without_dispute_give_one_pattern():
     rows = torch.eye(4, dtype=torch.float64)
     always = torch.tensor([True, True, False, False])
     found = activity_patterns(

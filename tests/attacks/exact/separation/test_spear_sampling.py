@@ -1,7 +1,5 @@
 """Directions by sampling, where there are too few units for algebra; and the last two records."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

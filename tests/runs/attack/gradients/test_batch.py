@@ -1,7 +1,5 @@
 """What is said about an intercepted batch: metadata, options, and the range of its inputs."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

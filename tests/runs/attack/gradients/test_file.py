@@ -1,7 +1,5 @@
 """The tensors of a file of gradients: how they are named, ordered, and refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,10 +1,8 @@
 """Attacks on files of gradients: what is rebuilt, what is said of it, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,7 @@ def trained(input_shape, classes):
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _folder(tmp_path, monkeypatch):
     """Each test in a folder of its own, with a model beside it."""
     monkeypatch.chdir(tmp_path)
     Path("my_model.py").write_text(MY_MODEL, encoding="utf-8")
@@ -51,7 +49,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """The preset `matched` with fewer steps: enough for 16 pixels."""
     short = replace(PRESETS["matched"], adam_steps=80, starts=1)
     monkeypatch.setattr("overhear.attacks.problem.objective.PRESETS", {"matched": short})

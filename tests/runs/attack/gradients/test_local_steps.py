@@ -1,7 +1,5 @@
 """What several local steps changed is attacked through these steps, and under no others."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

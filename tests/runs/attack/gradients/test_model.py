@@ -1,9 +1,7 @@
 """The model that gradients belong to: how it is found, what it is checked for, what is doubted."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +94,7 @@ def detached(input_shape, classes):
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _folder(tmp_path, monkeypatch):
     """Each test in a folder of its own, with networks beside it."""
     monkeypatch.chdir(tmp_path)
     Path("my_networks.py").write_text(MY_NETWORKS, encoding="utf-8")

@@ -16,7 +16,7 @@ from overhear.training.models.parameters import build_model, flatten, unflatten
 
 
 @pytest.fixture(autouse=True)
-def _gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _gradients(tmp_path, monkeypatch):
     """The gradient of a clipped record of 16 pixels, and a search of 30 steps."""
     monkeypatch.chdir(tmp_path)
     rng = torch.Generator().manual_seed(0)
@@ -47,7 +47,7 @@ def _interrupt(out: str) -> None:
         _attack(out, progress=stop)
 
 
-def test_an_interrupted_search_goes_on_to_the_same_end() -> None:
+def test_an_interrupted_search_goes_on_to_the_same_end():
     _attack("whole")
     _interrupt("broken")
     assert [path.name for path in Path("broken").iterdir()] == ["search.safetensors"]
@@ -59,13 +59,13 @@ def test_an_interrupted_search_goes_on_to_the_same_end() -> None:
     assert not Path("broken/search.safetensors").exists()
 
 
-def test_a_search_of_another_problem_is_refused() -> None:
+def test_a_search_of_another_problem_is_refused():
     _interrupt("broken")
     with pytest.raises(ValueError, match="belongs to another observation, preset"):
         _attack("broken", labels=(0,))
 
 
-def test_a_folder_with_anything_beside_the_search_is_refused() -> None:
+def test_a_folder_with_anything_beside_the_search_is_refused():
     _interrupt("broken")
     Path("broken/notes").touch()
     with pytest.raises(FileExistsError, match="already holds files"):

@@ -1,7 +1,5 @@
 """Gradients of rows of a table, attacked with its declared columns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +19,7 @@ CLASSES = 2
 
 
 @pytest.fixture(autouse=True)
-def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(tmp_path, monkeypatch):
     """Each test in a folder of its own, and with few steps."""
     monkeypatch.chdir(tmp_path)
     short = replace(PRESETS["matched"], adam_steps=80, starts=1)

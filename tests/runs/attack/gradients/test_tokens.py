@@ -1,11 +1,8 @@
 """Files of gradients of text models: what `overhear invert` makes of them, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +53,7 @@ TRUTH = torch.tensor([[7, 3, 30, 3, 11, 0], [5, 3, 12, 39, 20, 7]])
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _folder(tmp_path, monkeypatch):
     """A folder with a model, the gradients of two records, the truth and public records."""
     monkeypatch.chdir(tmp_path)
     Path("my_text.py").write_text(MY_TEXT, encoding="utf-8")
@@ -91,7 +88,7 @@ def attack(path: str = "g.st", **how: Any) -> GradientAttack:
     return attack_gradients(GradientRequest(Path(path), **given))
 
 
-def test_two_records_are_whole_and_scored_beside_the_blind_guess() -> None:
+def test_two_records_are_whole_and_scored_beside_the_blind_guess():
     found = attack(truth=Path("truth.st"), prior=Path("public.st"), vocabulary=Path("words.txt"))
     tokens = found.tokens
     assert tokens is not None
@@ -112,7 +109,7 @@ def test_two_records_are_whole_and_scored_beside_the_blind_guess() -> None:
     assert "every token at its place can be had from the gradient by algebra" in found.conclusion
 
 
-def test_noise_that_hides_every_row_ends_in_the_blind_guess_and_its_power() -> None:
+def test_noise_that_hides_every_row_ends_in_the_blind_guess_and_its_power():
     torch.manual_seed(1)
     write("n.st", built(), noise_std=0.5)
     found = attack("n.st", noise_std=0.5, truth=Path("truth.st"), prior=Path("public.st"))
@@ -142,9 +139,7 @@ def test_noise_that_hides_every_row_ends_in_the_blind_guess_and_its_power() -> N
         ({"vocabulary": Path("bad.json")}, "cannot be read as a vocabulary"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_is_written(
-    how: dict[str, Any], words: str
-) -> None:
+def test_what_does_not_fit_is_refused_and_nothing_is_written(how, words):
     save_file({"tokens": torch.zeros(2, 7).long()}, "wide.st")
     save_file({"tokens": torch.full((2, 6), 40)}, "high.st")
     save_file({"tokens": TRUTH[:1]}, "one.st")
@@ -155,13 +150,13 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
     assert not Path("found").exists()
 
 
-def test_tokens_in_two_embeddings_are_refused() -> None:
+def test_tokens_in_two_embeddings_are_refused():
     write("two.st", built("two"))
     with pytest.raises(ValueError, match="is fed 3 of the 6 tokens"):
         attack("two.st", model="my_text:two")
 
 
-def test_a_vocabulary_of_a_model_of_pictures_is_refused() -> None:
+def test_a_vocabulary_of_a_model_of_pictures_is_refused():
     tensors = {"gradient.1.weight": torch.ones(3, 16), "gradient.1.bias": torch.ones(3)}
     tensors |= {"parameter.1.weight": torch.ones(3, 16), "parameter.1.bias": torch.ones(3)}
     save_file(tensors, "p.st", {"input_shape": "1,4,4"})
@@ -169,7 +164,7 @@ def test_a_vocabulary_of_a_model_of_pictures_is_refused() -> None:
         attack("p.st", model="linear", vocabulary=Path("words.txt"))
 
 
-def test_json_names_words_by_a_list_or_by_a_dictionary() -> None:
+def test_json_names_words_by_a_list_or_by_a_dictionary():
     Path("list.json").write_text(json.dumps([f"w{k}" for k in range(40)]), encoding="utf-8")
     Path("named.json").write_text(json.dumps({f"w{k}": k for k in range(40)}), encoding="utf-8")
     for name in ("list.json", "named.json"):
@@ -179,7 +174,7 @@ def test_json_names_words_by_a_list_or_by_a_dictionary() -> None:
         assert found.tokens.words[0] == ["w5", "w3", "w12", "w39", "w20", "w7"]
 
 
-def test_scores_match_records_and_count_false_tokens() -> None:
+def test_scores_match_records_and_count_false_tokens():
     swapped = score_tokens(TRUTH, TRUTH.flip(0))
     assert (swapped.placed, swapped.whole, swapped.false) == (1.0, 2, 0)
     unordered = score_tokens(TRUTH, TRUTH.flip(1), ordered=False)
@@ -189,7 +184,7 @@ def test_scores_match_records_and_count_false_tokens() -> None:
     assert none.present == 1 / 9
 
 
-def test_blind_guesses_are_the_most_frequent_public_tokens() -> None:
+def test_blind_guesses_are_the_most_frequent_public_tokens():
     public = torch.tensor([[1, 2, 2], [1, 3, 2], [4, 3, 2]])
     assert guess_placed(public).tolist() == [1, 3, 2]
     assert sorted(guess_multiset(public, 1).flatten().tolist()) == [1, 2, 3]

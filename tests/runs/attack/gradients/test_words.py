@@ -1,7 +1,5 @@
 """What an attack on gradients concludes: from the gradient alone, and with the truth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

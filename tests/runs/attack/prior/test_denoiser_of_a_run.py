@@ -1,10 +1,7 @@
 """A denoiser by its name: who may name it, what is kept of it, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,27 +15,16 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.own_tables import Call
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.runs.run_file.trust import trusting
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 0.05
-delta = 1e-4
-[training]
-rounds = 1
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-presets = ["posterior"]
-images = 1
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"noise_multiplier": 0.05, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"presets": ["posterior"], "images": 1},
+)
 CODE = """
 calls = []
 NUMBER = 3
@@ -50,7 +36,7 @@ def clean(pixels, noise_std):
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("file.toml").write_text(RUN)
     train_run(load_run_file("file.toml"), Path("out"))
@@ -58,7 +44,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def named(request: pytest.FixtureRequest) -> Iterator[str]:
+def named(request):
     """A module of the working directory, of a name that no other test has given."""
     name = f"clean_{sha256(request.node.name.encode()).hexdigest()[:8]}"
     Path(f"{name}.py").write_text(CODE)
@@ -66,7 +52,7 @@ def named(request: pytest.FixtureRequest) -> Iterator[str]:
     sys.modules.pop(name, None)
 
 
-def test_the_code_that_was_asked_for_is_named_in_what_it_made(run, named, capsys) -> None:
+def test_the_code_that_was_asked_for_is_named_in_what_it_made(run, named, capsys):
     assert cli.main(["attack", str(run), "--denoiser", f"{named}:clean", "--name", "own"]) == 0
     assert f"runs code of yours: {named}.py" in capsys.readouterr().err
     found = json.loads((run / "attacks/own/attack.json").read_text())
@@ -79,7 +65,7 @@ def test_the_code_that_was_asked_for_is_named_in_what_it_made(run, named, capsys
         overhear.attack(run, denoiser=sys.modules[named].clean, name="own")
 
 
-def test_a_folder_runs_no_code_that_nobody_vouches_for(run, named) -> None:
+def test_a_folder_runs_no_code_that_nobody_vouches_for(run, named):
     for given in ({}, {"folder": run}):
         with pytest.raises(InputError, match="has no 'clear'; did you mean 'clean'"):
             own_denoiser(f"{named}:clear", **{"folder": None, **given})
@@ -111,7 +97,7 @@ def test_a_folder_runs_no_code_that_nobody_vouches_for(run, named) -> None:
         (["--denoiser", "{}:clean", "--set", "attack.batch=2"], "has no effect with batch=2"),
     ],
 )
-def test_what_is_no_denoiser_is_refused(run, named, given, words, capsys) -> None:
+def test_what_is_no_denoiser_is_refused(run, named, given, words, capsys):
     assert cli.main(["attack", str(run), *(text.format(named) for text in given)]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
     assert not (run / "attacks").exists()

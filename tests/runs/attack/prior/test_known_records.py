@@ -1,9 +1,6 @@
 """Attacks that know the records of a file, by the command and its folder."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,31 +12,20 @@ from overhear.runs.attack.planted import plant
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import data_of
 from overhear.runs.run_file.run_file import load_run_file
+from tests.small_run import run_text
 
-RUN = """
-[data]
-name = "digits"
-agents = 4
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-noise_multiplier = 1
-delta = 1e-4
-[training]
-rounds = 1
-sampling_rate = 0.1
-[intercept]
-rounds = [1]
-[attack]
-presets = ["posterior"]
-images = 2
-"""
+RUN = run_text(
+    "dp-dpsgd",
+    agents=4,
+    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1},
+    intercept={"rounds": [1]},
+    attack={"presets": ["posterior"], "images": 2},
+)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("known")
     (folder / "file.toml").write_text(RUN)
     train_run(load_run_file(folder / "file.toml"), folder / "out")
@@ -47,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def files(trained: Path) -> Path:
+def files(trained):
     """Training records as what is known, with labels and without, and with planted ones."""
     data = data_of(load_run_file(trained / "run.toml"))
     pixels, labels = data.pixels(data.inputs[:150]).numpy(), data.targets[:150].numpy()
@@ -59,7 +45,7 @@ def files(trained: Path) -> Path:
     return folder
 
 
-def test_known_records_come_first_or_alone(trained: Path, files: Path) -> None:
+def test_known_records_come_first_or_alone(trained, files):
     others = 359 - 2 - 98  # of 359 test records two are planted, and 98 stand in lineups
     for name, more, count, words in (
         ("labelled", [], 150 + others, "150 records of labelled.npz"),
@@ -79,9 +65,7 @@ def test_known_records_come_first_or_alone(trained: Path, files: Path) -> None:
     assert "--prior-only" in page
 
 
-def test_planted_records_and_other_files_are_refused(
-    trained: Path, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_planted_records_and_other_files_are_refused(trained, files, capsys):
     for given, words in (
         (["--prior", str(files / "planted.npz")], "record 150, 151, counted from 0"),
         (["--prior", str(files / "gone.npz")], "gone.npz"),
@@ -95,7 +79,7 @@ def test_planted_records_and_other_files_are_refused(
         assert sorted(trained.rglob("*")) == before
 
 
-def test_an_attack_goes_on_with_the_same_records_alone(trained: Path, files: Path) -> None:
+def test_an_attack_goes_on_with_the_same_records_alone(trained, files):
     path = files / "changed.npz"
     path.write_bytes((files / "labelled.npz").read_bytes())
     asked = [f"attack.prior={str(path)!r}"]

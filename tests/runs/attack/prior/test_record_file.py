@@ -1,7 +1,5 @@
 """Files of records that an attacker is taken to know: what is read, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

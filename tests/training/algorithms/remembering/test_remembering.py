@@ -308,7 +308,7 @@ def test_a_long_run_is_one_traced_round_with_a_strategy_that_is_the_same_in_all(
 def test_a_run_of_joint_noise_on_a_ring_of_ten_costs_its_design():
     found = account("joint-dsgd", graph="ring:10", period=10, bands=0, participation={"cycle": 10},
         adversaries=["eavesdropper"], victim=3,
-        **{**RUN, "rounds": 50})["eavesdropper"]  # fmt: skip
+        **{**RUN, "rounds": 30})["eavesdropper"]  # fmt: skip
     assert found.joint_sensitivity == pytest.approx(1.0, abs=1e-9)
 
 

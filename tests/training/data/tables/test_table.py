@@ -1,7 +1,5 @@
 """Tables of declared columns: what becomes of a cell, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import io
 import random
@@ -33,7 +31,7 @@ def _read(path: Path, text: str | bytes, **how):
     return read_table(path, _declared(**how), form="csv", separator=separator)
 
 
-def test_cells_become_numbers_by_what_is_declared(tmp_path: Path) -> None:
+def test_cells_become_numbers_by_what_is_declared(tmp_path):
     found = _read(tmp_path / "a.csv", GOOD).take(torch.arange(4))
     assert found.targets.tolist() == [0, 1, 0, 1]
     assert found.inputs.tolist() == [
@@ -54,7 +52,7 @@ def test_cells_become_numbers_by_what_is_declared(tmp_path: Path) -> None:
     ],
     ids=["mark", "crlf", "quotes", "other columns"],
 )
-def test_texts_that_mean_the_same_read_the_same(tmp_path: Path, text: str | bytes) -> None:
+def test_texts_that_mean_the_same_read_the_same(tmp_path, text):
     one, other = _read(tmp_path / "a.csv", text), _read(tmp_path / "b.csv", GOOD)
     assert torch.equal(one.take(torch.arange(4)).inputs, other.take(torch.arange(4)).inputs)
 
@@ -92,14 +90,12 @@ def test_texts_that_mean_the_same_read_the_same(tmp_path: Path, text: str | byte
         ("age,sex,ill\n1," + "f" * 200_000 + ",no\n", "field larger than field limit"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_a_sentence(
-    tmp_path: Path, text: str | bytes, why: str
-) -> None:
+def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path, text, why):
     with pytest.raises(InputError, match=why):
         _read(tmp_path / "a.csv", text)
 
 
-def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "a.csv"
     with path.open("wb") as file:
         file.truncate(10 << 30)  # 10 GB of one line, none of which is on the disk
@@ -107,17 +103,17 @@ def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path: Path) -> N
         header_of(path, form="csv", separator=",")
 
 
-def test_a_missing_table_is_named() -> None:
+def test_a_missing_table_is_named():
     with pytest.raises(FileNotFoundError, match="no csv file at"):
         read_table(Path("nothing.csv"), _declared(), form="csv")
 
 
-def test_outside_values_are_clamped_where_that_is_asked(tmp_path: Path) -> None:
+def test_outside_values_are_clamped_where_that_is_asked(tmp_path):
     store = _read(tmp_path / "a.csv", "age,sex,ill\n130,f,no\n-4,m,yes\n", clamp=True)
     assert store.take(torch.arange(2)).inputs[:, 0].tolist() == [1, 0]
 
 
-def test_a_semicolon_separates_where_that_is_said(tmp_path: Path) -> None:
+def test_a_semicolon_separates_where_that_is_said(tmp_path):
     store = _read(tmp_path / "a.csv", GOOD.replace(",", ";"), separator=";")
     assert store.size == 4
 
@@ -144,7 +140,7 @@ def test_a_semicolon_separates_where_that_is_said(tmp_path: Path) -> None:
         ({"a": [0, 1]}, {"outputs": 2}, "outputs=2 must be 1"),
     ],
 )
-def test_a_declaration_that_says_nothing_is_refused(columns, how, why) -> None:
+def test_a_declaration_that_says_nothing_is_refused(columns, how, why):
     with pytest.raises(InputError, match=why):
         _declared(columns, **how)
 
@@ -158,14 +154,14 @@ def test_a_declaration_that_says_nothing_is_refused(columns, how, why) -> None:
         ("1e39", 1, "too large for float32"),
     ],
 )
-def test_a_target_that_is_not_declared_is_a_label_or_a_number(tmp_path, cell, outputs, why) -> None:
+def test_a_target_that_is_not_declared_is_a_label_or_a_number(tmp_path, cell, outputs, why):
     with pytest.raises(InputError, match=why):
         _read(
             tmp_path / "a.csv", f"age,ill\n1,{cell}\n", columns={"age": [0, 120]}, outputs=outputs
         )
 
 
-def test_a_number_to_predict_is_kept_or_scaled(tmp_path: Path) -> None:
+def test_a_number_to_predict_is_kept_or_scaled(tmp_path):
     text = "age,cost\n" + "".join(f"{i},{2.5 * i}\n" for i in range(10))
     plain = {"age": [0, 120]}
     kept = _read(tmp_path / "a.csv", text, columns=plain, target="cost", outputs=1)
@@ -176,7 +172,7 @@ def test_a_number_to_predict_is_kept_or_scaled(tmp_path: Path) -> None:
     assert scaled.targets.tolist() == pytest.approx([0.1 * i for i in range(10)])
 
 
-def test_without_a_declaration_a_skeleton_names_the_columns_and_nothing_else(tmp_path) -> None:
+def test_without_a_declaration_a_skeleton_names_the_columns_and_nothing_else(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(GOOD)
     words = str(undeclared(path, form="csv", separator=",", target="ill"))
@@ -209,7 +205,7 @@ def test_a_converted_table_has_the_same_records_and_is_converted_once(tmp_path, 
     read_table(path, _declared(), form="csv", cache=tmp_path / "c")
 
 
-def test_another_declaration_or_table_is_converted_anew(tmp_path: Path) -> None:
+def test_another_declaration_or_table_is_converted_anew(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(GOOD)
     read_table(path, _declared(), form="csv", cache=tmp_path)
@@ -220,7 +216,7 @@ def test_another_declaration_or_table_is_converted_anew(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*-targets.npy"))) == 3
 
 
-def test_a_bad_cell_leaves_no_half_of_a_conversion(tmp_path: Path) -> None:
+def test_a_bad_cell_leaves_no_half_of_a_conversion(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(GOOD + "1000,f,no\n")
     with pytest.raises(InputError, match="line 6, column 'age': '1000' lies outside"):
@@ -228,14 +224,14 @@ def test_a_bad_cell_leaves_no_half_of_a_conversion(tmp_path: Path) -> None:
     assert list((tmp_path / "c").iterdir()) == []
 
 
-def test_declared_labels_give_the_number_of_classes(tmp_path: Path) -> None:
+def test_declared_labels_give_the_number_of_classes(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("age,sex,ill\n" + "60,f,no\n" * 10)
     data = table_dataset(path, _declared(), form="csv")
     assert (data.classes, data.notes, len(data.targets)) == (2, (), 8)
 
 
-def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
+def test_parquet_reads_as_csv_does(tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="needs the extra table")
     from pyarrow import parquet
 
@@ -261,7 +257,7 @@ def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
         ({"age": [[1]], "sex": ["f"], "ill": ["no"]}, "column 'age' holds list"),
     ],
 )
-def test_parquet_is_refused_in_sentences(tmp_path: Path, columns, why) -> None:
+def test_parquet_is_refused_in_sentences(tmp_path, columns, why):
     pyarrow = pytest.importorskip("pyarrow", reason="needs the extra table")
     from pyarrow import parquet
 
@@ -272,7 +268,7 @@ def test_parquet_is_refused_in_sentences(tmp_path: Path, columns, why) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 no parquet PAR1", np.zeros(9).tobytes()])
-def test_what_is_no_parquet_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_parquet_file_is_refused(tmp_path, content):
     pytest.importorskip("pyarrow", reason="needs the extra table")
     path = tmp_path / "a.parquet"
     path.write_bytes(content)
@@ -280,7 +276,7 @@ def test_what_is_no_parquet_file_is_refused(tmp_path: Path, content: bytes) -> N
         read_table(path, _declared(), form="parquet")
 
 
-def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch) -> None:
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     def absent(name: str):
         raise ImportError(name)
 
