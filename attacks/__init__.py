@@ -7,9 +7,8 @@ TYPE_CHECKING = False  # what type checkers see; Python goes by `_STANDS_IN`
 if TYPE_CHECKING:
     from .interception.best_linear_estimate import best_weights
     from .interception.estimate import Estimate, estimate
-    from .interception.names import Scenario, scenarios_of
     from .interception.replay import Protection, Replay, ReplayedRun, replay, trace_of
-    from .interception.scenarios import intercept, intercept_momentum, join
+    from .interception.scenarios import Scenario, intercept, intercept_momentum, join, scenarios_of
     from .inversion.inversion import Reconstruction, reconstruct
     from .problem.labels import recover_labels
     from .problem.objective import PRESETS, Preset
@@ -64,7 +63,7 @@ _STANDS_IN = {
     "Reconstruction": "inversion.inversion",
     "Replay": "interception.replay",
     "Row": "scoring.evaluation",
-    "Scenario": "interception.names",
+    "Scenario": "interception.scenarios",
     "Scores": "scoring.metrics",
     "TokenReconstruction": "tokens.certificate",
     "ReplayedRun": "interception.replay",
@@ -84,7 +83,7 @@ _STANDS_IN = {
     "reconstruct_tokens": "tokens.reconstruct",
     "recover_labels": "problem.labels",
     "replay": "interception.replay",
-    "scenarios_of": "interception.names",
+    "scenarios_of": "interception.scenarios",
     "ssim": "scoring.metrics",
     "trace_of": "interception.replay",
 }

@@ -33,8 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from ..privacy.errors import InputError
-from ..privacy.raised import describe, line_of
+from ..privacy.errors import InputError, describe, line_of
 from .problem.observation import Observation, sent_gradients
 from .problem.problem import Found, Problem, gradients_of, is_faster_together
 

@@ -64,7 +64,7 @@ def account(
     it holds if the list is true. With --policy the exit code is 0 within it, 3 over a limit, and 5
     if evidence is missing.
     """
-    from ..privacy.accounting.names import Accountant
+    from ..privacy.accounting.other_accountants import Accountant
     from ..privacy.accounting.request import Adjacency
     from ..reports.document.declared import declared_report
     from ..reports.judgement.policy import load_policy

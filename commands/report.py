@@ -99,7 +99,7 @@ def report(
 
 
 def _report_declared(folder: Path, format: FormatName) -> None:
-    from ..interface.reported import report_of_folder
+    from ..interface.shown import report_of_folder
 
     found = report_of_folder(folder, "md" if format is FormatName.MARKDOWN else format.value)
     write(found.path or found.text.removesuffix("\n"))

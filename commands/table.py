@@ -47,7 +47,7 @@ def table(
     with the tables of every figure, their plots, and what failed.
     """
     from ..privacy.errors import InputError
-    from ..reports.sweep.page import sweep_html
+    from ..reports.sweep.plot import sweep_html
     from ..reports.sweep.table import sweep_table, table_text
 
     if format is TableFormat.HTML:

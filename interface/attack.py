@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..privacy.errors import InputTypeError
-from .attacked import AttackResult, attack_of_folder
 from .run import Run
+from .shown import AttackResult, attack_of_folder
 
 if TYPE_CHECKING:
     from ..attacks.foreign.inference import MembershipResult
@@ -58,8 +58,8 @@ def attack(
 def _of_gradients(
     path: Path, *, progress: Progress | None = None, stop: Stop | None = None, **options: Any
 ) -> GradientAttack:
+    from ..runs.attack.gradients_schema import GradientRequest
     from ..runs.attack.invert import attack_gradients
-    from ..runs.attack.request import GradientRequest
     from ..runs.requests import request_of
 
     if not isinstance(options.get("model", ""), str):

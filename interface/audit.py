@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ..privacy.errors import InputError, InputTypeError
 from ..runs.audit.audit import audit_config
 from ..runs.run_file.run_file import RunFile
-from .audited import AuditResult, audit_of_folder
 from .plan import config_of
 from .run import Run
+from .shown import AuditResult, audit_of_folder
 
 if TYPE_CHECKING:
     from ..attacks.foreign.audit_training import TrainingAudit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .reported import Report, report_of_folder
 from .run import Run
+from .shown import Report, report_of_folder
 
 __all__ = ["report"]
 

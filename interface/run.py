@@ -19,10 +19,17 @@ from ..runs.plan.plan import Plan, make_plan
 from ..runs.run_file.build import build
 from ..runs.run_file.run_file import ForeignFolder, RunFile
 from ..training.own.objects import give
-from .attacked import AttackResult, attack_of_folder
-from .audited import AuditResult, audit_of_folder
-from .reported import Report, report_of_folder
-from .shown import as_frame, as_html, as_text
+from .shown import (
+    AttackResult,
+    AuditResult,
+    Report,
+    as_frame,
+    as_html,
+    as_text,
+    attack_of_folder,
+    audit_of_folder,
+    report_of_folder,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame

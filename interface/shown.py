@@ -1,4 +1,11 @@
-"""Rows in plain text, in HTML for a notebook, and as a data frame."""
+"""Rows in plain text, in HTML for a notebook, and as a data frame.
+
+A report as text, and how it is shown in a notebook.
+
+What an audit of a run measured, and how it is shown.
+
+What attacks on a run rebuilt: rows, pictures, and how they are shown.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +13,40 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..privacy.errors import InputError
-from ..privacy.missing import needs
+from ..privacy.errors import InputError, needs
 from ..privacy.plain_text import aligned, plain_lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..privacy.formats.codec import finite
+from ..privacy.releases.log import holds_logs
+from ..reports.document.collect import collect, report_run
+from ..reports.document.declared import declared_markdown, declared_report, write_declared
+from ..reports.document.markdown import report_markdown
+from ..runs.audit.audit import audit_folder
+from ..runs.audit.evidence import read_audit
+from ..runs.audit.evidence_schema import Audit
+from ..runs.errors import ContradictedProof
+from ..runs.numbers import bound, lower_bound
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+from base64 import b64encode
+from typing import TYPE_CHECKING
+
+from ..privacy.bounded import read_bounded
+from ..runs.attack.attack import attack_as_asked, attack_run
+from ..runs.audit.evidence_schema import Attack
+from ..runs.numbers import figure, score
+from ..training.own.objects import give
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _LEFT = ' style="text-align:left"'
 
@@ -93,3 +127,269 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
             ) from error
         found.append(f"{name}={' '.join(text.partition('=')[2].split())}")
     return found
+
+
+_FORMATS = ("html", "json", "md")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report, as text.
+
+    Attributes:
+        text: HTML, JSON or Markdown.
+        format: which of them.
+        path: the page, where one was written.
+    """
+
+    text: str
+    format: str
+    path: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures of a report in JSON.
+
+        Raises:
+            ValueError: it was made in another format.
+        """
+        if self.format != "json":
+            raise InputError(f'format={self.format!r} holds no figures; report(..., format="json")')
+        return dict(json.loads(self.text))
+
+    def __str__(self) -> str:
+        """The text; of a page, which is for a browser, where it was written."""
+        return f"The report: {self.path}" if self.path is not None else self.text
+
+    def __repr__(self) -> str:
+        """The page, or what was made."""
+        return self.text if self.format == "md" else f"Report({str(self.path or self.format)!r})"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, which runs nothing and reaches nothing."""
+        if self.format != "html":
+            return f"<pre>{escape(self.text)}</pre>"
+        return (
+            '<iframe sandbox="" style="width:100%;height:720px;border:1px solid #999" '
+            f'title="privacy report" srcdoc="{escape(self.text)}"></iframe>'
+        )
+
+
+def report_of_folder(folder: Path, format: str = "html", *, show_records: bool = False) -> Report:
+    """The report on a folder; see `overhear.report`."""
+    if format not in _FORMATS:
+        raise InputError(f"format={format!r} must be one of {', '.join(_FORMATS)}")
+    if holds_logs(folder):
+        if format == "html":
+            page = write_declared(folder)
+            return Report(page.read_text(encoding="utf-8"), format, page)
+        found = declared_report([folder])
+        text = declared_markdown(found) if format == "md" else _json(found.dump())
+        return Report(text, format)
+    if format == "html":
+        page = report_run(folder, show_records=show_records)
+        return Report(page.read_text(encoding="utf-8"), format, page)
+    report = collect(folder)
+    return Report(report_markdown(report) if format == "md" else _json(report.dump()), format)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """What was measured of a run, beside what is proven.
+
+    Attributes:
+        found: as audit.json holds it.
+    """
+
+    found: Audit
+
+    @property
+    def verdict(self) -> str:
+        """Of the whole audit: consistent, suspicious, contradicted, and so on."""
+        return self.found.verdict
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against what is proven."""
+        return self.found.verdict in ("consistent", "cleared")
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """By adversary what is proven and what was measured."""
+        return [
+            {
+                "adversary": adversary.name,
+                "proven_epsilon": float(adversary.proven_epsilon),
+                "status": adversary.status,
+                "measured_epsilon": adversary.measured_epsilon,
+                "ideal_epsilon": adversary.ideal_epsilon,
+                "seen_epsilon": adversary.seen_epsilon,
+                "canaries": adversary.canaries,
+                "verdict": adversary.verdict,
+            }
+            for adversary in self.found.adversaries
+        ]
+
+    def to_pandas(self) -> DataFrame:
+        """The rows as a data frame.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame(self.rows)
+
+    def __repr__(self) -> str:
+        """The rows, and every check of the engine."""
+        return as_text(self._head(), self._cells(), self._notes())
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return as_html(self._head(), self._cells(), self._notes())
+
+    def _head(self) -> str:
+        return f"Audit with {self.found.canaries} canaries: {self.found.verdict}"
+
+    def _cells(self) -> list[dict[str, str]]:
+        return [
+            {
+                "adversary": row["adversary"],
+                "at most": f"{bound(row['proven_epsilon'])} ({row['status']})",
+                "measured": "at least " + lower_bound(row["measured_epsilon"])
+                if row["measured_epsilon"] is not None
+                else "nothing",
+                "verdict": row["verdict"],
+            }
+            for row in self.rows
+        ]
+
+    def _notes(self) -> list[str]:
+        return [
+            f"{check.name}: {'passed' if check.passed else 'FAILED'}: {check.words}"
+            for check in self.found.checks
+        ]
+
+
+def audit_of_folder(
+    folder: Path, *, again: bool = False, device: str | None = None, **keys: Any
+) -> AuditResult:
+    """Audit the run of a folder, with keys of [audit] in place of those of its run file."""
+    overrides = overrides_of({f"audit.{key}": value for key, value in keys.items()})
+    try:
+        found = audit_folder(folder, overrides=overrides, device=device, again=again)
+    except ContradictedProof:
+        audit = read_audit(folder)
+        if audit is None:
+            raise
+        found = audit
+    return AuditResult(found)
+
+
+_LARGEST_PICTURE = 64 << 20  # bytes
+_MOST_SHOWN = 40  # pictures of a gallery in a notebook
+
+
+@dataclass(frozen=True, slots=True)
+class AttackResult:
+    """What attacks on a run rebuilt, beside three references.
+
+    Attributes:
+        found: scenarios with their rows, as attack.json holds them.
+        folder: of the run, where the pictures are.
+        contradicts: what contradicts a proof, in a sentence; None where nothing does.
+    """
+
+    found: Attack
+    folder: Path
+    contradicts: str | None = None
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Mean scores: a row for each scenario and protection."""
+        return [
+            {
+                "scenario": one.scenario,
+                "preset": one.preset,
+                "round": one.round,
+                "victim": one.victim,
+                "attacked": row.name,
+                "mse": row.mean.mse,
+                "psnr": row.mean.psnr,
+                "ssim": row.mean.ssim,
+            }
+            for one in self.found.scenarios
+            for row in one.rows
+        ]
+
+    def to_pandas(self) -> DataFrame:
+        """The rows as a data frame.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame(self.rows)
+
+    def __repr__(self) -> str:
+        """The rows, and what each scenario comes to."""
+        return as_text("Reconstruction", self._cells(), self._notes())
+
+    def _repr_html_(self) -> str:
+        """The rows, and the pictures that were rebuilt."""
+        return as_html("Reconstruction", self._cells(), self._notes()) + self._gallery()
+
+    def _cells(self) -> list[dict[str, str]]:
+        return [
+            {
+                "scenario": str(row["scenario"]),
+                "preset": str(row["preset"]),
+                "round": str(row["round"]),
+                "what is attacked": str(row["attacked"]),
+                "MSE": figure(row["mse"]),
+                "PSNR (dB)": figure(row["psnr"]),
+                "SSIM": score(row["ssim"]),
+            }
+            for row in self.rows
+        ]
+
+    def _notes(self) -> list[str]:
+        told = [text for s in self.found.scenarios for text in (s.conclusion, s.bound.sentence)]
+        return [*dict.fromkeys(told), *([self.contradicts] if self.contradicts else [])]
+
+    def _gallery(self) -> str:
+        parts, left = [], _MOST_SHOWN
+        for scenario in self.found.scenarios:
+            named = [
+                ("original", scenario.originals),
+                *((row.name, row.images) for row in scenario.rows),
+            ]
+            for name, images in named:
+                shown = [self._picture(path, name) for path in images[:left]]
+                left -= len(shown)
+                if shown:
+                    parts.append(f"<p>{escape(name)}<br>{''.join(shown)}</p>")
+        return "".join(parts)
+
+    def _picture(self, path: str, name: str) -> str:
+        held = self.folder / path
+        if not held.is_file():
+            return ""
+        data = b64encode(read_bounded(held, _LARGEST_PICTURE)).decode("ascii")
+        return f'<img alt="{escape(name)}" width="72" src="data:image/png;base64,{data}">'
+
+
+def attack_of_folder(
+    folder: Path, *, name: str | None = None, device: str | None = None, **keys: Any
+) -> AttackResult:
+    """Attack the run of a folder, with keys of [attack] in place of those of its run file."""
+    if keys.get("denoiser") is not None:
+        keys["denoiser"] = give(keys["denoiser"], key="[attack] denoiser")
+    given = overrides_of({f"attack.{key}": value for key, value in keys.items()})
+    try:
+        found = attack_run(folder, overrides=given, name=name, device=device)
+        return AttackResult(found, folder)
+    except ContradictedProof as error:
+        if (held := attack_as_asked(folder, given)) is None:
+            raise
+        return AttackResult(held, folder, str(error))

@@ -9,7 +9,7 @@ from .accounting.accountant import (
 )
 from .accounting.gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .accounting.limits import max_rounds, max_sampling_rate, scale_for
-from .accounting.names import Accountant, Bound
+from .accounting.other_accountants import Accountant, Bound
 from .accounting.request import Adjacency
 from .accounting.risk import Risk, composed_risk, risk, risk_of_mu
 from .accounting.trade_off import TradeOff, trade_off

@@ -2,12 +2,23 @@
 
 A command tells an `InputError` in one sentence and ends with exit code 2; so it does with an
 `OSError`, by which the system refuses a file. Any other error shows its traceback.
+
+A package that is not installed: what needs it, and the command that installs it.
+
+The command names that package alone. No index has Overhear, and its name is another project's on
+the public one, so that a command with that name would bring a stranger's code.
+
+What code of the user raised, in words, and where.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from .plain_text import plain_sentence
 
@@ -75,3 +86,56 @@ def did_you_mean(word: object, known: Iterable[str], *, form: Callable[[str], st
     """
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"; did you mean {form(close[0])}?" if close else ""
+
+
+DISTRIBUTION = "overhear"
+
+
+def needs(what: str, package: str) -> str:
+    """The sentence on a package that is missing, with the versions that this program takes.
+
+    Args:
+        what: is asked for.
+        package: as an index calls it.
+
+    >>> print(needs("plot", "matplotlib"))
+    plot needs matplotlib, which is not installed: pip install "matplotlib>=3.8"
+    """
+    from importlib.metadata import requires
+
+    for line in requires(DISTRIBUTION) or ():
+        requirement = line.partition(";")[0].strip()
+        if re.split(r"[^\w.-]", requirement)[0] == package:
+            return f'{what} needs {package}, which is not installed: pip install "{requirement}"'
+    raise LookupError(package)
+
+
+_LONGEST = 300  # characters
+_OURS = Path(__file__).resolve().parents[1] / "training"  # a checkout may be where users work
+
+
+def describe(error: BaseException) -> str:
+    """An error by its type and words.
+
+    >>> describe(ZeroDivisionError("division by zero"))
+    'ZeroDivisionError: division by zero'
+    """
+    try:
+        words = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception:  # noqa: BLE001 - an error of the user that cannot say itself
+        words = ""
+    return " ".join(f"{type(error).__name__}: {words}".split()).rstrip(": ")[:_LONGEST]
+
+
+def line_of(error: BaseException) -> str:
+    """Where in code of the user an error arose, in words; nothing where that is not known."""
+    if isinstance(error, SyntaxError):
+        return f" in line {error.lineno} of {Path(error.filename or '').name}"
+    library = Path(sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename).resolve()
+        installed = {"site-packages", "dist-packages"} & set(path.parts)
+        ours = path.is_relative_to(_OURS) or path.is_relative_to(library)
+        if path.is_file() and not installed and not ours:
+            return f" in line {frame.lineno} of {path.name}"
+    return ""

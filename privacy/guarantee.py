@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from .accounting.names import Accountant, Bound
+from .accounting.other_accountants import Accountant, Bound
 from .accounting.request import Adjacency, check_delta
 from .batches.sampling import Sampling
 from .errors import InputError, InputTypeError

@@ -6,7 +6,7 @@ load a picture, and a cell that begins with an equals sign is a formula to a spr
 
 Whatever leaves the tool passes here where it leaves: an error where it is made
 (`privacy.errors.InputError`) and told (`runs.errors.sentence`), what a command prints
-(`commands.terminal.terminal`), lines of a log, and values in a template (`reports.template`).
+(`commands.terminal.terminal`), lines of a log, and values in a template (`reports.references`).
 """
 
 from __future__ import annotations

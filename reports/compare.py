@@ -24,8 +24,7 @@ from .judgement.findings import Kind
 from .judgement.proofs import against_proofs
 from .judgement.sentence import KINDS, fill, text_of
 from .judgement.wording import plain_sentences
-from .status import epsilon_text
-from .template import template
+from .references import epsilon_text, template
 
 SCHEMA = 1
 _NONE = "–"

@@ -27,14 +27,14 @@ from PIL import Image
 from safetensors.torch import save
 
 from overhear.attacks.foreign.score_file import read_scores
-from overhear.attacks.inversion.checkpoint import Checkpoint as SearchCheckpoint
+from overhear.attacks.inversion.restarts import Checkpoint as SearchCheckpoint
 from overhear.privacy.formats import json_text
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.checked_run import _told_of
 from overhear.reports.judgement.policy import load_policy
-from overhear.reports.reproduced.figures_file import read_figures
+from overhear.reports.reproduced.reproduce import read_figures
 from overhear.runs.attack.invert import read_columns
 from overhear.runs.attack.points import _check_whole
 from overhear.runs.attack.prior_records import RecordForm, read_records, read_tensors
@@ -430,7 +430,7 @@ _SVM = b"1 1:0.5 3:1\n-1 2:0.25\n" * 8
 READERS = (
     Reader("attacks/foreign/score_file.py", ("text",), "s.csv",
            b"score,included,split\n" + b"0.5,1,test\n-1,0,threshold\n" * 9, read_scores),
-    Reader("attacks/inversion/checkpoint.py", ("safetensors",), "c.safetensors",
+    Reader("attacks/inversion/restarts.py", ("safetensors",), "c.safetensors",
            save({"pixels": torch.ones(3)}, {"problem": "p"}),
            lambda path: SearchCheckpoint(path=path, problem="p").load()),
     Reader("privacy/formats/json_text.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
@@ -445,7 +445,7 @@ READERS = (
     Reader("reports/judgement/policy.py", ("toml",), "policy.toml",
            b'schema = 1\n[[limits]]\nadversary = "eavesdropper"\nepsilon = 4.0\ndelta = 1e-5\n',
            load_policy),
-    Reader("reports/reproduced/figures_file.py", ("text",), "f.csv",
+    Reader("reports/reproduced/reproduce.py", ("text",), "f.csv",
            b"graph.name,figure\nring,88.3\n",
            lambda path: read_figures(path, [{"graph.name": "ring"}])),
     Reader("runs/attack/invert.py", ("toml",), "run.toml",
@@ -468,7 +468,7 @@ READERS = (
            save({"a": torch.ones(2, 2)}, {"records": "4"}), read_tensors),
     Reader("runs/audit/audit_log.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
            lambda path: read_trail([path], _CONFIG)),
-    Reader("runs/described.py", ("json",), "environment.json",
+    Reader("runs/numbers.py", ("json",), "environment.json",
            b'{"python": "3.12", "packages": {"torch": "2"}}', read_environment),
     Reader("runs/folder/records.py", ("jsonl",), "metrics.jsonl", _METRICS, read_metrics),
     Reader("runs/folder/records.py", ("json",), "stopped.json",

@@ -13,7 +13,7 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.runs.folder.released import forget_states
-from overhear.training.engine.round_files import round_files, round_name
+from overhear.training.engine.checkpoint import round_files, round_name
 from overhear.training.engine.transcript import Transcript
 from tests.hostile_files import HOSTILE, READERS, Reader, mutated
 from tests.test_architecture import ORDER, ROOT, modules
@@ -124,12 +124,12 @@ OUTSIDE = {
     "runs/folder/ranks.py": "what ranks of this run say",
     "runs/folder/rendezvous.py": "what ranks of this run say",
     "runs/folder/place.py": "of the system, and our own files",
-    "reports/template.py": "our own templates",
+    "reports/references.py": "our own templates",
     "reports/judgement/sentence.py": "our own sentences",
     "reports/reproduced/registry.py": "our own entries",
     "runs/run_file/own_tables.py": "a quoted text, which a pattern found",
     "reports/reproduced/work_estimates.py": "our own file",
-    "interface/reported.py": "the report that was just written",
+    "interface/shown.py": "the report that was just written",
     "commands/new.py": "our own template",
     "commands/demo.py": "our own run file, and the report that was just written",
     "commands/terminal/completion.py": "our own files",
@@ -168,7 +168,7 @@ def test_bytes_become_values_in_the_layer_of_readers_alone():
 
 # Files that use the layer and read nothing by it, or whose reader another one of the list calls.
 WITHOUT_FILE = {
-    "interface/attacked.py",  # copies pictures as they are
+    "interface/shown.py",  # copies pictures as they are
     "privacy/releases/chained_file.py",  # appends; ledger.py and log.py read
     "reports/document/collect.py",  # copies pictures as they are
     "reports/reproduced/reproduce.py",  # json_text.py with a key

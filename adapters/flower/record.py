@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, gammaincinv
 
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, needs
 from ...privacy.guarantee import Unit
-from ...privacy.missing import needs
 from ...privacy.releases.lines import MOST_AGENTS, integer, number, positive
 from ...runs.recorder.record import record as open_log
 from ...runs.recorder.record import rounds_to_keep

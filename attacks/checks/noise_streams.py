@@ -34,7 +34,7 @@ from ...training.engine.setting import Setting
 from ...training.noise_tests.laws import many, two_sided
 from ...training.tracing.linear_forms import NoiseSources
 from ...training.tracing.trace import AlgorithmTrace
-from .noise_shape import note_shape
+from .noise_rows import note_shape
 from .recording import Part
 from .result import Check, Finding
 from .watched_run import BareRound, bare_engine, bare_rounds

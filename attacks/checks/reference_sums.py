@@ -32,7 +32,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import GradientCall
 from ...training.models.losses import ForwardCalls, stated
 from ...training.models.tasks import Task
-from ...training.step.parts import ClipNorm, Parts
+from ...training.step.values import ClipNorm, Parts
 
 _ENTRIES_AT_ONCE = 2**23  # of per-example gradients: 64 MiB
 

@@ -22,10 +22,9 @@ from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Certified, Found, Problem, squared_size
 from .binary_vertices import records_at_corners
 from .censored import censored_record
-from .first_layer import PICTURE, first_linear_input, residual, rounding_of_input
+from .first_layer import PICTURE, first_linear_input, repeated_input, residual, rounding_of_input
 from .imprinted import isolate
 from .patches import attended_patches, embedded_patches
-from .rank_one import repeated_input
 from .rgap import peel
 from .spear import separate_records
 

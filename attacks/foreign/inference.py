@@ -21,11 +21,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Subset
 
 from ...privacy._validate import Progress
-from ...privacy.errors import InputError
-from ...privacy.missing import needs
-from ..membership.against_proof import ProvenLimit, allowed_by_pair
+from ...privacy.errors import InputError, needs
 from ..membership.pool import balanced_coins, fair_coins
-from ..membership.roc import Rate, Roc, roc
+from ..membership.roc import ProvenLimit, Rate, Roc, allowed_by_pair, roc
 from ..membership.scores import ATTACKS
 from .claimed import DELTA, Claimed
 from .own_training import OwnTraining, Train, check_dataset, confidences_of

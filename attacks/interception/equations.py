@@ -24,8 +24,7 @@ from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...training.engine.recording import GradientCall, LocalCall, WholeCall
 from ...training.own.names import algorithm_named
-from ...training.step.parts import Parts
-from ...training.step.values import SERVER
+from ...training.step.values import SERVER, Parts
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened

@@ -39,11 +39,18 @@ from ..problem.objective import Preset, preset_of
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Imprint, Problem, build_box, home_of, with_buffers
 from ..tokens.layers import token_table
-from .brightness_prior import anchored, steadied
-from .checkpoint import Checkpoint, digest
-from .fallback import Search, best_of, distance_left, fall_back, says_more
+from .fallback import (
+    Search,
+    anchored,
+    best_of,
+    distance_left,
+    fall_back,
+    is_hopeless,
+    says_more,
+    steadied,
+)
 from .optimisation import finishes, optimise
-from .power import is_hopeless
+from .restarts import Checkpoint, digest
 
 # The problem that an attacker poses, with labels as far as it has them.
 #

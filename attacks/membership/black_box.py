@@ -43,7 +43,7 @@ from ...training.tracing.scripts import Scripts
 from ..audit.audited import Verdict, after_second_look
 from ..bounds.evidence import EVERY, held_out
 from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound, canaries_for, ideal
-from .against_proof import ProvenLimit
+from .roc import ProvenLimit
 
 # What a last model shows most of: initial parameters near a minimum, and a mislabelled canary.
 #

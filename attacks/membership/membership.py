@@ -26,10 +26,9 @@ from ...training.algorithms.algorithm import Bound
 from ...training.engine.engine import Engine
 from ...training.engine.setting import Setting
 from ...training.tracing.scripts import Scripts
-from .confidences import OWNER, confidences_by_model
 from .pool import Pool, balanced_coins, fair_coins
 from .roc import Roc, roc
-from .scores import ATTACKS
+from .scores import ATTACKS, OWNER, confidences_by_model
 
 Array = NDArray[np.float64]
 Coins = NDArray[np.bool_]

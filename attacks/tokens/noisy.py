@@ -36,8 +36,7 @@ from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
 from .assembly import suggested
 from .candidates import Candidates, position_rows, sees_order
-from .certificate import PRIOR, ROWS, UNKNOWN, TokenReconstruction
-from .explained import Batch, Explainer
+from .certificate import PRIOR, ROWS, UNKNOWN, Batch, Explainer, TokenReconstruction
 from .layers import Layer, Network, local_rows
 
 # Records improved by the gradient itself, where no layer tests a single record.

@@ -31,11 +31,12 @@ from .certificate import (
     PRIOR,
     TOKENS,
     UNKNOWN,
+    Batch,
     Certificate,
+    Explainer,
     TokenReconstruction,
     certified,
 )
-from .explained import Batch, Explainer
 from .layers import Network, Table, faithful, linear_layers, network_of, token_table
 from .noisy import noisy_tokens, refined
 

@@ -12,8 +12,8 @@ from rich.text import Text
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Guarantee, Holder, Status, Unit
 from ...reports.judgement.sentence import adversary_words
+from ...reports.references import STATUSES, epsilon_text
 from ...reports.schema import PersonTotal, Total
-from ...reports.status import STATUSES, epsilon_text
 from ...runs.audit.evidence import MembershipPart, MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small

@@ -29,8 +29,7 @@ from ..participation import Event, Reach, Rounds, poisson
 from ..reference.distributions import Unanswered
 from ..reference.second_opinion import delta_estimate, epsilon_estimate
 from .gaussian import LEAST_DELTA, delta_from_mu, epsilon_from_mu, mu_from, stated
-from .names import Accountant
-from .other_accountants import COMPARED, clt_multiplier
+from .other_accountants import COMPARED, Accountant, clt_multiplier
 from .request import (
     Adjacency,
     check_delta,

@@ -20,8 +20,7 @@ from .accountant import composed_epsilon
 from .accountant import epsilon as epsilon_of
 from .dominating_pairs import Round
 from .gaussian import mu_from
-from .names import Accountant
-from .other_accountants import clt_mu
+from .other_accountants import Accountant, clt_mu
 from .request import (
     MOST_ROUNDS,
     Adjacency,

@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..participation import Event, Reach, Rounds, always, as_events, poisson
 from .dominating_pairs import Pair, Round
 from .gaussian import LEAST_EPSILON
-from .names import Accountant, unknown
+from .other_accountants import Accountant, unknown
 
 MOST_ROUNDS = 10_000_000
 RESOLVED_MULTIPLIERS = (1e-4, 1e9)  # outside, every record counts as sampled in every round

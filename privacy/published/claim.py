@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 
 from .._validate import within
-from ..accounting.names import Accountant
+from ..accounting.other_accountants import Accountant
 from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
 from ..errors import InputError
 

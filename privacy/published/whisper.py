@@ -25,7 +25,7 @@ import math
 
 from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
-from ..accounting.names import Accountant
+from ..accounting.other_accountants import Accountant
 from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
 from .claim import PublishedClaim, check_one_given
 

@@ -23,7 +23,7 @@ import numpy as np
 from ..adversary import Adversary, Sees
 from ..errors import InputError, UnsupportedView
 from ..guarantee import Unit
-from ..view.leak import leak_sentence
+from ..view.elimination import leak_sentence
 from ..view.view import View
 from .lines import Header, Played, Release, Vector, party_name
 from .log import ReleaseLog

@@ -45,11 +45,11 @@ from .elimination import (
     ROUNDING,
     apart,
     compressed,
+    in_round,
     is_hidden,
     small_entries,
     without_rounding,
 )
-from .leak import in_round
 from .view import squared_joint_sensitivity
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...privacy.accounting.names import Accountant
+from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.formats.codec import finite
@@ -35,8 +35,7 @@ from ..judgement.findings import Kind, Outcome
 from ..judgement.gate import Decision, Requirement, limit_name
 from ..judgement.policy import Evidence, Limit, Policy
 from ..judgement.sentence import KINDS, adversary_words, fill, text_of
-from ..status import STATUSES
-from ..template import template
+from ..references import STATUSES, template
 
 # What the figures rest on. An assumption is checked where a check of kept releases passed, and the
 # entry says in which rounds.

@@ -17,9 +17,8 @@ from ...privacy.accounting.risk import true_positive_rate_of_pair
 from ...runs.audit.evidence import Membership
 from ...runs.audit.evidence_schema import AuditedAdversary
 from ...runs.numbers import is_infinite, percent
-from ..references import References
+from ..references import References, kind_of, sign_of
 from ..schema import Report
-from ..status import kind_of, sign_of
 from .chart import (
     MARKS,
     NARROW,

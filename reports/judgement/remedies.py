@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from ...privacy.accounting.names import Accountant
+from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
 from ...privacy.releases.ledger import Spent

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ...privacy.adversary import EAVESDROPPER, WORST_NEIGHBOUR
 from ...privacy.guarantee import Guarantee, Status
 from ...runs.folder import folder as run_folder
-from ..references import Key
-from ..status import kind_of, sign_of
+from ..references import Key, kind_of, sign_of
 from .facts import Facts, Ran
 from .findings import Finding, Kind, Remedy
 from .proofs import against_proofs

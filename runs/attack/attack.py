@@ -38,9 +38,9 @@ from ..run_file.build import Built, build
 from ..run_file.run_file import ForeignFolder, RunFile
 from ..run_file.tables import find_device
 from ..stop import Stop, tell
-from .denoiser import own_denoiser
 from .planted import plant, with_prior
 from .points import check_attack, points_of, trial_of
+from .prior_records import own_denoiser
 from .scenario import (
     Aim,
     Place,

@@ -34,13 +34,18 @@ from ..folder import folder as run_folder
 from ..run_file.tables import find_device
 from ..stop import Stop, tell
 from .batch import BatchFacts, facts_of
-from .denoiser import own_denoiser
 from .gallery import save_picture
-from .gradients_schema import GradientAttack, TruthScores
+from .gradients_schema import GradientAttack, GradientRequest, TruthScores
 from .model import Posed, build_problem, doubts
-from .prior_records import RecordForm, candidates_of, check_unplanted, read_records, read_tensors
-from .request import GradientRequest
-from .rows import score_columns, values_of, whole_rows
+from .planted import score_columns, values_of, whole_rows
+from .prior_records import (
+    RecordForm,
+    candidates_of,
+    check_unplanted,
+    own_denoiser,
+    read_records,
+    read_tensors,
+)
 from .scenario import means
 from .tokens import check_token_facts, describe_tokens, read_vocabulary, rebuild
 from .tokens import read_records as read_records_of_tokens

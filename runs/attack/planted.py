@@ -1,19 +1,27 @@
 """Which public records an attack plants, and what the others say before anything is attacked.
 
 What a file of further records says comes first among what is weighed, or takes the place of it.
+
+Rows of a table under attack: which are planted, and what is written of those rebuilt.
+
+Values are written of public records alone. Where [data] names no test records, those that are
+planted were held out of somebody's table: they are scored by column, and no value of them is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...attacks.exact.stages import count_proven
 from ...attacks.posterior import MOST, Candidates, sizes_for
-from ...attacks.scoring.columns import Distance, usual_record
+from ...attacks.scoring.columns import Distance, column_scores, usual_record
+from ...attacks.scoring.evaluation import Row
 from ...attacks.scoring.metrics import blind_guess
 from ...attacks.scoring.reconstruction_bound import (
     near_threshold,
@@ -21,7 +29,8 @@ from ...attacks.scoring.reconstruction_bound import (
     rebuilt_threshold,
 )
 from ...privacy.errors import InputError
-from ...training.data.load import Dataset
+from ...training.data.load import Dataset, TableColumn
+from ..audit.evidence_schema import ColumnScore
 from ..run_file.run_file import RunFile
 from .prior_records import RecordForm, candidates_of, check_unplanted, read_records
 
@@ -162,3 +171,72 @@ def _inputs_of(data: Dataset) -> Callable[[Tensor], Tensor]:
 def _some(data: Dataset, at: Tensor) -> Candidates | None:
     inputs = data.test_inputs[at]
     return Candidates(inputs=inputs, labels=data.test_targets[at]) if len(inputs) else None
+
+
+HELD_OUT = (
+    "records of the table that were held out, planted as the victim's batch of re-enacted rounds; "
+    "no one says that they are public, so that no value of them is kept ([data] test names public "
+    "ones)"
+)
+DISTANCE = (
+    "mean over columns: 1 for a wrong category or binary value, for a number the squared "
+    "difference over its range"
+)
+_NEAR = 0.01  # of its range, where a number counts as right
+
+
+_Fields = dict[str, Any]  # of an `AttackRow`, each of its own type
+
+
+def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> _Fields:
+    """What an `AttackRow` says of a table beside its errors.
+
+    Args:
+        row: what was rebuilt.
+        data: of columns.
+        truth: (N, D) planted records on the unit box.
+        blind: the row of the blind guess.
+    """
+    return {
+        "columns": score_columns(data.columns, truth, row.images, blind.images),
+        "certified": count_proven(row.stages),
+        "whole": whole_rows(data.columns, truth, row.images),
+        "values": [] if data.held_out else values_of(data.columns, row.images),
+    }
+
+
+def score_columns(
+    columns: Sequence[TableColumn], truth: Tensor, found: Tensor, blind: Tensor
+) -> list[ColumnScore]:
+    """How well each column of (N, D) records was rebuilt, beside the blind guess of them."""
+    every = (column_scores(columns, truth, of) for of in (found, blind))
+    return [
+        ColumnScore(
+            name=one.name,
+            kind=column.kind,
+            accuracy=one.accuracy,
+            auc=one.auc,
+            mae=one.mae,
+            baseline=(of.mae if one.mae is not None else of.accuracy) or 0.0,
+        )
+        for column, one, of in zip(columns, *every, strict=True)
+    ]
+
+
+def whole_rows(columns: Sequence[TableColumn], truth: Tensor, guess: Tensor) -> int:
+    """How many of (N, D) records are right in every column, numbers to a thousandth or so."""
+    right = torch.ones(len(truth), dtype=torch.bool)
+    for column in columns:
+        at = slice(column.start, column.start + column.width)
+        if column.kind == "number":
+            right &= ((truth[:, at] - guess[:, at]).abs() <= _NEAR).all(dim=1)
+        else:
+            pairs = zip(truth[:, at].tolist(), guess[:, at].tolist(), strict=True)
+            right &= torch.tensor([column.text(a) == column.text(b) for a, b in pairs])
+    return int(right.sum())
+
+
+def values_of(columns: Sequence[TableColumn], units: Tensor) -> list[list[str]]:
+    """The values of records (N, D) on the unit box, column by column."""
+    rows = units.tolist()
+    return [[c.text(row[c.start : c.start + c.width]) for c in columns] for row in rows]

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...attacks.interception.equations import FROM_START
-from ...attacks.interception.names import Scenario, scenarios_of
 from ...attacks.interception.replay import ReplayedRun, check_deviation
+from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.inversion.crafted import least_rounds, why_not_crafted
 from ...attacks.scoring.columns import with_columns
 from ...privacy.adversary import ACTIVE_NEIGHBOUR, parse_adversary
 from ...privacy.errors import InputError
 from ...privacy.formats.safetensors_header import read_header
-from ...training.engine.checkpoint import load_checkpoint
-from ...training.engine.round_files import round_name
+from ...training.engine.checkpoint import load_checkpoint, round_name
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.own.names import algorithm_named
 from ..folder import folder as run_folder

@@ -1,20 +1,23 @@
 """Records of a file as candidates of the posterior, none of them one that is planted.
 
 Shape letters: N records, P planted ones.
+
+A denoiser of the user's, by the name that [attack] gives it; none comes with overhear.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...attacks.posterior import MOST, Candidates
+from ...attacks.posterior import MOST, Candidates, Denoiser
 from ...privacy.errors import InputError
 from ...privacy.formats.numpy_arrays import PackedArrays
 from ...privacy.formats.pictures import opened_picture
@@ -23,6 +26,9 @@ from ...training.data.readers import pictures_of
 from ...training.data.table import read_inputs, read_table
 from ...training.engine import tensor_file
 from ...training.engine.tensor_file import TensorFile
+from ...training.own.names import own_object
+from ..run_file.own_tables import Call
+from ..run_file.trust import ask, check_of_attack, say_of, sources_of
 
 # A safetensors file of numbers that are computed with: finite, in at least single precision.
 
@@ -374,3 +380,50 @@ def check_unplanted(path: Path, known: Records, planted: Tensor) -> None:
             f"{path} holds records that are to be rebuilt, which would be found and not rebuilt: "
             f"record {listed}{more}, counted from 0; leave them out"
         )
+
+
+KEY = "[attack] denoiser"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Own:
+    """A denoiser, and the SHA-256 of the code that it is made of.
+
+    Attributes:
+        denoiser: the function; None where none is named.
+        files: SHA-256 by path of a file, or by name of an installed module.
+    """
+
+    denoiser: Denoiser | None = None
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def own_denoiser(
+    name: str | None, *, folder: Path | None, notice: Callable[[str], None] | None = None
+) -> Own:
+    """What a name stands for; its module is imported, which runs it.
+
+    Args:
+        name: "module:NAME"; None where no denoiser is asked for.
+        folder: of the run whose run file names it, perhaps; None where the user gave it.
+        notice: told beforehand which file runs.
+
+    Raises:
+        InputError: nobody vouches for the code of the folder, there is no such function, or its
+            module raises an error.
+    """
+    if name is None:
+        return Own()
+    call = Call(key=KEY, name=name)
+    if folder is not None:
+        check_of_attack(folder, call)
+        say_of([call], notice)
+    else:
+        ask([call], notice=notice)
+    found = own_object(name, key=KEY)
+    if not callable(found):
+        raise InputError(
+            f"{KEY}={name!a} is {type(found).__name__}, must be a function f(pixels, noise_std)"
+        )
+    sources = sources_of({KEY: name})
+    return Own(denoiser=cast(Denoiser, found), files={**sources.files, **sources.installed})

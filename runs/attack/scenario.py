@@ -39,17 +39,15 @@ from ..audit.evidence_schema import (
     ScaledMeans,
     Scenario,
 )
-from ..described import Described
 from ..folder import folder as run_folder
 from ..folder.folder import forget_sums, is_listed, write_sums
+from ..numbers import Described
 from ..run_file.run_file import RunFile
 from ..run_file.trust import digest_of_sources
-from .denoiser import KEY
 from .gallery import save_gallery, save_picture
-from .planted import Public
+from .planted import DISTANCE, HELD_OUT, Public, row_fields, values_of
 from .points import Point
-from .prior_records import digest_of
-from .rows import DISTANCE, HELD_OUT, row_fields, values_of
+from .prior_records import KEY, digest_of
 
 # Where an attack on a run lies, what is kept of it while it goes on, and how it is closed.
 #

@@ -21,8 +21,7 @@ from ...privacy._validate import Progress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
-from ...training.engine.checkpoint import load_checkpoint
-from ...training.engine.round_files import round_files
+from ...training.engine.checkpoint import load_checkpoint, round_files
 from ...training.engine.transcript import Transcript
 from ...training.models.parameters import sizes_of
 from ...training.tracing.linear_forms import Contributions
@@ -49,9 +48,8 @@ from .evidence_schema import (
     SecondLook,
     Wealth,
 )
-from .game import game_of
+from .game import cost_of, game_of, pricing_checks
 from .membership import AuditedFolder
-from .time_estimate import cost_of, pricing_checks
 
 # Checks of what a run left in its folder, beside those of a fresh run of the same engine.
 

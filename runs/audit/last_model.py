@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import cast
 
 from ...attacks.audit.audited import AGAIN
-from ...attacks.membership.against_proof import ProvenLimit
 from ...attacks.membership.black_box import (
     SURE,
     LastModelGame,
@@ -15,6 +14,7 @@ from ...attacks.membership.black_box import (
     measure_last_model,
     worst_start,
 )
+from ...attacks.membership.roc import ProvenLimit
 from ...privacy._validate import Progress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError

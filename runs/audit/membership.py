@@ -12,11 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from ...attacks.audit.audit import claim_of
-from ...attacks.membership.against_proof import Measured, ProvenLimit, exceeds, measure
-from ...attacks.membership.confidences import AVERAGE, OWNER
 from ...attacks.membership.membership import ATTACKED, Attacked, Inference, Played, infer_membership
 from ...attacks.membership.pool import Pool, make_pool
-from ...attacks.membership.roc import Rate
+from ...attacks.membership.roc import Measured, ProvenLimit, Rate, exceeds, measure
+from ...attacks.membership.scores import AVERAGE, OWNER
 from ...privacy._validate import Progress
 from ...privacy.adversary import FINAL_MODELS
 from ...privacy.bounded import read_bounded
@@ -24,13 +23,12 @@ from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status, WrittenStatus
 from ...training.engine.checkpoint import load_checkpoint
-from ..described import LARGEST_OBJECT, Described
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..folder.folder import check_sums, write_sums
 from ..folder.records import LedgerHeader, header_of
 from ..folder.released import read_released
-from ..numbers import bound, lower_bound, small
+from ..numbers import LARGEST_OBJECT, Described, bound, lower_bound, small
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
 from ..run_file.run_file import ForeignFolder, RunFile

@@ -22,7 +22,7 @@ from ...privacy.errors import InputError
 from ...privacy.formats.safetensors_header import read_header
 from ...privacy.releases.ledger import read_ledger
 from ...privacy.releases.log import holds_logs
-from ...training.engine.round_files import round_name
+from ...training.engine.checkpoint import round_name
 from ..run_file.tables import is_same_device
 from ..run_file.trust import COPIES, SOURCES
 from .records import Environment, header_of, read_environment, read_metrics, read_stopped

@@ -25,8 +25,7 @@ from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.formats.json_text import parse_json
 from ...privacy.releases.ledger import Ledger, Spent
 from ...training.accounts.targets import reached
-from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
-from ...training.engine.round_files import round_files
+from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint, round_files
 from ...training.exposure.events import accounted
 from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ...privacy.accounting.accountant import composed_epsilon
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, describe, line_of
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
-from ...privacy.raised import describe, line_of
 from ...privacy.reference import second_opinion as reference
 from ...privacy.target import Target
 from ...training.accounts.account import account_of

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...privacy.accounting.names import Accountant
+from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency
 from ...privacy.batches.sampling import Drawing, drawings
 from ...privacy.bounded import check_memory

@@ -198,7 +198,7 @@ def read_settings(name: str, values: Mapping[str, object]) -> Any:
     >>> read_settings("dpdl", {"momentum": 0.5}).alpha
     0.1
     """
-    from ...privacy.raised import describe, line_of
+    from ...privacy.errors import describe, line_of
     from ...training.own.names import algorithm_named
 
     settings = algorithm_named(name).settings

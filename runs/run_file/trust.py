@@ -5,7 +5,7 @@ until somebody vouches for the code that it names: by `--trust-code`; by a polic
 SHA-256 of every file, and names what of them is called with which options; or because the user of
 this process named the same code with the same options: then what would run is what the user's own
 folder holds, which is held against the run as well. All this is decided before anything is
-imported. A pin covers what its file defines (`training.own.defined`), and no file but the pinned is
+imported. A pin covers what its file defines (`training.own.names`), and no file but the pinned is
 executed.
 
 Paths that a folder's run.toml names are read if they lie in the folder, in the working directory or
@@ -40,7 +40,7 @@ from ...training.own.names import (
     take_as_asked,
 )
 from ...training.own.objects import digest_of, keys_of, own_path_of, pin
-from ..described import Described
+from ..numbers import Described
 from .own_tables import Call, in_toml
 
 # sources.json of a run: which files of the user trained it, with copies of them in `sources/`.

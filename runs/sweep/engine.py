@@ -22,8 +22,7 @@ from urllib.parse import urlsplit
 
 from ...privacy._validate import within
 from ...privacy.durable import PART, lock
-from ...privacy.errors import InputError
-from ...privacy.missing import needs
+from ...privacy.errors import InputError, needs
 from ..attack.attack import attack_run
 from ..audit.audit import audit_folder, raise_contradiction
 from ..audit.evidence import read_attack, read_audit

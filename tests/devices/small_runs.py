@@ -85,7 +85,7 @@ READ_BY_ATTACKS = {
     ("attacks/inversion/fallback.py", "fall_back"): "the image is handed over",
     ("attacks/inversion/inversion.py", "_kept"): "the image is handed over",
     ("attacks/inversion/inversion.py", "_of_posterior"): "the image is handed over",
-    ("attacks/inversion/power.py", "_power"): "whether a search begins is decided once",
+    ("attacks/inversion/fallback.py", "_power"): "whether a search begins is decided once",
     ("attacks/inversion/optimisation.py", "_finish_all"): "a search in float64 looks at its loss",
     ("attacks/inversion/optimisation.py", "_is_solved"): "a search in float64 looks at its loss",
     ("attacks/inversion/optimisation.py", "_newton_part"): "Newton's step is taken or shortened",
@@ -96,7 +96,7 @@ READ_BY_ATTACKS = {
     ("attacks/problem/problem.py", "Box.__post_init__"): "bounds are checked",
     ("attacks/problem/problem.py", "is_faster_together"): "two ways are timed once",
     ("attacks/problem/problem.py", "squared_size"): "a loss is scaled once",
-    ("attacks/membership/confidences.py", "confidences"): "statistics are compared on the host",
+    ("attacks/membership/scores.py", "confidences"): "statistics are compared on the host",
     ("attacks/membership/black_box.py", "_mislabelled"): "a canary's label is chosen",
     ("attacks/membership/black_box.py", "LastModelGame._log_odds"): "a run's guess is scored",
 }

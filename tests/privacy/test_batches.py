@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 
 from overhear.privacy import composed_delta, composed_epsilon, poisson
 from overhear.privacy.accounting.gaussian import delta_from_mu, epsilon_from_mu
-from overhear.privacy.batches.at_least import least_epsilon_of_shuffled
+from overhear.privacy.batches.patterns import least_epsilon_of_shuffled
 from overhear.privacy.batches.sampling import (
     Drawing,
     EpochRound,

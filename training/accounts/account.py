@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...privacy.accounting.names import Accountant
+from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency, check_multiplier
 from ...privacy.batches.patterns import pattern_of
 from ...privacy.errors import InputError, InputTypeError

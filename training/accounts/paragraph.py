@@ -14,10 +14,9 @@ from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE, Sees
 from ...privacy.batches.patterns import CONSTANTS
 from ...privacy.batches.sampling import Sampling
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, needs
 from ...privacy.guarantee import Guarantee, Status, Unit
-from ...privacy.missing import needs
-from ...privacy.view.leak import in_round
+from ...privacy.view.elimination import in_round
 from ...privacy.view.view import View, matched_filter
 from ..exposure.events import counted, spent_releases
 from ..exposure.sensitivity import JointSensitivity, Release

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...privacy._validate import check_real, within
-from ...privacy.accounting.names import Accountant
+from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import check_count
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.batches.sampling import Drawing, Scheme, drawings

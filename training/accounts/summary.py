@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, needs
 from ...privacy.formats.codec import dump, finite
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
-from ...privacy.missing import needs
 from ...privacy.plain_text import aligned
 from ...privacy.target import Goal, Target
 from ..exposure.sensitivity import JointSensitivity

@@ -10,10 +10,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from ...privacy._validate import within
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, describe, line_of
 from ...privacy.guarantee import Statement, Status
 from ...privacy.published.claim import PublishedClaim
-from ...privacy.raised import describe, line_of
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
 from ..step.final_release import FinalRelease, released_fields

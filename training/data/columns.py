@@ -37,9 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.bounded import check_expansion, check_size, decoding
-from ...privacy.errors import InputError, did_you_mean
+from ...privacy.errors import InputError, did_you_mean, needs
 from ...privacy.formats.csv_rows import LONGEST_ROW, CsvRows, check_names
-from ...privacy.missing import needs
 
 Cells = Sequence[str | float | int | bool | None]
 _SHOWN = 60  # characters of a cell that a refusal repeats

@@ -32,8 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...privacy.errors import InputError
-from ...privacy.raised import describe, line_of
+from ...privacy.errors import InputError, describe, line_of
 from .load import Dataset
 from .own_data import LEAVE_OUT, own_function, stores_of
 from .store import Store, TensorStore, blocks, digests_of

@@ -25,9 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, describe, line_of
 from ...privacy.formats.numpy_arrays import PackedArrays, map_array, read_array
-from ...privacy.raised import describe, line_of
 from ..own.names import own_object
 from .arrays import check_finite, checked_inputs, checked_targets, classes_of
 from .load import Dataset

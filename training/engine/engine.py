@@ -25,10 +25,9 @@ from ..models.evaluation import AT_ONCE, evaluate
 from ..models.losses import FailedForward, is_for_the_loop
 from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
-from ..own.user_state import Watch
-from ..step.floor import Floor
+from ..own.contents import Watch
 from ..step.operations import Operations
-from ..step.perform import perform
+from ..step.perform import Floor, perform
 from ..step.values import Agents, Cohort
 from ..tracing.scripts import Scripts, ScriptsOnDemand, state_column
 from .exchange import check_same_root, gather, share_root, warm_up

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from .randomness import Purpose, SecretRandomness
-from .ranks import MissingRank, Ranks
-from .secret import sign
+from .ranks import MissingRank, Ranks, sign
 
 _MOST_OPERATIONS = 256  # of one batch
 _NONCE = 32  # bytes

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...privacy.durable import make_file, make_folder
 from ...privacy.errors import InputError
-from .round_files import round_files, round_name
+from .checkpoint import round_files, round_name
 from .tensor_file import read_tensors
 
 

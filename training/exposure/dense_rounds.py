@@ -23,7 +23,7 @@ import numpy as np
 
 from ...privacy.adversary import Adversary
 from ...privacy.errors import UnsupportedView
-from ...privacy.view.leak import in_round
+from ...privacy.view.elimination import in_round
 from ...privacy.view.view import View
 from ...privacy.view.whole_run import Rows, StreamedView
 from ..step.final_release import NOTHING, FinalRelease

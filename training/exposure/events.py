@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ...privacy._validate import within
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import Sees
-from ...privacy.batches.at_least import least_epsilon_of_shuffled
+from ...privacy.batches.patterns import least_epsilon_of_shuffled
 from ...privacy.batches.sampling import Drawing, EpochRound, Scheme, epoch_events
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Statement, Status

@@ -41,15 +41,21 @@ from ...privacy.batches.patterns import EVERY, Pattern, PatternKind, pattern_of
 from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Status
 from ...privacy.participation import Draws, Reach
-from ...privacy.view.leak import leak_sentence
+from ...privacy.view.elimination import leak_sentence
 from ...privacy.view.whole_run import StreamedView, largest_apart, largest_most
 from ..tracing.linear_forms import Contributions
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
-from .candidates import candidates
 from .dense_rounds import contributions_of, streamed_view
 from .rounding_error import Residues
-from .sensitivity import JointSensitivity, Release, UnsupportedMechanism, single_message, worst
+from .sensitivity import (
+    JointSensitivity,
+    Release,
+    UnsupportedMechanism,
+    candidates,
+    single_message,
+    worst,
+)
 
 Participation = str | int | Sequence[int] | Pattern
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ...privacy.raised import describe
+from ...privacy.errors import describe
 from ..device.precision import readable_precision
 from .forward_operations import (
     FIRST,

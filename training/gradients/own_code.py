@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError
 from ..models.losses import stated, unknown_forward
 from ..models.tasks import Task
-from ..own.user_state import Watch
+from ..own.contents import Watch
 from .clipping import Examples, Pass, Span
 from .loop_and_vmap import Kernel
 

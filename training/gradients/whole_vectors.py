@@ -22,8 +22,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..data.store import Examples
 from ..device.memory import elements_at_once, on_device
-from ..step.parts import ClipNorm, Parts
-from ..step.values import Batch, LocalSteps
+from ..step.values import Batch, ClipNorm, LocalSteps, Parts
 from .clipping import Coefficient, check_clip_norm, clipped_rows
 from .gradients import Batch as Records
 from .gradients import ClippedSums, Indices, PairGradients

@@ -28,10 +28,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
-from ...privacy.errors import InputError, InputTypeError
-from ...privacy.raised import describe
+from ...privacy.errors import InputError, InputTypeError, describe
+from ..own.contents import Watch
 from ..own.names import own_object
-from ..own.user_state import Watch
 from . import networks
 from .parameters import copied, flatten, unflatten, validate_model
 

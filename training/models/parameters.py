@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.bounded import check_memory
-from ...privacy.errors import InputError, InputTypeError
-from ...privacy.raised import describe
+from ...privacy.errors import InputError, InputTypeError, describe
 from ..own.names import own_object
 from .networks import NETWORKS, Shape
 

@@ -18,9 +18,19 @@ from torch import Tensor
 from ...privacy.batches.sampling import Per, Scheme
 from ..graphs.graph import Graph
 from ..step.operations import Coef, Of, Operations, PublicNumbers, reply_order
-from ..step.parts import ClipNorm, Parts
 from ..step.purity import PureFunction
-from ..step.values import NUMBERS, Agents, Batch, Cohort, Edges, LocalSteps, Server, Value
+from ..step.values import (
+    NUMBERS,
+    Agents,
+    Batch,
+    ClipNorm,
+    Cohort,
+    Edges,
+    LocalSteps,
+    Parts,
+    Server,
+    Value,
+)
 
 # Dense linear forms: rows of a value over contributions and over sources of noise.
 #

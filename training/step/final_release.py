@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...privacy.errors import InputError, InputTypeError, did_you_mean
-from ...privacy.view.leak import final_row
+from ...privacy.view.elimination import final_row
 
 
 def released_fields(released: object, *, model: object = "x") -> tuple[str, ...] | None:

@@ -25,9 +25,8 @@ from ...privacy._validate import whole
 from ...privacy.batches.sampling import Per, Scheme, scheme_of_cohort, size_of_cohort
 from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation
 from ..graphs.graph import Graph
-from .memory import remembered
-from .parts import clip_norm_of
 from .purity import PureFunction
+from .script import remembered
 from .values import (
     NUMBERS,
     UNSEEN_COHORT,
@@ -42,6 +41,7 @@ from .values import (
     checked_batch,
     checked_number,
     checked_rate,
+    clip_norm_of,
     kept_of,
 )
 

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from ...privacy.errors import UndeclaredOperation
 from .handles import Agents, Edges, Handle, Server, argument, handle, once, raw, shown
-from .memory import check_memory, numbers_of
 from .operations import OPERATIONS, Coef, Door, NoiseWatch, Operations, Readers
 from .refusals import foreign_weights
-from .script import Script
+from .script import Script, check_memory, numbers_of
 from .values import Batch, Cohort, Value, unusual
 
 V = TypeVar("V", Agents, Edges, Server)

@@ -20,7 +20,7 @@ from ...privacy.batches.sampling import Per, cohort_words
 from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
-from ...privacy.view.leak import in_round, leak_sentence
+from ...privacy.view.elimination import in_round, leak_sentence
 from ...privacy.view.view import View
 from .batches import Charge, Key, Sensitivity, charges, joined, kinds
 from .linear_forms import Contributions, Known, Messages, NoiseSources

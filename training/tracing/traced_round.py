@@ -14,7 +14,6 @@ from ...privacy.batches.sampling import Per
 from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
 from ..graphs.graph import Graph
-from ..step.floor import INITIAL, RANDOM, RESULT
 from ..step.operations import (
     Coef,
     How,
@@ -27,16 +26,18 @@ from ..step.operations import (
     read_by_others,
     reply_order,
 )
-from ..step.parts import ClipNorm, Parts
+from ..step.perform import INITIAL, RANDOM, RESULT
 from ..step.purity import PureFunction
 from ..step.values import (
     NUMBERS,
     SERVER,
     Agents,
     Batch,
+    ClipNorm,
     Cohort,
     Edges,
     LocalSteps,
+    Parts,
     Server,
     Value,
     check_parameters,

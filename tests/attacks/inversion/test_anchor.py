@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.inversion.brightness_prior import anchored, steadied
+from overhear.attacks.inversion.fallback import anchored, steadied
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import observe
 from overhear.attacks.problem.problem import Found, Problem, asked_weight, build_box, gradients_of

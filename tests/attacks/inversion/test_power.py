@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from overhear.attacks.inversion.fallback import SPLIT, acceptance_power, is_hopeless
 from overhear.attacks.inversion.inversion import reconstruct
-from overhear.attacks.inversion.power import SPLIT, acceptance_power, is_hopeless
 from overhear.attacks.posterior import Candidates
 from overhear.attacks.problem.objective import PRESETS, whitened_residual
 from overhear.attacks.problem.observation import observe, sent_gradients

@@ -7,8 +7,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from overhear.attacks.bounds.mechanism import Claim, epsilon
-from overhear.attacks.membership.against_proof import ProvenLimit, allowed_by_pair, exceeds, measure
-from overhear.attacks.membership.roc import Rate
+from overhear.attacks.membership.roc import ProvenLimit, Rate, allowed_by_pair, exceeds, measure
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.participation import Event, Reach, poisson
 

@@ -11,7 +11,6 @@ from torch.nn.functional import cross_entropy
 
 from overhear.attacks.audit.audited import Verdict
 from overhear.attacks.bounds.mechanism import Claim, epsilon
-from overhear.attacks.membership.against_proof import ProvenLimit
 from overhear.attacks.membership.black_box import (
     LastModelGame,
     Played,
@@ -20,6 +19,7 @@ from overhear.attacks.membership.black_box import (
     play,
     worst_start,
 )
+from overhear.attacks.membership.roc import ProvenLimit
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.data.store import Examples
 from overhear.training.engine.setting import Setting

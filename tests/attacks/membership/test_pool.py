@@ -4,13 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.membership.confidences import (
-    AVERAGE,
-    OWNER,
-    confidences,
-    confidences_by_model,
-)
 from overhear.attacks.membership.pool import balanced_coins, make_pool
+from overhear.attacks.membership.scores import AVERAGE, OWNER, confidences, confidences_by_model
 from overhear.privacy.errors import InputError
 from overhear.training.data.load import load_dataset
 from overhear.training.data.store import Examples

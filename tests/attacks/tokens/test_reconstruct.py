@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
-from overhear.attacks.tokens.certificate import TokenReconstruction
-from overhear.attacks.tokens.explained import Explainer
+from overhear.attacks.tokens.certificate import Explainer, TokenReconstruction
 from overhear.attacks.tokens.reconstruct import reconstruct_tokens
 from overhear.training.models.parameters import flatten
 from tests.attacks.tokens.texts import CLASSES, VOCABULARY, Attention, Bag, Encoder, drawn, sent

@@ -12,8 +12,7 @@ import pytest
 
 from overhear.reports.document import html
 from overhear.reports.document.markdown import report_markdown
-from overhear.reports.references import KINDS, References, look_up
-from overhear.reports.status import HEURISTIC
+from overhear.reports.references import HEURISTIC, KINDS, References, look_up
 from tests.conftest import measured_json, sample_images, sample_report, typed, with_audit
 
 Report = dict[str, Any]

@@ -12,9 +12,8 @@ from overhear.privacy.errors import InputError
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
 from overhear.runs.attack.attack import attack_run
-from overhear.runs.attack.planted import plant
+from overhear.runs.attack.planted import HELD_OUT, plant
 from overhear.runs.attack.points import check_attackable
-from overhear.runs.attack.rows import HELD_OUT
 from overhear.runs.audit.evidence import read_attack
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import build, data_of

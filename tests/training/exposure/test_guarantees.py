@@ -6,7 +6,7 @@ import math
 import pytest
 
 from overhear.privacy import EAVESDROPPER, Statement, Status, UnsupportedView, epsilon
-from overhear.privacy.accounting.names import Bound
+from overhear.privacy.accounting.other_accountants import Bound
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.events import accounted
 from overhear.training.exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from overhear.privacy import EAVESDROPPER, Statement, Status
-from overhear.privacy.accounting.names import Bound
+from overhear.privacy.accounting.other_accountants import Bound
 from overhear.privacy.participation import Reach
 from overhear.training.exposure.guarantees import guarantee, run_epsilon
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities

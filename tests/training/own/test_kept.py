@@ -14,7 +14,7 @@ from overhear.privacy.errors import InputError
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.losses import NetworkLoss, check_loss
 from overhear.training.models.parameters import flatten
-from overhear.training.own.user_state import Watch
+from overhear.training.own.contents import Watch
 
 CALLS = [0]
 MEAN = {"of": torch.zeros(())}

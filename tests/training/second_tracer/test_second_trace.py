@@ -15,8 +15,7 @@ from overhear.privacy.guarantee import Unit
 from overhear.training import Agents, Round, build_graph
 from overhear.training.graphs.graph import Graph
 from overhear.training.second_tracer.dense_round import NotAnswered
-from overhear.training.second_tracer.dense_view import Whitened, largest_move
-from overhear.training.second_tracer.second_trace import SecondTrace
+from overhear.training.second_tracer.second_trace import SecondTrace, Whitened, largest_move
 
 ROOM = Path(overhear.training.__file__).parent / "second_tracer"
 CHECKED = ("tracing", "exposure", "view", "recipients", "persons")

@@ -9,11 +9,17 @@ import pytest
 import torch
 
 from overhear.attacks.audit import strength
-from overhear.attacks.audit.agents_game import AgentGame, Observed, reason_against, scored
+from overhear.attacks.audit.agents_game import (
+    AgentGame,
+    Observed,
+    PlantedAgents,
+    reason_against,
+    scored,
+    unit_change,
+)
 from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import Directions
-from overhear.attacks.audit.planted import PlantedAgents, unit_change
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER
 from overhear.privacy.batches.sampling import Scheme

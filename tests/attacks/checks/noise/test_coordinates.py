@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.checks.noise_shape import note_coordinates
+from overhear.attacks.checks.noise_rows import note_coordinates
 from overhear.attacks.checks.result import Finding
 
 

@@ -14,8 +14,7 @@ from overhear.attacks.checks.noise_residuals import (
     note_span,
     note_subsets,
 )
-from overhear.attacks.checks.noise_rows import Pool
-from overhear.attacks.checks.noise_shape import note_shape
+from overhear.attacks.checks.noise_rows import Pool, note_shape
 from overhear.attacks.checks.noise_streams import note_values
 from overhear.attacks.checks.recording import Part
 from overhear.attacks.checks.result import Finding

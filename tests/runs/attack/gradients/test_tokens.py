@@ -12,10 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
-from overhear.attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
-from overhear.runs.attack.gradients_schema import GradientAttack
+from overhear.attacks.scoring.columns import guess_multiset, guess_placed, score_tokens
+from overhear.runs.attack.gradients_schema import GradientAttack, GradientRequest
 from overhear.runs.attack.invert import attack_gradients
-from overhear.runs.attack.request import GradientRequest
 from overhear.runs.attack.words import summary_lines
 
 MY_TEXT = """

@@ -10,7 +10,7 @@ import pytest
 import overhear
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
-from overhear.runs.attack.denoiser import KEY, own_denoiser
+from overhear.runs.attack.prior_records import KEY, own_denoiser
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.own_tables import Call
 from overhear.runs.run_file.run_file import load_run_file
