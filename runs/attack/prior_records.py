@@ -72,18 +72,13 @@ def _widened(path: Path, name: str, tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-# Records that an attacker is taken to know, from a file or a folder of pictures.
-#
-# ===================
-# =============================================================================== safetensors, npz
-# `inputs` as the network is fed, or `pixels`: numbers in [0, 1], or levels from
-#                      0 to 255 as uint8; `labels`, if they are known
-# a picture            one record without a label
-# folder of pictures   FOLDER/*.png without labels, or FOLDER/CLASS/*.png with a sub-folder for each
-#                      class, in the order of their names, or named by its number
-# csv, parquet         rows of the columns that the run file declares, with the target or without it
-# ===================
-# ===============================================================================
+# Records that an attacker is taken to know:
+#   safetensors, npz: `inputs` as the network is fed, or `pixels`, numbers in [0, 1] or levels from
+#     0 to 255 as uint8; `labels`, if they are known
+#   a picture: one record without a label
+#   a folder of pictures: FOLDER/*.png without labels, or FOLDER/CLASS/*.png with a sub-folder for
+#     each class, in the order of their names, or named by its number
+#   csv, parquet: rows of the columns that the run file declares, with the target or without it
 #
 # Shape letters: N records.
 

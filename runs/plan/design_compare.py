@@ -394,8 +394,9 @@ class _Comparison:
         self, made: Design, multiplier: float, *, rounds: int, rate: float
     ) -> tuple[float, float, float]:
         """Epsilon for an outsider, one agent, and all others, at the multiplier of the target."""
-        # A secret that an agent knows in part shows to it for longer, unless it hears all links.
-        rates = (rate, 1.0 if self._shows_longer(made) else rate, rate)
+        # A secret that an agent knows in part shows to it for longer, unless it hears all links;
+        # a record that has one turn only meets no later turn of its own there.
+        rates = (rate, 1.0 if rounds > 1 and self._shows_longer(made) else rate, rate)
         outsider, one, rest = (
             math.inf
             if math.isinf(factor)

@@ -272,6 +272,7 @@ class _Reader:
         self._entries = 0
         self._names: dict[str, str] = {}  # of parameters, in the layers
         self._input: fx.Node | None = None
+        self._batch: Any = None  # the size of the batch, as an expression
         self._positions = {node: at for at, node in enumerate(self._graph.nodes)}
 
     def read(self, shape: torch.Size) -> Separate:
@@ -321,6 +322,7 @@ class _Reader:
         if not isinstance(node.meta["val"].shape[0], torch.SymInt):
             raise ExamplesMeet("its forward takes batches of one size only")
         self._input = node
+        self._batch = node.meta["val"].shape[0].node.expr
         return FIRST
 
     def _call(self, node: fx.Node) -> None:
@@ -437,12 +439,10 @@ class _Reader:
 
     def _check_shape(self, shape: torch.Size, state: State) -> None:
         """The batch's size is one side, where the examples lie, and of no other."""
-        assert self._input is not None  # noqa: S101 - the input is the last placeholder
-        batch = self._input.meta["val"].shape[0].node.expr
         for dim, size in enumerate(shape):
             place = state if isinstance(state, Place) and state.dim == dim else None
             decided = size.node.expr if isinstance(size, torch.SymInt) else None
-            expected = None if place is None else place.outer * place.inner * batch
+            expected = None if place is None else place.outer * place.inner * self._batch
             if decided != expected:
                 raise ExamplesMeet("in its forward the size of the batch is not that of one side")
 
