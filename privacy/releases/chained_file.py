@@ -177,7 +177,7 @@ class Lines:
             line = following
             found, why = self._found(line, cut_off or self._at)
             mark = found is None and self.body is not None and _is_mark(line)
-            goes_on = found.keys() == {"resumed_after"} if found else mark or not cut_off
+            goes_on = mark or not cut_off if found is None else found.keys() == {"resumed_after"}
             if broken is not None and not goes_on:  # an interruption leaves one line at most
                 raise broken
             if found is not None:
