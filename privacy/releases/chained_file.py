@@ -147,6 +147,8 @@ class Lines:
         file: at its start.
         path: as errors name it.
         most: bytes of the header.
+        whole_end: whether a last line that ends as a line does must be whole: who writes a line at
+            once, and its end with it, leaves none that is cut off and has an end.
 
     Attributes:
         header: the first line.
@@ -156,8 +158,11 @@ class Lines:
         ValueError: the header is longer, or its digest is wrong.
     """
 
-    def __init__(self, file: BinaryIO, path: Path, *, most: int = LONGEST_LINE) -> None:
+    def __init__(
+        self, file: BinaryIO, path: Path, *, most: int = LONGEST_LINE, whole_end: bool = False
+    ) -> None:
         self._file, self._path, self._at, self._chain = file, path, 0, Chain()
+        self._whole_end = whole_end
         self.header = self._next(most)
         self.body = self._chain.body(self.header, path=path, at=1)
         self._chain.add(self.header)
@@ -176,7 +181,7 @@ class Lines:
         while following := self._next(LONGEST_LINE):
             line = following
             found, why = self._found(line, cut_off or self._at)
-            mark = found is None and self.body is not None and _is_mark(line)
+            mark = found is None and _is_mark(line)
             goes_on = mark or not cut_off if found is None else found.keys() == {"resumed_after"}
             if broken is not None and not goes_on:  # an interruption leaves one line at most
                 raise broken
@@ -185,7 +190,7 @@ class Lines:
             elif broken is None or not (mark or cut_off):
                 broken, cut_off = why, 0 if mark else self._at
             yield self._at, found, mark
-        if broken is not None and self.body is None and line.endswith(b"\n"):
+        if broken is not None and self._whole_end and line.endswith(b"\n"):
             raise broken
 
     def _found(self, line: bytes, at: int) -> tuple[dict[str, Any] | None, InputError | None]:

@@ -323,7 +323,7 @@ class _Reader:
     """Reads one file, line by line; equal releases are held once."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._lines, self._path, self._now = Lines(file, path), path, 1
+        self._lines, self._path, self._now = Lines(file, path, whole_end=True), path, 1
         self._known: dict[str, Release] = {}
         self._count = 0
 

@@ -196,6 +196,31 @@ def test_a_line_that_was_cut_off_counts_after_going_on(tmp_path, half_mark, torn
     assert ledger.account(delta=1e-5)["eavesdropper"].epsilon > 0
 
 
+@pytest.mark.parametrize("last", [None, b"garbage", b"null", b"[]", b"", b"\xff\xfe"])
+def test_a_last_line_that_was_changed_and_ends_as_a_line_does_is_refused(tmp_path, last):
+    """It announced noise of 0.01, and counted as one more release of noise 2."""
+    path = tmp_path / "0.jsonl"
+    with record(path, **GIVEN) as ledger:
+        ledger.release(1, **ONE)
+        ledger.release(2, **ONE | {"noise": 0.01})
+    whole = path.read_bytes().splitlines()
+    path.write_bytes(
+        b"\n".join([*whole[:-1], whole[-1][:-1] + b"]" if last is None else last, b""])
+    )
+    with pytest.raises(InputError, match="line 3"):
+        read_log(path, partial=True)
+
+
+def test_a_log_without_digests_is_read_that_was_cut_off_twice(tmp_path):
+    path = tmp_path / "0.jsonl"
+    with record(path, **GIVEN) as ledger:
+        ledger.release(1, **ONE)
+    plain = [{k: v for k, v in line.items() if k != "chain"} for line in lines(path)]
+    text = "".join(json.dumps(line) + "\n" for line in plain)
+    path.write_text(text + '{"round": 2, "rel\n {"resumed_after": 1')
+    assert read_log(path, partial=True).torn == 2
+
+
 @pytest.mark.parametrize("changed", [{"clip": 2.0}, {"agent": 1}, {"rate": 0.2}])
 def test_going_on_with_other_settings_is_refused(tmp_path, changed):
     record(tmp_path / "0.jsonl", **GIVEN).close()
