@@ -7,8 +7,9 @@ TYPE_CHECKING = False  # what type checkers see; Python goes by `_STANDS_IN`
 if TYPE_CHECKING:
     from .interception.best_linear_estimate import best_weights
     from .interception.estimate import Estimate, estimate
+    from .interception.names import Scenario, scenarios_of
     from .interception.replay import Protection, Replay, ReplayedRun, replay, trace_of
-    from .interception.scenarios import Scenario, intercept, intercept_momentum, join, scenarios_of
+    from .interception.scenarios import intercept, intercept_momentum, join
     from .inversion.inversion import Reconstruction, reconstruct
     from .problem.labels import recover_labels
     from .problem.objective import PRESETS, Preset
@@ -63,7 +64,7 @@ _STANDS_IN = {
     "Reconstruction": "inversion.inversion",
     "Replay": "interception.replay",
     "Row": "scoring.evaluation",
-    "Scenario": "interception.scenarios",
+    "Scenario": "interception.names",
     "Scores": "scoring.metrics",
     "TokenReconstruction": "tokens.certificate",
     "ReplayedRun": "interception.replay",
@@ -83,7 +84,7 @@ _STANDS_IN = {
     "reconstruct_tokens": "tokens.reconstruct",
     "recover_labels": "problem.labels",
     "replay": "interception.replay",
-    "scenarios_of": "interception.scenarios",
+    "scenarios_of": "interception.names",
     "ssim": "scoring.metrics",
     "trace_of": "interception.replay",
 }

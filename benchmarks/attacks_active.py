@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from overhear.attacks.interception.names import Scenario
 from overhear.attacks.interception.replay import ReplayedRun
-from overhear.attacks.interception.scenarios import Scenario
 from overhear.attacks.inversion.crafted import craft, least_rounds
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.objective import PRESETS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..runs.attack.gradients_schema import GradientRequest
+from ..runs.attack.request import GradientRequest
 from .terminal.options import Json
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say

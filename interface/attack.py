@@ -58,8 +58,8 @@ def attack(
 def _of_gradients(
     path: Path, *, progress: Progress | None = None, stop: Stop | None = None, **options: Any
 ) -> GradientAttack:
-    from ..runs.attack.gradients_schema import GradientRequest
     from ..runs.attack.invert import attack_gradients
+    from ..runs.attack.request import GradientRequest
     from ..runs.requests import request_of
 
     if not isinstance(options.get("model", ""), str):

@@ -82,7 +82,7 @@ class RequestField(NamedTuple):
 def fields_of(request: type) -> dict[str, RequestField]:
     """The fields of a request, by name.
 
-    >>> from overhear.runs.attack.gradients_schema import BatchRequest
+    >>> from overhear.runs.attack.request import BatchRequest
     >>> fields_of(BatchRequest)["mean"].read("0.5, -1")
     (0.5, -1.0)
     """

@@ -34,7 +34,7 @@ from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.checked_run import _told_of
 from overhear.reports.judgement.policy import load_policy
-from overhear.reports.reproduced.reproduce import read_figures
+from overhear.reports.reproduced.figures_file import read_figures
 from overhear.runs.attack.invert import read_columns
 from overhear.runs.attack.points import _check_whole
 from overhear.runs.attack.prior_records import RecordForm, read_records, read_tensors
@@ -445,7 +445,7 @@ READERS = (
     Reader("reports/judgement/policy.py", ("toml",), "policy.toml",
            b'schema = 1\n[[limits]]\nadversary = "eavesdropper"\nepsilon = 4.0\ndelta = 1e-5\n',
            load_policy),
-    Reader("reports/reproduced/reproduce.py", ("text",), "f.csv",
+    Reader("reports/reproduced/figures_file.py", ("text",), "f.csv",
            b"graph.name,figure\nring,88.3\n",
            lambda path: read_figures(path, [{"graph.name": "ring"}])),
     Reader("runs/attack/invert.py", ("toml",), "run.toml",

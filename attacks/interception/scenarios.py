@@ -7,13 +7,10 @@
 The first two are for algorithms that send such messages, and say that one gradient can be had from
 them. Where momenta can be used, the view is joined with them: their noise is independent of what
 crosses.
-
-The names of what is intercepted, and which of them an algorithm has; `scenarios` does it.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,9 +22,10 @@ from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Algorithm, Form
 from ...training.engine.transcript import Transcript
 from ...training.graphs.graph import Graph, Topology
-from ...training.own.names import algorithm_named, is_own
+from ...training.own.names import algorithm_named
 from ..problem.observation import Observation
 from .estimate import Estimate, estimate
+from .names import Scenario, scenarios_of
 from .replay import Replay
 
 # A gradient that never crosses a link, from momenta and cross-gradients of two rounds.
@@ -249,20 +247,3 @@ def _hears_momenta(replay: Replay) -> bool:
         for j in trial.setting.graph.at(number).neighbours(trial.victim)
     }
     return who.sees is Sees.OWN_LINKS and around - {trial.victim} <= who.agents
-
-
-NOT_IDENTIFIED = "not identified"  # the stage of a record of which nothing was seen by itself
-
-
-class Scenario(enum.StrEnum):
-    """What is intercepted."""
-
-    CROSS_GRADIENT = "cross-gradient"
-    MOMENTUM = "momentum"
-    VIEW = "view"
-
-
-def scenarios_of(algorithm: str) -> tuple[Scenario, ...]:
-    """The scenarios of an algorithm; every one has the view, and one of the user's nothing else."""
-    single = () if is_own(algorithm) else algorithm_named(algorithm).single_gradients
-    return (*map(Scenario, single), Scenario.VIEW)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..interception.names import NOT_IDENTIFIED
 from ..interception.replay import Protection
-from ..interception.scenarios import NOT_IDENTIFIED
 from .columns import ColumnGain
 from .evaluation import BLIND, Row
 

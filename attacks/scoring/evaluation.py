@@ -20,8 +20,9 @@ from ...training.data.load import Dataset
 from ...training.data.store import Examples
 from ...training.models.parameters import unflatten
 from ..interception.estimate import Estimate
+from ..interception.names import NOT_IDENTIFIED, Scenario
 from ..interception.replay import Protection, ReplayedRun, replay, trace_of
-from ..interception.scenarios import NOT_IDENTIFIED, Scenario, intercept
+from ..interception.scenarios import intercept
 from ..inversion.crafted import craft
 from ..inversion.fallback import acceptance_power
 from ..inversion.inversion import Reconstruction, reconstruct

@@ -35,7 +35,7 @@ from ..run_file.tables import find_device
 from ..stop import Stop, tell
 from .batch import BatchFacts, facts_of
 from .gallery import save_picture
-from .gradients_schema import GradientAttack, GradientRequest, TruthScores
+from .gradients_schema import GradientAttack, TruthScores
 from .model import Posed, build_problem, doubts
 from .planted import score_columns, values_of, whole_rows
 from .prior_records import (
@@ -46,6 +46,7 @@ from .prior_records import (
     read_records,
     read_tensors,
 )
+from .request import GradientRequest
 from .scenario import means
 from .tokens import check_token_facts, describe_tokens, read_vocabulary, rebuild
 from .tokens import read_records as read_records_of_tokens

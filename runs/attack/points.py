@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...attacks.interception.equations import FROM_START
+from ...attacks.interception.names import Scenario, scenarios_of
 from ...attacks.interception.replay import ReplayedRun, check_deviation
-from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.inversion.crafted import least_rounds, why_not_crafted
 from ...attacks.scoring.columns import with_columns
 from ...privacy.adversary import ACTIVE_NEIGHBOUR, parse_adversary

@@ -217,7 +217,7 @@ def _scenarios(attack: AttackTable, algorithm: str) -> list[str]:
     """Scenarios that the algorithm does not have."""
     if not attack.scenarios:
         return []
-    from ...attacks.interception.scenarios import scenarios_of
+    from ...attacks.interception.names import scenarios_of
 
     possible = tuple(map(str, scenarios_of(algorithm)))
     return [

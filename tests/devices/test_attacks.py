@@ -185,7 +185,7 @@ def test_a_search_that_was_interrupted_on_a_device_goes_on_on_the_cpu(tmp_path, 
     seen = seen_of(model)
     expected = found_on(HOST, seen, preset, model=model)
 
-    def stop(step: int, total: int) -> None:
+    def stop(step: int, total: int, words: str) -> None:
         if step == 6:
             raise KeyboardInterrupt
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from overhear.attacks.interception.scenarios import Scenario
+from overhear.attacks.interception.names import Scenario
 from overhear.attacks.inversion.inversion import Reconstruction
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.scoring import evaluation

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from overhear.attacks.interception.scenarios import NOT_IDENTIFIED
+from overhear.attacks.interception.names import NOT_IDENTIFIED
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Guarantee, Status
 from overhear.privacy.target import Goal

@@ -12,6 +12,7 @@ from scipy import stats
 
 from overhear.privacy.errors import InputError
 from overhear.reports.reproduced import reproduce as attacked
+from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.paper_result import (
     Close,
     Computed,
@@ -23,12 +24,7 @@ from overhear.reports.reproduced.paper_result import (
     Trend,
 )
 from overhear.reports.reproduced.registry import ENTRIES
-from overhear.reports.reproduced.reproduce import (
-    as_data,
-    as_markdown,
-    outcome_of_closed_form,
-    read_figures,
-)
+from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
 from overhear.reports.reproduced.verdicts import (
     Seeds,
     check_data,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from overhear.attacks.interception.names import Scenario
 from overhear.attacks.interception.replay import ReplayedRun
-from overhear.attacks.interception.scenarios import Scenario
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.scoring.conclusion import conclusion
 from overhear.attacks.scoring.evaluation import Row, attack_images

@@ -162,7 +162,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "a link to itself": (_circle, "metrics.jsonl is not the file"),
     "a pipe": (_pipe, "metrics.jsonl is not the file"),
     "a terabyte of evidence": (hole("ledger.jsonl"), "and at most 8589934592 are read"),
-    "a terabyte of no tensors": (hole(CHECKPOINT), "it announces a header of 0 bytes"),
+    "a terabyte of no tensors": (hole(CHECKPOINT), "is not a safetensors file"),
     "4 gigabytes": (_huge, "and at most 67108864 are read"),
 }
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import sent_gradient
-from overhear.runs.attack.gradients_schema import GradientRequest
 from overhear.runs.attack.invert import attack_gradients
+from overhear.runs.attack.request import GradientRequest
 from overhear.runs.attack.words import summary_lines
 from overhear.runs.errors import STATED, sentence
 from overhear.training.models.parameters import build_model, flatten, unflatten

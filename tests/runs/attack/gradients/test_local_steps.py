@@ -15,8 +15,8 @@ from overhear.attacks.exact.first_layer import repeated_input
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, sent_gradient
 from overhear.attacks.problem.problem import Box
-from overhear.runs.attack.gradients_schema import GradientRequest
 from overhear.runs.attack.invert import attack_gradients
+from overhear.runs.attack.request import GradientRequest
 from overhear.training.models.parameters import build_model, flatten
 from tests.attacks.exact.observed import posed
 

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from overhear.attacks.problem.objective import PRESETS
-from overhear.runs.attack.gradients_schema import GradientRequest
 from overhear.runs.attack.invert import attack_gradients, read_columns
+from overhear.runs.attack.request import GradientRequest
 from overhear.runs.attack.words import summary_lines
 from overhear.training.data.table import read_table
 from overhear.training.models.parameters import build_model

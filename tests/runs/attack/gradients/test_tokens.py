@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from overhear.attacks.scoring.columns import guess_multiset, guess_placed, score_tokens
-from overhear.runs.attack.gradients_schema import GradientAttack, GradientRequest
+from overhear.runs.attack.gradients_schema import GradientAttack
 from overhear.runs.attack.invert import attack_gradients
+from overhear.runs.attack.request import GradientRequest
 from overhear.runs.attack.words import summary_lines
 
 MY_TEXT = """
