@@ -171,7 +171,7 @@ WITHOUT_FILE = {
     "interface/shown.py",  # copies pictures as they are
     "privacy/releases/chained_file.py",  # appends; ledger.py and log.py read
     "reports/document/collect.py",  # copies pictures as they are
-    "reports/reproduced/figures_file.py",  # json_text.py with a key
+    "reports/reproduced/reproduce.py",  # json_text.py with a key
     "runs/attack/batch.py",  # a bound on memory
     "runs/attack/model.py",  # a type; prior/tensor_file.py reads
     "runs/audit/membership.py",  # copies a file as it is
