@@ -13,7 +13,7 @@ from .terminal.terminal import make_console, make_table, print_json, say
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..runs.plan.trainable import Compared, Row
+    from ..runs.plan.design_words import Compared, Row
     from ..runs.run_file.run_file import RunFile
 
 

@@ -81,7 +81,7 @@ def train(
             stop=stop,
         )
         raise typer.Exit(code)
-    from ..runs.stop import keep_freed_memory
+    from ..runs.freed_memory import keep_freed_memory
 
     keep_freed_memory()
     if place is None or place.size == 1:

@@ -22,23 +22,19 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ..privacy._validate import check_real
 from ..privacy.accounting.other_accountants import Accountant
-from ..privacy.accounting.request import Adjacency
-from ..privacy.batches.sampling import Scheme
-from ..privacy.errors import InputError
-from ..privacy.participation import Event
+from ..privacy.accounting.request import Adjacency, check_multiplier, check_setting
+from ..privacy.batches.patterns import counts_words, drawn_words
+from ..privacy.batches.sampling import Drawing, Scheme
+from ..privacy.errors import InputError, InputTypeError
+from ..privacy.participation import Event, poisson
 from ..runs.numbers import bound, lower_bound, small
 from ..runs.requests import by_keywords
 from .requests import BudgetRequest
 
 if TYPE_CHECKING:
     from ..privacy.accounting.risk import Risk
-from ..privacy._validate import check_real
-from ..privacy.accounting.request import check_multiplier, check_setting
-from ..privacy.batches.patterns import counts_words, drawn_words
-from ..privacy.batches.sampling import Drawing
-from ..privacy.errors import InputTypeError
-from ..privacy.participation import poisson
 
 __all__ = [
     "DrawnBatches",

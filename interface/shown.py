@@ -1,48 +1,32 @@
-"""Rows in plain text, in HTML for a notebook, and as a data frame.
+"""What a call from Python gives back, and how a notebook shows it: reports, audits and attacks.
 
-A report as text, and how it is shown in a notebook.
-
-What an audit of a run measured, and how it is shown.
-
-What attacks on a run rebuilt: rows, pictures, and how they are shown.
+All are rows, in plain text, in HTML and as a data frame.
 """
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..privacy.bounded import read_bounded
 from ..privacy.errors import InputError, needs
-from ..privacy.plain_text import aligned, plain_lines
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 from ..privacy.formats.codec import finite
+from ..privacy.plain_text import aligned, plain_lines
 from ..privacy.releases.log import holds_logs
 from ..reports.document.collect import collect, report_run
 from ..reports.document.declared import declared_markdown, declared_report, write_declared
 from ..reports.document.markdown import report_markdown
+from ..runs.attack.attack import attack_as_asked, attack_run
 from ..runs.audit.audit import audit_folder
 from ..runs.audit.evidence import read_audit
-from ..runs.audit.evidence_schema import Audit
+from ..runs.audit.evidence_schema import Attack, Audit
 from ..runs.errors import ContradictedProof
-from ..runs.numbers import bound, lower_bound
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-from base64 import b64encode
-from typing import TYPE_CHECKING
-
-from ..privacy.bounded import read_bounded
-from ..runs.attack.attack import attack_as_asked, attack_run
-from ..runs.audit.evidence_schema import Attack
-from ..runs.numbers import figure, score
+from ..runs.numbers import bound, figure, lower_bound, score
 from ..training.own.objects import give
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from .judgement.findings import Kind
 from .judgement.proofs import against_proofs
 from .judgement.sentence import KINDS, fill, text_of
 from .judgement.wording import plain_sentences
-from .references import epsilon_text, template
+from .references import epsilon_text
+from .template import template
 
 SCHEMA = 1
 _NONE = "–"

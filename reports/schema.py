@@ -16,8 +16,8 @@ from ..privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, 
 from ..privacy.guarantee import Status, WrittenAdjacency, WrittenStatus, WrittenUnit
 from ..runs.audit.evidence import LastModel, Membership
 from ..runs.audit.evidence_schema import Assumption, Attack, Audit, Measured, Trail
+from ..runs.described import Described
 from ..runs.folder.records import Environment, Items, Stopped
-from ..runs.numbers import Described
 from ..runs.plan.schema import Planned, Recipients, SecondOpinion
 
 _ReportSchema = Literal[3]

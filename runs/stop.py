@@ -6,14 +6,11 @@ Nothing here listens for signals: the command line does, and asks. Who calls fro
 Asked once, a command ends where it is, by `Interrupted`, unless it is held: what is held is
 finished, and the command ends after it. Asked twice it ends at once, wherever it is, as if it were
 killed; what is on the disk then is whole, as after a crash, and `note` says what that costs.
-
-Memory that a process frees stays with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal as signals
 import sys
@@ -196,31 +193,3 @@ class Stop:
         if not self.quiet:
             tell(str(stopped))
         os._exit(stopped.code)
-
-
-_TRIM_THRESHOLD, _MAP_THRESHOLD = -1, -3  # of mallopt(3)
-_TRIM_FROM, _MAP_FROM = 2**31 - 1, 2**30  # bytes
-
-
-def keep_freed_memory() -> bool:
-    """Keep freed memory in this process, so that a round does not ask the system for it again.
-
-    A round allocates and frees arrays of tens of megabytes. glibc maps such arrays anew each time,
-    or gives the top of its heap back, and the system then clears every page again: a third of the
-    time of a round of large convolutions. What is kept is at most what the largest round needs. A
-    process calls it once, at its start.
-
-    Returns:
-        Whether it could be set: the C library has to be glibc.
-
-    >>> print(int(keep_freed_memory() or sys.platform != "linux"))  # glibc on Linux
-    1
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        set_option = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False  # another C library, such as musl
-    kept = [set_option(_MAP_THRESHOLD, _MAP_FROM), set_option(_TRIM_THRESHOLD, _TRIM_FROM)]
-    return all(kept)

@@ -27,7 +27,7 @@ from PIL import Image
 from safetensors.torch import save
 
 from overhear.attacks.foreign.score_file import read_scores
-from overhear.attacks.inversion.restarts import Checkpoint as SearchCheckpoint
+from overhear.attacks.inversion.checkpoint import Checkpoint as SearchCheckpoint
 from overhear.privacy.formats import json_text
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
@@ -430,7 +430,7 @@ _SVM = b"1 1:0.5 3:1\n-1 2:0.25\n" * 8
 READERS = (
     Reader("attacks/foreign/score_file.py", ("text",), "s.csv",
            b"score,included,split\n" + b"0.5,1,test\n-1,0,threshold\n" * 9, read_scores),
-    Reader("attacks/inversion/restarts.py", ("safetensors",), "c.safetensors",
+    Reader("attacks/inversion/checkpoint.py", ("safetensors",), "c.safetensors",
            save({"pixels": torch.ones(3)}, {"problem": "p"}),
            lambda path: SearchCheckpoint(path=path, problem="p").load()),
     Reader("privacy/formats/json_text.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
@@ -468,7 +468,7 @@ READERS = (
            save({"a": torch.ones(2, 2)}, {"records": "4"}), read_tensors),
     Reader("runs/audit/audit_log.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
            lambda path: read_trail([path], _CONFIG)),
-    Reader("runs/numbers.py", ("json",), "environment.json",
+    Reader("runs/described.py", ("json",), "environment.json",
            b'{"python": "3.12", "packages": {"torch": "2"}}', read_environment),
     Reader("runs/folder/records.py", ("jsonl",), "metrics.jsonl", _METRICS, read_metrics),
     Reader("runs/folder/records.py", ("json",), "stopped.json",

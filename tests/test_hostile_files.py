@@ -124,7 +124,7 @@ OUTSIDE = {
     "runs/folder/ranks.py": "what ranks of this run say",
     "runs/folder/rendezvous.py": "what ranks of this run say",
     "runs/folder/place.py": "of the system, and our own files",
-    "reports/references.py": "our own templates",
+    "reports/template.py": "our own templates",
     "reports/judgement/sentence.py": "our own sentences",
     "reports/reproduced/registry.py": "our own entries",
     "runs/run_file/own_tables.py": "a quoted text, which a pattern found",

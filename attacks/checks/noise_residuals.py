@@ -485,7 +485,7 @@ def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> None:
         _note_sum(found, f"every {kind}", total, degrees)
 
 
-_PAIRS_ROWS_AT_ONCE = 512
+_MOST_ROWS_AT_ONCE = 512
 _MOST_ROWS = 10_000  # of all rounds, whose pairs are looked at
 _MOST_COORDINATES = 4096  # of a row, in a pair
 
@@ -566,8 +566,8 @@ def note_pairs_of_rounds(found: Finding, blocks: Sequence[Rows]) -> str:
 
 
 def _chunks(count: int) -> list[np.ndarray]:
-    starts = range(0, count, _PAIRS_ROWS_AT_ONCE)
-    return [np.arange(start, min(start + _PAIRS_ROWS_AT_ONCE, count)) for start in starts]
+    starts = range(0, count, _MOST_ROWS_AT_ONCE)
+    return [np.arange(start, min(start + _MOST_ROWS_AT_ONCE, count)) for start in starts]
 
 
 def _note_pairs(

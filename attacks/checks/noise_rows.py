@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from .recording import Part, Residual
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 from scipy.special import erf, erfc, log1p, ndtr, ndtri
 
 from ...training.noise_tests.laws import binomial, two_sided
+from .recording import Part, Residual
 from .result import Finding
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 SAME = 1e-10  # 1 - |rho| below which two rows share all of their noise
 DROWNED = 0.1  # share of a row's noise at which rounding hides it

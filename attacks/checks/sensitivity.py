@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.noise.schedule import MOST_LOST
+from ...privacy.noise.floor import MOST_LOST
 from ...training.data.store import Examples
 from ...training.engine.recording import GradientCall
 from ...training.models.parameters import flatten
-from ...training.step.perform import INITIAL, UNIT, Floor
+from ...training.step.floor import INITIAL, UNIT, Floor
 from ...training.step.values import Edges, Value
 from ...training.tracing.linear_forms import Contributions, Known
 from .chosen_records import Chosen, choose_records

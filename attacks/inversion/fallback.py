@@ -418,7 +418,7 @@ def acceptance_power(
     """
     if not observation.is_noisy:
         return 1.0
-    truth = _power_sent(observation, model, inputs, label)
+    truth = _gradient_of(observation, model, inputs, label)
     others = _public(observation, model, prior_image, classes=classes)
     return _power(observation, truth, others, inputs.numel(), generator=generator, draws=draws)
 
@@ -448,7 +448,7 @@ def is_hopeless(
     )
 
 
-def _power_sent(observation: Observation, model: nn.Module, x: Tensor, y: int) -> Tensor:
+def _gradient_of(observation: Observation, model: nn.Module, x: Tensor, y: int) -> Tensor:
     """(K, D) what one record would have sent."""
     like = observation.gradient
     at = torch.tensor([y], device=like.device)
@@ -457,7 +457,7 @@ def _power_sent(observation: Observation, model: nn.Module, x: Tensor, y: int) -
 
 def _public(observation: Observation, model: nn.Module, image: Tensor, *, classes: int) -> Tensor:
     """(C, K, D) what the prior image would have sent under each label."""
-    return torch.stack([_power_sent(observation, model, image, label) for label in range(classes)])
+    return torch.stack([_gradient_of(observation, model, image, label) for label in range(classes)])
 
 
 def _power(

@@ -39,6 +39,7 @@ from ..problem.objective import Preset, preset_of
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Imprint, Problem, build_box, home_of, with_buffers
 from ..tokens.layers import token_table
+from .checkpoint import Checkpoint, digest
 from .fallback import (
     Search,
     anchored,
@@ -50,7 +51,6 @@ from .fallback import (
     steadied,
 )
 from .optimisation import finishes, optimise
-from .restarts import Checkpoint, digest
 
 # The problem that an attacker poses, with labels as far as it has them.
 #

@@ -29,8 +29,9 @@ from ..exact.first_layer import first_linear_input
 from ..problem.objective import Preset, squared_distance
 from ..problem.observation import Observation
 from ..problem.problem import Found, Problem, gradients_of, scores, squared_size
+from .checkpoint import Checkpoint
 from .fallback import normalises_places
-from .restarts import Checkpoint, Search, descend
+from .restarts import Search, descend
 
 _SOLVED = 1e-10
 """Squared distance over the observation's squared norm at which no further start is tried."""

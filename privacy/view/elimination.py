@@ -31,6 +31,8 @@ How a leak is named: the messages whose combination is free of noise, and when t
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,8 +41,6 @@ from ..errors import UnsupportedView
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array, csr_array
-import re
-from collections.abc import Sequence
 
 CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
 ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave

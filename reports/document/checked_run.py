@@ -19,10 +19,10 @@ from ...privacy.plain_text import plain
 from ...privacy.releases.ledger import Spent
 from ...runs.audit.evidence import LastModel, Membership
 from ...runs.audit.evidence_schema import Attack, Audit
+from ...runs.described import LARGEST_OBJECT, Described
 from ...runs.folder import folder as run_folder
 from ...runs.folder.resume import read_run
 from ...runs.folder.signature import check_signature
-from ...runs.numbers import LARGEST_OBJECT, Described
 from ...runs.plan.plan import Plan, second_traces
 from ...runs.run_file.run_file import RunFile
 from ..judgement.facts import Facts, facts_of_report

@@ -35,7 +35,8 @@ from ..judgement.findings import Kind, Outcome
 from ..judgement.gate import Decision, Requirement, limit_name
 from ..judgement.policy import Evidence, Limit, Policy
 from ..judgement.sentence import KINDS, adversary_words, fill, text_of
-from ..references import STATUSES, template
+from ..references import STATUSES
+from ..template import template
 
 # What the figures rest on. An assumption is checked where a check of kept releases passed, and the
 # entry says in which rounds.

@@ -30,12 +30,13 @@ from ..figures.plots import (
     scale_figure,
     utility_figure,
 )
-from ..judgement.advice import Outcome, verdict
 from ..judgement.facts import facts_of_report
 from ..judgement.sentence import PARTS, Figure, Sentence
+from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import who
-from ..references import HEURISTIC, References, kind_of, sign_of, template
+from ..references import HEURISTIC, References, kind_of, sign_of
 from ..schema import Report
+from ..template import template
 from ..total.total import notes
 from .summary import summary_of
 

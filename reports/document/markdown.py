@@ -9,9 +9,9 @@ from ...runs.audit.evidence import MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, lower_bound, percent, small
 from ...runs.plan.plan import bracket_words
-from ..judgement.advice import verdict
 from ..judgement.facts import about_of, facts_of_report
 from ..judgement.sentence import adversary_words, text_of
+from ..judgement.verdict import verdict
 from ..references import STATUSES, epsilon_text
 from ..schema import Report
 from ..total.total import sentences

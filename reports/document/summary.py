@@ -34,9 +34,9 @@ from ...training.graphs.graph import Topology
 from ...training.models.evaluation import Metrics
 from ...training.step.values import SERVER
 from ...training.tracing.trace import trace
-from ..judgement.advice import Outcome, Verdict
 from ..judgement.facts import Facts
 from ..judgement.sentence import Figure, Sentence, fill
+from ..judgement.verdict import Outcome, Verdict
 from ..judgement.wording import who
 from ..references import kind_of
 from ..schema import About, Hits, Odds, Report, Risk, Run, Utility

@@ -20,7 +20,8 @@ from ...privacy.errors import InputError
 from ...privacy.formats.json_text import read_json
 from ...privacy.plain_text import markdown_table, plain
 from ...runs.audit.evidence import read_attack
-from ...runs.numbers import LARGEST_OBJECT, bound
+from ...runs.described import LARGEST_OBJECT
+from ...runs.numbers import bound
 from ...runs.stop import Stop
 from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep import run_sweep

@@ -5,28 +5,26 @@ A sweep's own page: its tables, its plots and its failures, complete in itself.
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...privacy.errors import InputError, needs
+from ...privacy.plain_text import plain
 from ...runs.sweep.results import PointResult
 from ...training.models.evaluation import Metrics
+from ..template import template
 from .statistics import Mean, mean_of
-from .table import VALUES, figures_of, results_of
+from .table import VALUES, SweepTable, figures_of, lines_of, results_of, sweep_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-import base64
-import io
-from dataclasses import dataclass
-from importlib.util import find_spec
-
-from ...privacy.plain_text import plain
-from ..references import template
-from .table import SweepTable, lines_of, sweep_table
 
 FORMATS = (".svg", ".pdf", ".png")
 _ROUND, _EPSILON = "round", "epsilon"

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ...privacy.formats.codec import Count, Fraction, NotNegative, Score
 from ..audit.evidence_schema import ColumnScore, Means
-from ..numbers import Described
+from ..described import Described
 
 
 class TruthScores(Described):

@@ -39,9 +39,9 @@ from ..audit.evidence_schema import (
     ScaledMeans,
     Scenario,
 )
+from ..described import Described
 from ..folder import folder as run_folder
 from ..folder.folder import forget_sums, is_listed, write_sums
-from ..numbers import Described
 from ..run_file.run_file import RunFile
 from ..run_file.trust import digest_of_sources
 from .gallery import save_gallery, save_picture

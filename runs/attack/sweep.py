@@ -15,11 +15,11 @@ from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ..audit.evidence_schema import Attack, AttackRow, Scenario
 from ..cost import Expect
+from ..described import Described
 from ..errors import ContradictedProof, sentence
 from ..folder import folder as run_folder
 from ..folder.folder import check_sums
 from ..folder.run import train_run
-from ..numbers import Described
 from ..plan.sweep import combinations_of
 from ..run_file.run_file import ForeignFolder, RunFile, load_run_file
 from ..run_file.tables import find_device

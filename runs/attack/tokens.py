@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...attacks.scoring.columns import guess_multiset, guess_placed, score_tokens
+from ...attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
 from ...attacks.tokens.certificate import TokenReconstruction
 from ...attacks.tokens.reconstruct import check_tokens, reconstruct_tokens
 from ...privacy.bounded import read_bounded

@@ -24,8 +24,8 @@ from ...privacy.bounded import read_bounded
 from ...privacy.durable import BINARY, SHOWN, lock, write_all, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.codec import Count, NotNegative, finite
+from ..described import Described
 from ..folder.folder import SUMS, forget_sums, write_sums
-from ..numbers import Described
 from ..run_file.run_file import RunFile
 from ..run_file.tables import AuditTable, InterceptTable
 from .evidence_schema import Audit, AuditSettings, AuditVerdict, Trail

@@ -13,8 +13,8 @@ from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
 from ...privacy.guarantee import WrittenStatus
+from ..described import Described
 from ..folder import folder as run_folder
-from ..numbers import Described
 from .evidence_schema import Attack, Audit, Measured
 
 _DIGITS = 3

@@ -15,7 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from ...attacks.audit.audited import LinkBound
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
 from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
-from ..numbers import Described
+from ..described import Described
 
 RowVerdict = Literal[
     "consistent", "cleared", "suspicious", "contradicted", "nothing proven", "not measured"

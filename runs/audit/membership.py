@@ -23,12 +23,13 @@ from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status, WrittenStatus
 from ...training.engine.checkpoint import load_checkpoint
+from ..described import LARGEST_OBJECT, Described
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..folder.folder import check_sums, write_sums
 from ..folder.records import LedgerHeader, header_of
 from ..folder.released import read_released
-from ..numbers import LARGEST_OBJECT, Described, bound, lower_bound, small
+from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
 from ..run_file.run_file import ForeignFolder, RunFile

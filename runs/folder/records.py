@@ -18,7 +18,7 @@ from ...privacy.participation import Reach
 from ...privacy.releases.ledger import Spent
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.models.evaluation import Metrics
-from ..numbers import LARGEST_OBJECT, Described
+from ..described import LARGEST_OBJECT, Described
 
 MOST_MEASURED = 4 << 30  # bytes of metrics.jsonl
 

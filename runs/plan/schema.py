@@ -9,7 +9,7 @@ from pydantic import Field
 from ...privacy.formats.codec import Count, Delta, NotNegative
 from ...privacy.guarantee import Guarantee, WrittenStatus
 from ...privacy.target import Target
-from ..numbers import Described
+from ..described import Described
 
 _ESTIMATE = (
     "estimate (heuristic, never a guarantee): what the recipient sees, as if no one else's "

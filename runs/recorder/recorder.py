@@ -18,7 +18,7 @@ from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Unit
-from ...privacy.noise.schedule import MOST_LOST, mu_lost
+from ...privacy.noise.floor import MOST_LOST, mu_lost
 from ...privacy.releases.chained_file import ChainedFile, round_number
 from ...privacy.releases.lines import (
     SERVER,
@@ -87,7 +87,7 @@ class Observing(System, Protocol):
         ...
 
 
-# Whether a release's numbers are too large for its noise; see `privacy.noise.schedule`.
+# Whether a release's numbers are too large for its noise; see `privacy.noise.floor`.
 #
 # In which order a system of one's own adds up what it knows, data and noise, nobody can see. So it
 # counts as the worst unless its line says `noise_first`, where noise comes last: what is known, or

@@ -40,7 +40,7 @@ from ...training.own.names import (
     take_as_asked,
 )
 from ...training.own.objects import digest_of, keys_of, own_path_of, pin
-from ..numbers import Described
+from ..described import Described
 from .own_tables import Call, in_toml
 
 # sources.json of a run: which files of the user trained it, with copies of them in `sources/`.

@@ -25,9 +25,9 @@ from ...privacy.formats.codec import Count, NotNegative
 from ...privacy.formats.json_text import parse_json
 from ...privacy.guarantee import Guarantee
 from ...training.models.evaluation import Metrics
+from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
 from ..folder.records import read_metrics
-from ..numbers import LARGEST_OBJECT, Described
 from .sweep_file import Point
 
 INDEX, TUNED = "sweep.jsonl", "tuned.jsonl"

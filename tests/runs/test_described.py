@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 import overhear.runs
 from overhear.privacy.formats.codec import Count, Fraction, NotNegative, Score, as_text
 from overhear.reports.schema import Report
-from overhear.runs.numbers import Described
+from overhear.runs.described import Described
 from tests.conftest import sample_report
 
 

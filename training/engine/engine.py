@@ -26,8 +26,9 @@ from ..models.losses import FailedForward, is_for_the_loop
 from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..own.contents import Watch
+from ..step.floor import Floor
 from ..step.operations import Operations
-from ..step.perform import Floor, perform
+from ..step.perform import perform
 from ..step.values import Agents, Cohort
 from ..tracing.scripts import Scripts, ScriptsOnDemand, state_column
 from .exchange import check_same_root, gather, share_root, warm_up

@@ -6,12 +6,6 @@ copies of its public tensors, and returns one; nothing else of a round outlives 
 A field may be a tuple of values: a history, which holds noise alone. Whoever holds a state holds
 the values of a history side by side, `past` as `past_1`, `past_2`, ..., and only the step sees the
 tuple. `histories_of` names them.
-
-What a round needs of its public values, so that none is too large for noise that comes in late.
-
-A trace writes a floor down (`tracing.rounding`), and a round of a run compares its values with it:
-the models that earlier rounds released, the initial one, results of functions of what was released.
-It stops by numbers that every closed view holds and by nothing else, so that to stop tells nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +19,6 @@ from typing import Any, NamedTuple, NoReturn
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation, describe, line_of
-from ...privacy.noise.schedule import mu_lost
 from . import values
 from .handles import Agents, Handle, handle, number_of, script_of, value_of
 from .operations import NoiseWatch, Operations
@@ -235,53 +228,3 @@ def _field(name: str, held: object, script: Script) -> tuple[Any, Any]:
 
 def _refuse(name: str, what: str) -> NoReturn:
     raise UndeclaredOperation(f"state field {name!r} holds {what}; {_STATE}")
-
-
-INITIAL, RESULT = "initial model", "result of postprocess"
-TABLE, RANDOM = "public table", "public random numbers"
-UNIT = ""  # the name of values of size 1 in every coordinate
-
-
-class Beside(NamedTuple):
-    """Public values beside which data were rounded before their noise came in.
-
-    Attributes:
-        what: their name, such as "state x".
-        size: how often they stand there, added up in absolute value over terms and roundings.
-        deviation: of the noise, in each coordinate; 0 where it is known to others as well.
-    """
-
-    what: str
-    size: float
-    deviation: float
-
-    def mu_lost(self, norm: float, *, eps: float) -> float:
-        """See `mu_lost`, for values of a norm."""
-        return mu_lost(self.size * norm, self.deviation, eps=eps)
-
-
-class Floor(NamedTuple):
-    """All of a round: for each name the worst that some row asks for.
-
-    >>> floor = Floor((Beside("state x", 2.0, 0.1),))
-    >>> round(floor.mu_lost({"state x": 1000.0}, eps=2.0**-23), 4)
-    0.0024
-    """
-
-    parts: tuple[Beside, ...] = ()
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Whose norms are looked at."""
-        return frozenset(part.what for part in self.parts)
-
-    def mu_lost(self, norms: dict[str, float], *, eps: float) -> float:
-        """What rounding adds to mu at most, by the largest norm of a row of each name."""
-        return sum(part.mu_lost(norms.get(part.what, 0.0), eps=eps) for part in self.parts)
-
-    def worst(self, norms: dict[str, float], *, eps: float) -> Beside:
-        """The part that adds most."""
-        return max(self.parts, key=lambda part: part.mu_lost(norms.get(part.what, 0.0), eps=eps))
-
-
-NO_FLOOR = Floor()

@@ -14,7 +14,8 @@ from torch import Tensor
 from ...privacy.batches.sampling import Per
 from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
-from ..step.perform import NO_FLOOR, TABLE, Floor, histories_of
+from ..step.floor import NO_FLOOR, TABLE, Floor
+from ..step.perform import histories_of
 from ..step.values import NUMBERS, Agents, Batch, Value
 from .arguments import check_history, check_shown
 from .cancellation import OTHER, PUBLIC, Cancelled, Columns, History, Origin

@@ -3,7 +3,7 @@
 In floats fl(c s + x) is no clipped sum and a public value any more: what rounding took is a
 function of the data, and noise that comes in later must be large beside it. How large x is, only a
 run knows. So a trace writes down what the noise of each row is beside, and a run looks
-(`step.perform`).
+(`step.floor`).
 
 Rows carry their roundings along: the public columns of what was added up, in absolute value, each
 time that a row which holds data or noise was rounded. When more data or noise comes into such a
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...privacy.errors import UndeclaredOperation
-from ..step.perform import NO_FLOOR, UNIT, Beside, Floor
+from ..step.floor import NO_FLOOR, UNIT, Beside, Floor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,8 @@ from ..data.partition import check_cap
 from ..data.store import Held, check_copies
 from ..graphs.graph import Graph, Topology
 from ..graphs.participation import ReducedGraph
-from ..step.perform import Floor, histories_of, perform
+from ..step.floor import Floor
+from ..step.perform import histories_of, perform
 from ..step.script import Operation, UnplannedOperation
 from ..step.values import Agents
 from .round_trace import RoundTrace

@@ -14,6 +14,7 @@ from ...privacy.batches.sampling import Per
 from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
 from ..graphs.graph import Graph
+from ..step.floor import INITIAL, RANDOM, RESULT
 from ..step.operations import (
     Coef,
     How,
@@ -26,7 +27,6 @@ from ..step.operations import (
     read_by_others,
     reply_order,
 )
-from ..step.perform import INITIAL, RANDOM, RESULT
 from ..step.purity import PureFunction
 from ..step.values import (
     NUMBERS,

@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from overhear.attacks.bounds.lower_bounds import Guesses, loss_canaries, total_error
+from overhear.attacks.bounds.loss_threshold import loss_canaries
+from overhear.attacks.bounds.lower_bounds import Guesses, total_error
 from overhear.attacks.bounds.mechanism import Claim
 
 CLAIM = Claim(rounds={(1.39, 1.0): 1})

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from overhear.reports.document.summary import ReportSummary, summary_of
-from overhear.reports.judgement.advice import verdict
 from overhear.reports.judgement.facts import facts_of_report
 from overhear.reports.judgement.sentence import text_of
+from overhear.reports.judgement.verdict import verdict
 from tests.conftest import typed, with_audit
 
 Report = dict[str, Any]

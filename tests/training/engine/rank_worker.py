@@ -35,7 +35,7 @@ from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.graph import Graph, GraphSequence, Topology
 from overhear.training.graphs.topologies import directed_exponential, erdos_renyi, ring
 from overhear.training.models.parameters import build_model
-from overhear.training.step.perform import Beside, Floor
+from overhear.training.step.floor import Beside, Floor
 from tests.training.contract import bound_to, setting
 
 ROUNDS, WHOLE, ROOT, AGENTS = 3, (0, 2, 3), 5, 5

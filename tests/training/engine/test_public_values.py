@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.privacy.noise.schedule import MOST_LOST
+from overhear.privacy.noise.floor import MOST_LOST
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
@@ -14,8 +14,8 @@ from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import NoiseBelowRounding, PublicValues
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.losses import NetworkLoss, loss_named
+from overhear.training.step.floor import Beside, Floor
 from overhear.training.step.handles import Agents
-from overhear.training.step.perform import Beside, Floor
 
 RATE, STD = 0.1, 2.0
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
-from overhear.attacks.scoring.columns import guess_multiset, guess_placed, score_tokens
+from overhear.attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
 from overhear.runs.attack.gradients_schema import GradientAttack
 from overhear.runs.attack.invert import attack_gradients
 from overhear.runs.attack.request import GradientRequest

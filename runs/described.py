@@ -1,0 +1,97 @@
+"""Objects of a run folder: built, passed on, written as JSON and read back as one type each.
+
+What a file holds of a number or a word is said in `privacy.formats.codec`, for dataclasses and for
+the models that are made here. A key that was not set is not written, so that an object reads as it
+was written, whatever version wrote it: one that knew a key less, or one that knew a key more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, JsonValue
+
+from ..privacy.bounded import read_bounded
+from ..privacy.durable import write_durably
+from ..privacy.formats.codec import CONFIG, as_text, load
+
+LARGEST_OBJECT = 32 << 20  # bytes of a JSON file
+
+
+class Described(BaseModel):
+    """An object that may hold more than is described here.
+
+    >>> from overhear.privacy.formats.codec import NotNegative
+    >>> class Spent(Described):
+    ...     epsilon: NotNegative
+    >>> spent = Spent(epsilon=float("inf"))
+    >>> spent.dump()
+    {'epsilon': 'inf'}
+    >>> Spent.parse('{"epsilon": "inf", "later": 1}', refusal="{} {}".format).epsilon
+    inf
+    """
+
+    model_config = {**CONFIG, "frozen": True}
+
+    @classmethod
+    def from_object(cls, source: object, **others: Any) -> Self:
+        """The object whose fields are the attributes of these names, but for those that are given.
+
+        >>> from types import SimpleNamespace
+        >>> class Look(Described):
+        ...     epsilon: float
+        ...     canaries: int
+        >>> Look.from_object(SimpleNamespace(epsilon=1.5, of="anything"), canaries=20).dump()
+        {'epsilon': 1.5, 'canaries': 20}
+        """
+        names = [name for name in cls.model_fields if hasattr(source, name)]
+        return cls(**({name: getattr(source, name) for name in names} | others))
+
+    @classmethod
+    def parse(cls, text: str | bytes, *, refusal: Callable[[str, str], str]) -> Self:
+        """The object of a JSON text.
+
+        Args:
+            text: of the file or line.
+            refusal: the sentence for a text that is none, of the place in it and what is wrong.
+
+        Raises:
+            ValueError: it is none, in the sentence of `refusal`.
+        """
+        return load(cls, text, refusal=refusal)
+
+    @classmethod
+    def read(cls, path: Path, *, refusal: Callable[[str, str], str]) -> Self:
+        """The object of a JSON file; arguments and refusals of `parse`.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            ValueError: it cannot be read, or is larger than any that is written.
+        """
+        return cls.parse(read_bounded(path, LARGEST_OBJECT), refusal=refusal)
+
+    @classmethod
+    def read_if_there(cls, path: Path, *, remedy: str) -> Self | None:
+        """The same, None where there is no file; the sentence of a refusal ends in the remedy."""
+        if not path.exists():
+            return None
+        return cls.read(
+            path, refusal=lambda at, what: f"{path} cannot be read at {at}: {what}; {remedy}"
+        )
+
+    def dump(self) -> dict[str, JsonValue]:
+        """The object of JSON: what was set, under the names of the file."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def write(self, path: Path, *, mode: int | None = None) -> None:
+        """Write the object as a JSON file, all at once.
+
+        Args:
+            mode: as for `write_durably`.
+
+        Raises:
+            OSError: the system refuses; the error names the file.
+        """
+        write_durably(path, as_text(self.dump()).encode(), mode=mode)

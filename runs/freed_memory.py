@@ -1,0 +1,33 @@
+"""Memory that a process frees stays with it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_TRIM_THRESHOLD, _MAP_THRESHOLD = -1, -3  # of mallopt(3)
+_TRIM_FROM, _MAP_FROM = 2**31 - 1, 2**30  # bytes
+
+
+def keep_freed_memory() -> bool:
+    """Keep freed memory in this process, so that a round does not ask the system for it again.
+
+    A round allocates and frees arrays of tens of megabytes. glibc maps such arrays anew each time,
+    or gives the top of its heap back, and the system then clears every page again: a third of the
+    time of a round of large convolutions. What is kept is at most what the largest round needs. A
+    process calls it once, at its start.
+
+    Returns:
+        Whether it could be set: the C library has to be glibc.
+
+    >>> print(int(keep_freed_memory() or sys.platform != "linux"))  # glibc on Linux
+    1
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False  # another C library, such as musl
+    kept = [set_option(_MAP_THRESHOLD, _MAP_FROM), set_option(_TRIM_THRESHOLD, _TRIM_FROM)]
+    return all(kept)
