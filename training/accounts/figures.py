@@ -17,17 +17,10 @@ from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.target import Goal
+from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT, usual_of_person
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
-from ..exposure.sensitivity import (
-    CLEAR_DEFAULT,
-    ENCRYPTED_DEFAULT,
-    JointSensitivity,
-    Release,
-    bound_of,
-    of_records,
-    usual_of_person,
-)
+from ..exposure.sensitivity import JointSensitivity, Release, bound_of, of_records
 from ..exposure.whole_run import check_turns
 from ..persons import Holders, person_joint_sensitivities
 from ..tracing.trace import AlgorithmTrace, at_unit

@@ -21,8 +21,9 @@ from ..tracing.linear_forms import Contributions, NoiseSources
 from ..tracing.record import GRADIENTS_AT
 from ..tracing.round_trace import UNCLIPPED
 from ..tracing.trace import AlgorithmTrace
+from .candidates import candidates
 from .dense_rounds import witness
-from .sensitivity import JointSensitivity, Release, candidates
+from .sensitivity import JointSensitivity, Release
 from .whole_run import effective_of, whole_run_joint_sensitivities
 
 MOST_WORK = 3e10  # multiplications; half a minute or so

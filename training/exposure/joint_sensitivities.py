@@ -26,10 +26,11 @@ from ...privacy.errors import InexpressibleView, UnsupportedView
 from ...privacy.guarantee import Status, Unit
 from ...privacy.view.view import View
 from ..tracing.trace import AlgorithmTrace, parts_of
+from .candidates import candidates
 from .events import check_draws
 from .local_views import AdversaryView, LocalViews
 from .rounding_error import Residues
-from .sensitivity import JointSensitivity, Release, candidates, cost, rounded, single_message, worst
+from .sensitivity import JointSensitivity, Release, cost, rounded, single_message, worst
 
 
 def joint_sensitivities(

@@ -46,16 +46,10 @@ from ...privacy.view.whole_run import StreamedView, largest_apart, largest_most
 from ..tracing.linear_forms import Contributions
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
+from .candidates import candidates
 from .dense_rounds import contributions_of, streamed_view
 from .rounding_error import Residues
-from .sensitivity import (
-    JointSensitivity,
-    Release,
-    UnsupportedMechanism,
-    candidates,
-    single_message,
-    worst,
-)
+from .sensitivity import JointSensitivity, Release, UnsupportedMechanism, single_message, worst
 
 Participation = str | int | Sequence[int] | Pattern
 

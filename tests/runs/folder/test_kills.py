@@ -25,5 +25,8 @@ def test_every_release_of_a_killed_run_is_accounted_for():
     assert done.returncode == 0, done.stderr
     counts = {what: int(count) for what, count in re.findall(r"\| (.+?) \| (\d+) \|", done.stdout)}
     assert counts["kills"] == 5
-    assert counts["every release is in the ledger, as often"] >= 5
+    # On a machine that is busy most kills may come before there is a ledger, and so a release.
+    looked_at = counts["every release is in the ledger, as often"]
+    assert looked_at >= 1
+    assert looked_at + counts.get("no ledger, nothing released", 0) >= 5
     assert counts["checks that failed"] == 0
