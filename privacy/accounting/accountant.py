@@ -70,7 +70,7 @@ def epsilon(
         rounds: how many, from 1 to 10 million; `composed_epsilon` takes rounds that differ.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: an `Accountant`, by name; see its `kind`.
         contributions: how many a record makes to a batch, released jointly; changes nothing.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
@@ -119,7 +119,7 @@ def delta(
         rounds: how many, from 1 to 10 million; `composed_delta` takes rounds that differ.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp" or "gdp-clt".
+        accountant: an `Accountant` that answers delta, by name.
         contributions: how many a record makes to a batch, released jointly; changes nothing.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
@@ -175,7 +175,7 @@ def noise_multiplier(
         rounds: how many, from 1 to 10 million.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: an `Accountant`, by name; see its `kind`.
         contributions: how many a record makes to a batch, released jointly; changes nothing.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 

@@ -57,7 +57,7 @@ def max_rounds(
         delta: strictly between 0 and 1.
         sampling_rate: probability of a record to be in a round's batch, in (0, 1].
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: an `Accountant`, by name; see its `kind`.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
@@ -126,7 +126,7 @@ def max_sampling_rate(
         delta: strictly between 0 and 1.
         rounds: how many, from 1 to 10 million.
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: an `Accountant`, by name; see its `kind`.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:

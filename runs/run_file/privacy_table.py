@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
@@ -17,6 +17,10 @@ from ...privacy.target import Goal
 from .refusals import PRIVACY
 from .tables import Count, Index, Indices, Names, Positive, Table
 
+if TYPE_CHECKING:
+    _AccountantName = str
+else:  # those that prove what they say
+    _AccountantName = Literal[tuple(str(one) for one in Accountant if one.bound.is_upper)]
 _Share = Annotated[float, Field(gt=0, lt=1)]
 ParticipationPattern = Annotated[
     Any,
@@ -82,7 +86,7 @@ class PrivacyTable(Table):
     participation: ParticipationPattern = "every"
     """Rounds that one record may be in: "every" (any of them), { cycle = b }, { apart = b },
     { most = k } or a list; the sampler enforces it."""
-    accountant: Literal["pld", "dp-accounting", "rdp", "prv"] = "pld"
+    accountant: _AccountantName = "pld"
     """How rounds are added up; each is an upper bound."""
 
     @model_validator(mode="after")
