@@ -6,7 +6,7 @@ adversary, at noise multiplier 1: one figure for each batch that is drawn. What 
     adversary, victim     -> candidates                the pairs that a name asks about
     the worst of them     -> joint_sensitivities
     rows that matter      -> local_views               of the view of one adversary in one round
-    batches of a round    -> tracing.batches           which of them are charged as one
+    batches of a round    -> tracing.round_trace       which of them are charged as one
     J of these rows       -> privacy.view.view         mu of a Gaussian view, and of its matrix M
     epsilon of all J      -> guarantees
 
