@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .terminal import completion
-from .terminal.options import Json, Overrides, RunPath, TrustCode, trust
+from .terminal.options import FormatOfTable, Overrides, RunPath, TextFormat, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
@@ -41,14 +41,9 @@ def plan(
             autocompletion=completion.sweeps,
         ),
     ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table of --sweep as Markdown.")
-    ] = False,
     every_agent: Annotated[
         bool,
-        typer.Option(
-            "--every-agent", help="Give epsilon for the records of every agent in --json."
-        ),
+        typer.Option("--every-agent", help="Give epsilon for the records of every agent, as JSON."),
     ] = False,
     strict: Annotated[
         bool,
@@ -78,7 +73,7 @@ def plan(
     statement: Annotated[
         bool, typer.Option("--statement", help="Print a paragraph to paste, and nothing else.")
     ] = False,
-    json: Json = False,
+    format: FormatOfTable = TextFormat.TABLE,
 ) -> None:
     """Plan a run: its noise, and epsilon for every adversary.
 
@@ -91,21 +86,24 @@ def plan(
     from ..runs.stop import tell
 
     trust(trust_code)
+    json = format is TextFormat.JSON
     if every_agent and (sweeps or not json):
-        raise InputError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
+        raise InputError(
+            "--every-agent adds to the JSON of one plan; give --format json, and no --sweep"
+        )
     if sweeps and (strict or check):
         raise InputError("--strict and --check are about one plan; leave --sweep out")
     if out is not None and not check:
         raise InputError("--out names the folder that --check looks at; give --check too")
     if recipients is not None and (sweeps or statement or every_agent):
-        raise InputError("--recipients is about one plan; leave the other options but --json out")
-    if statement and (json or sweeps):
-        raise InputError("--statement prints a paragraph; leave --json and --sweep out")
+        raise InputError("--recipients is about one plan; leave the other options but --format out")
+    if statement and (sweeps or format is not TextFormat.TABLE):
+        raise InputError("--statement prints a paragraph; leave --format and --sweep out")
     if sweeps:
-        _show_sweep(run, sweeps, overrides or (), json=json, markdown=markdown)
+        _show_sweep(run, sweeps, overrides or (), format=format)
         return
-    if markdown:
-        raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
+    if format is TextFormat.MARKDOWN:
+        raise InputError("--format markdown prints a sweep; give --sweep table.key=a,b,c too")
     config, ready = load_run_file(run, overrides or (), notice=tell), None
     from .terminal.progress import waiting
 
@@ -246,7 +244,7 @@ def _show_plan(
     *,
     opinions: Sequence[str],
 ) -> None:
-    """Print the object of `--json` and its rows as tables, and the advice."""
+    """Print the object of `--format json` and its rows as tables, and the advice."""
     from ..runs.numbers import bound, small
     from .terminal.tables import adversary_table, reasons
 
@@ -308,19 +306,17 @@ def _say_indented(console: Console, text: str) -> None:
 
 
 def _show_sweep(
-    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, json: bool, markdown: bool
+    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, format: TextFormat
 ) -> None:
     from ..privacy.errors import InputError
     from ..runs.plan.sweep import plan_sweep
 
-    if json and markdown:
-        raise InputError("--json and --markdown exclude each other; give one of them")
     found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
     from .terminal.tables import sweep_markdown, sweep_tables
 
-    if json:
+    if format is TextFormat.JSON:
         print_json(found)
-    elif markdown:
+    elif format is TextFormat.MARKDOWN:
         write(sweep_markdown(found), end="")
     else:
         make_console().print(*sweep_tables(found), sep="\n")

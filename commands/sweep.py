@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Json
+from .terminal.options import Format, TableOrJson
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -45,7 +45,7 @@ def sweep(
         typer.Option(metavar="A,B", help="Devices that the runs share, such as cuda:0,cuda:1."),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Train every combination of a grid, each with several seeds.
 
@@ -80,7 +80,7 @@ def sweep(
             progress=progress,
             stop=stop_of_command(),
         )
-    if json:
+    if format is TableOrJson.JSON:
         print_json([result.dump() for result in swept.results])
     else:
         console = make_console()

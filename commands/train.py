@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .terminal.log import current_log
-from .terminal.options import Json, Overrides, RunPath, TrustCode, trust
+from .terminal.options import Format, Overrides, RunPath, TableOrJson, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -52,7 +52,7 @@ def train(
             help="auto, cpu, cuda or cuda:N, in place of [training] device.",
         ),
     ] = None,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Train, write the ledger, and record intercepted rounds.
 
@@ -71,7 +71,7 @@ def train(
     place = Place.of_environment()
     if place is None and ranks is not None and ranks > 1:
         given = ["--out", str(out), *(f"--set={override}" for override in overrides or ())]
-        given += ["--resume"] * resume + ["--json"] * json
+        given += ["--resume"] * resume + [f"--format={format}"]
         given += ["--trust-code"] * trust_code + [f"--rank-timeout={rank_timeout}"]
         code = launch(
             [*current_log().options, "train", *given, "--", str(run)],
@@ -85,7 +85,7 @@ def train(
 
     keep_freed_memory()
     if place is None or place.size == 1:
-        _train(run, out, overrides or (), resume=resume, json=json, stop=stop)
+        _train(run, out, overrides or (), resume=resume, format=format, stop=stop)
         return
     place.check_size(ranks)
     place.quieten_libraries()
@@ -93,7 +93,7 @@ def train(
     from ..runs.folder.ranks import joined
 
     with joined(place, timeout=rank_timeout, stop=stop) as group:
-        _train(run, out, overrides or (), resume=resume, json=json, stop=stop, group=group)
+        _train(run, out, overrides or (), resume=resume, format=format, stop=stop, group=group)
 
 
 def _train(
@@ -102,7 +102,7 @@ def _train(
     overrides: Sequence[str],
     *,
     resume: bool,
-    json: bool,
+    format: TableOrJson,
     stop: Stop,
     group: Group | None = None,
 ) -> None:
@@ -132,7 +132,7 @@ def _train(
         if resume:
             from ..runs.folder.resume import resume_run
 
-            told = make_console(stderr=json)
+            told = make_console(stderr=format is TableOrJson.JSON)
             summary = resume_run(
                 config,
                 out,
@@ -144,7 +144,7 @@ def _train(
         else:
             summary = train_run(config, out, progress=progress, group=group, stop=stop)
     keep_trail(run, out)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(summary.dump())
         return
     from .terminal.tables import adversary_table

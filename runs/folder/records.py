@@ -205,7 +205,7 @@ class Stopped(Described):
 
 
 class TrainSummary(Described):
-    """The object of `overhear train --json`."""
+    """The object of `overhear train --format json`."""
 
     out: str
     noise_multiplier: NotNegative

@@ -120,7 +120,7 @@ class Plan:
         return as_paragraph(self.summary, self.exposures)
 
     def planned(self) -> Planned:
-        """The object that `overhear plan --json` prints."""
+        """The object that `overhear plan --format json` prints."""
         found = Planned(
             version=1,
             noise_multiplier=self.noise_multiplier,
@@ -422,7 +422,7 @@ def _published_bound(
 
 
 def with_opinions(plan: Plan) -> Planned:
-    """The object that `overhear plan --json` prints, with a second opinion on each figure."""
+    """The object that `overhear plan --format json` prints, with a second opinion on each figure."""
     epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
     found = opinions(plan, plan.exposures, epsilon)
     return plan.planned().model_copy(update={"second_opinion": found})

@@ -355,7 +355,7 @@ class Account(Figures):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `overhear plan --json` prints; infinite figures are "inf"."""
+        """The object that `overhear plan --format json` prints; infinite figures are "inf"."""
         return as_json(self.summary)
 
     def __repr__(self) -> str:
