@@ -93,7 +93,7 @@ class Advice:
             raise InputError(f"epsilon={self.epsilon} must be a number >= 0, or None for no figure")
 
     def to_json(self) -> dict[str, str | float | None]:
-        """An entry of the "advice" of `overhear plan --format json`; infinite is the string "inf"."""
+        """An entry of the plan's "advice" in JSON; infinite is the string "inf"."""
         infinite = self.epsilon is not None and math.isinf(self.epsilon)
         return {
             "what": str(self.what),

@@ -214,6 +214,7 @@ class TrainSummary(Described):
     """The last ones."""
     stopped: Stopped | None = None
     """Set where the budget ended the run early."""
+    version: Annotated[Literal[1], Field(alias="schema")] = 1
 
 
 def header_of(spent: Spent) -> LedgerHeader:

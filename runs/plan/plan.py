@@ -422,7 +422,7 @@ def _published_bound(
 
 
 def with_opinions(plan: Plan) -> Planned:
-    """The object that `overhear plan --format json` prints, with a second opinion on each figure."""
+    """The object of `overhear plan --format json`, with a second opinion on each figure."""
     epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
     found = opinions(plan, plan.exposures, epsilon)
     return plan.planned().model_copy(update={"second_opinion": found})
