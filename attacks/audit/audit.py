@@ -236,6 +236,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
     linked = name if any(link.exceeded for link in one.links) else None
     game = rules.game.narrowed(name, linked=linked)
     threshold = best_threshold(first.scores, first.included)
+    # Fresh canaries, part by part, until the evidence is enough.
     attempt = 1 if evidence is None else len(evidence.looks) + 1
     parts: list[Played] = []
     for part in range(AGAIN):
@@ -247,6 +248,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
         evidence = after(evidence, guesses, claim=proven.claim, threshold=threshold)
         if decisive(evidence, tested=rules.tested):
             return _decided(replace(one, evidence=evidence), rules)
+    # All parts together, at the confidence that this attempt is left.
     guesses = Guesses.joined([part.guesses[name] for part in parts])
     # A confidence that a float cannot tell from 1 is none; the stake pays for this risk.
     risk = max(_LEAST_RISK, second_risk(attempt, risk=rules.risk, tested=rules.tested))
@@ -256,6 +258,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
         won = 1.0 / (rules.risk * risk) if again.exceeds(proven.epsilon) else 0.0
         evidence = replace(evidence, looks=(*evidence.looks, won))
     decided = evidence is not None and decisive(evidence, tested=rules.tested)
+    # Links whose first figure was exceeded are looked at again by themselves.
     sure, doubted = list[LinkBound](), list[LinkBound]()
     if linked is not None:
         suspects = {(link.message, link.agent) for link in one.links if link.exceeded}
