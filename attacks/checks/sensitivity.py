@@ -129,6 +129,7 @@ def _check(
         for turn, watched in enumerate(run.rounds):
             if pass_.others and not watched.trace.has_contributions:
                 continue
+            # The round again with some records changed, and all else equal, noise included.
             every = _changes(watched, run, chosen, pass_, turn=turn)
             some = _some(every, agents=run.setting.graph.agents, generator=generator)
             world = _World({}, {})
@@ -143,6 +144,7 @@ def _check(
             # That of a real record is a statistic of the data, and would be told without noise.
             share = max(share, found.share if pass_.made else 0.0)
             replays += 1
+            # One fault ends the check, once it is known whose it is.
             if found.fault:
                 who, found = _culprit(run, watched, some, found, world)
                 words = (

@@ -89,9 +89,11 @@ def transcript_check(
         Passed if no test is beyond a false-alarm rate of 1e-6 for all of them together; with
         nothing looked at where nothing was kept, or no kept row has noise of its own.
     """
+    # Parts of the trace by number of the round; 0 is the start.
     rounds = [one for one, count in traces.rounds for _ in range(count)]
     by_number = [traces.start, *rounds]
     rows, left_out, seen = list[_Row](), 0, set[int]()
+    # Every kept message and state whose row has noise of its own.
     for release, transcript in enumerate(transcripts):
         kept = {message.round for message in transcript}
         for number in sorted(kept.union(states or ()) if release == 0 else kept):
@@ -207,12 +209,14 @@ def _row(
     deviation = float(np.linalg.norm(weights[own]))
     if deviation == 0 or not len(value):
         return None
+    # Kept messages in the value are subtracted, which adds their rounding.
     left, lost = value, unit * float(np.abs(value).max())
     for column, weight in zip(columns.tolist(), weights.tolist(), strict=True):
         if column in kept:
             message, its_unit = kept[column]
             left = left - weight * message
             lost += its_unit * abs(weight) * float(np.abs(message).max())
+    # Where rounding covers the noise, nothing can be tested.
     rounding = 8 * lost / deviation
     if not rounding <= _DROWNED:  # nor where something is no number
         return None
