@@ -117,6 +117,7 @@ def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> R
             parts.append(source[parameter_name(layer, "bias")][:, None])
         return torch.cat(parts, dim=1)
 
+    # The first layer's gradient has the rank of the batch, by a clear gap.
     records = seen.records
     first, second = joint(gradients, layers.first), joint(gradients, layers.second)
     if records >= min(first.shape):
@@ -127,6 +128,7 @@ def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> R
     if top == 0 or last < _GAP * behind or behind > _FLOOR * top:
         return None
     rounding = (10 * behind / top) ** 0.75  # between the rounding and what a record leaves
+    # Units that no record activates, and those that every record does.
     rows = torch.linalg.vector_norm(first, dim=1)
     never = rows <= rounding * rows.max()
     outgoing = values[parameter_name(layers.second, "weight")]
@@ -137,6 +139,7 @@ def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> R
         sizes = outgoing.T.abs() @ slope.abs()
         always = (first[:, -1] - outgoing.T @ slope).abs() <= rounding * sizes
         always &= ~never
+    # The second layer's gradient: derivatives span its columns, and activations its rows.
     classes, weights, rest = torch.linalg.svd(second, full_matrices=False)
     # All of V^T is free of rounding; where it leaves too much open, its part in dV's column space.
     back = outgoing.T
