@@ -77,6 +77,7 @@ def slow_weights(
     Returns:
         One row, or none where it is not told; None where the adversary has no gradients of its own.
     """
+    # How much gradients stay and move, by those of the adversary.
     own = [of.values for of in system.series.values() if len(of.values) >= _FEWEST]
     if not own:
         return None
@@ -84,6 +85,7 @@ def slow_weights(
     walk = max(WALK * (constant + apart), _slope(own[0]))
     hidden, E, unknown, noise = system.seen()
     constants = np.array([column for column, at in _members(victim) if at >= 0])
+    # The prior: others' series stay about constant, and the victim's walks.
     parts = [E[:, noise].toarray()] if noise else []
     taken = set(constants.tolist())
     for of in system.series.values():
@@ -96,6 +98,7 @@ def slow_weights(
     step = math.sqrt(walk * records / max(batch_size, 1.0))  # of a sum of fewer records
     of_victim = E[:, constants].toarray()
     parts.append(step * of_victim @ _walk(len(constants)))
+    # Unknown without a prior: the victim's constant, which is the target, and what is left.
     left = [column for column in unknown if column not in taken]
     known_not = np.hstack([of_victim.sum(1, keepdims=True), E[:, left].toarray()])
     weights = best_weights(known_not, np.hstack(parts), targets=[0])
