@@ -90,6 +90,7 @@ def plan(
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
 
+    # Options that say nothing together.
     trust(trust_code)
     if every_agent and (sweeps or not json):
         raise InputError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
@@ -134,6 +135,7 @@ def plan(
         planned = make_plan(config, every_agent=True)
     slow = process_time() - begun > _LONG
     advice = advise(config, planned, slow=slow)
+    # A decision and a second trace, where these are asked for.
     decision = None
     if strict:
         from ..reports.judgement.facts import facts_of_plan
@@ -146,6 +148,7 @@ def plan(
 
         with waiting(told, "plan", "tracing the algorithm a second time, by other code"):
             traced = second_traces(config, planned, seconds=_SECONDS_TRACED)
+    # What other libraries find, and what each recipient could learn.
     described = with_opinions(planned)
     found, opinions = described.dump(), described.second_opinion or {}
     far = None
@@ -153,6 +156,7 @@ def plan(
         from ..runs.plan.recipients import recipients as recipients_of
 
         far = recipients_of(config, planned, recipients)
+    # One object of JSON, one paragraph, or tables.
     if json:
         said: dict[str, object] = {} if far is None else {"recipients": far.dump()}
         if ready is not None:
@@ -176,6 +180,7 @@ def plan(
         if ready is not None:
             _show_ready(ready)
             _show_traced(traced)
+    # Contradictions end the command after all is shown.
     if contradicted := contradiction(opinions):
         raise ContradictedProof(contradicted)
     if traced:
