@@ -116,6 +116,7 @@ class _Numbers:
         self._of_source: dict[str, int] = {}
 
     def column(self, vector: Vector, played: Played) -> int:
+        # A vector of an earlier round stands in the column that it has there.
         if vector.round is not None:
             played = Played(vector.round, vector.again)
         key = vector.owner, played, vector.batch
@@ -127,6 +128,7 @@ class _Numbers:
             )
         if vector.vector is None:
             return self._new(vector, batch, self._vectors())
+        # A vector with a name is clipped once, and released whole or in parts, never both.
         name: tuple[object, ...] = (*key, vector.vector)
         if name not in self._of_vector:
             self._of_vector[name] = self._vectors(), vector.clip, vector.part is None
@@ -142,6 +144,7 @@ class _Numbers:
                 "released whole and in parts, which share coordinates; declare the whole as the "
                 "sum of its parts, one entry of `of` for each"
             )
+        # Parts have columns of their own, and share the number of their vector.
         name = (*name, vector.part)
         if name not in self._of_column:
             self._of_column[name] = self._new(vector, batch, whole[0])
