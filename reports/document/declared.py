@@ -189,6 +189,7 @@ def decide_declared(
 def _held(
     asked: FigureRequirement, account: DeclaredAccount, *, evidence: Evidence, victim: int | None
 ) -> tuple[Outcome, str]:
+    # The limit and the figure are about the same thing: unit, adjacency, delta, any victim.
     one, goal = account[asked.adversary], asked.goal
     if str(one.unit) != asked.unit:
         return Outcome.OVER, (
@@ -208,6 +209,7 @@ def _held(
         return Outcome.OVER, (
             f"The figure is about the records of agent {victim} alone; leave --victim out."
         )
+    # The figure itself.
     if math.isinf(one.epsilon):
         return Outcome.OVER, f"Epsilon is infinite: {one.because}."
     said = f"Epsilon is at most {bound(one.epsilon)}"
@@ -221,6 +223,7 @@ def _held(
         return Outcome.OVER, (
             f"Epsilon is {bound(one.epsilon)}, as declared, above {asked.epsilon:g}."
         )
+    # Even a declared figure holds only if the list is true, which needs evidence.
     if one.status not in (Status.DECLARED, Status.CHECKED):
         return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
     said = f"{said} if the list of releases is true"

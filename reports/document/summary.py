@@ -265,6 +265,7 @@ def _most_covered(report: Report) -> int:
 def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
     """Whose records the figure is about, and what is known of people with more."""
     head, place = facts.head, facts.place(facts.head)
+    # Whose records the figure is about.
     row = report.plan.adversaries[place[-1]]
     if row.holders:
         count = sum(holder.records for holder in row.holders)
@@ -288,6 +289,7 @@ def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
             f" records of a person ε is {relation} ",
             Figure(kind_of(proven=head.proven), float(one.epsilon), (*at, "epsilon")),
         )  # fmt: skip
+    # What is known of people with more records.
     held = None if report.about is None else report.about.records_per_person
     if held is not None:
         yield (
