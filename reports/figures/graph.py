@@ -150,6 +150,7 @@ def _places(net: Network, name: str) -> dict[int, Place]:
     """
     import networkx as nx
 
+    # A grid has as many columns as the first agent is from the one below.
     graph = nx.Graph()
     graph.add_nodes_from(net.agents)
     graph.add_edges_from(net.links)
