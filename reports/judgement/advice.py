@@ -241,6 +241,7 @@ def _remedies(
     slow: bool,
 ) -> Iterator[Remedy]:
     """The remedies of one case, or why none is named."""
+    # A run without noise, and one whose plan takes too long, have one remedy each.
     p, name, kind = config.privacy, case.claim.adversary, case.finding.kind
     if not facts.private or p is None or plan.noise_multiplier == 0:
         clipped = p is None or math.isfinite(p.clip_norm)
@@ -250,6 +251,7 @@ def _remedies(
     if (why := _why_long(plan, name, slow=slow)) is not None:
         yield _skipped(config, facts, case, why)
         return
+    # What would bring this adversary's figure within the limit.
     graph = graph or graph_of(config)
     aimed = config.model_copy(update={"privacy": p.model_copy(update={"adversary": name})})
     computed = fixes(
@@ -272,6 +274,7 @@ def _remedies(
                 yield Remedy(action=Action.TARGET, epsilon=more.epsilon, words=more.words)
         else:
             yield fixed(fix, facts, facts.limit)
+    # Where nothing was computed, what is known of such a case.
     whole = kind is Kind.OVER and plan.exposures[name].whole_run
     if whole:
         yield Remedy(action=Action.ONE_RELEASE)
