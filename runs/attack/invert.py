@@ -277,6 +277,7 @@ def attack_gradients(
     notes = [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
     notes += doubts(posed)
     if posed.table is not None:
+        # Tokens are rebuilt at once, and leave neither pictures nor a search to go on with.
         if request.denoiser is not None:
             raise InputError(f"denoiser={request.denoiser!r} has no effect on tokens; leave it out")
         check_token_facts(posed, preset=preset)
@@ -296,6 +297,7 @@ def attack_gradients(
             update={"device": str(HOST), "exact_device": str(HOST), "tokens": said}
         )
         return _finished(out, result, {"tokens": rebuilt.tokens, "labels": rebuilt.labels})
+    # Records of numbers: the truth where it is given, and what is known of others.
     classes = posed.classes
     true_pixels = None
     if truth is not None:
@@ -359,6 +361,7 @@ def _result(
 ) -> GradientAttack:
     """What was found, without the truth, the pictures and the conclusion."""
     facts, gradient = posed.facts, posed.observation.gradient  # (K, D)
+    # What is left of the gradient, and the stage that each record stands on.
     if isinstance(found, TokenReconstruction):
         left, stage, iterations = found.residual, list(found.stage), 0
         objective, of_noise = left, _residual_of_noise(posed)

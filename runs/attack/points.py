@@ -101,6 +101,7 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
     Raises:
         ValueError: there are no images or rows, no links, no points, or too few records.
     """
+    # Records have labels, are clipped one by one, and cross a link.
     data = built.data
     if not data.image:
         with_columns(data)
@@ -121,6 +122,7 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             raise InputError(
                 f"[attack] {key} is empty, so there is nothing to attack; name a {key[:-1]}"
             )
+    # Public records are weighed one at a time, and have to be known.
     prior = config.attack.prior
     if prior is not None and not Path(prior).expanduser().exists():
         raise FileNotFoundError(f"[attack] prior={prior!r}: no file or folder of records is there")
@@ -141,6 +143,7 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             f"[attack] images={config.attack.images} must be at most {most}, because one public "
             f"test record of {data.name!r} must be left to guess from; lower it"
         )
+    # Points lie in the graph; crafted models are known for some networks alone.
     for point in points_of(config):
         _neighbour_of(point.victim, point.round, config, built=built)
     who = _deviating(config, built=built)
