@@ -368,12 +368,14 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         if secret
         else "evaluation_noise_seed is set in the run file",
     )
+    # What is trusted because of a choice in the run file.
     cases = (
         (not facts.clipped, _CLIPPING),
         (facts.encrypted, _ENCRYPTION),
         (facts.server, _SERVER),
         (facts.changing, _SCHEDULE),
     )
+    # What counts as public although it was read off the data.
     read_off = [
         Assumption(
             name="read-off-the-data",
@@ -383,6 +385,7 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         )
         for words in facts.counted_as_public
     ]
+    # Facts that figures rest on, where the run has them.
     listed = []
     if facts.counted is not None:
         listed.append(
