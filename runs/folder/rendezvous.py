@@ -283,6 +283,7 @@ def connect(
         ConnectionError: they do not, or another process has taken the place of one.
         InputError: this rank runs another program than rank 0, or an interface does not exist.
     """
+    # The same program everywhere, and an interface by which hosts reach each other.
     several, mine = bool(hosts_of(guests)), guests[place.rank]
     name = "it" if several else _named(place)  # the host is told before
     check_same_facts(mine.program, guests[0].program, name=name)

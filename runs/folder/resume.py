@@ -124,6 +124,7 @@ def resume_run(
 
 def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     out, plan = session.out, session.plan
+    # What was released, and the newest checkpoint to go on from.
     spent = read_released(out)
     header = header_of(spent)
     check_ledger(out, spent, plan)
@@ -131,6 +132,7 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     start, broken = _newest(out, header, say)
     after = -1 if start is None else start.round
     _check_begun(out, released, after)
+    # Rounds after the checkpoint are released again, which the target has to allow.
     repeated = sorted({number for number in released if number > after})
     _check_repeats(session, repeated)
     check_turns(out, header, session.built.setting)
@@ -144,6 +146,7 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     )
     if moved:
         say(moved)
+    # From here on the folder changes.
     with session.stop.held():
         _tidy(out, after=after, ledger=spent, broken=broken)
         ledger.resume(after)
