@@ -51,6 +51,7 @@ def check_residuals(of: LeftOver) -> Check:
 def check_sums(of: LeftOver) -> Check:
     """What is left has no part along the declared sums, nor along what clipping took off."""
     name = "sums"
+    # Releases that hold a clipped vector, and of these what is tested for leftovers.
     bounded = [row for row in of.rows if any(math.isfinite(v.clip) for v in row.at.release.of)]
     if not bounded:
         return Check.not_run(
@@ -67,6 +68,7 @@ def check_sums(of: LeftOver) -> Check:
         f"({found.counted})"
     )
     outcome = found.outcome
+    # A test that passes says something only where a fault would have shown.
     if found.passed:
         exact = [row for row in bounded if row.is_drawn]
         seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
@@ -177,6 +179,7 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
     Returns:
         The batches; what is missing to test them; what is wrong with one.
     """
+    # Batches by name, rate and round; each agent's is the same in all releases of a round.
     drawn: dict[tuple[str, float], dict[tuple[int, int], dict[int, tuple[int, np.ndarray]]]] = {}
     missing = ""
     for at in rounds.releases:
@@ -203,6 +206,7 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
             before = mine.setdefault(vector.owner, (count, held))
             if not np.array_equal(before[1], held):
                 return [], "", f"the batch of {where} is another than in an earlier release"
+    # Rounds in which the same agents drew from as many records are tested together.
     every = []
     for (batch, rate), by_round in drawn.items():
         alike: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
