@@ -76,6 +76,7 @@ def steered(
     graph = subject.graph
     assert isinstance(graph, Graph)  # noqa: S101 - as the hypotheses say
     heard: Collection[int] = () if agent is None else heard_by(graph.weights, [agent])
+    # All rounds together are one Gaussian release.
     mu = steered_mu(
         graph.weights,
         victim=victim,
@@ -96,6 +97,7 @@ def steered(
 
     epsilon = 0.0 if mu == 0 else spent(noise_multiplier / mu, 1, 1.0)
     late, age = None, None if agent is None else late_age(graph.weights, victim=victim, heard=heard)
+    # Messages of neighbours alone: rounds one by one, amplified by sampling, bound it too.
     if not final_models and agent is not None:
         late = late_mu(graph.weights, victim=victim, heard=heard)
         rounds = 0 if age is None else subject.rounds - age
