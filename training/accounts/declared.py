@@ -134,6 +134,7 @@ def account_of_releases(
     >>> round(found["eavesdropper"].epsilon, 2), str(found["eavesdropper"].status)
     (2.34, 'declared')
     """
+    # What a log can say of the unit, the victim and the rounds.
     header = log.header
     if statement.unit is not header.unit:
         raise InputError(
@@ -152,6 +153,7 @@ def account_of_releases(
             f"{log.paths[0]} holds no round; what a system released before its log was written is "
             'not known, and one that released nothing says {"round": 1, "releases": []}'
         )
+    # Each adversary in its worst view. Releases state their noise, so that the multiplier is 1.
     views = Views(log)
     asked = list(dict.fromkeys(adversaries)) or usual_adversaries(log)
     every, behind = [], {}

@@ -142,6 +142,7 @@ def _pair(
     released: object,
 ) -> Chosen:
     """An algorithm of a start and a step, whose hyper-parameters are those that are given."""
+    # What start and step take besides what every run gives them.
     taken: dict[str, inspect.Parameter] = {}
     starts: dict[str, inspect.Parameter] = {}
     for what, function, first in (("init", init, 1), ("step", step, 2)):
@@ -155,6 +156,7 @@ def _pair(
                 "it, or divide by batch_size"
             )
     _check_known(settings, taken, whose="the step")
+    # What is lacking has a default in the module's own Algorithm, or is asked for.
     lacking = [
         name
         for name, parameter in taken.items()
@@ -171,6 +173,7 @@ def _pair(
             else f"give {name}=..."
         )
         raise InputError(f"the step takes {name!r}, which has no default; {remedy}")
+    # The settings of the pair are those that were given.
     kind = dataclasses.make_dataclass(
         "Settings", [(name, object) for name in settings], frozen=True, kw_only=True
     )
