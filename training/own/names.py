@@ -86,6 +86,7 @@ def parsed_name(name: str, *, key: str) -> OwnName:
     >>> parsed_name("./mine.py:Nets.small", key="[model] name")
     OwnName(module='mine.py', name='Nets.small', is_file=True)
     """
+    # A path of a file, or the name of a module.
     where, _, attribute = name.rpartition(":")
     is_file = where.endswith(".py") or "/" in where or "\\" in where
     parts = where.split(".")
@@ -101,6 +102,7 @@ def parsed_name(name: str, *, key: str) -> OwnName:
         )
     if not is_file:
         return OwnName(where, attribute, is_file=False)
+    # A file inside of the working directory, by the rules of every system.
     path = PurePosixPath(where)
     if (
         path.is_absolute()
