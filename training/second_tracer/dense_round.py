@@ -517,6 +517,7 @@ class DenseRound(Operations):
                     if d != m
                 ]
                 self.seen.append(Message(_rows(one)[others], None))
+        # Each owner's value moves by the Lipschitz constant times what its contributions do.
         columns, rows = [], _rows(secret)
         for owner, of in enumerate(rows.cleaned):
             held = [(column, abs(of[column])) for column in np.flatnonzero(of)]
