@@ -308,6 +308,7 @@ class _Copy:
         return copy, ("partial", said, tuple(said for _, said in args), by_name)
 
     def _function(self, fn: types.FunctionType) -> tuple[Any, object]:
+        # Each function is copied once.
         known = self._functions.get(id(fn))
         if known is not None:
             return known[1], known[2]
@@ -331,6 +332,7 @@ class _Copy:
         at = len(self.said)
         self.said.append(index)
 
+        # All that it can reach is copied with it, or refused.
         defaults = [
             self.of(held, f"a default of {fn.__qualname__}") for held in fn.__defaults__ or ()
         ]
@@ -349,6 +351,7 @@ class _Copy:
         for name in sorted(reads.attributes):
             if not own_attribute(name):
                 self._refuse(f"{of}asks for .{name}, which is not torch's own on torch.Tensor")
+        # Two functions are the same where all of this is.
         self.said[at] = (
             reads.digest,
             tuple(constants),
