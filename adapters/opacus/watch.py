@@ -144,6 +144,7 @@ class OpacusSystem:
                 f"order of the {lost} that the loader had are gone, and the figure is without them",
                 stacklevel=3,
             )
+        # Hooks around clipping and around the inner step: between them the line is written.
         self._recorder, self._round = recorder, recorder.next_round
         self._batches.attach()
         self._clipping = self._optimizer.clip_and_accumulate
