@@ -239,6 +239,7 @@ class Views:
             made = happened.recorded.contributions[place]
             if group.block != 0:
                 continue
+            # Agents without a canary sent what was recorded; a canary is a sign and a coin.
             others = ~np.isin(group.owners, list(self._at))
             rows = directions.project(made).numpy()
             clean[here] = np.where(others[:, None], rows, 0.0)
@@ -266,6 +267,7 @@ def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str
     """
     found: dict[str, dict[int, Array]] = {}
     votes: dict[tuple[str, int], NDArray[np.int64]] = {}
+    # Likelihood ratios by place, added up over the rounds of a run.
     for (name, host, _, _), every in _by_place(observed).items():
         total = found.setdefault(name, {}).setdefault(host, np.zeros(len(observed)))
         vote = votes.setdefault((name, host), np.zeros(len(observed), dtype=np.int64))
@@ -278,6 +280,7 @@ def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str
         ratio = log_mixture(strength.exponent(s, v), q)
         if replace:
             ratio = ratio - log_mixture(strength.exponent(-s, v), q)
+        # A round that is sure of its answer votes, and adds no ratio.
         sure = np.array([math.nan if o.decided is None else o.decided for _, o in every])
         ratio = np.where(np.isnan(sure), ratio, sure)
         finite = np.isfinite(ratio)

@@ -116,9 +116,11 @@ def audit(
         risk=1.0 - confidence,
         of_links=LINKS * (1.0 - confidence) if game.linked is not None else 0.0,
     )
+    # First looks at each adversary, and then at all of them together.
     looks = [_first_look(one, played, rules, confidence=confidence) for one in played_against]
     looks = _among_all(looks, played, risk=1.0 - confidence - rules.of_links)
     found = []
+    # Evidence decides; a suspicion is looked at again with fresh canaries.
     for place, look in enumerate(looks, start=1):
         if look.evidence is not None and decisive(look.evidence, tested=rules.tested):
             found.append(_decided(look, rules))
@@ -152,11 +154,13 @@ def _first_look(one: Proven, played: Played, rules: _Rules, *, confidence: float
     """The figures of one adversary; suspicious if a message of it exceeds, else consistent."""
     guesses = played.guesses[one.name]
     count = len(guesses.scores)
+    # Single messages, at a confidence of their own.
     links: list[LinkBound] = []
     if one.name == rules.game.linked:
         surely = 1.0 - rules.of_links
         links = link_bounds(played.links, statement=one.statement, confidence=surely)
     best, evidence, seen = None, None, None
+    # What a perfect audit would show, and what this one adds to the evidence.
     if math.isfinite(one.epsilon):
         best = ideal(one.claim, canaries=count, delta=one.delta, confidence=confidence)
     if one.is_tested:
@@ -164,6 +168,7 @@ def _first_look(one: Proven, played: Played, rules: _Rules, *, confidence: float
         surely = 1.0 - (1.0 - SHARE) * (1.0 - confidence - rules.of_links) / rules.tested
         evidence = after_first_look(known, guesses, claim=one.claim)
         seen = seen_from(one.claim, canaries=count, delta=one.delta, confidence=surely)
+    # A message that exceeds makes suspicious, unless nothing but a heuristic is claimed.
     over = one.status is not Status.HEURISTIC and any(link.exceeded for link in links)
     verdict = Verdict.CONSISTENT if one.is_tested else Verdict.NOTHING_PROVEN
     return Audited(

@@ -264,6 +264,7 @@ class Game(ABC):
             if progress is not None:
                 progress(done, total, "canaries")
 
+        # Runs of this game, each with coins of its own, and then the game beside it.
         coins, runs = list[NDArray[np.bool_]](), []
         for run in range(self.runs):
             tossed = generator.integers(2, size=(len(self.hosts), self.of_each)).astype(bool)
@@ -467,6 +468,7 @@ class CanaryGame(Game):
             rates={h: sampler.drawn[h].rate for h in self.hosts} if sampler is not None else {},
             public=self.scheme.in_epochs,
         )
+        # Canaries stand behind an agent's records, or in their place where sizes are fixed.
         planted = self.codes(coins, together=self.together if sampler is None else None)
         own = self.setting.shards
         if sampler is None:

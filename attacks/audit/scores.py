@@ -230,6 +230,7 @@ class Scorer:
             alone = np.abs(every).sum(axis=1) - reach_of < 1e-12
             q = draws.rate(self._rate)
             for row in np.flatnonzero((energy > 0) & (reach_of > 0) & alone):
+                # The message's own likelihood ratio, and mu of what hides there.
                 size = own[row] @ planted.size[mine]
                 there = own[row] @ (planted.size[mine] * planted.part[mine])
                 s = (left[row] + there) * size / energy[row]
