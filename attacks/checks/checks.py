@@ -205,6 +205,7 @@ def record_check(run: WatchedRun, *, source: Store | None = None) -> Check:
                         f"batch {call} of agent {agent} in round {watched.number} holds record "
                         f"{position} {int((at == position).sum())} times"
                     )
+    # Records that are equal, beside how often the source has them.
     stored = _places(run.setting.shards)
     equal = {key: places for key, places in stored.items() if len(places) > 1}
     fault, told = _against(stored, equal, source)
@@ -237,6 +238,7 @@ def _against(
             "equal to another one), and no source says that there are so many",
             "",
         )
+    # Each record is stored as often as the source has it, and none is left out.
     had = {key: len(places) for key, places in _places([source]).items()}
     for key, places in stored.items():
         if len(places) > had.get(key, 0):

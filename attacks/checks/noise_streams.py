@@ -205,6 +205,7 @@ def stream_check(
     made, broken = _bare(setting, bound, traces, planned, randomness, generator)
     ran = {one.number for one in made}
     exact, spread, shapes, fresh = Finding(), Finding(), Finding(), Finding()
+    # Sources of rounds that ran, and of the others by their seeds alone.
     sources = [_drawn(made, setting, randomness)]
     sources.append(_by_hand(setting, traces, ran, randomness, width=sources[0].values.shape[1]))
     every = _Sources(
@@ -374,6 +375,7 @@ def _note_equal(found: Finding, of: _Sources) -> None:
     with np.errstate(divide="ignore", invalid="ignore"):  # sources of 0 are told below
         ratios = values / values[np.arange(len(values)), at_first][:, None]
     kept = np.isfinite(ratios).all(axis=1)
+    # In units of its largest number a source has the digits of any multiple of it.
     keys = np.round(ratios[kept] * 10.0**_DIGITS).astype(np.int32)
     places = of.places[kept]
     _, first, counts = np.unique(

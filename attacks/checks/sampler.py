@@ -280,6 +280,7 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
     every = []
     for call, coins in sorted(steady.items()):
         rate, sizes = coins.rate, [coins.many(run, a) for a in range(run.setting.graph.agents)]
+        # Rounds enough to tell the rate, as far as draws and turns go.
         count = _enough_sampler(rate, sum(sizes)) if rounds is None else rounds
         if run.setting.sampler is not None and rounds is None:
             most = math.ceil(_MOST_DRAWS / max(sum(sizes), 1))

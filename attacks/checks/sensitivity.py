@@ -368,6 +368,7 @@ def _functions(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, in
     if not len(each) == len(recorded.arguments) == len(results):
         yield "functions are called more often, or more rarely, than operations name them", 1
         return
+    # The round goes on with what a function returned, which saw what it was given.
     for calls, arguments, (went_on, hides) in zip(each, recorded.arguments, results, strict=True):
         values = [recorded.given[at] for at in arguments]
         same = len(calls) == len(went_on) and all(
