@@ -190,6 +190,7 @@ def sparse_mixtures(
         order = keys.topk(unknowns + looked, dim=1).indices
         if dependent:
             order = _independent_first(rows, keys)
+        # A column of the inverse vanishes on its set but for one; more zeros tell a sparse vector.
         drawn, further = order[:, :unknowns], order[:, unknowns : unknowns + looked]
         inverse, failed = torch.linalg.inv_ex(rows[drawn])  # (many, D, D)
         columns = inverse / torch.linalg.vector_norm(inverse, dim=1, keepdim=True)
@@ -406,6 +407,7 @@ def _measure(
     rank = int(steps.argmax()) + 1
     if rank >= min(joint.shape) or float(steps[rank - 1]) < _GAP:
         return None
+    # Bases of both sides, and the numbers in units of the box.
     basis, last = right[:rank].T, right[:rank, -1]
     low, span = (v.double().expand(tuple(input_shape)).flatten() for v in (box.low, box.span))
     return _Spaces(

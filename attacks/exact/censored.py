@@ -183,6 +183,7 @@ def _features(
     off = (every - features).abs() / features.abs().clamp_min(_SMALLEST)
     if float(off[:, features.abs() > 1e-12].max()) > 64 * ROUNDING:
         return None  # not of one record, or rounded more than float32 is
+    # The derivative of the logits is softmax less the label, up to one factor.
     label = delta.argmin()
     wanted = torch.softmax(layer.push(features) + layer.offset(), dim=0)
     wanted[label] = 0

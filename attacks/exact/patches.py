@@ -108,6 +108,7 @@ def embedded_patches(problem: Problem) -> Tensor | None:
     embedding = _recognised(model, observation.points[0, 0], input_shape)
     if embedding is None:
         return None
+    # Derivatives of the embeddings times the patches are the weight's gradient.
     rounding = max(rounding_of(observation.gradient), observation.rounding)
     left, right = [], []
     for row in observation.gradient.double():
@@ -124,6 +125,7 @@ def embedded_patches(problem: Problem) -> Tensor | None:
     patches, error = solved
     if not error <= _DETERMINED * float(wide.span.min()):
         return None
+    # Each patch at its place.
     flat = patches.new_zeros(math.prod(input_shape))
     found = flat.scatter(0, embedding.pixels.flatten(), patches.flatten()).reshape(input_shape)
     return box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
@@ -332,6 +334,7 @@ def attended_patches(problem: Problem) -> Tensor | None:
     def feed(x: Tensor) -> list[_Fed]:
         return _fed(twin, values, x, without=embedding)
 
+    # The tokens that each patch feeds, and the layers that read them.
     rows, layers = _apart(feed, x, pixels)
     rounding = max(rounding_of(observation.gradient), observation.rounding)
     return _solved_attended(

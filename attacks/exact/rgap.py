@@ -228,6 +228,7 @@ def _scaled(
         return torch.cat([shape, scale], dim=-1)
 
     best: tuple[float, Tensor] | None = None
+    # The best size on a grid, of either sign, and Newton steps from there.
     for sign in (1.0, -1.0):
         grid = sign * sizes
         c = grid[misfit(grid).square().sum(dim=-1).argmin()]
@@ -321,6 +322,7 @@ def _layer_input(layer: Affine, gradients: dict[str, Tensor], level: Level) -> T
     delta, size = level.delta, float(seen.norm())
     if size == 0:
         return None
+    # A linear layer's input is read off; a convolution's solves least squares.
     if layer.is_linear:
         return delta @ seen / (delta @ delta)
     hidden = bool((level.known == 0).any())

@@ -86,6 +86,7 @@ def last_patterns(
     missing = records - len(directions)
     if not 1 <= missing <= 2:
         return nothing
+    # The space that is left; the last number of an input is 1.
     known = torch.stack([d.mixture for d in directions], dim=1) if directions else None
     free = torch.eye(records, dtype=spaces.left.dtype)
     if known is not None:
@@ -97,6 +98,7 @@ def last_patterns(
     begin = images @ (last / last.square().sum())
     if missing == 1:
         return (spaces.weight @ begin > 0)[None]
+    # Of two records a line is left, cut by the box and where units change sign.
     along = images @ torch.stack([-last[1], last[0]])
     along = along / along.norm().clamp_min(1e-300)
     ends = torch.stack([low - _BEYOND * span - begin[:-1], low + (1 + _BEYOND) * span - begin[:-1]])

@@ -87,6 +87,7 @@ def find_relu_layers(
         return None
     if one.bias is None or one.in_features != count or two.in_features != one.out_features:
         return None
+    # Probes show that the input is fed to the first layer, and its ReLU to the second.
     values = unflatten(model, flat)
     probe = torch.stack([torch.linspace(-1, 1, count), torch.linspace(1, -1, count) ** 3])
     probe = probe.to(flat).reshape(2, *input_shape)
@@ -204,6 +205,7 @@ def find_direction(spaces: ReluSpaces, pattern: Tensor) -> Direction | None:
     if size < 1e-6:
         return None
     q = z[:records] / size
+    # One null vector, clearly: small beside noise, and no second one near it.
     noise = float(torch.linalg.vector_norm(q * spaces.noise))
     residual = float(sizes[-1]) / size
     rival = float(torch.linalg.vector_norm(right[-2, :records] * spaces.noise))
@@ -276,6 +278,7 @@ def _single_image(spaces: ReluSpaces, direction: Direction) -> Image | None:
     noise = torch.cat(
         [spaces.noise * torch.linalg.matrix_norm(spaces.weight, ord=2), spaces.activation_noise]
     )
+    # One solution, clearly: the next singular value is far above noise.
     own, rival = (float(torch.linalg.vector_norm(v * noise)) for v in (z, right[-2]))
     if scale == 0 or float(sizes[-2]) < 10 * max(own, rival):
         return None
@@ -378,6 +381,7 @@ def activity_patterns(
     n = _unit_rows(torch.cat([n[:, :own] @ first, n[:, own:] @ rest], dim=1))
     squares, values = _squares(p, n, own=own)
     last = min(records, len(squares))
+    # Starts are settled to patterns; where these are too few, more are drawn.
     starts = _pencils(squares[-last:, :own, :own], generator=generator)
     found = _settle(_complete(starts, p, n), p, n)
     if len(found) < records:
