@@ -159,6 +159,7 @@ class Equations:
                 f"{len(self.replay.rounds)} rounds, more than the {_MOST_EQUATIONS} that can be "
                 "solved; attack the view of one neighbour, or a smaller graph"
             )
+        # Bounded contributions of others count as noise of their size where a spread is given.
         nuisance: dict[int, float] = {}
         if spread is not None:
             nuisance = {c: b * spread for c, b in self._bounds.items() if math.isfinite(b)}
@@ -191,6 +192,7 @@ class Equations:
         Returns:
             A target for each batch of which exactly one combination of all its targets is told.
         """
+        # Targets of one batch that were clipped and scaled alike.
         batches: dict[tuple[object, ...], list[Target]] = {}
         for target in targets:
             call = target.call
@@ -354,6 +356,7 @@ class _Columns:
     def _known(self, group: Known, place: int) -> int:
         """Columns that came from outside; 1 where the value is none of `recorded.known`."""
         mine, played = self._system.who.agents, self._played
+        # Tables, fields of the state before, or values that came out of what was received.
         if group.table is not None:
             self._add(self._units(group))
             for i, value in enumerate(group.table):
