@@ -303,6 +303,7 @@ def craft(
     known = _public(public, input_shape, bounds=bounds, generator=generator)
     features = trunk.features_of(known)  # (N, F) float64
     made = list[Imprint]()
+    # Of several models the first is a reference for the others.
     for number in range(rounds):
         values = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in _named(model)}
         values |= {name: value.double().clone() for name, value in trunk.parameters.items()}

@@ -467,6 +467,7 @@ def _of_drift(
     prior, records = problem.prior_image, problem.observation.records
     assert prior is not None  # noqa: S101 # set above
     found, share = None, 0.0
+    # As much of the search is kept as it earned in rehearsals on public records.
     if problem.preset.searches:
         found = way(problem)
         share = rehearsed_share(problem, candidates, _again(generator), way=way)
