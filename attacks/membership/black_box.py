@@ -150,6 +150,7 @@ def worst_start(
     inputs, targets = records.inputs.to(setting.device), records.targets.to(setting.device)
     classes = model(inputs[:1]).shape[1]
     optimiser = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
+    # Records are fitted until they move little, so that the canary stands out.
     for _ in range(steps):
         optimiser.zero_grad()
         logits = model(inputs)
