@@ -216,6 +216,7 @@ def outside_few(
     none, inside = torch.zeros(0, dtype=torch.int64), len(rows) - most
     if directions >= rows.shape[1] or inside <= 2 * directions:
         return none
+    # Of many draws the one whose space leaves least of the rows within.
     sizes = rows.norm(dim=1)
     best, basis = float("inf"), rows[:0]
     for _ in range(_DRAWS):
@@ -235,6 +236,7 @@ def outside_few(
     left = (rows - rows @ basis.T @ basis).norm(dim=1)
     order = left.sort()
     least = 1e-12 * float(sizes.max())
+    # Rows outside are told by a clear step in what is left of them.
     steps = order.values[inside:] / order.values[inside - 1 : -1].clamp_min(least)
     first = int(steps.argmax())
     if float(steps[first]) < _APART:
@@ -468,6 +470,7 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
     if name is None or len(allowed) < length or table.constant:
         return None
     tokens = torch.tensor(allowed[:length])
+    # The gradient at a probe, in which each token stands at one position.
     owned = {key: value.clone().requires_grad_() for key, value in network.values.items()}
     with twice_differentiable():
         logits = functional_call(network.model, owned, (tokens[None],))
@@ -478,6 +481,7 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
     if own is None or not bool(own.any()):
         return None
     rows = own[tokens]  # (L, width), in the order of the positions
+    # Rows of another parameter that are the same, up to a factor.
     for key, value in gradients.items():
         if key == name or value is None or value.shape[-1:] != rows.shape[-1:]:
             continue

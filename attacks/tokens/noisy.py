@@ -344,6 +344,7 @@ def _kept(
     generator: torch.Generator,
 ) -> Tensor:
     """(B, L) whether a token is likely enough at its place, given all others."""
+    # Other tokens: the likely ones, and some for all of the rest.
     outside = torch.tensor(sorted(set(range(vocabulary)) - set(found.tolist())), dtype=torch.int64)
     drawn = (
         outside[torch.randint(max(len(outside), 1), (_OUTSIDERS,), generator=generator)]
@@ -355,6 +356,7 @@ def _kept(
         torch.ones(len(found)).double(),
         torch.full((len(drawn),), len(outside) / max(len(drawn), 1)).double(),
     ])  # fmt: skip
+    # The token's odds at its place, all other places held.
     reached = explainer.distance(best.tokens, best.labels)
     kept = torch.zeros(best.tokens.shape, dtype=torch.bool)
     for record, place in torch.cartesian_prod(*(torch.arange(n) for n in best.tokens.shape)):
