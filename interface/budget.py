@@ -249,6 +249,7 @@ def by_lottery(
     check_pld(accountant)
     rounds, _ = check_setting(known["rounds"], known["sampling_rate"], adjacency, accountant)
     rate = known["sampling_rate"]
+    # Noise scales the rounds of multiplier 1; epsilon and delta compose them.
     if asked == "noise_multiplier":
         return scale_for(
             lottery_events(1.0, rate, rounds, coin=coin),
@@ -392,6 +393,7 @@ class Budget:
         rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
         proven = self.accountant.kind == "upper bound"
         by = f"{self.accountant.kind} by the accountant {self.accountant} of overhear"
+        # Who takes part, and how records are drawn.
         lottery = (
             ""
             if self.participation == 1.0
