@@ -299,6 +299,7 @@ def _grouped(counts: Mapping[Event, int]) -> Mapping[Event, int]:
     groups: dict[object, list[tuple[Event, int]]] = {at: [(at, n)] for at, n in counts.items()}
     plain = [e for e in counts if e.moves.is_poisson and e.otherwise is None]
     most = _GROUPS + len(counts) - len(plain)
+    # Cells of the logs of multiplier and rate grow until there are few; other events stay apart.
     while len(groups) > most:
         groups = {}
         for event, n in counts.items():
@@ -308,6 +309,7 @@ def _grouped(counts: Mapping[Event, int]) -> Mapping[Event, int]:
                 cell = (*(math.floor(v / width) for v in logs), event.reach, event.coin)
             groups.setdefault(cell, []).append((event, n))
         width *= 1.5
+    # Of a group remain its number of rounds, its mean square of 1/z and its mean rate.
     together: dict[Event, int] = {}
     for members in groups.values():
         total = sum(n for _, n in members)
