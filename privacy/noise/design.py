@@ -324,6 +324,7 @@ class _Maker:
         return self._made(Kind.TIME, energy, low, filters=(self._scaled(made.coefficients, 1.0),))
 
     def joint(self) -> Design:
+        # Dense: the precision of each eigenspace is free in every entry.
         if self.bands is None and self.grams is not None:
             found = optimum(self.grams, self.shares, patterns(self.rounds, self.period))
             low, of_all = self._bound_over_all(found)
@@ -334,6 +335,7 @@ class _Maker:
                 precise=found.precisions,
                 of_all=of_all,
             )
+        # A filter for each eigenspace by itself, and then how loud each of them is.
         every = [self._filter(alone) for alone in np.eye(len(self.modes.eigenvalues))]
         costs = np.array([one.cost for one in every])
         costs = np.maximum(costs, _FLOOR * costs.max())
@@ -342,6 +344,7 @@ class _Maker:
             self._scaled(one.coefficients, float(precise))
             for one, precise in zip(every, found.precisions[:, 0, 0], strict=True)
         )
+        # The lower bound: of the dense design, or by stretched multipliers.
         low, energy = 0.0, found.cost * self.uses / self.rounds
         if self.certified and not self.equal_steps and self.grams is not None:
             turns = patterns(self.rounds, self.period)
