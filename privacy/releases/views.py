@@ -255,6 +255,7 @@ class Views:
     def __init__(self, log: ReleaseLog) -> None:
         self._header = log.header
         self.whole_run = rounds_are_tied(log)
+        # Rounds that are tied are one view; of a torn line nobody knows what it repeats there.
         if self.whole_run:
             if log.torn:
                 raise UnsupportedView(
@@ -271,6 +272,7 @@ class Views:
             whole = [(played, of) for played, of in log.rounds.items()]
             self._shapes = {shape_of(whole): (1, 0)}
         else:
+            # Rounds of one shape have one view, and count.
             self._shapes = dict[Shape, tuple[int, int]]()
             for played, of in log.rounds.items():
                 shape = shape_of([(played, of)])
