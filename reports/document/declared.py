@@ -119,6 +119,7 @@ def assumed(
             else f"every {unit} may be in every batch"
         ),
     }
+    # An assumption that checks of kept releases looked at says where.
     found = []
     for number, text in _TEXTS.items():
         by = [name for name in CHECKS[number] if name in passed]
@@ -257,6 +258,7 @@ def _evidence(wanted: Evidence, account: DeclaredAccount) -> Iterator[Requiremen
         "membership": wanted.wants_membership,
         "second opinion": wanted.second_opinion,
     }
+    # A log holds none of the evidence that a run of ours has.
     for what, asked in absent.items():
         if asked:
             yield Requirement(
@@ -422,6 +424,7 @@ def declared_report(
         FileNotFoundError: a log is not there.
         ValueError: a log that cannot be read, or an adversary that is not accounted for.
     """
+    # The log, with the checks and the signature that stand beside it.
     signed = _signed(paths, policy)
     log, held = _read(list(paths), absent)
     limited = [] if policy is None else [limit.adversary for limit in policy.limits]

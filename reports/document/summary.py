@@ -223,6 +223,7 @@ def _meaning(report: Report, facts: Facts, found: Verdict) -> Sentence:
 
 def _steps(report: Report, facts: Facts, found: Verdict) -> Iterator[Sentence]:
     yield from found.actions
+    # What was not measured, and what a reader has to decide.
     head, about = facts.head, report.about or About()
     held = about.records_per_person
     if held is not None and held > _most_covered(report):
@@ -475,6 +476,7 @@ def utility(metrics: Sequence[Metrics]) -> Utility:
     Raises:
         ValueError: some lack what others have.
     """
+    # Every line has the figures that one of them has.
     for one, mean in (("accuracy", "consensus_accuracy"), ("rmse", "consensus_rmse")):
         if len({getattr(m, name) in (None, [], ()) for m in metrics for name in (one, mean)}) > 1:
             raise InputError(
