@@ -206,6 +206,7 @@ def _lines(net: Network, place: Mapping[int, Place], radius: float) -> list[Mark
     """Links as two paths, ordinary ones first, and an arrow on each that goes one way."""
     thin = " thin" if len(net.links) > _CROWDED else ""
     found = []
+    # Links of the victim are drawn over all others.
     for hot in (False, True):
         ends = [(place[a], place[b]) for a, b in net.links if (net.victim in (a, b)) == hot]
         path = "".join(f"M{a[0]:.1f} {a[1]:.1f}L{b[0]:.1f} {b[1]:.1f}" for a, b in ends)
@@ -213,6 +214,7 @@ def _lines(net: Network, place: Mapping[int, Place], radius: float) -> list[Mark
         kind = ("hot" if hot else "edge") + locked + thin
         if path:
             found.append(Markup('<path class="{}" d="{}"/>').format(kind, path))
+    # A server stands in the middle.
     if net.server:
         middle = _SIZE / 2
         for hot in (False, True):

@@ -314,6 +314,7 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
         return None
     part = found.played or found.run
     frame = NARROW if narrow else _WIDE_ROC
+    # Chance, what is proven, and a curve for each attack.
     parts = [_axes(frame), _line(frame, [(1e-4, 1e-4), (1.0, 1.0)], "grid")]
     # All curves end in one corner, so they are told apart by samples beside their names.
     samples = [(Markup('<path class="grid" d="M{} {}h30"/>'), "chance")]
@@ -326,6 +327,7 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
             parts.append(draw_places(Line(points=points, style=style)))
             sample = Markup('<path class="line s{}" d="M{{}} {{}}h30"/>').format(style)
             samples.append((sample, f"{curve.model}, {curve.attack}"))
+    # Names stand at the side, or below on a phone.
     left, top = (12, frame.height + 8) if narrow else (frame.edge + 16, frame.top + 20)
     for number, (sample, words) in enumerate(samples):
         y = top + _LEGEND * number
