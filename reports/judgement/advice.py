@@ -133,6 +133,7 @@ def advise(
     >>> [(str(found.what), round(found.epsilon, 2)) for found in advise(run, make_plan(run))]
     [('within', 2.0)]
     """
+    # A known seed outweighs every figure, which is judged as if it were secret.
     seeded = config.training.evaluation_noise_seed is not None
     if seeded:
         config, plan = _without_seed(config, plan)
@@ -155,6 +156,7 @@ def advise(
     if facts.limit is None and not (cases and hiding(facts) is Action.ADD_NOISE):
         action = Action.ADD_PRIVACY if config.privacy is None else Action.SET_TARGET
         remedies.append(_told(Remedy(action=action), Finding(kind=Kind.NO_TARGET), facts))
+    # Noise in each local step, where that would cost less.
     worst = next(iter(_asked(facts)), None)
     steps = None if worst is None or seeded else local_steps_words(plan, worst.adversary)
     if steps is not None:

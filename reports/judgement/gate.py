@@ -116,6 +116,7 @@ def decide(
     ran = facts.ran
     if ran is None:
         raise InputError("facts are those of a plan; a policy is for a run")
+    # Limits, proofs and evidence; each is a requirement by its worst finding.
     found = [
         *(
             (limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))

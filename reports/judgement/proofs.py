@@ -163,6 +163,7 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
     traced = {} if facts.ran is None else facts.ran.traced
     claim = facts.claim(adversary)
     name = adversary if claim is None else claim.adversary
+    # The trace of this adversary, if one was made and has an answer.
     found = traced.get(name)
     if claim is None or found is None:
         why = "the run does not account for it" if claim is None else "none was requested"
@@ -174,6 +175,7 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
         "first": Figure("given", found.first),
         "second": Figure("given", found.second),
     }
+    # Whatever is no contradiction counts as traced.
     if found.verdict is not Verdict.CONTRADICTED:
         words |= {"first": Figure("sensitivity", found.first)}
         words |= {"second": Figure("sensitivity", found.second)}
@@ -202,6 +204,7 @@ def _rebuilt(facts: Facts) -> Iterator[Finding]:
 def _refuted(audit: Audit | None, facts: Facts) -> Iterator[Finding]:
     if audit is None:
         return
+    # Contradictions, then failed checks, then suspicions.
     rows = [
         (at, adversary, _doubt(adversary, audit, facts))
         for at, adversary in enumerate(audit.adversaries)

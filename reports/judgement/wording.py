@@ -331,6 +331,7 @@ def _ended(facts: Facts, ran: Ran) -> Iterator[tuple[Note, Sentence]]:
     at_most: Sentence = ()
     end: Value = ""
     by: Value = ""
+    # Where a budget ended the run early.
     if ran.stopped is not None:
         number, adversary = ran.stopped
         claim = facts.claim(adversary)
