@@ -185,6 +185,7 @@ def known_of(
     Raises:
         ValueError: something cannot be read, holds the truth, has no effect, or is missing.
     """
+    # The guess is the mean of public records, or grey; one record is weighed against them.
     guess, candidates = torch.full(facts.input_shape, 0.5, dtype=torch.float64), None
     if prior is not None:
         known = read_records(prior, _form(facts, classes=classes, table=table))
@@ -199,6 +200,7 @@ def known_of(
                 classes=classes,
                 seed=seed,
             )
+    # Denoiser and preset have an effect on such a batch.
     own = own_denoiser(denoiser, folder=None, notice=tell).denoiser
     if own is not None and not (settings.posterior and facts.records == 1 and facts.noise_std > 0):
         raise InputError(

@@ -135,6 +135,7 @@ def with_prior(public: Public, data: Dataset, config: RunFile) -> Public:
     asked = config.attack
     if asked.prior is None:
         return public
+    # Records in the form of the run, none of which is planted.
     path = Path(asked.prior).expanduser()
     tabled = config.data.name in ("csv", "parquet")
     form = RecordForm(

@@ -178,6 +178,7 @@ def _deviating(config: RunFile, *, built: Built) -> int | None:
 def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> int:
     """An agent that is linked to the victim, in the attacked rounds where some are absent."""
     graph: Topology = built.setting.graph
+    # Somebody hears the victim in each attacked round.
     if isinstance(graph, ScheduledGraph):
         for number in range(round, round + config.attack.together):
             if graph.at(number).degree(victim) < 2:
@@ -187,6 +188,7 @@ def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> 
                     "round, which [intercept] rounds must name before training, or another agent"
                 )
         graph = graph.at(round)
+    # The one who deviates, or else any neighbour.
     active = _deviating(config, built=built)
     if active is not None:
         if active == victim or active not in graph.neighbours(victim):
@@ -221,6 +223,7 @@ def trial_of(
         FileNotFoundError: the run kept no snapshot before the round.
         ValueError: nobody is linked to the victim, or the trial does not fit the run.
     """
+    # The snapshot to start from, and what the adversary can read.
     owner = _neighbour_of(victim, round, config, built=built)
     start = snapshot_round(round)
     if algorithm_named(config.algorithm.name).blocks > 1 and round <= FROM_START:

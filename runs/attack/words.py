@@ -66,6 +66,7 @@ def conclusion(found: GradientAttack) -> str:
 
 def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
     """What is known of the tokens of a batch; the certificate speaks, and not the truth."""
+    # Under noise tokens stand out or do not; without it the certificate says what is known.
     if tokens.decided == "nothing":
         return (
             f"No leak shown: no token stands out of the noise, where {tokens.power:.1%} of the "
