@@ -307,6 +307,7 @@ def _alone(facts: Facts) -> Assumption:
     """That an item is a record: a promise wherever items were made by what is not part of a run."""
     items, most = facts.items, facts.records_of_user or 1
     each = "a record is in one item" if most == 1 else f"a user has at most {most} items"
+    # Who says that items are records: the library, the files, the function, or nobody.
     how = "the data come along with a library, or were made by a public seed"
     if items is not None and items.source == "rows":
         how = (

@@ -472,6 +472,7 @@ def cost_of(game: Game, *, watched: int) -> Cost | None:
     """
     if isinstance(game, AgentGame) and game.runs * _MOST_SHARE < 1:  # it tells of whole runs
         return None
+    # Rounds are timed until they are enough, or slow.
     times: list[tuple[int, float]] = []
     rounds = 0
 

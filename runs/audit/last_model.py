@@ -216,6 +216,7 @@ def _words(found: LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
         f"is at least {lower_bound(first.epsilon)} at {100 * first.confidence:g} % confidence, and "
         f"{proven} is proven"
     )
+    # The second look decides; otherwise what so many runs could have shown.
     if found.again is not None and found.fresh is not None:
         once_more = (
             f"{said}; {runs} fresh runs show {lower_bound(found.fresh.epsilon)} at "

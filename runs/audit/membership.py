@@ -151,6 +151,7 @@ def _words(
     because: str,
 ) -> str:
     """What follows, and what does not."""
+    # Without a proof or a game nothing is checked.
     if limit is None:
         return (
             f"Nothing is proven of holders of the final models ({because}), so that no success of "
@@ -164,6 +165,7 @@ def _words(
         f"by {guessed.guesser[1]} on the model of {guessed.guesser[0]}: epsilon is at least "
         f"{lower_bound(guessed.epsilon)} at {100 * guessed.confidence:g} % confidence"
     )
+    # What the games say of the proof, and then what the run's own rates do.
     tail = {
         "contradicted": f", more than the proven {proven}: proof, code or this test is wrong",
         "suspicious": f"; a rate lies above what the proven {proven} allows if records were "
