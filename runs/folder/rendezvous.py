@@ -198,6 +198,7 @@ def store_of(place: Place, *, secret: bytes, limit: float) -> RankStore:
         ConnectionError: it cannot be reached.
         InputError: the environment names no port.
     """
+    # Ranks of one host meet in a file, others at an address.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # who restarts may keep one store
     prefix = STORE_PREFIX if attempt == "0" else f"{STORE_PREFIX}-{attempt}"
     if path := os.environ.get(STORE_FILE):

@@ -95,6 +95,7 @@ def resume_run(
     """
     say, stop = notice or _keep_silent, stop or Stop()
     stop.note("nothing more was released; continue with --resume")
+    # The folder's own run; without a ledger nothing of it was released.
     if not (out / run_folder.RUN).is_file():
         raise FileNotFoundError(
             f"{out} holds no {run_folder.RUN}, so there is no run to continue; leave --resume out "
@@ -109,6 +110,7 @@ def resume_run(
     if run_folder.is_finished(out):
         return _finished(session, say)
     with run_folder.stated(out):
+        # A run that released nothing begins; any other goes on under its ledger.
         if not begun:
             say(f"{out} has no ledger, so nothing was released; the run begins.")
             with stop.held():
@@ -269,6 +271,7 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
             "the ledger lacks what each adversary is exposed to, so what was released cannot be "
             "accounted for; use the version that wrote it, or start a new run"
         )
+    # Who takes part, and how many may be missing, is as it was.
     list_now = None if plan.participation is None else plan.participation.digest
     if header.participation != list_now:
         raise InputError(
@@ -279,6 +282,7 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
     if (header.missing or 0) != missing:
         then = f"[participation] missing={header.missing or 0}, not {missing}"
         raise InputError(f"the run was begun with {then}; put it back, or start a new run")
+    # What each adversary is exposed to is as it was, up to rounding.
     for name in {**planned, **held}:
         begun, now = _costs(held.get(name)), _costs(planned.get(name))
         for what in {**begun, **now}:
