@@ -106,6 +106,7 @@ def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], wh
         every = [(r, a) for r, a in every if float(a.norm()) > _SEEN * r.rounding]
         if not every:
             continue
+        # The part of what is left along each direction, less what rounding may be.
         directions = torch.stack([a / r.deviation**2 for r, a in every]).numpy()
         left = torch.stack([r.left for r, _ in every]).numpy()
         lost = np.array([r.resolution for r, _ in every])
@@ -116,6 +117,7 @@ def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], wh
             z = max(abs(parts[i]) - lost[i], 0.0) / math.sqrt(variance[i, i])
             words = f"{row.at.name} in round {row.at.played.round} has a part along {what}"
             found.note(laws.beyond(z), what=f"{words}, {z:.3g} deviations long")
+        # All releases together, and how far a fault of the whole size would stand out.
         total = float(variance.sum())
         if total <= 0:
             continue

@@ -247,6 +247,7 @@ class Draws:
                 f"noise {id!r} is that of an earlier session, whose randomness is gone, so what "
                 "were drawn now would be other noise under its name; give it another name"
             )
+        # New noise, or the source that has the name already, requested alike.
         if id is None or id not in self.named:
             one = DrawnNoise(
                 number=self._next(), shape=sizes, std=std, id=id, dtype=dtype, device=device
