@@ -271,6 +271,7 @@ def _attacker(name: str, agents: int, victims: tuple[int, ...]) -> list[str]:
     usable = (
         "eavesdropper, neighbour:K, coalition:K,L, all-others, final-models or active-neighbour:K"
     )
+    # Names that need no agent, one that lacks it, and those that are parsed.
     if name == ALL_OTHERS:
         return []
     if name == WORST_NEIGHBOUR:
