@@ -204,6 +204,7 @@ def _row_of(point: Point) -> _Row:
 
 def _run(work: _Work, points: Sequence[Point]) -> None:
     """Run those that have not ended; what becomes of each is on the disk when this returns."""
+    # What has ended counts, what no run can have is noted, and the rest is a task.
     tasks = []
     for point in points:
         point_result = read_result(work.out, point.name)
