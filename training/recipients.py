@@ -363,6 +363,7 @@ def _of_trace(subject: AccountedRun, traces: AlgorithmTrace) -> str | None:
     agents = graph.agents
     if len(traces.rounds) != 1 or traces.start.messages:
         return "rounds differ, or the start sends something"
+    # The one round, open and closed, and the final models, over the agents' own data.
     part = traces.rounds[0][0]
     one = DenseRound.of(part, EAVESDROPPER, range(agents), closed=False)
     points = DenseRound.of(part, EAVESDROPPER, range(agents), closed=True).seen
@@ -374,6 +375,7 @@ def _of_trace(subject: AccountedRun, traces: AlgorithmTrace) -> str | None:
     models = points.carried[agents:]  # where gradients are taken, behind the messages
     if models.shape != unit.shape or np.abs(models - unit).max() > _ROUNDING:
         return "gradients are not taken at the mixed models alone"
+    # A message is the model, a share of the agent's own sum, and noise of its own.
     share, noise = seen.contributions[0, 0], seen.noise[0, 0]
     wanted = (unit, share * unit, noise * unit)
     weights = graph.weights if isinstance(graph, Graph) else unit
