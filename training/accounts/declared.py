@@ -194,6 +194,7 @@ def _pairs(
         ValueError: an unknown adversary, or more pairs than are looked at.
     """
     agents, owners = log.header.agents, views.owners
+    # Victims are owners of what is released, or the one that is asked about.
     asked = [v for v in owners if victim in (None, v)]
     if victim is not None and not asked:
         asked = [victim]
@@ -203,6 +204,7 @@ def _pairs(
             f"adversary {name!r} is not accounted for in declared releases, since a log does not "
             "say which of them is a final model or stands alone; ask about the eavesdropper"
         )
+    # Whom the name stands for, beside each victim.
     if name == SERVER:
         who = Adversary(name=SERVER, sees=Sees.OWN_LINKS, agents=frozenset({agents}))
         pairs = [(who, v) for v in asked]

@@ -122,6 +122,7 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
     """What a proven figure means for a test of membership, and for several records."""
     said = []
     releases = spent_releases(behind.releases)
+    # The best test is read off the trade-off curve of the same rounds.
     if releases and summary.noise_multiplier > 0:
         adjacency = summary.statement.adjacency
         curve = trade_off(
@@ -168,6 +169,7 @@ def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
     """What is said of adversaries whose figures are the same."""
     who, stated = " and ".join(_named(guarantee) for guarantee in same), same[0]
     statement = summary.statement
+    # What neighbouring data sets differ in.
     change = _CHANGES[statement.unit, statement.adjacency]
     if statement.unit is Unit.USER:
         change += f" (at most {statement.records_per_person})"
@@ -175,6 +177,7 @@ def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
         change = f"{_PERSON[statement.adjacency]} of {statement.whose}"
     epsilon = f"epsilon {rounded_up(stated.epsilon)} at delta {summary.statement.delta:g}"
     found = f"accountant {summary.statement.accountant}"
+    # A proof, a heuristic, or no bound.
     if stated.status is Status.PROVEN:
         whole = (
             ", whichever agents were sampled: all rounds count as one release"

@@ -81,6 +81,7 @@ def algorithm_of(
                 f"released={released!r:.40} out, or declare it there"
             )
         return Chosen(algorithm, _settings_of(algorithm, settings))
+    # A start and a step, or what lacks the other one.
     if callable(algorithm) and callable(step):
         return _pair(algorithm, step, settings, released)
     if callable(algorithm):
@@ -361,6 +362,7 @@ def drawn_of(
         sampling_rate=rate,
         largest_batch=largest,
     )
+    # A rate beside batches of one size is their share of the records.
     if found and sampling != Scheme.POISSON and not math.isclose(found[0].rate, rate, rel_tol=1e-9):
         raise InputError(
             f"sampling_rate={rate:g} must be batch_size / records = {found[0].rate:.12g} with "

@@ -94,6 +94,7 @@ def exposures_by_agent(
             if worst[name].whole_run and traces.noise_multiplier != 0
             else {}
         )
+        # Finite figures by rounds stand, unless a pattern makes rounds depend on each other.
         any_round = pattern.is_every
         each = [
             e if any_round and math.isfinite(e.largest) else whole.get(e.victim, e) for e in found
