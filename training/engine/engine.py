@@ -321,12 +321,14 @@ class Engine:
                 f"round {self.round + 1} failed when it was tried, and would be released under "
                 "the same noise; make a new engine and restore a snapshot"
             )
+        # What the round is held to: the floor of its noise, its script, and caps of users.
         number = self.round + 1
         self.check_floor()
         public, self._public = self._public, None
         current = self._make_round(number, planted=planted or {}, recorded=recorded, public=public)
         script = self.scripts.of(number, self.state)
         self.setting.check_users(script)
+        # A round that fails may have sent messages, and must not run again.
         self._failed = True
         with computing(self.setting.device, repeats=self.setting.repeats):
             done = perform(
