@@ -56,6 +56,7 @@ def run_epsilon(
         return 0.0
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
+    # One plain kind of round suits every accountant; several kinds need losses to compose.
     events = counted(releases, noise_multiplier, statement.adjacency, records=records)
     if len(releases) == 1 and releases[0].held(records) == 1 and releases[0].is_plain:
         (only,), (event,) = releases, events
