@@ -241,6 +241,7 @@ def _imported(load: Callable[[], ModuleType], said: str, module: str) -> ModuleT
         raise
     except (Exception, SystemExit, GeneratorExit) as error:
         raise _failed(said, f"importing {module!r}", error) from error
+    # A module must not change the process that the run relies on.
     for what, was in before.items():
         if (now := _process()[what]) != was:
             raise InputError(
@@ -393,6 +394,7 @@ def algorithm_named(name: str) -> Algorithm:
                 f'"module:NAME"{did_you_mean(name, ALGORITHMS)}'
             )
         return ALGORITHMS[name]
+    # One of your own, whose hyper-parameters all have defaults.
     found = own_object(name, key=_KEY)
     if not isinstance(found, Algorithm):
         kind = "function" if callable(found) and not isinstance(found, type) else None
