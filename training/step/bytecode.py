@@ -466,6 +466,7 @@ def _imported(steps: list[_Step], into: Reads) -> dict[str, str]:
     found: dict[str, str] = {}
     stored: list[int] = []
     head = "import it at the head of the file"
+    # Modules that are imported, whole or by name.
     for at, step in enumerate(steps):
         if step.op != "IMPORT_NAME":
             continue

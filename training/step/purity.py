@@ -199,6 +199,7 @@ def purified(fn: Callable[..., Tensor], operation: str) -> PureFunction:
             f"round.{operation} within a mode of torch, which may change what torch computes: "
             "leave the mode first (torch.set_default_device is one, too)"
         )
+    # The same function with the same contents has its copy already.
     key = id(_code_of(fn))
     try:
         seen = found_by(fn)
