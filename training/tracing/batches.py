@@ -73,6 +73,7 @@ def joined(found: Sequence[Sensitivity], keys: Sequence[Key], *, unit: Unit) -> 
                 "batches of one secret cohort are drawn at different rates, for which no "
                 "bound is known; draw them at one rate"
             )
+        # The worst batch of a cohort stands for all of them, and says how many they are.
         parts = [joint[i] for i in same]
         reaches = {part.reach for part in parts}
         worst = max(parts, key=lambda part: part.mu)
