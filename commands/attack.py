@@ -109,6 +109,7 @@ def attack(
     from .terminal.progress import attack_progress
 
     trust(trust_code)
+    # A folder of a run, and neither a run file nor gradients.
     if folder.suffix == ".toml":
         sets = [word for override in keys.as_overrides() for word in ("--set", override)]
         raise InputError(
@@ -139,6 +140,7 @@ def attack(
         return
     from .terminal.tables import attack_table, columns_table
 
+    # Every attacked point: rows, what they say, and what the proof allows.
     console = make_console()
     for scenario in result.scenarios:
         title = (

@@ -55,6 +55,7 @@ def audit(
 
     trust(trust_code)
     _check_out(target, out, again=again)
+    # A run file is audited as it stands; a folder may contradict what it has kept.
     contradicted: ContradictedProof | None = None
     untraced, stop = "", stop_of_command()
     stop.note(NOTHING_KEPT)
@@ -82,6 +83,7 @@ def audit(
                 )
             except ContradictedProof as error:
                 contradicted, found = error, _written(target, error)
+    # All is shown and kept before a contradiction ends the command.
     if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
@@ -125,6 +127,7 @@ def audit_last_model(
         raise InputError(
             "--set is of a run file, and the folder of a run has its own; leave it out"
         )
+    # Where the outcome goes, and what is audited.
     _check_out(target, out, again=again)
     stop = stop_of_command()
     stop.note(NOTHING_KEPT)
@@ -149,6 +152,7 @@ def audit_last_model(
                 if kept is None:
                     raise
                 found = kept
+    # It is shown before it is held against the proof.
     if format is TableOrJson.JSON:
         print_json(found.dump())
     else:

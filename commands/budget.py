@@ -37,6 +37,7 @@ def budget(
     if statement and (explain or format is TableOrJson.JSON):
         raise InputError("--statement prints a paragraph; leave --format and --explain out")
     found = budget_of(request)
+    # What another library makes of the same rounds.
     opinion = None
     if explain:
         from ..privacy.reference.second_opinion import second_opinion
@@ -49,6 +50,7 @@ def budget(
             adjacency=found.adjacency,
         )
         opinion = described(other)
+    # Figures, what they are about, and how they were computed.
     if format is TableOrJson.JSON:
         figures = {name: getattr(found, name) for name in _NUMBERS}
         how = {"adjacency": request.adjacency, "accountant": request.accountant}

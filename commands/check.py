@@ -45,6 +45,7 @@ def check(
         from ..reports.document.junit import unfinished
 
         unfinished(junit, suite=str(folder))
+    # The policy says which code of the run is trusted, before the run is opened.
     wanted = load_policy(policy)
     trust(trust_code, pins=wanted.code.allow, calls=wanted.code.calls)
     decision = _decided(folder, wanted)

@@ -38,6 +38,7 @@ def compare(
     from ..privacy.errors import InputError
     from ..privacy.plain_text import plain
 
+    # A comparison changes no run.
     if out is not None:
         for folder in folders:
             if out.resolve().is_relative_to(folder.resolve()):

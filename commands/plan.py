@@ -85,6 +85,7 @@ def plan(
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
 
+    # Options that say nothing together.
     trust(trust_code)
     json = format is TextFormat.JSON
     if every_agent and (sweeps or not json):
@@ -132,6 +133,7 @@ def plan(
         planned = make_plan(config, every_agent=True)
     slow = process_time() - begun > _LONG
     advice = advise(config, planned, slow=slow)
+    # A decision and a second trace, where these are asked for.
     decision = None
     if strict:
         from ..reports.judgement.facts import facts_of_plan
@@ -144,6 +146,7 @@ def plan(
 
         with waiting(told, "plan", "tracing the algorithm a second time, by other code"):
             traced = second_traces(config, planned, seconds=_SECONDS_TRACED)
+    # What other libraries find, and what each recipient could learn.
     described = with_opinions(planned)
     found, opinions = described.dump(), described.second_opinion or {}
     far = None
@@ -151,6 +154,7 @@ def plan(
         from ..runs.plan.recipients import recipients as recipients_of
 
         far = recipients_of(config, planned, recipients)
+    # One object of JSON, one paragraph, or tables.
     if json:
         said: dict[str, object] = {} if far is None else {"recipients": far.dump()}
         if ready is not None:
@@ -174,6 +178,7 @@ def plan(
         if ready is not None:
             _show_ready(ready)
             _show_traced(traced)
+    # Contradictions end the command after all is shown.
     if contradicted := contradiction(opinions):
         raise ContradictedProof(contradicted)
     if traced:

@@ -57,6 +57,7 @@ def sweep(
     from ..runs.run_file.tables import check_rounds_device
     from ..runs.sweep.sweep_file import read_sweep_file
 
+    # Devices and sweep file are refused before torch is there.
     shared = [] if devices is None else [name.strip() for name in devices.split(",")]
     for name in shared:
         if not name:
@@ -80,6 +81,7 @@ def sweep(
             progress=progress,
             stop=stop_of_command(),
         )
+    # What was done, and what failed with its reason.
     if format is TableOrJson.JSON:
         print_json([result.dump() for result in swept.results])
     else:
@@ -91,6 +93,7 @@ def sweep(
             say(console, f"Failed: {words}, seed {one.seed}: {one.error}")
         if swept.failed:
             say(console, "Add --retry to try these again.")
+    # A sweep of failures alone is bad input; contradictions are told last.
     if swept.failed and len(swept.failed) == len(swept.results):
         raise InputError(
             f"none of the {len(swept.failed)} runs could be trained; the first of them says: "

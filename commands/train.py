@@ -63,12 +63,14 @@ def train(
     from ..runs.folder.place import Place
     from ..runs.run_file.tables import check_rounds_device
 
+    # What the command line decides, before a run file is read.
     trust(trust_code)
     if device is not None:
         check_rounds_device(device)
         overrides = [*(overrides or ()), f'training.device="{device}"']
     stop = stop_of_command()
     place = Place.of_environment()
+    # Without a rank's environment it starts the ranks itself.
     if place is None and ranks is not None and ranks > 1:
         given = ["--out", str(out), *(f"--set={override}" for override in overrides or ())]
         given += ["--resume"] * resume + [f"--format={format}"]
@@ -109,10 +111,12 @@ def _train(
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
 
+    # The run file is read without torch; only rank 0 speaks.
     first = group is None or group.place.rank == 0
     config = load_run_file(run, overrides, notice=tell if first else None)
     from .terminal.progress import train_progress
 
+    # A rank beside the first joins, and writes nothing.
     if group is not None:
         from ..runs.folder.ranks import take_device
         from ..runs.folder.run import join_run

@@ -67,7 +67,7 @@ def design(
 
 
 def check(run: Run | str | Path, policy: str | Path | Mapping[str, Any]) -> Checked:
-    """Hold a run against a policy: true where every requirement is met.
+    """Check a run against a policy: true where every requirement is met.
 
     Args:
         run: a `Run` or its folder.

@@ -269,6 +269,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     Args:
         runs: as `compare_runs` gives them.
     """
+    # Adversaries of any of the runs have a row.
     adversaries = dict.fromkeys(row.adversary for run in runs for row in run.adversaries)
     audited = dict.fromkeys(name for run in runs if run.audit for name in run.audit.adversaries)
     rows: list[tuple[str, Callable[[ComparedRun], str]]] = [

@@ -390,6 +390,7 @@ def watch(
     Raises:
         ValueError: no round to watch.
     """
+    # Which rounds are kept, and the engine that runs them.
     last = max(rounds, planned or rounds)
     traces = traces or traces_of(bound, setting, rounds=last)
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]
@@ -397,6 +398,7 @@ def watch(
     transcript, own = Transcript(rounds=kept), randomness or SecretRandomness()
     engine = Engine(setting, bound, randomness=own, taps=[transcript], scripts=traces.scripts)
     found, left = list[WatchedRound](), seconds
+    # Rounds between are run or passed over; of kept ones everything is recorded.
     for number in kept:
         if number:
             left -= _reach(engine, number, seconds=left)

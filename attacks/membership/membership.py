@@ -142,11 +142,13 @@ def infer_membership(
             f"games={games} leaves nothing to attack; play at least one, or attack a run that has "
             "final models"
         )
+    # References hold each record in balance, and games by fair coins.
     size = len(pool.owners)
     coins = balanced_coins(references, size, generator=generator)
     fair = fair_coins(games, size, generator=generator)
     trainer = _Trainer(setting=setting, bound=bound, pool=pool, rounds=rounds, scripts=scripts)
     done, total, price = [], references + games, 0.0
+    # The first training tells the price of all.
     for number, included in enumerate([*coins, *fair]):
         if progress is not None:
             what = "reference" if number < references else "game"
@@ -163,6 +165,7 @@ def infer_membership(
             )
     if progress is not None:
         progress(total, total, "scores")
+    # The run and the games are attacked by the same references.
     known, played = done[:references], done[references:]
     own = None
     if models is not None:

@@ -222,6 +222,7 @@ class Observation:
         )
 
     def __post_init__(self) -> None:
+        # Gradient, points and covariance fit together and are finite.
         g, p, s = self.gradient, self.points, self.covariance
         if g.ndim != 2 or p.ndim != 3 or len(p) != len(g) or p.shape[2] < g.shape[1]:
             raise InputError(
@@ -241,6 +242,7 @@ class Observation:
                 "covariance must be positive definite, or zero; keep the noise-free intercepts "
                 "alone where some are"
             )
+        # How a batch is sent: clipping, records, local steps and coefficients.
         if self.clip_norm is not None:
             within("clip_norm", self.clip_norm, "(0, inf)", "None says that nothing is clipped")
         within("records", self.records, "[1, inf)")
@@ -371,6 +373,7 @@ def sent_gradient(
             total = total + first
         return total / local_steps
 
+    # One vector of a batch over all points, whose parts may be clipped first.
     def combined(x: Tensor, y: Tensor) -> Tensor:
         slopes = [over_steps(p, x, y) for p in every]
         if clip_parts and clip_norm is not None:
@@ -378,6 +381,7 @@ def sent_gradient(
         parts = [c * g for c, g in zip(coefs, slopes, strict=True)]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
 
+    # A mean that is clipped as a whole.
     if mean_of is not None:
         mean = combined(inputs, targets) * (len(inputs) / mean_of)
         return mean if clip_norm is None else mean * _clip_factor(mean, clip_norm)
@@ -385,6 +389,7 @@ def sent_gradient(
         flat = combined(inputs, targets)
         free = clip_norm is None or clip_parts
         return flat if free else flat * _clip_factor(flat, clip_norm or math.inf)
+    # Each record's vector by itself.
     rows = vmap(combined)(inputs.unsqueeze(1), targets.unsqueeze(1))  # (B, D)
     if clip_parts:
         return rows.mean(dim=0)

@@ -210,6 +210,7 @@ def _read(file: BinaryIO, path: Path) -> Spent:
     torn = False  # whether a line that announced a round was cut off since then
     following = 0  # the round that is announced next
     for at, found, is_mark in lines:
+        # A line that was cut off may have announced a round, which counts where the run went on.
         if found is None:
             torn = torn or not is_mark
         elif found.keys() == {"resumed_after"}:

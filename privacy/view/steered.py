@@ -130,10 +130,12 @@ def steered_plan(
     size = _noise(noise, rounds, agents)
     entry = _entries(entries, using, rounds)
     step = csr_array(gamma * np.linalg.matrix_power(W, mixes))
+    # rho, what goes on unseen, is 0 where a message is heard or a final model is seen.
     free = np.ones((rounds, agents), dtype=bool)  # where rho may be positive
     free[:, _shown(W, heard, mixes)] = False
     if final_models:
         free[-1] = False
+    # A record enters at the victim alone; lengths are in units of the noise that hides them.
     source = np.zeros((rounds, agents))
     source[:, victim] = entry
     scale = 1.0 / np.where(size > 0, size, 1.0)
@@ -146,6 +148,7 @@ def steered_plan(
 
     silent = size <= 0
 
+    # The squared length of what is left to be seen, and its slope by the step's adjoint.
     def cost(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         rho = np.zeros((rounds, agents))
         rho[free] = flat
@@ -166,6 +169,7 @@ def steered_plan(
         if (unmoved[silent] > 0).any():
             return Plan(unmoved, start, math.inf)
     best = start[free]
+    # A convex problem within bounds; the start stays where the solver finds nothing better.
     if best.size and not silent.any():
         found = minimize(
             cost,

@@ -74,6 +74,7 @@ def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | N
     gradients: dict[int | None, dict[str, Tensor]] = {}
     parameters: dict[int | None, dict[str, Tensor]] = {}
     plain = set(file.tensors) == set(shapes)  # a layer of the model may be called "gradient"
+    # Tensors by intercept and by kind, as their keys say.
     for key, tensor in file.tensors.items():
         found = None if plain else _KEY.fullmatch(key)
         index, kind, name = (None, "gradient", key) if found is None else found.groups()
@@ -84,6 +85,7 @@ def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | N
         held[name] = tensor
     if not gradients:
         raise InputError(f"{file.path} holds parameters alone; save `gradient.NAME` beside them")
+    # One precision for all, and the order of the model's parameters.
     order = _intercepts(file.path, gradients, parameters)
     double = any(tensor.dtype == torch.float64 for tensor in file.tensors.values())
     dtype = torch.float64 if double else torch.float32
@@ -101,6 +103,7 @@ def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | N
                 f"{file.path}: every gradient{which} is 0; save them after the backward pass and "
                 "before they are zeroed"
             )
+    # An intercept without parameters of its own has those without a number.
     if not parameters:
         return stacked, None
     at = [k if k in parameters else None for k in order]
@@ -224,10 +227,12 @@ def build_problem(
             parameters are known, or the numbers contradict each other.
         TypeError: A gradient holds integers, or the function returns no network.
     """
+    # Gradients have to be the model's, and labels among its classes.
     network, classes, gradients, points = _fitting(file, facts, model)
     if facts.labels is not None and not all(0 <= label < classes for label in facts.labels):
         raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
     network = network.to(gradients.dtype)
+    # Parameters come from the file, from weights, or from the model function.
     origin = FROM_FILE
     if points is not None and weights is not None:
         tensor_file = read_tensors(weights)
@@ -244,6 +249,7 @@ def build_problem(
         else:
             _check_trained(network, model, facts, classes=classes)
         points = flatten(network).to(gradients.dtype).expand(len(gradients), -1)
+    # What the norms contradict is refused; then the model is tried on such records.
     _check_norms(gradients, facts, path=file.path)
     observation = Observation(
         gradient=gradients,
@@ -309,6 +315,7 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
 
 def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = False) -> None:
     """Put a state dict into a network; buffers may be left out but for statistics."""
+    # Buffers, parameters, and further names of the same tensor.
     stored_names = network.state_dict()
     buffers = {
         name: tuple(b.shape)
@@ -324,6 +331,7 @@ def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = Fals
                 f"{weights.path}: {name!r} and {other!r} differ, and the model holds one tensor "
                 "for both; is it another model?"
             )
+    # The model's parameters are all there, and so are statistics that it normalises by.
     held = {
         name: tensor
         for name, tensor in weights.tensors.items()
@@ -430,6 +438,7 @@ def doubts(posed: Posed) -> list[str]:
         Sentences, none where nothing does.
     """
     found = []
+    # What is taken, and may have been otherwise when the gradient was made.
     if posed.parameters_from == FROM_MODEL:
         found.append(
             "the parameters are those that the model function returns; nothing shows that the "

@@ -260,6 +260,7 @@ def audit_folder(
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
+    # The run as its ledger names it, and the audit before; both are refused before the work.
     opened = AuditedFolder.open(
         folder, run_folder.AUDIT, again=again, stop=stop, overrides=overrides
     )

@@ -107,6 +107,7 @@ def audit_last_model(
     Raises:
         ValueError: nothing is proven of holders of the final models, or the price is too high.
     """
+    # The run as it is planned; a canary is one record.
     asked = request or LastModelRequest()
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
@@ -132,6 +133,7 @@ def audit_last_model(
             "no last models of a run with and without all data of an agent are made here; "
             "`overhear audit` plants all data of an agent"
         )
+    # Without a proof about the last models nothing could contradict it.
     proof = proof_of(config, built, multiplier=multiplier)
     if proof.limit is None:
         raise InputError(
@@ -139,6 +141,7 @@ def audit_last_model(
             "nothing that last models could contradict; attack the run instead: "
             "`overhear membership`"
         )
+    # A canary at the start that shows it best, and the game of runs with it and without.
     records = Examples(built.data.test_inputs, built.data.test_targets)
     replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
     setting, canary = worst_start(built.setting, records, replaced=replaced)
@@ -213,6 +216,7 @@ def _words(found: LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
         f"is at least {lower_bound(first.epsilon)} at {100 * first.confidence:g} % confidence, and "
         f"{proven} is proven"
     )
+    # The second look decides; otherwise what so many runs could have shown.
     if found.again is not None and found.fresh is not None:
         once_more = (
             f"{said}; {runs} fresh runs show {lower_bound(found.fresh.epsilon)} at "

@@ -207,6 +207,7 @@ def make_plan(
         UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
             step's noise does not keep its proportion to what is clipped.
     """
+    # What the account needs to know of the data: a rate, and public numbers of records.
     graph, p = graph or graph_of(config), config.privacy
     needs_records = algorithm_named(config.algorithm.name).needs_records
     statement, encrypted = statement_of(config), config.graph.links == "encrypted"
@@ -243,6 +244,7 @@ def make_plan(
         limited=not begun,
     )
     every = _guarantees(config, found)
+    # A step that clips by user needs to know whose records are whose.
     known = says_whose(config, data)
     if found.scripts.by_user and not known and not is_own(config.data.name):
         raise InputError(NO_USERS)
@@ -567,12 +569,14 @@ def local_steps_words(plan: Plan, adversary: str) -> tuple[str, float] | None:
     releases = spent_releases(plan.exposures[adversary].releases)
     if plan.statement.unit is not Unit.RECORD or len(updates) != 1 or len(releases) != 1:
         return None
+    # One plain local update in each round can be compared.
     (one,), given = releases, dict(updates[0].given)
     steps = int(given["steps"])
     simple = one.reach is Reach.BALL and one.contributions == 1 and one.drawn is None
     whole = given["batch"] == ("batch", -1)  # of all data
     if not simple or one.members is not None or steps > MOST_RECORDS or not of.status.is_finite:
         return None
+    # Each local step as a release of its own, at the same multiplier.
     rate = 1.0 if whole else plan.sampling_rate
     if one.cohort < 1.0:
         each = {Event(plan.noise_multiplier, cohort(1.0, steps, rate), coin=one.cohort): one.rounds}

@@ -70,6 +70,7 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
     Args:
         sensitivities: by adversary, those behind its figures.
     """
+    # How the run is set up.
     given = {name: value for name, value in summary.settings.items() if value is not None}
     settings = ", ".join(f"{name} {value}" for name, value in given.items())
     clipped = (
@@ -89,6 +90,7 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         )
     if summary.missing is not None:
         said.append(f"{summary.missing[0].upper()}{summary.missing[1:]}. {MISSING}")
+    # Adversaries of equal figures share a sentence; a single message has none.
     alike: dict[tuple[object, ...], list[Guarantee]] = {}
     for stated in summary.guarantees:
         if stated.adversary != SINGLE_MESSAGE.name:
@@ -98,6 +100,7 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         said.append(_sentence(summary, same))
         if same[0].status is Status.PROVEN:
             said += _meant(summary, same[0], sensitivities[same[0].adversary])
+    # What every figure rests on, and what none covers.
     secret = any(stated.sampling.is_secret_cohort for stated in summary.guarantees)
     coins = ", as who takes part," if secret else ""
     figure = f"the agent {_WORST_OFF[summary.statement.unit]} at highest risk"
@@ -119,6 +122,7 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
     """What a proven figure means for a test of membership, and for several records."""
     said = []
     releases = spent_releases(behind.releases)
+    # The best test is read off the trade-off curve of the same rounds.
     if releases and summary.noise_multiplier > 0:
         adjacency = summary.statement.adjacency
         curve = trade_off(
@@ -165,6 +169,7 @@ def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
     """What is said of adversaries whose figures are the same."""
     who, stated = " and ".join(_named(guarantee) for guarantee in same), same[0]
     statement = summary.statement
+    # What neighbouring data sets differ in.
     change = _CHANGES[statement.unit, statement.adjacency]
     if statement.unit is Unit.USER:
         change += f" (at most {statement.records_per_person})"
@@ -172,6 +177,7 @@ def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
         change = f"{_PERSON[statement.adjacency]} of {statement.whose}"
     epsilon = f"epsilon {rounded_up(stated.epsilon)} at delta {summary.statement.delta:g}"
     found = f"accountant {summary.statement.accountant}"
+    # A proof, a heuristic, or no bound.
     if stated.status is Status.PROVEN:
         whole = (
             ", whichever agents were sampled: all rounds count as one release"
@@ -286,6 +292,7 @@ def _explained(
         who = f"{who} ({stated.worst_adversary})"
     held = _HELD[stated.unit]
     head = f"{who} and {held} of agent {sensitivity.victim}"
+    # Figures without parts: an infinite one, or one of nothing that is seen.
     if math.isinf(stated.mu_per_round) or not sensitivity.releases or not sensitivity.largest:
         seen = "mu is infinite" if math.isinf(stated.mu_per_round) else "nothing is seen, mu is 0"
         return _without_parts(stated, f"{head}: {seen}, {stated.status}: {stated.because}.")
@@ -295,6 +302,7 @@ def _explained(
         f"the joint sensitivity {rounded_up(stated.joint_sensitivity, 4)} / the noise multiplier; "
         f"{stated.status}: {stated.because}."
     )
+    # Parts are those of one round's view, where its messages can be weighed one by one.
     if sensitivity.whole_run or sensitivity.adversary.sees is Sees.ONE_MESSAGE:
         return _without_parts(stated, head)
     round_ = _round(traces, top.first)

@@ -269,6 +269,7 @@ def bind(
     form = Form(form)  # a step asks which member it is
     within("batch_size", batch_size, "(0, inf]")
     within("noise_std", noise_std, "[0, inf]")
+    # The numbers by name, of which start and step get those that they take.
     own = hyper_parameters(algorithm, settings)
     init, name = algorithm.init, algorithm.name
     rated = at_rates(init, algorithm.step, learning_rate, name=name, rounds=rounds, own=own)
@@ -289,6 +290,7 @@ def bind(
             )
         numbers["records"] = records
     first, given = _taken(init, numbers), _taken(algorithm.step, numbers)
+    # What is made once, for the whole graph and all rounds.
     if algorithm.prepare is not None:
         if graph is None or rounds is None:
             raise InputError(f"algorithm {algorithm.name!r} needs graph and rounds; give both")
@@ -373,6 +375,7 @@ def prepared(
     own = hyper_parameters(algorithm, settings)
     if algorithm.prepare is None:
         return {}
+    # What the user's code makes has names that the step takes and nothing else gives.
     run = {"graph": graph, "rounds": rounds, "step_sizes": step_sizes, **own}
     try:
         made = algorithm.prepare(**_taken(algorithm.prepare, run))

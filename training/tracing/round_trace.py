@@ -282,6 +282,7 @@ class RoundTrace:
             return ""
         if self.blames:
             return "; ".join(self.blames)
+        # How many contributions count together, and then what else decided.
         of = "agent" if self.unit is Unit.AGENT else "batch"
         said = (
             f"one contribution of the {of} is released"
