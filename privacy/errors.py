@@ -5,8 +5,8 @@ A command tells an `InputError` in one sentence and ends with exit code 2; so it
 
 A package that is not installed: what needs it, and the command that installs it.
 
-The command names that package alone. No index has Overhear, and its name is another project's on
-the public one, so that a command with that name would bring a stranger's code.
+The command names that package alone. No index has Overhear, so that a command with its name would
+bring the code of whoever takes that name.
 
 What code of the user raised, in words, and where.
 """
@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from .. import DISTRIBUTION
 from .plain_text import plain_sentence
 
 
@@ -86,9 +87,6 @@ def did_you_mean(word: object, known: Iterable[str], *, form: Callable[[str], st
     """
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"; did you mean {form(close[0])}?" if close else ""
-
-
-DISTRIBUTION = "overhear"
 
 
 def needs(what: str, package: str) -> str:
