@@ -44,6 +44,8 @@ __all__ = [
     "train",
 ]
 
+DISTRIBUTION = "overhear-dp"  # for an index, on which `overhear` is another project's
+
 # Each public name, and the module that defines it.
 _STANDS_IN = {
     "Run": "interface.run",
@@ -74,7 +76,7 @@ if not TYPE_CHECKING:  # to a type checker an unknown name is an error
         if name == "__version__":
             from importlib.metadata import version
 
-            found = version("overhear")
+            found = version(DISTRIBUTION)
         elif name in _STANDS_IN:
             found = getattr(import_module(f".{_STANDS_IN[name]}", __name__), name)
         else:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib.metadata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ... import __version__
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
@@ -128,7 +128,7 @@ def collect(
     limit, graph = plan.target.epsilon, built.setting.graph
     report = Report(
         version=REPORT_SCHEMA,
-        tool=Tool(name="overhear", version=importlib.metadata.version("overhear")),
+        tool=Tool(name="overhear", version=__version__),
         made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         run=run,
         plan=plan.planned(),

@@ -71,7 +71,7 @@ def test_an_unknown_name_is_no_attribute():
 def test_the_version_is_that_of_the_package():
     from importlib.metadata import version
 
-    assert overhear.__version__ == version("overhear")
+    assert overhear.__version__ == version("overhear-dp")
 
 
 def test_the_package_runs_as_a_module():
