@@ -1,7 +1,11 @@
 """The tensors of a file of gradients: how they are named, ordered, and refused."""
 
+import gzip
+import pickle
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -10,6 +14,7 @@ from torch import Tensor, nn
 from overhear.runs.attack.model import gradients_of
 from overhear.runs.attack.prior_records import read_tensors
 from overhear.training.engine.tensor_file import TensorFile
+from tests.hostile_files import HOSTILE
 
 HERE = Path("g.safetensors")
 SHAPES = {"weight": (2, 3), "bias": (2,)}
@@ -143,11 +148,62 @@ def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path):
             read_tensors(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a safetensors file at all", b"PK\x03\x04" * 9])
-def test_a_file_of_another_kind_is_refused(content, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "begins with b''"),
+        (b"not a file of tensors", "begins with b'not a fi', as no file of tensors"),
+        (b"PK\x03\x04" * 9, "is no npz file or archive of torch or is damaged"),
+        (pickle.dumps([1.0]), 'numpy.savez("arrays.npz", **held)'),
+        (b"cos\nsystem\n", "is a pickle, which can run code"),
+        (gzip.compress(b""), 'packed = gzip.open("g.pt")'),
+        (HOSTILE["torch"]["HDF5"], 'keras.models.load_model("g.pt")'),
+        (HOSTILE["torch"]["a model of Keras"], 'keras.models.load_model("g.pt")'),
+        (HOSTILE["torch"]["GGUF"], 'gguf.GGUFReader("g.pt")'),
+        (HOSTILE["torch"]["msgpack"], "flax.serialization.msgpack_restore"),
+        (HOSTILE["torch"]["a pointer of Git LFS"], "git lfs pull"),
+        (HOSTILE["torch"]["torch of before 1.6"], 'torch.load("g.pt", weights_only=True)'),
+        (HOSTILE["torch"]["TorchScript"], 'torch.jit.load("g.pt").state_dict()'),
+        (HOSTILE["torch"]["code"], "asks for 'os system', which is no tensor and might be code"),
+        (HOSTILE["torch"]["bytes of terabytes"], "asks for '__builtin__ bytearray'"),
+    ],
+    ids=range(15),
+)
+def test_a_file_of_another_kind_is_named_with_two_lines_that_convert_it(content, words, tmp_path):
     (tmp_path / "g.pt").write_bytes(content)
-    with pytest.raises(ValueError, match=r"g\.pt is not a safetensors file"):
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
         read_tensors(tmp_path / "g.pt")
+    assert ("Convert it" in str(caught.value)) == (str(caught.value).count("\n  ") == 2)
+
+
+@pytest.mark.parametrize(
+    ("held", "names", "metadata"),
+    [
+        (nn.Linear(3, 2).state_dict(), ["weight", "bias"], {}),
+        (list(nn.Linear(3, 2).parameters()), ["0", "1"], {}),
+        ({"grads": [torch.ones(2), None], "records": 4, "labels": [1, 2], "clip_batch": True},
+         ["grads.0"], {"records": "4", "labels": "1,2", "clip_batch": "true"}),
+        (torch.ones(2), ["0"], {}),
+    ],
+)  # fmt: skip
+def test_what_torch_saves_of_tensors_is_read_by_name(held, names, metadata, tmp_path):
+    torch.save(held, tmp_path / "g")
+    found = read_tensors(tmp_path / "g")
+    assert (list(found.tensors), found.metadata) == (names, metadata)
+    assert not any(tensor.requires_grad for tensor in found.tensors.values())
+
+
+def test_what_numpy_saves_is_read_by_name(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"dense/kernel:0": np.ones((3, 2), np.float16)}, n=np.uint16(7))
+    np.savez(tmp_path / "b.npz", np.ones(2), np.ones(3))
+    np.save(tmp_path / "c.npy", np.ones(4))
+    found = read_tensors(tmp_path / "a.npz").tensors
+    assert (found["dense.kernel"].dtype, found["n"].item()) == (torch.float32, 7)
+    assert list(read_tensors(tmp_path / "b.npz").tensors) == ["0", "1"]
+    assert read_tensors(tmp_path / "c.npy").tensors["0"].shape == (4,)
+    np.savez(tmp_path / "d.npz", **{"a/b": np.ones(2), "a.b": np.ones(2)})
+    with pytest.raises(ValueError, match="holds names that differ in / or :0 alone"):
+        read_tensors(tmp_path / "d.npz")
 
 
 def test_a_file_without_tensors_is_refused(tmp_path):
