@@ -202,7 +202,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
         counted=None if plan.summary is None else plan.summary.counted,
         participation=run.participation,
         missing=run.missing,
-        records_of_user=plan.statement.at_once if plan.statement.unit is Unit.USER else None,
+        records_of_user=plan.said_of.at_once if plan.said_of.unit is Unit.USER else None,
         users_known=built.data.users is not None,
     )
 
@@ -210,7 +210,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
 def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None) -> float:
     return run_epsilon(
         exposure,
-        statement=plan.statement,
+        statement=plan.said_of,
         noise_multiplier=plan.noise_multiplier,
         rounds=rounds,
     )

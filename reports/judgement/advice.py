@@ -301,7 +301,7 @@ def _still_over(plan: Plan, facts: Facts, case: _Case, fix: Fix) -> Sequence[Gua
         and run_epsilon(
             plan.exposures[claim.adversary],
             noise_multiplier=multiplier,
-            statement=plan.statement,
+            statement=plan.said_of,
         )
         > limit * (1.0 + _ROUNDING)
     ]
