@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal import completion
-from .terminal.options import Json, Overrides, RunPath, TrustCode, trust
+from .terminal.options import Json, RunPath, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
@@ -29,56 +29,32 @@ _SECONDS_TRACED = 10.0  # of a second tracer, with --check
 _LONG = 4.0  # seconds of a plan, above which the remedies, plans too, are skipped
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What is asked of a plan, or of several."""
+
+    overrides: Annotated[Sequence[str], "--set table.key=value"] = ()
+    """Override a key of the run file; may be repeated."""
+    sweeps: Annotated[Sequence[str], "--sweep table.key=a,b,c"] = ()
+    """Plan every combination of these values, as one table; may be repeated."""
+    markdown: bool = False
+    """Print the table of --sweep as Markdown."""
+    every_agent: bool = False
+    """Give epsilon for the records of every agent in --json."""
+    strict: bool = False
+    """Exit with 3 unless every figure is proven and the target is met."""
+    check: bool = False
+    """Build data and model too, refuse what train would refuse, and trace twice."""
+    out: Annotated[Path | None, "DIR"] = None
+    """Folder that train would write, which --check looks at."""
+    recipients: Annotated[int | None, "AGENT"] = None
+    """Say what each agent could learn about a record of AGENT, by distance."""
+    statement: bool = False
+    """Print a paragraph to paste, and nothing else."""
+
+
 def plan(
-    run: RunPath,
-    overrides: Overrides = None,
-    sweeps: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sweep",
-            metavar="table.key=a,b,c",
-            help="Plan every combination of these values, as one table; may be repeated.",
-            autocompletion=completion.sweeps,
-        ),
-    ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table of --sweep as Markdown.")
-    ] = False,
-    every_agent: Annotated[
-        bool,
-        typer.Option(
-            "--every-agent", help="Give epsilon for the records of every agent in --json."
-        ),
-    ] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", help="Exit with 3 unless every figure is proven and the target is met."
-        ),
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Build data and model too, refuse what train would refuse, and trace twice.",
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder that train would write, which --check looks at."),
-    ] = None,
-    trust_code: TrustCode = False,
-    recipients: Annotated[
-        int | None,
-        typer.Option(
-            metavar="AGENT",
-            help="Say what each agent could learn about a record of AGENT, by distance.",
-        ),
-    ] = None,
-    statement: Annotated[
-        bool, typer.Option("--statement", help="Print a paragraph to paste, and nothing else.")
-    ] = False,
-    json: Json = False,
+    run: RunPath, asked: PlanRequest, *, trust_code: TrustCode = False, json: Json = False
 ) -> None:
     """Plan a run: its noise, and epsilon for every adversary.
 
@@ -91,22 +67,23 @@ def plan(
     from ..runs.stop import tell
 
     trust(trust_code)
+    sweeps, every_agent, check = asked.sweeps, asked.every_agent, asked.check
     if every_agent and (sweeps or not json):
         raise InputError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
-    if sweeps and (strict or check):
+    if sweeps and (asked.strict or check):
         raise InputError("--strict and --check are about one plan; leave --sweep out")
-    if out is not None and not check:
+    if asked.out is not None and not check:
         raise InputError("--out names the folder that --check looks at; give --check too")
-    if recipients is not None and (sweeps or statement or every_agent):
+    if asked.recipients is not None and (sweeps or asked.statement or every_agent):
         raise InputError("--recipients is about one plan; leave the other options but --json out")
-    if statement and (json or sweeps):
+    if asked.statement and (json or sweeps):
         raise InputError("--statement prints a paragraph; leave --json and --sweep out")
     if sweeps:
-        _show_sweep(run, sweeps, overrides or (), json=json, markdown=markdown)
+        _show_sweep(run, sweeps, asked.overrides, json=json, markdown=asked.markdown)
         return
-    if markdown:
+    if asked.markdown:
         raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
-    config, ready = load_run_file(run, overrides or (), notice=tell), None
+    config, ready = load_run_file(run, asked.overrides, notice=tell), None
     from .terminal.progress import waiting
 
     told, begun = make_console(stderr=True), process_time()
@@ -123,7 +100,7 @@ def plan(
     if check:
         from ..runs.readiness import check_ready
 
-        ready = check_ready(config, out=out, notice=notice)
+        ready = check_ready(config, out=asked.out, notice=notice)
     with waiting(told, "plan", "tracing the algorithm, and adding up its rounds"):
         planned = (
             make_plan(config, every_agent=every_agent, notice=notice)
@@ -135,7 +112,7 @@ def plan(
     slow = process_time() - begun > _LONG
     advice = advise(config, planned, slow=slow)
     decision = None
-    if strict:
+    if asked.strict:
         from ..reports.judgement.facts import facts_of_plan
         from ..reports.judgement.gate import decide_plan
 
@@ -149,10 +126,10 @@ def plan(
     described = with_opinions(planned)
     found, opinions = described.dump(), described.second_opinion or {}
     far = None
-    if recipients is not None:
+    if asked.recipients is not None:
         from ..runs.plan.recipients import recipients as recipients_of
 
-        far = recipients_of(config, planned, recipients)
+        far = recipients_of(config, planned, asked.recipients)
     if json:
         said: dict[str, object] = {} if far is None else {"recipients": far.dump()}
         if ready is not None:
@@ -163,7 +140,7 @@ def plan(
         if decision is not None:
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
-    elif statement:
+    elif asked.statement:
         write(planned.paragraph())
     else:
         _show_plan(

@@ -154,7 +154,6 @@ def _pair(
                 "the step takes 'records', which only a start that draws a batch is given; rename "
                 "it, or divide by batch_size"
             )
-    _check_known(settings, taken, whose="the step")
     lacking = [
         name
         for name, parameter in taken.items()
@@ -163,6 +162,7 @@ def _pair(
     whole = _owner(init, step)
     if lacking and whole is not None and released is None:
         return Chosen(whole, _settings_of(whole, settings))
+    _check_known(settings, taken, whose="the step")
     if lacking:
         name = lacking[0]
         remedy = (
