@@ -67,16 +67,14 @@ def sweep(
     from .terminal.progress import sweep_progress
 
     with sweep_progress(make_console(stderr=True)) as progress:
-        from ..runs.sweep.sweep import run_sweep  # torch takes a while
+        from ..runs.sweep.engine import Engine  # torch takes a while
+        from ..runs.sweep.sweep import run_sweep
 
         swept = run_sweep(
             found,
             base,
             out,
-            jobs=jobs,
-            backend=backend.value,
-            address=address,
-            devices=shared,
+            engine=Engine(jobs=jobs, backend=backend.value, address=address, devices=shared),
             retry=retry,
             progress=progress,
             stop=stop_of_command(),

@@ -387,12 +387,12 @@ def audit_config(
             expect(cost)
         else:
             heard = pricing_checks(expect, watched=watched)
+    bound, rounds = built.bound(multiplier), config.training.rounds
     checks = engine_checks(
         built.setting,
-        built.bound(multiplier),
+        bound,
         rounds=watched,
-        planned=config.training.rounds,
-        traces=None if game is None else game.traces,
+        traces=traces_of(bound, built.setting, rounds=rounds) if game is None else game.traces,
         source=built.data.train,
         watched_so_far=heard,
     )

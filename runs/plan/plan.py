@@ -15,7 +15,7 @@ from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.reference import second_opinion as reference
 from ...privacy.target import Target
-from ...training.accounts.account import account_of
+from ...training.accounts.account import WorkEstimate, account_of
 from ...training.accounts.accounted_run import AccountedRun
 from ...training.accounts.paragraph import Explanation, as_paragraph
 from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
@@ -247,6 +247,13 @@ def make_plan(
     data = data_of(config) if counts or own_users else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
+
+    def told(price: WorkEstimate) -> None:
+        if not begun:
+            price.check()
+        if price.words is not None and (notice is not None or begun):
+            (notice or tell)(price.words)
+
     found = account_of(
         AccountedRun(
             algorithm=algorithm_named(config.algorithm.name),
@@ -265,14 +272,12 @@ def make_plan(
             missing=missing_of(config),
         ),
         statement=statement,
-        goal=None if p is None else p.goal,
-        noise_multiplier=0.0 if p is None else p.noise_multiplier,
+        at=0.0 if p is None else p.noise_multiplier if p.goal is None else p.goal,
         adversary=None if p is None else p.adversary,
         adversaries=() if p is None else p.adversaries,
         victim=None if p is None else p.victim,
         encrypted=encrypted,
-        notice=tell if begun and notice is None else notice,
-        limited=not begun,
+        told=told,
     )
     every = _guarantees(config, found)
     # A step that clips by user needs to know whose records are whose.
