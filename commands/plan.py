@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.options import Json, RunPath, TrustCode, trust
+from .terminal.options import FormatOfTable, RunPath, TextFormat, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
@@ -37,10 +37,8 @@ class PlanRequest:
     """Override a key of the run file; may be repeated."""
     sweeps: Annotated[Sequence[str], "--sweep table.key=a,b,c"] = ()
     """Plan every combination of these values, as one table; may be repeated."""
-    markdown: bool = False
-    """Print the table of --sweep as Markdown."""
     every_agent: bool = False
-    """Give epsilon for the records of every agent in --json."""
+    """Give epsilon for the records of every agent, as JSON."""
     strict: bool = False
     """Exit with 3 unless every figure is proven and the target is met."""
     check: bool = False
@@ -54,7 +52,11 @@ class PlanRequest:
 
 
 def plan(
-    run: RunPath, asked: PlanRequest, *, trust_code: TrustCode = False, json: Json = False
+    run: RunPath,
+    asked: PlanRequest,
+    *,
+    trust_code: TrustCode = False,
+    format: FormatOfTable = TextFormat.TABLE,
 ) -> None:
     """Plan a run: its noise, and epsilon for every adversary.
 
@@ -66,23 +68,27 @@ def plan(
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
 
+    # Options that say nothing together.
     trust(trust_code)
     sweeps, every_agent, check = asked.sweeps, asked.every_agent, asked.check
+    json = format is TextFormat.JSON
     if every_agent and (sweeps or not json):
-        raise InputError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
+        raise InputError(
+            "--every-agent adds to the JSON of one plan; give --format json, and no --sweep"
+        )
     if sweeps and (asked.strict or check):
         raise InputError("--strict and --check are about one plan; leave --sweep out")
     if asked.out is not None and not check:
         raise InputError("--out names the folder that --check looks at; give --check too")
     if asked.recipients is not None and (sweeps or asked.statement or every_agent):
-        raise InputError("--recipients is about one plan; leave the other options but --json out")
-    if asked.statement and (json or sweeps):
-        raise InputError("--statement prints a paragraph; leave --json and --sweep out")
+        raise InputError("--recipients is about one plan; leave the other options but --format out")
+    if asked.statement and (sweeps or format is not TextFormat.TABLE):
+        raise InputError("--statement prints a paragraph; leave --format and --sweep out")
     if sweeps:
-        _show_sweep(run, sweeps, asked.overrides, json=json, markdown=asked.markdown)
+        _show_sweep(run, sweeps, asked.overrides, format=format)
         return
-    if asked.markdown:
-        raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
+    if format is TextFormat.MARKDOWN:
+        raise InputError("--format markdown prints a sweep; give --sweep table.key=a,b,c too")
     config, ready = load_run_file(run, asked.overrides, notice=tell), None
     from .terminal.progress import waiting
 
@@ -111,6 +117,7 @@ def plan(
         planned = make_plan(config, every_agent=True)
     slow = process_time() - begun > _LONG
     advice = advise(config, planned, slow=slow)
+    # A decision and a second trace, where these are asked for.
     decision = None
     if asked.strict:
         from ..reports.judgement.facts import facts_of_plan
@@ -123,6 +130,7 @@ def plan(
 
         with waiting(told, "plan", "tracing the algorithm a second time, by other code"):
             traced = second_traces(config, planned, seconds=_SECONDS_TRACED)
+    # What other libraries find, and what each recipient could learn.
     described = with_opinions(planned)
     found, opinions = described.dump(), described.second_opinion or {}
     far = None
@@ -153,6 +161,7 @@ def plan(
         if ready is not None:
             _show_ready(ready)
             _show_traced(traced)
+    # Contradictions end the command after all is shown.
     if contradicted := contradiction(opinions):
         raise ContradictedProof(contradicted)
     if traced:
@@ -223,7 +232,7 @@ def _show_plan(
     *,
     opinions: Sequence[str],
 ) -> None:
-    """Print the object of `--json` and its rows as tables, and the advice."""
+    """Print the object of `--format json` and its rows as tables, and the advice."""
     from ..runs.numbers import bound, small
     from .terminal.tables import adversary_table, reasons
 
@@ -285,19 +294,17 @@ def _say_indented(console: Console, text: str) -> None:
 
 
 def _show_sweep(
-    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, json: bool, markdown: bool
+    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, format: TextFormat
 ) -> None:
     from ..privacy.errors import InputError
     from ..runs.plan.sweep import plan_sweep
 
-    if json and markdown:
-        raise InputError("--json and --markdown exclude each other; give one of them")
     found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
     from .terminal.tables import sweep_markdown, sweep_tables
 
-    if json:
+    if format is TextFormat.JSON:
         print_json(found)
-    elif markdown:
+    elif format is TextFormat.MARKDOWN:
         write(sweep_markdown(found), end="")
     else:
         make_console().print(*sweep_tables(found), sep="\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .terminal.log import current_log
-from .terminal.options import Json, RunPath, TrustCode, trust
+from .terminal.options import Format, RunPath, TableOrJson, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -51,7 +51,7 @@ def train(
         ),
     ] = 60.0,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Train, write the ledger, and record intercepted rounds.
 
@@ -62,6 +62,7 @@ def train(
     from ..runs.folder.place import Place
     from ..runs.run_file.tables import check_rounds_device
 
+    # What the command line decides, before a run file is read.
     trust(trust_code)
     if asked.device is not None:
         check_rounds_device(asked.device)
@@ -69,9 +70,10 @@ def train(
         asked = replace(asked, overrides=(*asked.overrides, on_device))
     stop = stop_of_command()
     place = Place.of_environment()
+    # Without a rank's environment it starts the ranks itself.
     if place is None and ranks is not None and ranks > 1:
         given = ["--out", str(asked.out), *(f"--set={override}" for override in asked.overrides)]
-        given += ["--resume"] * asked.resume + ["--json"] * json
+        given += ["--resume"] * asked.resume + [f"--format={format}"]
         given += ["--trust-code"] * trust_code + [f"--rank-timeout={rank_timeout}"]
         code = launch(
             [*current_log().options, "train", *given, "--", str(run)],
@@ -85,7 +87,7 @@ def train(
 
     keep_freed_memory()
     if place is None or place.size == 1:
-        _train(run, asked, json=json, stop=stop)
+        _train(run, asked, format=format, stop=stop)
         return
     place.check_size(ranks)
     place.quieten_libraries()
@@ -93,11 +95,11 @@ def train(
     from ..runs.folder.ranks import joined
 
     with joined(place, timeout=rank_timeout, stop=stop) as group:
-        _train(run, asked, json=json, stop=stop, group=group)
+        _train(run, asked, format=format, stop=stop, group=group)
 
 
 def _train(
-    run: Path, asked: TrainRequest, *, json: bool, stop: Stop, group: Group | None = None
+    run: Path, asked: TrainRequest, *, format: TableOrJson, stop: Stop, group: Group | None = None
 ) -> None:
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
@@ -106,6 +108,7 @@ def _train(
     config = load_run_file(run, asked.overrides, notice=tell if first else None)
     from .terminal.progress import train_progress
 
+    # A rank beside the first joins, and writes nothing.
     if group is not None:
         from ..runs.folder.ranks import take_device
         from ..runs.folder.run import join_run
@@ -125,7 +128,7 @@ def _train(
         if asked.resume:
             from ..runs.folder.resume import resume_run
 
-            told = make_console(stderr=json)
+            told = make_console(stderr=format is TableOrJson.JSON)
             summary = resume_run(
                 config,
                 out,
@@ -137,7 +140,7 @@ def _train(
         else:
             summary = train_run(config, out, progress=progress, group=group, stop=stop)
     keep_trail(run, out)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(summary.dump())
         return
     from .terminal.tables import adversary_table

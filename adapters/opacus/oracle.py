@@ -45,6 +45,7 @@ def gradients_of(
     Raises:
         ValueError: a parameter that is trained is none of the model's.
     """
+    # The parameters that are trained, in the optimizer's order.
     network = getattr(model, "_module", model)
     names = {id(of): name for name, of in network.named_parameters()}
     if strays := [tuple(of.shape) for of in parameters if id(of) not in names]:
@@ -56,6 +57,7 @@ def gradients_of(
     shapes = [of.shape for of in parameters]
     sizes = [of.numel() for of in parameters]
 
+    # One record's loss as a function of the flat parameters.
     def one(point: Tensor, others: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Tensor:
         parts = zip(trained, point.split(sizes), shapes, strict=True)
         values = {**others, **{name: part.view(shape) for name, part, shape in parts}}

@@ -182,6 +182,7 @@ class Scorer:
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
                 continue
+            # The matched filter of the batch, against every direction at once.
             matched_filter = rows.filter(mine)
             size = planted.size[mine]
             q = 1.0 if public else draws.rate(self._batches.of_hosts.get(host, self._batches.rate))
@@ -189,6 +190,7 @@ class Scorer:
             s = ((matched_filter.weights.T @ left) * size).sum(axis=0)
             v = ((matched_filter.information @ size) * size).sum(axis=0)
             norms = planted.norms[mine[0]]
+            # Likelihood ratios at the strength that canaries of full length have most likely.
             guessed = own[(norms[own] >= 1.0) & known[own]]
             k = self._together
             strength = likeliest(s[guessed], v[guessed], q=q, replace=self._replace, together=k)
@@ -201,6 +203,7 @@ class Scorer:
             total += np.where(known, ratio, 0.0)  # who is known to be elsewhere shows nothing
             if not (v[own] > 0).all():
                 continue
+            # Scores without what the host's canaries add, of which the noise is tested.
             alone = ((matched_filter.weights.T @ noise) * size).sum(axis=0)
             residues.append(
                 Residue(
@@ -238,6 +241,7 @@ class Scorer:
             alone = np.abs(every).sum(axis=1) - reach_of < 1e-12
             q = draws.rate(self._batches.rate)
             for row in np.flatnonzero((energy > 0) & (reach_of > 0) & alone):
+                # The message's own likelihood ratio, and mu of what hides there.
                 size = own[row] @ planted.size[mine]
                 there = own[row] @ (planted.size[mine] * planted.part[mine])
                 s = (left[row] + there) * size / energy[row]
@@ -275,6 +279,7 @@ class Scorer:
         calls = iter(happened.calls)
         own: dict[int, tuple[Array, ...]] = {}
         done, at = set[int](), 0
+        # Each call of gradients planted once, whichever groups hold its rows.
         for place, group in enumerate(groups):
             here = slice(at, at + group.size)
             at += group.size
@@ -295,6 +300,7 @@ class Scorer:
             part[here] = call.present[call.holders.numpy()]
             norms[here] = call.norms[call.holders.numpy()]
             drawn[here] = call.drawn[call.holders.numpy()]
+            # Self-loops are the owners' own sums, of which a bounded function may be made later.
             loops = at - group.size + np.flatnonzero((call.owners == call.holders).numpy())
             kept = tuple(one[loops] for one in (clean, size, part, norms, drawn))
             own.setdefault(group.batch, kept)

@@ -325,20 +325,24 @@ class WholeRunScorer:
 
     def _of_host(self, told: MatchedFilter, host: int) -> tuple[Array, list[Residue]]:
         turn, columns = self._turns[host], told.columns[host]
+        # Where each canary was allowed a turn, and what it adds there.
         at = [(self._planted[column.round], column.place) for column in columns]
         of_round = np.array([column.round for column in columns], dtype=int)
         open_ = turn.allowed[of_round]  # (columns, n)
         own = turn.own
         c = np.array([of.size[place, own] for of, place in at]) * open_
         part = np.array([of.part[place, own] for of, place in at])
+        # What is seen of the run: noise, and what the host's canaries add.
         M, noise = told.information(host), told.scores(host)[:, own]
         seen = noise + M @ (c * part)
+        # Scores by turn, and those of the noise alone.
         rounds = np.unique(of_round)
         member = (of_round[None, :] == rounds[:, None]).astype(float)  # (turns, columns)
         scores, alone = member @ (c * seen), member @ (c * noise)
         size = np.sqrt((c * (M @ c)).sum(axis=0))
         told_of = size > 0
         self._along[told.adversary.name].append(alone.sum(axis=0)[told_of] / size[told_of])
+        # The likelihood ratio: all turns for certain, or each by a coin.
         if turn.coin >= 1.0:
             ratio = scores.sum(axis=0) - 0.5 * (c * (M @ c)).sum(axis=0)
             against = -scores.sum(axis=0) - 0.5 * (c * (M @ c)).sum(axis=0)
@@ -370,6 +374,7 @@ class WholeRunScorer:
         shape = alone.shape
         standard, information = np.full(shape, np.nan), np.full(shape, np.nan)
         there, sign, long = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
+        # A canary's turns have noise in common; a triangular factor makes them independent.
         for j in range(shape[1]):
             made = member * c[:, j]  # (turns, columns)
             at, L = _independent(made @ M @ made.T)

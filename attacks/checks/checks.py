@@ -49,6 +49,7 @@ def message_check(run: WatchedRun) -> Check:
     if run.mismatch:
         return Check.not_as_traced(_NAME, run.mismatch)
     rows, wrong, worst, first = 0, 0, 0.0, ""
+    # What is left of every message without its noise, in units of what rounding may leave.
     for watched, residuals in zip(run.rounds, run.residuals, strict=True):
         for residual in residuals:
             left = (residual.value - residual.recorded_noise(watched)).norm(dim=1).numpy()
@@ -205,6 +206,7 @@ def record_check(run: WatchedRun, *, source: Store | None = None) -> Check:
                         f"batch {call} of agent {agent} in round {watched.number} holds record "
                         f"{position} {int((at == position).sum())} times"
                     )
+    # Records that are equal, beside how often the source has them.
     stored = _places(run.setting.shards)
     equal = {key: places for key, places in stored.items() if len(places) > 1}
     fault, told = _against(stored, equal, source)
@@ -237,6 +239,7 @@ def _against(
             "equal to another one), and no source says that there are so many",
             "",
         )
+    # Each record is stored as often as the source has it, and none is left out.
     had = {key: len(places) for key, places in _places([source]).items()}
     for key, places in stored.items():
         if len(places) > had.get(key, 0):
@@ -306,6 +309,7 @@ def knowledge_check(run: WatchedRun) -> Check:
         return Check.not_as_traced(_NAME_KNOWLEDGE, run.mismatch)
     pairs, other, first = 0, 0, ""
     undeclared: dict[int, int] = {}
+    # Each source is made again from its seed, to the same bits.
     for watched in run.rounds:
         groups = [g for g in watched.trace.groups if isinstance(g, NoiseSources)]
         made = zip(groups, watched.recorded.noise, watched.recorded.makers, strict=True)
@@ -322,6 +326,7 @@ def knowledge_check(run: WatchedRun) -> Check:
                 pairs += len(agents)
                 is_same = torch.equal(again[row], z[row])
                 other += not is_same and not _differs_in_size(again[row], z[row])
+                # A maker that is not declared to know a source could subtract it unseen.
                 for agent in sorted(agents - knowers):
                     undeclared[agent] = undeclared.get(agent, 0) + 1
                     first = first or (

@@ -273,6 +273,7 @@ class Residuals:
             if isinstance(group, NoiseSources):
                 continue
             more, value = np.zeros(group.size), made
+            # A contribution by the oracle; a gradient is known to the root of a unit only.
             if isinstance(group, Contributions):
                 how = next(calls)
                 unit = torch.finfo(made.dtype).eps

@@ -392,6 +392,7 @@ def watch(
     transcript, own = Transcript(rounds=kept), randomness or SecretRandomness()
     engine = Engine(setting, bound, randomness=own, taps=[transcript], scripts=traces.scripts)
     found, left = list[WatchedRound](), seconds
+    # Rounds between are run or passed over; of kept ones everything is recorded.
     for number in kept:
         if number:
             left -= _reach(engine, number, seconds=left)

@@ -77,6 +77,7 @@ def slow_weights(
     Returns:
         One row, or none where it is not told; None where the adversary has no gradients of its own.
     """
+    # How much gradients stay and move, by those of the adversary.
     own = [of.values for of in system.series.values() if len(of.values) >= _FEWEST]
     if not own:
         return None
@@ -84,6 +85,7 @@ def slow_weights(
     walk = max(WALK * (constant + apart), _slope(own[0]))
     hidden, E, unknown, noise = system.seen()
     constants = np.array([column for column, at in _members(victim) if at >= 0])
+    # The prior: others' series stay about constant, and the victim's walks.
     parts = [E[:, noise].toarray()] if noise else []
     taken = set(constants.tolist())
     for of in system.series.values():
@@ -96,6 +98,7 @@ def slow_weights(
     step = math.sqrt(walk * records / max(batch_size, 1.0))  # of a sum of fewer records
     of_victim = E[:, constants].toarray()
     parts.append(step * of_victim @ _walk(len(constants)))
+    # Unknown without a prior: the victim's constant, which is the target, and what is left.
     left = [column for column in unknown if column not in taken]
     known_not = np.hstack([of_victim.sum(1, keepdims=True), E[:, left].toarray()])
     weights = best_weights(known_not, np.hstack(parts), targets=[0])
@@ -122,6 +125,7 @@ def drift_of(system: Equations, victim: Series, weights: Weights, *, scale: floa
         scale: units of the estimate over those of the equations.
     """
     hidden, E, unknown, noise = system.seen()
+    # How much of each column is in the estimate.
     row = weights.rows[0][hidden]
     share = dict(zip(range(E.shape[1]), np.asarray(E.T @ row).ravel().tolist(), strict=True))
     known = set(unknown)
@@ -132,6 +136,7 @@ def drift_of(system: Equations, victim: Series, weights: Weights, *, scale: floa
         if of.owner != victim.owner and any(column in known for column in of.columns)
     ]
     drawn = np.random.default_rng(0)  # signs of a picture of the unknown, and no noise of a run
+    # Signs of the other agents in opposite pairs; in the first pair all are alike.
     half = drawn.choice([-1.0, 1.0], size=(_SAMPLES // 2, len(others)))
     half[0] = 1.0
     samples = []
@@ -258,6 +263,7 @@ def estimate(
         # A sum of B clipped vectors is at most B bounds long; spread evenly over D coordinates.
         dimension = system.targets[0].points.shape[1]
         ways.append(max(replay.trial.batch_size, 1.0) / math.sqrt(dimension))
+    # Contributions of others as unknowns or as noise, whichever tells more.
     found = [_solved(replay, system, spread=spread) for spread in ways]
     best = max(found, key=_told)  # the first where both tell as much
     if bounded and found[0].observation is None and (slow := _slow(replay, system)) is not None:
@@ -294,11 +300,13 @@ def _slow(replay: Replay, system: Equations) -> Estimate | None:
 def _solved(replay: Replay, system: Equations, *, spread: float | None) -> Estimate:
     targets = system.targets
     weights = system.solve(targets, spread=spread)
+    # Where no target is told alone, those of one batch may be told together.
     if not weights.identified and (together := system.combined(targets)):
         targets = together
         weights = system.solve(targets, spread=spread)
     found = [targets[i] for i in weights.identified]
     missing = tuple(t.name for i, t in enumerate(targets) if i not in weights.identified)
+    # Targets of one form are averaged; the form that tells most is kept.
     forms: list[list[int]] = []
     for i, target in enumerate(found):
         for form in forms:

@@ -238,6 +238,7 @@ def replay(
     Returns:
         Everything that happened from the snapshot on.
     """
+    # The engine, in which one agent may deviate.
     made = trace_of(trial) if traces is None else traces
     by_round = [made.start, *(part for part, count in made.rounds for _ in range(count))]
     transcript = Transcript()

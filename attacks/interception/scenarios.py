@@ -51,6 +51,7 @@ def intercept_momentum(replay: Replay, round: int) -> Observation:
     victim, records = trial.victim, replay.records
     if algorithm.own_gradient is None:
         raise InputError(f"algorithm {algorithm.name!r} sends no momenta that can be undone")
+    # The victim's momentum, those that it mixed, and the cross-gradients that it heard.
     now, previous = graph.at(round), graph.at(round - 1)
     others = [j for j in now.neighbours(victim) if j != victim]
     if not others:
@@ -76,6 +77,7 @@ def intercept_momentum(replay: Replay, round: int) -> Observation:
         )
         for d in others
     ]
+    # The algorithm undoes its own momenta.
     own = algorithm.own_gradient(
         sent,
         before=before,
@@ -93,6 +95,7 @@ def intercept_momentum(replay: Replay, round: int) -> Observation:
         clip_norm=trial.clip_norm,
         records=records,
     )
+    # Rounding of large momenta is left in their small difference.
     largest = float(torch.linalg.vector_norm(sent.double()))  # of what nearly cancels
     left = torch.finfo(sent.dtype).eps * largest / max(float(torch.linalg.vector_norm(u)), 1e-300)
     return replace(observation, rounding=left if sent.dtype != torch.float64 else 0.0)
@@ -126,6 +129,7 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
         raise InputError(
             f"scenario={str(scenario)!r} does not exist for {trial.algorithm!r}; it has: {known}"
         )
+    # By momenta alone, of which all have to be heard.
     if scenario is Scenario.MOMENTUM:
         names = tuple(f"own gradient of round {n}" for n in replay.attacked)
         if not _hears_momenta(replay):
@@ -139,6 +143,7 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
         observations = [intercept_momentum(replay, number) for number in replay.attacked]
         owners = (trial.victim,) * len(observations)
         return Estimate(observation=join(observations), identified=names, missing=(), owners=owners)
+    # By the rows of the equations, for one owner where cross-gradients are asked for.
     seen = estimate(replay)
     if scenario is Scenario.CROSS_GRADIENT:
         heard = [trial.model_owner, *(owner for owner in seen.owners if owner != trial.victim)]

@@ -148,6 +148,7 @@ def infer_membership(
     coins = balanced_coins(references, size, generator=generator)
     fair = fair_coins(games, size, generator=generator)
     done, total, price = [], references + games, 0.0
+    # The first training tells the price of all.
     for number, included in enumerate([*coins, *fair]):
         if progress is not None:
             what = "reference" if number < references else "game"
@@ -164,6 +165,7 @@ def infer_membership(
             )
     if progress is not None:
         progress(total, total, "scores")
+    # The run and the games are attacked by the same references.
     known, played = done[:references], done[references:]
     own = None
     if models is not None:

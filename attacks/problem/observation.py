@@ -231,6 +231,7 @@ class Observation(Sent):
         )
 
     def __post_init__(self) -> None:
+        # Gradient, points and covariance fit together and are finite.
         g, p, s = self.gradient, self.points, self.covariance
         if g.ndim != 2 or p.ndim != 3 or len(p) != len(g) or p.shape[2] < g.shape[1]:
             raise InputError(
@@ -250,6 +251,7 @@ class Observation(Sent):
                 "covariance must be positive definite, or zero; keep the noise-free intercepts "
                 "alone where some are"
             )
+        # How a batch is sent: clipping, records, local steps and coefficients.
         if self.clip_norm is not None:
             within("clip_norm", self.clip_norm, "(0, inf)", "None says that nothing is clipped")
         within("records", self.records, "[1, inf)")
@@ -368,6 +370,7 @@ def sent_gradient(
             total = total + first
         return total / of.local_steps
 
+    # One vector of a batch over all points, whose parts may be clipped first.
     def combined(x: Tensor, y: Tensor) -> Tensor:
         slopes = [over_steps(p, x, y) for p in every]
         if of.clip_parts and clip_norm is not None:
@@ -382,6 +385,7 @@ def sent_gradient(
         flat = combined(inputs, targets)
         free = clip_norm is None or of.clip_parts
         return flat if free else flat * _clip_factor(flat, clip_norm or math.inf)
+    # Each record's vector by itself.
     rows = vmap(combined)(inputs.unsqueeze(1), targets.unsqueeze(1))  # (B, D)
     if of.clip_parts:
         return rows.mean(dim=0)

@@ -197,11 +197,13 @@ def noise_multiplier(
     )
     if (rate := float(sampling_rate)) == 0.0:
         return 0.0
+    # Below the probability that the record is ever drawn, delta asks for some noise.
     if rate < 1.0 and delta >= (ever := -math.expm1(count * math.log1p(-rate))):
         raise InputError(
             f"delta={delta} must be below {ever:.6g}, the probability that a record is ever "
             f"sampled in rounds={count}: no noise at all meets it; choose a smaller delta"
         )
+    # Accountants for comparison have a formula of their own, or a search.
     if not by.by_losses:
         if (found := COMPARED[by].multiplier) is not None:
             return found(epsilon, delta, rounds=count, rate=rate)

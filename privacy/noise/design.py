@@ -210,12 +210,14 @@ def design(
     [1.74, 1.11, 0.955, 0.6404, 0.7088]
     """
     rounds = count("rounds", rounds, MOST_ROUNDS)
+    # Step sizes that differ need dense strategies, which short runs alone can take.
     period = rounds if period is None else count("period", period, rounds)
     if len(step_sizes) and rounds > MOST_DENSE:
         raise InputError(
             f"step_sizes of rounds={rounds} are taken for at most {MOST_DENSE} rounds; leave them "
             "out to design for equal ones"
         )
+    # The design splits over eigenspaces of W; rounds times their number bound the work.
     modes = modes_of(weights)
     spaces = len(modes.eigenvalues)
     if spaces * rounds > _MOST_LONG:
@@ -224,6 +226,7 @@ def design(
             f"a design takes; use at most {_MOST_LONG // spaces} rounds"
         )
     certified = certified and (rounds <= MOST_DENSE or spaces * rounds**2 <= _MOST_BOUND)
+    # Short runs have dense strategies, long ones filters of few bands; one band has no memory.
     dense = rounds <= MOST_DENSE and bands is None and not _too_large(kind, modes, rounds)
     if not kind.has_memory:
         bands = 1
@@ -317,6 +320,7 @@ class _Maker:
         return self._made(Kind.TIME, energy, low, filters=(self._scaled(made.coefficients, 1.0),))
 
     def joint(self) -> Design:
+        # Dense: the precision of each eigenspace is free in every entry.
         if self.bands is None and self.grams is not None:
             found = optimum(self.grams, self.shares, patterns(self.rounds, self.period))
             low, of_all = self._bound_over_all(found)
@@ -327,6 +331,7 @@ class _Maker:
                 precise=found.precisions,
                 of_all=of_all,
             )
+        # A filter for each eigenspace by itself, and then how loud each of them is.
         every = [self._filter(alone) for alone in np.eye(len(self.modes.eigenvalues))]
         costs = np.array([one.cost for one in every])
         costs = np.maximum(costs, _FLOOR * costs.max())
@@ -335,6 +340,7 @@ class _Maker:
             self._scaled(one.coefficients, float(precise))
             for one, precise in zip(every, found.precisions[:, 0, 0], strict=True)
         )
+        # The lower bound: of the dense design, or by stretched multipliers.
         low, energy = 0.0, found.cost * self.uses / self.rounds
         if self.certified and not self.equal_steps and self.grams is not None:
             turns = patterns(self.rounds, self.period)
@@ -348,11 +354,13 @@ class _Maker:
     def pairs(self, weights: Matrix, knowing: Collection[frozenset[int]]) -> Design:
         from scipy.optimize import minimize_scalar
 
+        # The covariance of pair secrets is a Laplacian; of it counts the mean in each eigenspace.
         laplacian = decor_covariance(weights, local_variance=0.0, pair_variance=1.0)
         sizes = np.einsum("kij,ij->k", self.modes.projectors, laplacian)
         of = sizes / np.einsum("kii->k", self.modes.projectors)  # mean eigenvalue an eigenspace
         bands = self.bands
 
+        # One number is searched: the log of pair variance over own variance.
         def energy(log_ratio: float) -> float:
             ratio = float(np.exp(log_ratio))
             return self._pair_energy(1.0 + ratio * of) * pair_exposure(
@@ -362,6 +370,7 @@ class _Maker:
         found = minimize_scalar(energy, bounds=_RATIOS, method="bounded", options={"xatol": 1e-3})
         ratio = float(np.exp(found.x))
         exposed = pair_exposure(weights, ratio=ratio, knowing=knowing)
+        # The strategy over time at the best ratio: dense, or else a filter.
         costs = self.modes.weights * (1.0 + ratio * of)
         if bands is None and self.grams is not None:
             best = self._dense(self._summed(costs))

@@ -95,6 +95,7 @@ def steered_plan(
     free[:, sorted(heard)] = False
     if final_models:
         free[-1] = False
+    # A record enters at the victim alone; lengths are in units of the noise that hides them.
     source = np.zeros((rounds, agents))
     source[:, victim] = _entries(using, rounds)
 

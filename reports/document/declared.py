@@ -119,6 +119,7 @@ def assumed(
             else f"every {unit} may be in every batch"
         ),
     }
+    # An assumption that checks of kept releases looked at says where.
     found = []
     for number, text in _TEXTS.items():
         by = [name for name in CHECKS[number] if name in passed]
@@ -189,6 +190,7 @@ def decide_declared(
 def _held(
     asked: FigureRequirement, account: DeclaredAccount, *, evidence: Evidence, victim: int | None
 ) -> tuple[Outcome, str]:
+    # The limit and the figure are about the same thing: unit, adjacency, delta, any victim.
     one, goal = account[asked.adversary], asked.goal
     if str(one.unit) != asked.unit:
         return Outcome.OVER, (
@@ -208,6 +210,7 @@ def _held(
         return Outcome.OVER, (
             f"The figure is about the records of agent {victim} alone; leave --victim out."
         )
+    # The figure itself.
     if math.isinf(one.epsilon):
         return Outcome.OVER, f"Epsilon is infinite: {one.because}."
     said = f"Epsilon is at most {bound(one.epsilon)}"
@@ -221,6 +224,7 @@ def _held(
         return Outcome.OVER, (
             f"Epsilon is {bound(one.epsilon)}, as declared, above {asked.epsilon:g}."
         )
+    # Even a declared figure holds only if the list is true, which needs evidence.
     if one.status not in (Status.DECLARED, Status.CHECKED):
         return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
     said = f"{said} if the list of releases is true"
@@ -254,6 +258,7 @@ def _evidence(wanted: Evidence, account: DeclaredAccount) -> Iterator[Requiremen
         "membership": wanted.wants_membership,
         "second opinion": wanted.second_opinion,
     }
+    # A log holds none of the evidence that a run of ours has.
     for what, asked in absent.items():
         if asked:
             yield Requirement(
@@ -419,6 +424,7 @@ def declared_report(
         FileNotFoundError: a log is not there.
         ValueError: a log that cannot be read, or an adversary that is not accounted for.
     """
+    # The log, with the checks and the signature that stand beside it.
     signed = _signed(paths, policy)
     log, held = _read(list(paths), absent)
     limited = [] if policy is None else [limit.adversary for limit in policy.limits]

@@ -77,6 +77,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     # Figures are cited by their places in the file; a template may ask for what is not set there.
     held: Any = report.model_dump(mode="json", by_alias=True)
     facts, text = facts_of_report(report), as_text(report.dump())
+    # The verdict, and claims by adversary as the page words them.
     found, head, cited = verdict(facts), facts.head, References(held)
     series = epsilon_series(report)
     claims = {claim.adversary: claim for claim in facts.claims}

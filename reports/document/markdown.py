@@ -151,6 +151,7 @@ def _attack(report: Report) -> Iterator[str]:
     if attack is None:
         yield "Missing: the run was not attacked. `overhear attack DIR` does it.\n"
         return
+    # Rows of tables have errors, and pictures PSNR.
     table = all(one.distance for one in attack.scenarios)
     scores = ["error", "certified, whole"] if table else ["PSNR (dB)"]
     rows = [["attack", "round", "agent", "what is attacked", *scores, "rebuilt, proof allows"]]

@@ -144,6 +144,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
     Raises:
         ValueError: every run failed.
     """
+    # The table of the sweep, by the columns that this scale has.
     scale = entry.scales[name]
     columns = [key for key in entry.columns if key in scale.grid]
     results = results_of(out)
@@ -153,6 +154,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
             "and add --retry"
         )
     table = sweep_table(out, value=entry.value, columns=columns)
+    # A line for each cell, or for each attack on it, with its figures seed by seed.
     lines, seeds = list[Line](), list[Seeds]()
     for cell in table.cells:
         place = {key: {**cell.column, **cell.row}[key] for key in scale.grid}

@@ -307,6 +307,7 @@ def _alone(facts: Facts) -> Assumption:
     """That an item is a record: a promise wherever items were made by what is not part of a run."""
     items, most = facts.items, facts.records_of_user or 1
     each = "a record is in one item" if most == 1 else f"a user has at most {most} items"
+    # Who says that items are records: the library, the files, the function, or nobody.
     how = "the data come along with a library, or were made by a public seed"
     if items is not None and items.source == "rows":
         how = (
@@ -368,12 +369,14 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         if secret
         else "evaluation_noise_seed is set in the run file",
     )
+    # What is trusted because of a choice in the run file.
     cases = (
         (not facts.clipped, _CLIPPING),
         (facts.encrypted, _ENCRYPTION),
         (facts.server, _SERVER),
         (facts.changing, _SCHEDULE),
     )
+    # What counts as public although it was read off the data.
     read_off = [
         Assumption(
             name="read-off-the-data",
@@ -383,6 +386,7 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         )
         for words in facts.counted_as_public
     ]
+    # Facts that figures rest on, where the run has them.
     listed = []
     if facts.counted is not None:
         listed.append(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ... import __version__
 from ...attacks.audit.audit import audit
 from ...attacks.audit.audited import AGAIN, Audited, Verdict, not_measured
 from ...attacks.audit.game import Game
@@ -130,7 +130,7 @@ def audit_of(
     asked, rounds = config.audit, config.audit.rounds or config.training.rounds
     return Audit(
         version=2,
-        tool=importlib.metadata.version("overhear"),
+        tool=__version__,
         seed=seed,
         seed_given=asked.seed is not None,
         settings=AuditSettings(
@@ -260,6 +260,7 @@ def audit_folder(
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
+    # The run as its ledger names it, and the audit before; both are refused before the work.
     opened = AuditedFolder.open(
         folder, run_folder.AUDIT, again=again, stop=stop, overrides=overrides
     )

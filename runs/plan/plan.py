@@ -17,11 +17,12 @@ from ...privacy.reference import second_opinion as reference
 from ...privacy.target import Target
 from ...training.accounts.account import WorkEstimate, account_of
 from ...training.accounts.accounted_run import AccountedRun
-from ...training.accounts.paragraph import as_paragraph
+from ...training.accounts.paragraph import Explanation, as_paragraph
 from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
 from ...training.accounts.summary import (
     Summary,
     as_frame,
+    as_rich,
     lines_of,
     page_part,
     rounded_up,
@@ -58,7 +59,9 @@ from ..stop import tell
 from .schema import Missing, Participation, Planned, PublishedBound, SecondOpinion
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from pandas import DataFrame
+    from rich.table import Table
 
 
 _SOME_BATCH = 37.5
@@ -69,7 +72,7 @@ class Plan:
     """What a run will cost.
 
     Attributes:
-        statement: what every epsilon is said of.
+        said_of: what every epsilon is said of.
         noise_multiplier: given, or calibrated so that the target adversary's epsilon is met.
         target: what the run file asks for.
         guarantees: one for each adversary, worst first.
@@ -87,7 +90,7 @@ class Plan:
         account: what the figures are from.
     """
 
-    statement: Statement
+    said_of: Statement
     noise_multiplier: float
     target: Target
     guarantees: Sequence[Guarantee]
@@ -109,7 +112,7 @@ class Plan:
         """The statement for one adversary."""
         return next(g for g in self.guarantees if g.adversary == adversary)
 
-    def paragraph(self) -> str:
+    def statement(self) -> str:
         """A paragraph to paste: who learns how much, and what is assumed.
 
         Raises:
@@ -119,8 +122,32 @@ class Plan:
             raise InputError("this plan has no summary; make it from a run file")
         return as_paragraph(self.summary, self.exposures)
 
+    def plot(self, kind: str = "rounds", *, axes: Axes | None = None) -> Axes:
+        """Epsilon by round, or with kind="trade-off" the curves that no test beats.
+
+        Raises:
+            ValueError: an unknown kind, nothing finite to draw, or a plan without its account.
+            ImportError: matplotlib is not installed.
+        """
+        return self._shown().plot(kind, axes=axes)
+
+    def explain(self, adversary: str) -> Explanation:
+        """Which messages of the round that costs most add up to the figure; printed, in words.
+
+        Raises:
+            ValueError: an adversary that was not asked for, or a plan without its account.
+        """
+        return self._shown().explain(adversary)
+
+    def _shown(self) -> Account:
+        """The account with what the run file adds: no noise that can be repeated is proven."""
+        if self.account is None:
+            raise InputError("this plan has no account; make it from a run file")
+        every = {g.adversary: g for g in self.guarantees}
+        return replace(self.account, guarantees=every, warnings=self.warnings)
+
     def planned(self) -> Planned:
-        """The object that `overhear plan --json` prints."""
+        """The object that `overhear plan --format json` prints."""
         found = Planned(
             version=1,
             noise_multiplier=self.noise_multiplier,
@@ -147,6 +174,10 @@ class Plan:
         """The same in a notebook."""
         return page_part(self._head(), guarantees=self.guarantees, warnings=self.warnings)
 
+    def __rich__(self) -> Table:
+        """The same for a console of rich."""
+        return as_rich(self._head(), guarantees=self.guarantees, warnings=self.warnings)
+
     def to_pandas(self) -> DataFrame:
         """A row an adversary, worst first.
 
@@ -156,7 +187,7 @@ class Plan:
         return as_frame(self.guarantees)
 
     def _head(self) -> list[str]:
-        said = self.statement
+        said = self.said_of
         taking = self.participation or self.missing
         return [
             f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'} at sampling rate "
@@ -207,6 +238,7 @@ def make_plan(
         UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
             step's noise does not keep its proportion to what is clipped.
     """
+    # What the account needs to know of the data: a rate, and public numbers of records.
     graph, p = graph or graph_of(config), config.privacy
     needs_records = algorithm_named(config.algorithm.name).needs_records
     statement, encrypted = statement_of(config), config.graph.links == "encrypted"
@@ -248,11 +280,12 @@ def make_plan(
         told=told,
     )
     every = _guarantees(config, found)
+    # A step that clips by user needs to know whose records are whose.
     known = says_whose(config, data)
     if found.scripts.by_user and not known and not is_own(config.data.name):
         raise InputError(NO_USERS)
     return Plan(
-        statement=statement,
+        said_of=statement,
         noise_multiplier=found.noise_multiplier,
         target=_target(p, statement, reached=found.reached),
         guarantees=every,
@@ -427,7 +460,7 @@ def _published_bound(
 
 
 def with_opinions(plan: Plan) -> Planned:
-    """The object that `overhear plan --json` prints, with a second opinion on each figure."""
+    """The object of `overhear plan --format json`, with a second opinion on each figure."""
     epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
     found = opinions(plan, plan.exposures, epsilon)
     return plan.planned().model_copy(update={"second_opinion": found})
@@ -448,7 +481,7 @@ def opinions(
             opinion_on(
                 epsilon[name],
                 exposure,
-                statement=plan.statement,
+                statement=plan.said_of,
                 noise_multiplier=plan.noise_multiplier,
             )
         )
@@ -570,23 +603,23 @@ def local_steps_words(plan: Plan, adversary: str) -> tuple[str, float] | None:
     of = plan.guarantee(adversary)
     updates = [e for e in plan.scripts.of(1, None) if e.operation == "local_update"]
     releases = spent_releases(plan.exposures[adversary].releases)
-    if plan.statement.unit is not Unit.RECORD or len(updates) != 1 or len(releases) != 1:
+    if plan.said_of.unit is not Unit.RECORD or len(updates) != 1 or len(releases) != 1:
         return None
+    # One plain local update in each round can be compared.
     (one,), given = releases, dict(updates[0].given)
     steps = int(given["steps"])
     simple = one.reach is Reach.BALL and one.contributions == 1 and one.drawn is None
     whole = given["batch"] == ("batch", -1)  # of all data
     if not simple or one.members is not None or steps > MOST_RECORDS or not of.status.is_finite:
         return None
+    # Each local step as a release of its own, at the same multiplier.
     rate = 1.0 if whole else plan.sampling_rate
     if one.cohort < 1.0:
         each = {Event(plan.noise_multiplier, cohort(1.0, steps, rate), coin=one.cohort): one.rounds}
     else:
         each = {Event(plan.noise_multiplier, poisson(rate)): one.rounds * steps}
     try:
-        found = composed_epsilon(
-            each, delta=plan.statement.delta, adjacency=plan.statement.adjacency
-        )
+        found = composed_epsilon(each, delta=plan.said_of.delta, adjacency=plan.said_of.adjacency)
     except InputError:
         return None
     if not found < of.epsilon:

@@ -96,12 +96,14 @@ class EarlierLines:
         Raises:
             ValueError: it does, or does not say what it holds of what its sender received.
         """
+        # A message of a round is released once to each receiver.
         ends = [None] if release.to is None else sorted(release.to)
         if any((release.sender, release.kind, to) in self._sent for to in ends):
             raise InputError(
                 f"round {round} has a release {release.kind!r} to the same receiver already; give "
                 "another message of the round another kind, or the next round its number"
             )
+        # A batch or a vector with a name has the same facts in each release.
         now: dict[tuple[int, str, str | None], float] = dict(self._now)
         past: dict[int, dict[tuple[int, str, str | None], float]] = {}
         for vector in release.of:
@@ -120,6 +122,7 @@ class EarlierLines:
                     f"noise {one.id!r} is declared as known to others than before; name all who "
                     "know it, each time"
                 )
+        # What was received is checked, too; only then does the line count as said.
         self._received.check(release, Played(round, 0))
         self._received.with_knowers(release, Played(round, 0))
         self._received.take_in(release, Played(round, 0))
@@ -244,6 +247,7 @@ class Draws:
                 f"noise {id!r} is that of an earlier session, whose randomness is gone, so what "
                 "were drawn now would be other noise under its name; give it another name"
             )
+        # New noise, or the source that has the name already, requested alike.
         if id is None or id not in self.named:
             one = DrawnNoise(
                 number=self._next(), shape=sizes, std=std, id=id, dtype=dtype, device=device
@@ -378,6 +382,7 @@ def _which(
     vector: Mapping[str, Any], drawn: Sequence[DrawnBatch], given: NDArray[np.int64] | None
 ) -> DrawnBatch:
     """The drawn batch that a vector is made of."""
+    # A batch by its name, by its positions, or the only one of its owner.
     owner = vector["owner"]
     if "batch" in vector:
         named = [drawn_batch for drawn_batch in drawn if drawn_batch.name == str(vector["batch"])]

@@ -296,6 +296,7 @@ class Recorder:
             OSError: the line may not be on the disk, so nothing must leave.
         """
         with self._lock:
+            # Numbers, party and vectors, in the order of rounds.
             self._check_open()
             at = round_number(plain(round), least=0)
             if at is None:
@@ -314,6 +315,7 @@ class Recorder:
             if of is not None and (isinstance(of, str | Mapping) or not isinstance(of, Sequence)):
                 raise InputError(f"of={shown(of)} must be a list of vectors")
             batches = self._batches(batch, 1 if of is None else len(of))
+            # The line, read back as an account will read it.
             entry: dict[str, Any] = {
                 "from": SERVER if who == self._header.agents else who,
                 "to": plain(to),
@@ -356,6 +358,7 @@ class Recorder:
                     rows=rows,
                     order=batch,
                 )
+            # Nothing is written before all has passed; the transcript precedes its line.
             self._said.check(release, round=at)
             if kept is not None:
                 entry["kept"] = keep(self.path, kept, round=at, place=self._place)

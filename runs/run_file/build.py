@@ -53,6 +53,7 @@ _LEAST_COPIES = 3  # of all models at once: the models, their gradients, and noi
 
 def graph_of(config: RunFile) -> Topology:
     """The graph of a run file, with its list of who takes part where there is one."""
+    # The graph by its name.
     g = config.graph
     graph = build_graph(
         g.name,
@@ -68,6 +69,7 @@ def graph_of(config: RunFile) -> Topology:
     p = config.participation
     if p is None or p.missing is not None:
         return graph
+    # Who takes part in which round, by a public seed or a file.
     agents, rounds = graph.agents, config.training.rounds
     if p.path is None:
         active = drawn_list(
@@ -376,10 +378,12 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         device: where rounds compute, in place of what [training] device says.
     """
     device = device or find_device(config.training.device, rounds=True)
+    # Data and how records are drawn come first, since they refuse most cheaply.
     data, rounds = data_of(config), config.training.rounds
     rate = sampling_rate_of(config, data)
     seed, parts, drawn = config.training.seed, parts_of(config, data), drawn_of(config, data)
     graph = graph_of(config)  # only now: a graph of more agents than there are records takes long
+    # The network, of which every agent holds copies.
     model = build_model(
         config.model.name,
         input_shape=data.input_shape,

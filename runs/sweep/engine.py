@@ -129,6 +129,7 @@ def _ended(task: Task, device: str | None) -> PointResult:
 def _done(task: Task, config: RunFile, digest: str) -> PointResult:
     point, folder = task.point, task.out / POINTS / task.point.name
     summary = _trained(config, folder)
+    # What an attack or an audit contradicts is kept beside the figures, and ends nothing.
     contradictions = []
     if point.attack:
         try:

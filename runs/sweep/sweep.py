@@ -110,6 +110,7 @@ def run_sweep(
     """
     stop = stop or Stop()
     stop.note("nothing was written")
+    # The runs that are known before any tuning, and settings that no run can have.
     _check_base(sweep, base)
     tried = tried_of(sweep)
     tuning = [point for one in tried for point in one.points]
@@ -130,12 +131,14 @@ def run_sweep(
     )
     for name in (POINTS, RESULTS, LOCKS):
         make_folder(out / name)
+    # One process at a time; what stands in the folder is of the same sweep.
     with _sole(out):
         before = points_of(sweep, _kept_choices(sweep, base, out, tried))
         _check_same(out, base, [*tuning, *before])
         write_durably(out / SWEEP, file_text(sweep, base).encode())
         write_index(out, read_results(out))
         stop.note("the same command goes on with the runs that have not ended")
+        # Tuning first, then all runs at the settings chosen.
         _run(work, tuning)
         tuned = _tuned(sweep, base, out, tried)
         points = points_of(sweep, tuned)
@@ -189,6 +192,7 @@ def _row_of(point: Point) -> _Row:
 
 def _run(work: _Work, points: Sequence[Point]) -> None:
     """Run those that have not ended; what becomes of each is on the disk when this returns."""
+    # What has ended counts, what no run can have is noted, and the rest is a task.
     tasks = []
     for point in points:
         point_result = read_result(work.out, point.name)

@@ -173,10 +173,12 @@ def price_of(subject: AccountedRun) -> WorkEstimate:
             f"{error.most} operations in a round, the most that can be accounted for with "
             f"agents={graph.agents}: lower {_either((*repeats, 'agents'))}"
         ) from error
+    # Rounds on one graph are alike unless the step reads their number, or public state changes.
     pairs = zip(call.before, call.after, strict=True)
     alike = all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
     graphs = len({id(of) for of in graph.graphs[: subject.rounds]})
     apart = graphs if alike and not one.record.reads_index else subject.rounds
+    # What one round does, by which measured seconds and megabytes are multiplied.
     done = Counter(entry.operation for entry in call.script)
     batches = max(1, done["draw"])
     links = max(of.receivers.size for of in graph.graphs)
@@ -350,6 +352,7 @@ def account(  # every number that a figure depends on has a name here
     ...     adversaries=["eavesdropper"]).epsilon("eavesdropper"), 4)
     8.4253
     """
+    # Names and kinds are refused before anything is traced.
     chosen = algorithm_of(algorithm, step, settings=settings, released=released)
     if links not in _LINKS:
         raise InputError(f"links={links!r} must be 'clear' or 'encrypted'")
@@ -370,11 +373,13 @@ def account(  # every number that a figure depends on has a name here
             raise InputTypeError(f"adversary {name!r:.40} must be a name, such as 'eavesdropper'")
     if victim is not None and (isinstance(victim, bool) or not isinstance(victim, int)):
         raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
+    # Whose data are hidden: a user needs a public cap.
     whose = Unit(unit)
     if whose is Unit.CLIENT:
         raise InputError(f"unit={unit!r:.40} is not supported here: {NOT_A_CLIENT}")
     if whose is Unit.USER and records_per_person is None:
         raise InputError(NO_CAP)
+    # The run as its figures see it, before the noise is known.
     topology = topology_of(graph, active, rounds=rounds)
     subject = AccountedRun(
         algorithm=chosen.algorithm,
@@ -467,6 +472,7 @@ def account_of(
             "records at several; give one of them"
         )
     check_with_missing(subject, statement)
+    # Whom the account is about, and what it takes, estimated from one traced round.
     names = adversaries_of(
         adversaries,
         target=adversary,
@@ -492,6 +498,7 @@ def account_of(
         goal=goal,
         target=adversary,
     )
+    # The largest epsilon first; differences of rounding do not decide the order.
     every = [
         guarantee(name, of, statement=statement, noise_multiplier=figures.noise_multiplier)
         for name, of in figures.joint_sensitivities.items()

@@ -270,6 +270,7 @@ def bind(
     form = Form(form)  # a step asks which member it is
     within("batch_size", batch_size, "(0, inf]")
     within("noise_std", noise_std, "[0, inf]")
+    # The numbers by name, of which start and step get those that they take.
     own = hyper_parameters(algorithm, settings)
     init, name = algorithm.init, algorithm.name
     rated = at_rates(init, algorithm.step, learning_rate, name=name, rounds=rounds, own=own)
@@ -291,6 +292,7 @@ def bind(
             )
         numbers["records"] = records
     first, given = _taken(init, numbers), _taken(algorithm.step, numbers)
+    # What is made once, for the whole graph and all rounds.
     if algorithm.prepare is not None:
         if graph is None or rounds is None:
             raise InputError(f"algorithm {algorithm.name!r} needs graph and rounds; give both")

@@ -112,16 +112,19 @@ def best_correlation(graph: Graph, *, horizon: int) -> float:
     """
     from scipy.optimize import minimize_scalar
 
+    # Energy of each agent's noise, and of that of pairs, over the horizon.
     F = cost_factor(graph.weights, rounds=horizon, step_sizes=())
     laplacian = decor_covariance(graph.weights, local_variance=0.0, pair_variance=1.0)
     values, vectors = np.linalg.eigh(laplacian)
     squares = np.square(vectors)
     own, pairs = float(np.vdot(F, F)), float(np.vdot(F @ laplacian, F))
 
+    # The exposure of the worst agent times the energy, at each ratio.
     def energy(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
         worst = (squares @ (1.0 / (1.0 + np.outer(values, ratios)))).max(axis=0)
         return np.asarray(worst * (own + ratios * pairs))
 
+    # From a grid to the minimum beside its best point; the ends are answers themselves.
     lowest, highest = np.log(_RATIOS)
     grid = np.linspace(lowest, highest, _POINTS)
     at = int(energy(np.exp(grid)).argmin())

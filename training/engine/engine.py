@@ -79,6 +79,7 @@ class Engine:
         scripts: Scripts | None = None,
         noise_tests: NoiseTests | None = None,
     ) -> None:
+        # What has to fit: blocks, graph, ranks, and the numbers of records.
         blocks = len(setting.task.dimensions) if setting.task else 1
         check_fit(bound, setting.graph, blocks=blocks, ranks=ranks)
         check_records(setting.sampler, [shard.size for shard in setting.shards])
@@ -184,6 +185,7 @@ class Engine:
 
         whose = dict[int, list[Tensor | None]]()  # by call
 
+        # A call's batches: planted examples take an agent's place, and absent agents have none.
         def draw(call: int, rate: float | None, per: Per) -> list[Examples]:
             how = {} if per is Per.RECORD else {"per": per}
             drawn = {
@@ -311,12 +313,14 @@ class Engine:
                 f"round {self.round + 1} failed when it was tried, and would be released under "
                 "the same noise; make a new engine and restore a snapshot"
             )
+        # What the round is held to: the floor of its noise, its script, and caps of users.
         number = self.round + 1
         self.check_floor()
         public, self._public = self._public, None
         current = self._make_round(number, planted=planted or {}, recorded=recorded, public=public)
         script = self.scripts.of(number, self.state)
         self.setting.check_users(script)
+        # A round that fails may have sent messages, and must not run again.
         self._failed = True
         with computing(self.setting.device, repeats=self.setting.repeats):
             done = perform(
@@ -463,6 +467,7 @@ def check_user_code(setting: Setting, test: Examples) -> None:
     Raises:
         InputError: the code raises something, keeps something, or lets records meet.
     """
+    # A few records, one at a time, at the initial model.
     records = next((shard for shard in setting.shards if shard.size), None)
     if records is None:
         return
@@ -472,11 +477,13 @@ def check_user_code(setting: Setting, test: Examples) -> None:
     point = first.detach().to(setting.device, setting.dtype)[None]
     rows = range(len(batches))
     found = []
+    # The loop and vmap, and the layout that is asked for.
     asked = () if setting.layout in _GENERAL else (setting.layout,)
     for layout in (*_GENERAL, *asked):
         gradients = cast("PairGradients", gradients_of(replace(setting, layout=layout)))
         if not gradients.runs_own_code:
             return
+        # Code that keeps something from call to call shows it in another order.
         try:
             for row in (*rows, *rows[::-1]):  # one by one, and in another order
                 gradients.clipped_sums(point, ([0], [0]), [batches[row]], clip_norm=1.0)

@@ -352,6 +352,7 @@ class TensorRound(Operations):
         as_one: bool = False,
     ) -> Tensor:
         """Clipped sums; `as_one` where the caller clips them whole, and nothing here is."""
+        # Whose model, and whose records, each row is of.
         models, owners = stacked(points, sizes=self._sizes, links=self._links)
         links, on_links = self._links, isinstance(points[0][0], Edges)
         users = self._drawing.users_of(batch.call) if per is Per.USER else None

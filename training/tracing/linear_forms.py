@@ -216,6 +216,7 @@ class LinearForms:
         return self.made_by.of_table(table, self.block)
 
     def _combine(self, other: object, sign: float) -> LinearForms:
+        # Only rows of one trace, of one block and as many can be added.
         if not isinstance(other, LinearForms):
             raise UndeclaredOperation(
                 f"adding {type(other).__name__} to a traced value: only values that the round's "

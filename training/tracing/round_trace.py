@@ -306,6 +306,7 @@ class RoundTrace:
             return ""
         if self.blames:
             return "; ".join(self.blames)
+        # How many contributions count together, and then what else decided.
         of = "agent" if self.unit is Unit.AGENT else "batch"
         said = (
             f"one contribution of the {of} is released"
@@ -475,6 +476,7 @@ def joined(found: Sequence[Sensitivity], keys: Sequence[Key], *, unit: Unit) -> 
                 "batches of one secret cohort are drawn at different rates, for which no "
                 "bound is known; draw them at one rate"
             )
+        # The worst batch of a cohort stands for all of them, and says how many they are.
         parts = [joint[i] for i in same]
         reaches = {part.reach for part in parts}
         worst = max(parts, key=lambda part: part.mu)
@@ -516,6 +518,7 @@ def charges(
     Returns:
         One charge a batch; of those that are one sum the first has all of it.
     """
+    # Each batch by itself, which is all where batches have no noise in common.
     mus = [view.mu(columns, bounds=bounds) if columns else 0.0 for columns, bounds in batches]
     alone = [Charge(mu) for mu in mus]
     if len(batches) == 1:
@@ -530,6 +533,7 @@ def charges(
     # A batch that is infinite by itself makes what all of them release infinite.
     if len(finite) < len(batches):
         return [Charge(math.inf if of else 0.0) for of in moved]
+    # Batches of one kind that move what is released alike are one sum.
     sums: dict[object, list[int]] = {}
     for number, (of, kind) in enumerate(zip(moved, kinds, strict=True)):
         key = number if kind is None or not of else (kind, _as_one(view, of))

@@ -53,7 +53,7 @@ def test_it_prints_lines_for_people(capsys):
 
 
 def test_it_prints_one_json_object(capsys):
-    call(*BASIC, "--input-shape", "1,4,4", "--low", "0", "--high", "1", "--json")
+    call(*BASIC, "--input-shape", "1,4,4", "--low", "0", "--high", "1", "--format=json")
     found = json.loads(capsys.readouterr().out)
     assert (found["labels"], found["stage"]) == ([2], ["exact"])
     assert found == json.loads(Path("found/attack.json").read_text(encoding="utf-8"))
