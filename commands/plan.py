@@ -149,7 +149,7 @@ def plan(
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
     elif asked.statement:
-        write(planned.paragraph())
+        write(planned.statement())
     else:
         _show_plan(
             found, described.adversaries, advice, make_console(), opinions=second_opinions(opinions)

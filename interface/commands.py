@@ -116,11 +116,12 @@ def sweep(
         FileExistsError: the folder holds something else, or another sweep.
         ValueError: a key, value or setting that no run can have.
     """
+    from ..runs.sweep.engine import Engine
     from ..runs.sweep.sweep import run_sweep
     from ..runs.sweep.sweep_file import read_sweep_file
 
     found, base = read_sweep_file(Path(file))
-    return run_sweep(found, base, Path(out), jobs=jobs, devices=devices, retry=retry)
+    return run_sweep(found, base, Path(out), engine=Engine(jobs=jobs, devices=devices), retry=retry)
 
 
 def table(
