@@ -121,8 +121,7 @@ def sweep(
     from ..runs.sweep.sweep_file import read_sweep_file
 
     found, base = read_sweep_file(Path(file))
-    engine = Engine(jobs=jobs, devices=devices)
-    return run_sweep(found, base, Path(out), engine=engine, retry=retry)
+    return run_sweep(found, base, Path(out), engine=Engine(jobs=jobs, devices=devices), retry=retry)
 
 
 def table(
