@@ -275,15 +275,15 @@ def attack_table(
     heads = ("error", "certified", "whole") if rows_of_table else ("MSE", "PSNR (dB)", "SSIM")
     for head in heads:
         table.add_column(head, justify="right")
+    table.add_column("found")
     for row in rows:
         if rows_of_table:
             of = f" of {len(row.mse)}"
-            cells = (row.name, figure(row.mean.mse), f"{row.certified}{of}", f"{row.whole}{of}")
-            table.add_row(*(Text(cell) for cell in cells))
-            continue
-        mean = row.mean if convention is None else row.conventions[convention]
-        cells = (row.name, figure(mean.mse), figure(mean.psnr), score(mean.ssim))
-        table.add_row(*(Text(cell) for cell in cells))
+            cells = (figure(row.mean.mse), f"{row.certified}{of}", f"{row.whole}{of}")
+        else:
+            mean = row.mean if convention is None else row.conventions[convention]
+            cells = (figure(mean.mse), figure(mean.psnr), score(mean.ssim))
+        table.add_row(*(Text(cell) for cell in (row.name, *cells, row.found_in_all)))
     return table
 
 
