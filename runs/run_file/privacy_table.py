@@ -93,6 +93,7 @@ class PrivacyTable(Table):
         if unit is Unit.USER and "records_per_person" not in self.model_fields_set:
             raise InputError(NO_CAP)
         if unit is not Unit.RECORD:
+            # The statement itself refuses what does not go together.
             Statement(
                 delta=self.delta,
                 adjacency=adjacency,
@@ -100,7 +101,7 @@ class PrivacyTable(Table):
                 accountant=Accountant(self.accountant),
                 records_per_person=self.records_per_person,
                 holders=tuple((agent, 1) for agent in self.holders or ()),
-            )  # refuses what does not go together
+            )
         return self.model_copy(update={"adjacency": str(adjacency)})
 
     @model_validator(mode="after")
