@@ -21,7 +21,6 @@ class AccountFormat(enum.StrEnum):
 
     TABLE = "table"
     JSON = "json"
-    MD = "md"
     MARKDOWN = "markdown"
     HTML = "html"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.audit.requests import LastModelRequest
-from .terminal.options import Device, Json, Overrides, TrustCode, trust
+from .terminal.options import Device, Format, Overrides, TableOrJson, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -39,7 +39,7 @@ def audit(
     out: Out = None,
     device: Device = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon with planted records, and check the program.
 
@@ -84,7 +84,7 @@ def audit(
             except ContradictedProof as error:
                 contradicted, found = error, _written(target, error)
     # All is shown and kept before a contradiction ends the command.
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
         _show(found)
@@ -107,7 +107,7 @@ def audit_last_model(
     again: Again = False,
     out: Out = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon with a planted record that only last models can show.
 
@@ -153,7 +153,7 @@ def audit_last_model(
                     raise
                 found = kept
     # It is shown before it is held against the proof.
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
         _show_last_model(found)

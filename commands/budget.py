@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..interface.requests import BudgetRequest
-from .terminal.options import Json
+from .terminal.options import Format, TableOrJson
 from .terminal.terminal import print_json, write
 
 _NUMBERS = ("epsilon", "noise_multiplier", "rounds", "sampling_rate", "delta")
@@ -22,7 +22,7 @@ def budget(
     statement: Annotated[
         bool, typer.Option("--statement", help="Print a paragraph to paste, and nothing else.")
     ] = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Compute epsilon, noise, rounds or a sampling rate.
 
@@ -34,8 +34,8 @@ def budget(
     from ..interface.budget import budget_of
     from ..privacy.errors import InputError
 
-    if statement and (json or explain):
-        raise InputError("--statement prints a paragraph; leave --json and --explain out")
+    if statement and (explain or format is TableOrJson.JSON):
+        raise InputError("--statement prints a paragraph; leave --format and --explain out")
     found = budget_of(request)
     # What another library makes of the same rounds.
     opinion = None
@@ -51,7 +51,7 @@ def budget(
         )
         opinion = described(other)
     # Figures, what they are about, and how they were computed.
-    if json:
+    if format is TableOrJson.JSON:
         figures = {name: getattr(found, name) for name in _NUMBERS}
         how = {"adjacency": request.adjacency, "accountant": request.accountant}
         asked_too = {} if opinion is None else {"second_opinion": opinion.dump()}

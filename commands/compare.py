@@ -14,7 +14,6 @@ from .terminal.options import TrustCode, trust
 class ComparisonFormat(enum.StrEnum):
     """How a comparison is given."""
 
-    MD = "md"
     MARKDOWN = "markdown"
     HTML = "html"
     JSON = "json"
@@ -25,7 +24,7 @@ def compare(
     *,
     format: Annotated[
         ComparisonFormat, typer.Option("--format", help="Format of the table.")
-    ] = ComparisonFormat.MD,
+    ] = ComparisonFormat.MARKDOWN,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")
     ] = None,

@@ -18,7 +18,6 @@ class FormatName(enum.StrEnum):
 
     HTML = "html"
     JSON = "json"
-    MD = "md"
     MARKDOWN = "markdown"
 
 

@@ -217,6 +217,15 @@ class AuditResult:
             for adversary in self.found.adversaries
         ]
 
+    def statement(self) -> str:
+        """What was measured of each adversary and what was checked, in sentences to paste."""
+        said = [one.words for one in self.found.adversaries]
+        return " ".join(f"{one.rstrip('.')}." for one in (self._head(), *said, *self._notes()))
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that audit.json holds; infinite figures are "inf"."""
+        return self.found.dump()
+
     def to_pandas(self) -> DataFrame:
         """The rows as a data frame.
 
@@ -306,6 +315,14 @@ class AttackResult:
             for one in self.found.scenarios
             for row in one.rows
         ]
+
+    def statement(self) -> str:
+        """What each scenario comes to, in sentences to paste."""
+        return " ".join(f"{one.rstrip('.')}." for one in self._notes())
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that attack.json holds; infinite figures are "inf"."""
+        return self.found.dump()
 
     def to_pandas(self) -> DataFrame:
         """The rows as a data frame.

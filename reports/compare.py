@@ -117,6 +117,12 @@ class Comparison:
         runs = [asdict(run) | {"adversaries": [*map(_row, run.adversaries)]} for run in self.runs]
         return as_text({"schema": SCHEMA, "runs": runs, "flags": self.flags})
 
+    def __str__(self) -> str:
+        """The table as Markdown, which notebooks show."""
+        return comparison_markdown(self)
+
+    _repr_markdown_ = __str__
+
 
 def _row(figure_of: Guarantee) -> dict[str, str | float]:
     return {

@@ -28,7 +28,7 @@ from ..privacy.adversary import EAVESDROPPER, FINAL_MODELS, neighbour
 from ..privacy.errors import InputError
 from ..privacy.guarantee import Statement, Unit
 from ..privacy.participation import Event, poisson
-from ..privacy.view.steered import heard_by, late_age, late_mu, steered_mu
+from ..privacy.view.steered import heard_by, late_age, late_mu, steered_plan
 from .accounts.accounted_run import AccountedRun
 from .algorithms import ALGORITHMS
 from .data.load import Dataset
@@ -76,14 +76,13 @@ def steered(
     graph = subject.graph
     assert isinstance(graph, Graph)  # noqa: S101 - as the hypotheses say
     heard: Collection[int] = () if agent is None else heard_by(graph.weights, [agent])
-    # All rounds together are one Gaussian release.
-    mu = steered_mu(
+    mu = steered_plan(
         graph.weights,
         victim=victim,
         heard=heard,
         rounds=subject.rounds,
         final_models=final_models,
-    )
+    ).mu
 
     def spent(multiplier: float, rounds: int, rate: float) -> float:
         return epsilon_of(

@@ -47,7 +47,7 @@ from .canaries import (
 )
 from .canary_checks import canary_checks
 from .canary_noise import CanaryNoise, ObservedNoise, Residue, gathered
-from .scores import LinkScores, Scorer
+from .scores import BatchRates, LinkScores, Scorer
 
 # Clipping in the run's own layout: records whose gradients are from a half to 1,000 clip norms.
 #
@@ -460,13 +460,15 @@ class CanaryGame(Game):
             self.setting.task or self.setting.model,
             directions=directions,
             adversaries=self.adversaries,
-            sampling_rate=self.setting.sampling_rate,
+            batches=BatchRates(
+                self.setting.sampling_rate,
+                {h: sampler.drawn[h].rate for h in self.hosts} if sampler is not None else {},
+                self.scheme.in_epochs,
+            ),
             replace=self.replace,
             linked=self.linked,
             own={h: np.r_[self.own(h), self.own_short(h)] for h in self.hosts},
             together=self.together,
-            rates={h: sampler.drawn[h].rate for h in self.hosts} if sampler is not None else {},
-            public=self.scheme.in_epochs,
         )
         # Canaries stand behind an agent's records, or in their place where sizes are fixed.
         planted = self.codes(coins, together=self.together if sampler is None else None)

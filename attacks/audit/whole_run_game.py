@@ -47,7 +47,7 @@ from .canary_noise import ObservedNoise, Residue
 from .game import CanaryGame, Played, Scores, layout_check
 from .observed_noise import heard_check
 from .observed_rows import DROWNED, Projected
-from .scores import Planted, Scorer
+from .scores import BatchRates, Planted, Scorer
 from .strength import log_mixture
 from .whole_run_outcome import Column, MatchedFilter
 
@@ -102,7 +102,7 @@ class WholeRunGame(CanaryGame):
                 self.setting.task or self.setting.model,
                 directions=directions,
                 adversaries={},
-                sampling_rate=self.setting.sampling_rate,
+                batches=BatchRates(self.setting.sampling_rate),
                 replace=self.replace,
             ),
             directions=directions,

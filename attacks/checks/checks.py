@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from .noise_streams import stream_check
 from .result import Check
 from .sampler import sampler_check
 from .sensitivity import sensitivity_check, value_check
-from .watched_run import WatchedRun, placed, traces_of, watch
+from .watched_run import WatchedRun, chosen_rounds, placed, traces_of, watch
 
 # Messages: every message and end state equals A G + B z + known, to float rounding.
 #
@@ -365,7 +366,6 @@ def engine_checks(
     bound: Bound,
     *,
     rounds: int,
-    planned: int | None = None,
     generator: np.random.Generator | None = None,
     traces: AlgorithmTrace | None = None,
     randomness: SecretRandomness | None = None,
@@ -384,23 +384,32 @@ def engine_checks(
         setting: graph, model and data of the run.
         bound: the algorithm with its numbers, at the noise of the run.
         rounds: how many to watch: the first two, the last, and others by chance.
-        planned: how many the run has, as many as are watched when None; the noise of all of them
-            is looked at.
         generator: chooses rounds; of the system's entropy when None.
-        traces: of all planned rounds, at the noise of the run; made here when None.
+        traces: of all rounds of the run, at its noise; as many as are watched, and made here, when
+            None. The noise of all of them is looked at.
         randomness: of the system's entropy when None.
         source: all records that the shards were dealt from; see `record_check`.
         watched_so_far: called after each round of the first run that is watched, with their number.
     """
-    last, own = max(rounds, planned or rounds), randomness or SecretRandomness()
-    chance = generator or np.random.default_rng()
-    traces = traces or traces_of(bound, setting, rounds=last)
-    how: dict[str, Any] = {"rounds": rounds, "planned": last, "generator": chance, "traces": traces}
-    run = watch(setting, bound, randomness=own, kept_so_far=watched_so_far, **how)
+    own, chance = randomness or SecretRandomness(), generator or np.random.default_rng()
+    traces = traces or traces_of(bound, setting, rounds=rounds)
+    some = functools.partial(
+        chosen_rounds, rounds, planned=sum(count for _, count in traces.rounds), generator=chance
+    )
+    run = watch(
+        setting,
+        bound,
+        rounds=some(),
+        traces=traces,
+        randomness=own,
+        kept_so_far=watched_so_far,
+    )
     sharp = run
     if setting.dtype is not torch.float64:
         precise = replace(setting, dtype=torch.float64)
-        sharp = watch(precise, bound, randomness=randomness, seconds=0.0, **how)
+        sharp = watch(
+            precise, bound, rounds=some(), traces=traces, randomness=randomness, seconds=0.0
+        )
     messages = message_check(run)
     if messages.passed and sharp is not run:
         messages = message_check(sharp)

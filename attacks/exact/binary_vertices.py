@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from ...training.models.parameters import unflatten
-from ..problem.observation import Observation, sent_gradient
+from ..problem.observation import Observation, Sent, sent_gradient
 from ..problem.problem import Box, Certified, Problem
 
 # Which layer of a network is linear and sees the records as they are.
@@ -509,7 +509,11 @@ def _derivatives(seen: Observation, model: nn.Module, name: str, inputs: Tensor)
 
     def clipped(label: Tensor) -> Tensor:
         alone = sent_gradient(
-            model, seen.points[0, 0], inputs=inputs[None], targets=label[None], clip_norm=None
+            model,
+            seen.points[0, 0],
+            inputs=inputs[None],
+            targets=label[None],
+            of=Sent(clip_norm=None),
         )
         return (bound / alone.norm().clamp_min(1e-300)).clamp_max(1.0)
 

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
-from ..problem.observation import Observation, sent_gradient, sent_gradients
+from ..problem.observation import Observation, Sent, sent_gradient, sent_gradients
 from ..problem.problem import Problem
 from .binary_vertices import first_linear, joint_of, parameter_name
 from .patches import rounding_of
@@ -292,7 +292,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
 
     def derivative(x: Tensor, label: int) -> Tensor:
         sent = sent_gradient(
-            model, point, inputs=box.inputs(x)[None].to(point), clip_norm=None,
+            model, point, inputs=box.inputs(x)[None].to(point), of=Sent(clip_norm=None),
             targets=torch.tensor([label], device=point.device),
         )  # fmt: skip
         return unflatten(model, sent.detach())[parameter_name(name, "bias")].double()

@@ -67,7 +67,6 @@ def build_problem(
     bounds: tuple[Tensor, Tensor],
     labels: Tensor | None,
     prior_image: Tensor | None,
-    device: torch.device,
 ) -> Problem:
     """The problem on the CPU, where its labels are read."""
     if labels is not None and labels.shape != (observation.records,):
@@ -95,7 +94,6 @@ def build_problem(
         classes=classes,
         labels=None if labels is None else labels.to(HOST),
         prior_image=prior_image,
-        device=device,
     )
 
 
@@ -357,9 +355,9 @@ def reconstruct(
         bounds=bounds,
         labels=labels,
         prior_image=prior_image,
-        device=observation.gradient.device if device is None else device,
     )
-    problem = replace(problem, imprints=tuple(imprints))
+    where = observation.gradient.device if device is None else device
+    problem = replace(problem, imprints=tuple(imprints), device=where)
     kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=name_of(problem))
     problem = problem.to(device=home_of(problem.device))
     with full_precision():  # as the gradients that were observed were computed

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -293,16 +293,12 @@ class _Maker:
         scale = self.uses / self.rounds
         if kind is Kind.INDEPENDENT:
             energy = float(self.modes.weights @ spent) * scale
-            return self._made(kind, energy, energy, precise=np.ones((1, 1, 1)), bands=1)
+            return replace(self._made(kind, energy, energy, precise=np.ones((1, 1, 1))), bands=1)
         found = self._over_agents(spent)
         precise = found.precisions / self.uses
-        return self._made(
-            kind,
-            found.cost * scale,
-            found.lower_bound * scale,
-            bands=1,
-            variances=1.0 / precise[:, 0, 0],
-        )
+        variances = 1.0 / precise[:, 0, 0]
+        lower = found.lower_bound * scale
+        return replace(self._made(kind, found.cost * scale, lower, variances=variances), bands=1)
 
     def over_time(self) -> Design:
         weights = self.modes.weights
@@ -457,7 +453,6 @@ class _Maker:
         variances: Matrix | None = None,
         ratio: float = 0.0,
         of_all: bool = False,
-        bands: int | None = None,
     ) -> Design:
         return Design(
             kind=kind,
@@ -466,7 +461,7 @@ class _Maker:
             energy=energy,
             lower_bound=lower,
             of_all=of_all,
-            bands=bands or self.bands or self.rounds,
+            bands=self.bands or self.rounds,
             precisions=precise,
             filters=filters,
             variances=variances,

@@ -17,9 +17,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..bounded import check_links, check_size
+from ..bounded import check_links, check_size, read_bounded
 from ..errors import InputError, UnsupportedView
 from ..guarantee import Status
+from ..plain_text import plain
 from .chained_file import Lines, damaged, parsed, round_number
 from .lines import (
     SCHEMA,
@@ -68,7 +69,7 @@ def check_joined(
     if missing:
         raise InputError(
             f"no log of agent {missing[0]} of {header.agents} is given; add its file, or say in "
-            "which rounds it was absent"
+            f"which rounds it was absent{_told(every[0].path)}"
         )
     # Who has no file was declared absent in every round that others played.
     rounds = sorted({played.round for log_file in every for played in log_file.rounds})
@@ -88,7 +89,7 @@ def check_joined(
                 raise InputError(
                     f"{log_file.path} has no release of agent {party} in round {number}, in which "
                     f"others released; say that it was absent, --absent {party}:{number}, if that "
-                    "is publicly known, or add what it released"
+                    f"is publicly known, or add what it released{_told(log_file.path)}"
                 )
             if number in held and number in away:
                 raise InputError(
@@ -166,6 +167,9 @@ def check_same_system(first: LogFile, other: LogFile) -> None:
 _MOST_BYTES = 4 << 30
 _MOST_RELEASES = 5_000_000
 _PATTERN = "*.jsonl"
+WITHHELD = ".withheld"
+"""Ends the name of the file that says, beside a client's lines, why replies of it did not leave."""
+_LONGEST_WHY = 1 << 16  # bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,7 +251,8 @@ def read_log(
             f"absent={sorted(absent)} has no effect on {files[0]}, which holds everybody's "
             "releases; leave it out"
         )
-    # What releases say of received messages is held against those; then all go by round.
+    for folder in dict.fromkeys(path.parent for path in files):
+        warnings += withheld(folder)
     stated = hold_received(every)
     warnings += stated
     rounds: dict[Played, list[Release]] = {}
@@ -298,6 +303,22 @@ def holds_logs(folder: Path) -> bool:
     return False
 
 
+def withheld(folder: Path) -> list[str]:
+    """Why replies of clients did not leave, in a sentence for each reason that was told."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.glob(f"*{WITHHELD}")):
+        if path.is_file():
+            told = read_bounded(path, _LONGEST_WHY).decode("utf-8", "replace")
+            for why in told.splitlines():
+                found.setdefault(plain(why, most=None), []).append(plain(path.stem))
+    return [f"replies of {', '.join(of)} did not leave: {why}" for why, of in found.items()]
+
+
+def _told(log: Path) -> str:
+    """The same behind a sentence about logs that lie beside this one."""
+    return "".join(f"; {said}" for said in withheld(log.parent))
+
+
 def _files(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
@@ -305,7 +326,8 @@ def _files(paths: Sequence[Path]) -> list[Path]:
             check_links(path)
             inside = sorted(path.glob(_PATTERN))
             if not inside:
-                raise InputError(f"{path} holds no {_PATTERN}, the logs of releases; name a file")
+                said = withheld(path) or ["name a file"]
+                raise InputError(f"{path} holds no {_PATTERN}, the logs of releases; {said[0]}")
             found += inside
         else:
             found.append(path)

@@ -83,7 +83,7 @@ def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float])
                 released,
                 noise_multiplier=plan.noise_multiplier,
                 epsilon=epsilon[name],
-                statement=plan.statement,
+                statement=plan.said_of,
                 status=status,
             )
         found[name] = known[key]

@@ -93,7 +93,7 @@ class Advice:
             raise InputError(f"epsilon={self.epsilon} must be a number >= 0, or None for no figure")
 
     def to_json(self) -> dict[str, str | float | None]:
-        """An entry of the "advice" of `overhear plan --json`; infinite is the string "inf"."""
+        """An entry of the plan's "advice" in JSON; infinite is the string "inf"."""
         infinite = self.epsilon is not None and math.isinf(self.epsilon)
         return {
             "what": str(self.what),
@@ -301,7 +301,7 @@ def _still_over(plan: Plan, facts: Facts, case: _Case, fix: Fix) -> Sequence[Gua
         and run_epsilon(
             plan.exposures[claim.adversary],
             noise_multiplier=multiplier,
-            statement=plan.statement,
+            statement=plan.said_of,
         )
         > limit * (1.0 + _ROUNDING)
     ]

@@ -164,11 +164,11 @@ def limit_risks(config: RunFile, spent: Spent) -> Callable[[Guarantee, Goal], fl
 
     def found(claim: Guarantee, goal: Goal) -> float:
         plan = planned()
-        if plan.statement.accountant is not Accountant.PLD:
-            plan = replace(plan, statement=replace(plan.statement, accountant=Accountant.PLD))
+        if plan.said_of.accountant is not Accountant.PLD:
+            plan = replace(plan, said_of=replace(plan.said_of, accountant=Accountant.PLD))
         return reached(
             accounted(plan.exposures[claim.adversary], spent.numbers, torn=spent.torn),
-            statement=plan.statement,
+            statement=plan.said_of,
             noise_multiplier=plan.noise_multiplier,
             goal=goal,
         )
@@ -288,7 +288,7 @@ def _noise(plan: Plan, spent: Spent, adversary: str, limit: float) -> list[Fix]:
     """The noise multiplier that would have covered everything that was released."""
     released = accounted(plan.exposures[adversary], spent.numbers, torn=spent.torn)
     try:
-        multiplier = calibrated_multiplier(released, epsilon=limit, statement=plan.statement)
+        multiplier = calibrated_multiplier(released, epsilon=limit, statement=plan.said_of)
     except InputError:  # what cannot be planned or accounted for is not named
         return []
     spends = _epsilon(replace(plan, noise_multiplier=multiplier), released)
@@ -324,6 +324,6 @@ def _epsilon(
     return run_epsilon(
         exposure,
         noise_multiplier=plan.noise_multiplier,
-        statement=plan.statement,
+        statement=plan.said_of,
         rounds=rounds,
     )

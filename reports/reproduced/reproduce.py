@@ -23,6 +23,7 @@ from ...runs.audit.evidence import read_attack
 from ...runs.described import LARGEST_OBJECT
 from ...runs.numbers import bound
 from ...runs.stop import Stop
+from ...runs.sweep.engine import Engine
 from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP, SweepFile
@@ -429,7 +430,9 @@ def reproduce(
         check_data(entry.name, entry.scales[name])
         sweep, base = sweep_of(entry, name)
         given = _given(figures, _places(sweep))
-        run_sweep(sweep, base, out, jobs=jobs, retry=retry, progress=progress, stop=stop)
+        run_sweep(
+            sweep, base, out, engine=Engine(jobs=jobs), retry=retry, progress=progress, stop=stop
+        )
         outcome = outcome_of(entry, name, out, figures=(*given, *entry.figures))
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
     write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)

@@ -129,6 +129,12 @@ class SweepTable:
     cells: list[Cell]
     caption: str
 
+    def __str__(self) -> str:
+        """The table as Markdown, which notebooks show."""
+        return table_text(self)
+
+    _repr_markdown_ = __str__
+
 
 def results_of(out: Path) -> list[PointResult]:
     """The runs of a sweep that ended and are reported, in the order of its file.

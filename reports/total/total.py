@@ -136,7 +136,7 @@ _ONE_FOR_ALL: tuple[tuple[str, Callable[[Statement], object], str, str], ...] = 
 
 
 def _statement(runs: _Runs, delta: float | None) -> Statement:
-    stated = [run.plan.statement for run in runs.values()]
+    stated = [run.plan.said_of for run in runs.values()]
     if len({one.holders for one in stated}) > 1:
         each = ", ".join(
             f"{folder}: {one.whose or 'one record of one agent'}"
@@ -196,9 +196,9 @@ def _check_victims(runs: _Runs, holders: str) -> None:
     victims = {folder: _victim(run) for folder, run in runs.items()}
     if holders != "the same" and len(runs) > 1:
         for folder, run in runs.items():
-            if run.plan.statement.holders:
+            if run.plan.said_of.holders:
                 raise InputError(
-                    f"{folder} is about {run.plan.statement.whose}, and the agents do not hold the "
+                    f"{folder} is about {run.plan.said_of.whose}, and the agents do not hold the "
                     "same records in every run; compose the person's lines with overhear person"
                 )
     if set(victims.values()) == {None} or len(runs) == 1:
@@ -225,7 +225,7 @@ def _adversary(name: str, runs: Sequence[AccountedRun], statement: Statement) ->
     alone = [
         run_epsilon(
             sensitivity,
-            statement=replace(run.plan.statement, delta=statement.delta),
+            statement=replace(run.plan.said_of, delta=statement.delta),
             noise_multiplier=noise_multiplier,
         )
         for run, (sensitivity, noise_multiplier) in zip(runs, spent, strict=True)
@@ -388,7 +388,7 @@ def run_of_folder(folder: Path) -> PersonRun:
             "releases whose noise was drawn apart from that of other runs; train without the key"
         )
     views = {name: _view(run, name) for name in run.plan.exposures}
-    statement, planned = run.plan.statement, run.plan
+    statement, planned = run.plan.said_of, run.plan
     more = run.spent.torn or any(
         released_sensitivity(planned, run.spent, name) != planned.exposures[name]
         for name in planned.exposures
@@ -406,7 +406,7 @@ def run_of_folder(folder: Path) -> PersonRun:
 
 
 def _whose(run: AccountedRun) -> str:
-    statement, p = run.plan.statement, run.config.privacy
+    statement, p = run.plan.said_of, run.config.privacy
     if statement.holders:
         return statement.whose
     at = "the agent at highest risk"
@@ -422,7 +422,7 @@ def _whose(run: AccountedRun) -> str:
 
 def _view(run: AccountedRun, name: str) -> PersonView:
     released = released_sensitivity(run.plan, run.spent, name)
-    guarantee, statement = run.plan.guarantee(name), run.plan.statement
+    guarantee, statement = run.plan.guarantee(name), run.plan.said_of
     multiplier = run.plan.noise_multiplier
     releases = spent_releases(released.releases)
     status = guarantee.status

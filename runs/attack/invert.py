@@ -36,6 +36,7 @@ from ..stop import Stop, tell
 from .batch import BatchFacts, facts_of
 from .gallery import save_picture
 from .gradients_schema import GradientAttack, TruthScores
+from .layouts import between, told_apart
 from .model import Posed, build_problem, doubts
 from .planted import score_columns, values_of, whole_rows
 from .prior_records import (
@@ -262,7 +263,7 @@ def attack_gradients(
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
-    file = read_tensors(request.gradients)
+    file, request, notes = between(told_apart(read_tensors(request.gradients)), request)
     table = None if request.columns is None else read_columns(request.columns)
     if table is not None and request.input_shape is None:
         request = replace(request, input_shape=(table.declaration.width,))
@@ -276,7 +277,7 @@ def attack_gradients(
         )
     if vocabulary is not None and posed.table is None:
         raise InputError(f"{vocabulary} names tokens, but the model looks none up; leave it out")
-    notes = [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
+    notes += [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
     notes += doubts(posed)
     if posed.table is not None:
         # Tokens are rebuilt at once, and leave neither pictures nor a search to go on with.

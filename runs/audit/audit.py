@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ... import __version__
 from ...attacks.audit.audit import audit
 from ...attacks.audit.audited import AGAIN, Audited, Verdict, not_measured
 from ...attacks.audit.game import Game
@@ -130,7 +130,7 @@ def audit_of(
     asked, rounds = config.audit, config.audit.rounds or config.training.rounds
     return Audit(
         version=2,
-        tool=importlib.metadata.version("overhear"),
+        tool=__version__,
         seed=seed,
         seed_given=asked.seed is not None,
         settings=AuditSettings(
@@ -387,12 +387,12 @@ def audit_config(
             expect(cost)
         else:
             heard = pricing_checks(expect, watched=watched)
+    bound, rounds = built.bound(multiplier), config.training.rounds
     checks = engine_checks(
         built.setting,
-        built.bound(multiplier),
+        bound,
         rounds=watched,
-        planned=config.training.rounds,
-        traces=None if game is None else game.traces,
+        traces=traces_of(bound, built.setting, rounds=rounds) if game is None else game.traces,
         source=built.data.train,
         watched_so_far=heard,
     )

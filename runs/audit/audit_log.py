@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import importlib.metadata
 import json
 import os
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ... import __version__
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import BINARY, SHOWN, lock, write_all, write_durably
 from ...privacy.errors import InputError
@@ -97,7 +97,7 @@ def leave_trace(run_file: Path, config: RunFile, found: Audit) -> Trail:
             line = AuditLine(
                 version=1,
                 time=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-                tool=importlib.metadata.version("overhear"),
+                tool=__version__,
                 run=run_digest(config),
                 settings=found.settings,
                 seed=found.seed,

@@ -89,7 +89,7 @@ def whole_run_game(
     p, setting, names = config.privacy, built.setting, whole_run_names(plan)
     if p is None or not names:
         return None, ""
-    if Unit(p.unit) is not Unit.RECORD or plan.statement.at_once > 1 or clips_users:
+    if Unit(p.unit) is not Unit.RECORD or plan.said_of.at_once > 1 or clips_users:
         return None, _ONE_RECORD
     if p.records_per_person > 1:
         return None, _ONE_RECORD
@@ -134,7 +134,7 @@ def whole_run_game(
             clip_norm=built.clip_norm or 0.0,
             adversaries=found,
             canaries=config.audit.canaries,
-            replace=plan.statement.adjacency is Adjacency.REPLACE_ONE,
+            replace=plan.said_of.adjacency is Adjacency.REPLACE_ONE,
             apart=len({host for of in found.values() for host in of}) > 1,
         )
         return WholeRunGame.of(canaries, planned=config.training.rounds), ""
@@ -206,7 +206,7 @@ def game_of(
     of_unit = at_unit(
         traces_of(built.bound(1.0), setting, rounds=built.rounds),
         unit,
-        records=plan.statement.at_once,
+        records=plan.said_of.at_once,
     )
     clips_batches, clips_users = _clips_batches(built, of_unit), _clips_users(of_unit)
     names = [g.adversary for g in plan.guarantees]
@@ -242,8 +242,7 @@ def game_of(
     if not whole and clips_users:
         return None, against, _NO_USERS
     adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
-    replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
-    # All data of an agent.
+    replaced = plan.said_of.adjacency is Adjacency.REPLACE_ONE
     if whole:
         if why := reason_against(traces):
             return None, against, why
@@ -316,7 +315,7 @@ def _reason_against_batches(sampler: Sampler | None, plan: Plan, *, clipped: boo
     """Why no record can be scored in batches that are drawn so; empty if it can."""
     if sampler is None:
         return ""
-    said, scheme = plan.statement, sampler.scheme
+    said, scheme = plan.said_of, sampler.scheme
     if scheme is Scheme.TRUNCATED:
         return (
             "canaries are not scored in Poisson batches that are cut, from which one record pushes "
@@ -415,7 +414,7 @@ def _proven(
     group: bool = False,
 ) -> Proven:
     """What is proven of one unit, or of as many records as the statement of one speaks of."""
-    exposure, said = plan.exposures[stated.adversary], plan.statement
+    exposure, said = plan.exposures[stated.adversary], plan.said_of
     records = said.records_per_person if group else said.at_once
     audited = None if rounds == config.training.rounds else rounds
     epsilon = run_epsilon(exposure, statement=said, noise_multiplier=multiplier, rounds=audited)

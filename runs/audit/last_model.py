@@ -121,13 +121,13 @@ def audit_last_model(
     )
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     check_auditable(config, built, multiplier=multiplier)
-    if plan.statement.unit is Unit.USER:
+    if plan.said_of.unit is Unit.USER:
         raise InputError(
             "[privacy] unit='user': the canary of `overhear audit-last-model` is one record, and "
             "what last models show of all records of a user is not measured; `overhear audit` "
             "plants all records of a user"
         )
-    if plan.statement.unit is Unit.AGENT:
+    if plan.said_of.unit is Unit.AGENT:
         raise InputError(
             "[privacy] unit='agent': the canary of `overhear audit-last-model` is one record, and "
             "no last models of a run with and without all data of an agent are made here; "
@@ -143,7 +143,7 @@ def audit_last_model(
         )
     # A canary at the start that shows it best, and the game of runs with it and without.
     records = Examples(built.data.test_inputs, built.data.test_targets)
-    replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
+    replaced = plan.said_of.adjacency is Adjacency.REPLACE_ONE
     setting, canary = worst_start(built.setting, records, replaced=replaced)
     game = LastModelGame(
         setting=setting,

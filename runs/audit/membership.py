@@ -12,7 +12,14 @@ import numpy as np
 from torch import Tensor
 
 from ...attacks.audit.audit import claim_of
-from ...attacks.membership.membership import ATTACKED, Attacked, Inference, Played, infer_membership
+from ...attacks.membership.membership import (
+    ATTACKED,
+    Attacked,
+    Inference,
+    Played,
+    Trainer,
+    infer_membership,
+)
 from ...attacks.membership.pool import Pool, make_pool
 from ...attacks.membership.roc import Measured, ProvenLimit, Rate, exceeds, measure
 from ...attacks.membership.scores import AVERAGE, OWNER
@@ -406,16 +413,13 @@ def audit_membership(
     scripts = make_plan(
         config, graph=built.setting.graph, batch_size=built.batch_size, begun=True
     ).scripts
+    bound = built.bound(multiplier)
     inference = infer_membership(
-        built.setting,
-        built.bound(multiplier),
-        pool,
+        Trainer(setting=built.setting, bound=bound, pool=pool, rounds=last, scripts=scripts),
         models=models,
-        rounds=last,
         references=asked.references,
         games=asked.games,
         generator=source,
-        scripts=scripts,
         most_seconds=60.0 * asked.minutes,
         progress=progress,
     )

@@ -187,7 +187,7 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
         if every == exposure:  # no more than planned, which is within the target
             return False
         found = reached(
-            every, statement=plan.statement, noise_multiplier=plan.noise_multiplier, goal=goal
+            every, statement=plan.said_of, noise_multiplier=plan.noise_multiplier, goal=goal
         )
         return found > goal.figure
 
@@ -507,7 +507,7 @@ def epsilon_of_ledger(plan: Plan, spent: Spent) -> dict[str, float]:
     return {
         name: run_epsilon(
             released_sensitivity(plan, spent, name),
-            statement=plan.statement,
+            statement=plan.said_of,
             noise_multiplier=plan.noise_multiplier,
         )
         for name in plan.exposures

@@ -125,7 +125,7 @@ def noise_test_rate(plan: Plan) -> float:
     """
     figures = [g.epsilon for g in plan.guarantees if math.isfinite(g.epsilon)]
     most = min(max(figures, default=0.0), 500.0)
-    return max(1e-250, min(RATE, _SHARE * plan.statement.delta / (1 + math.exp(most))))
+    return max(1e-250, min(RATE, _SHARE * plan.said_of.delta / (1 + math.exp(most))))
 
 
 class TestedNoise:
@@ -289,7 +289,7 @@ def plan_session(
     if plan.scripts.by_user:
         built.setting.check_by_user()
     check_user_code(replace(built.setting, layout=config.training.layout), built.data.measured)
-    items = None if begun else items_of(config, built.data, plan.statement, notice=notice)
+    items = None if begun else items_of(config, built.data, plan.said_of, notice=notice)
     return Session(
         config=config,
         built=built,
@@ -515,8 +515,7 @@ def engine_of(
         replace(setting, layout=layout),
         session.built.bound(session.plan.noise_multiplier),
         randomness=SecretRandomness(root, hardened=training.noise == "hardened"),
-        taps=() if ranks else (transcript,),
-        gathered=Gathered(session.config.intercept.rounds, [transcript]) if ranks else None,
+        taps=[Gathered(session.config.intercept.rounds, [transcript]) if ranks else transcript],
         ranks=ranks,
         scripts=session.plan.scripts,
         noise_tests=None if noise is None else noise.tests,

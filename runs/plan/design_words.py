@@ -13,7 +13,7 @@ from ...privacy.noise.design import Kind
 from ..described import Described
 from ..numbers import figure
 
-# What `overhear design --json` prints, as types.
+# What `overhear design --format json` prints, as types.
 
 
 class Row(Described):

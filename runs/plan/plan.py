@@ -15,13 +15,14 @@ from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.reference import second_opinion as reference
 from ...privacy.target import Target
-from ...training.accounts.account import account_of
+from ...training.accounts.account import WorkEstimate, account_of
 from ...training.accounts.accounted_run import AccountedRun
-from ...training.accounts.paragraph import as_paragraph
+from ...training.accounts.paragraph import Explanation, as_paragraph
 from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
 from ...training.accounts.summary import (
     Summary,
     as_frame,
+    as_rich,
     lines_of,
     page_part,
     rounded_up,
@@ -58,7 +59,9 @@ from ..stop import tell
 from .schema import Missing, Participation, Planned, PublishedBound, SecondOpinion
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from pandas import DataFrame
+    from rich.table import Table
 
 
 _SOME_BATCH = 37.5
@@ -69,7 +72,7 @@ class Plan:
     """What a run will cost.
 
     Attributes:
-        statement: what every epsilon is said of.
+        said_of: what every epsilon is said of.
         noise_multiplier: given, or calibrated so that the target adversary's epsilon is met.
         target: what the run file asks for.
         guarantees: one for each adversary, worst first.
@@ -87,7 +90,7 @@ class Plan:
         account: what the figures are from.
     """
 
-    statement: Statement
+    said_of: Statement
     noise_multiplier: float
     target: Target
     guarantees: Sequence[Guarantee]
@@ -109,7 +112,7 @@ class Plan:
         """The statement for one adversary."""
         return next(g for g in self.guarantees if g.adversary == adversary)
 
-    def paragraph(self) -> str:
+    def statement(self) -> str:
         """A paragraph to paste: who learns how much, and what is assumed.
 
         Raises:
@@ -119,8 +122,32 @@ class Plan:
             raise InputError("this plan has no summary; make it from a run file")
         return as_paragraph(self.summary, self.exposures)
 
+    def plot(self, kind: str = "rounds", *, axes: Axes | None = None) -> Axes:
+        """Epsilon by round, or with kind="trade-off" the curves that no test beats.
+
+        Raises:
+            ValueError: an unknown kind, nothing finite to draw, or a plan without its account.
+            ImportError: matplotlib is not installed.
+        """
+        return self._shown().plot(kind, axes=axes)
+
+    def explain(self, adversary: str) -> Explanation:
+        """Which messages of the round that costs most add up to the figure; printed, in words.
+
+        Raises:
+            ValueError: an adversary that was not asked for, or a plan without its account.
+        """
+        return self._shown().explain(adversary)
+
+    def _shown(self) -> Account:
+        """The account with what the run file adds: no noise that can be repeated is proven."""
+        if self.account is None:
+            raise InputError("this plan has no account; make it from a run file")
+        every = {g.adversary: g for g in self.guarantees}
+        return replace(self.account, guarantees=every, warnings=self.warnings)
+
     def planned(self) -> Planned:
-        """The object that `overhear plan --json` prints."""
+        """The object that `overhear plan --format json` prints."""
         found = Planned(
             version=1,
             noise_multiplier=self.noise_multiplier,
@@ -147,6 +174,10 @@ class Plan:
         """The same in a notebook."""
         return page_part(self._head(), guarantees=self.guarantees, warnings=self.warnings)
 
+    def __rich__(self) -> Table:
+        """The same for a console of rich."""
+        return as_rich(self._head(), guarantees=self.guarantees, warnings=self.warnings)
+
     def to_pandas(self) -> DataFrame:
         """A row an adversary, worst first.
 
@@ -156,7 +187,7 @@ class Plan:
         return as_frame(self.guarantees)
 
     def _head(self) -> list[str]:
-        said = self.statement
+        said = self.said_of
         taking = self.participation or self.missing
         return [
             f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'} at sampling rate "
@@ -216,6 +247,13 @@ def make_plan(
     data = data_of(config) if counts or own_users else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
+
+    def told(price: WorkEstimate) -> None:
+        if not begun:
+            price.check()
+        if price.words is not None and (notice is not None or begun):
+            (notice or tell)(price.words)
+
     found = account_of(
         AccountedRun(
             algorithm=algorithm_named(config.algorithm.name),
@@ -234,14 +272,12 @@ def make_plan(
             missing=missing_of(config),
         ),
         statement=statement,
-        goal=None if p is None else p.goal,
-        noise_multiplier=0.0 if p is None else p.noise_multiplier,
+        at=0.0 if p is None else p.noise_multiplier if p.goal is None else p.goal,
         adversary=None if p is None else p.adversary,
         adversaries=() if p is None else p.adversaries,
         victim=None if p is None else p.victim,
         encrypted=encrypted,
-        notice=tell if begun and notice is None else notice,
-        limited=not begun,
+        told=told,
     )
     every = _guarantees(config, found)
     # A step that clips by user needs to know whose records are whose.
@@ -249,7 +285,7 @@ def make_plan(
     if found.scripts.by_user and not known and not is_own(config.data.name):
         raise InputError(NO_USERS)
     return Plan(
-        statement=statement,
+        said_of=statement,
         noise_multiplier=found.noise_multiplier,
         target=_target(p, statement, reached=found.reached),
         guarantees=every,
@@ -424,7 +460,7 @@ def _published_bound(
 
 
 def with_opinions(plan: Plan) -> Planned:
-    """The object that `overhear plan --json` prints, with a second opinion on each figure."""
+    """The object of `overhear plan --format json`, with a second opinion on each figure."""
     epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
     found = opinions(plan, plan.exposures, epsilon)
     return plan.planned().model_copy(update={"second_opinion": found})
@@ -445,7 +481,7 @@ def opinions(
             opinion_on(
                 epsilon[name],
                 exposure,
-                statement=plan.statement,
+                statement=plan.said_of,
                 noise_multiplier=plan.noise_multiplier,
             )
         )
@@ -567,7 +603,7 @@ def local_steps_words(plan: Plan, adversary: str) -> tuple[str, float] | None:
     of = plan.guarantee(adversary)
     updates = [e for e in plan.scripts.of(1, None) if e.operation == "local_update"]
     releases = spent_releases(plan.exposures[adversary].releases)
-    if plan.statement.unit is not Unit.RECORD or len(updates) != 1 or len(releases) != 1:
+    if plan.said_of.unit is not Unit.RECORD or len(updates) != 1 or len(releases) != 1:
         return None
     # One plain local update in each round can be compared.
     (one,), given = releases, dict(updates[0].given)
@@ -583,9 +619,7 @@ def local_steps_words(plan: Plan, adversary: str) -> tuple[str, float] | None:
     else:
         each = {Event(plan.noise_multiplier, poisson(rate)): one.rounds * steps}
     try:
-        found = composed_epsilon(
-            each, delta=plan.statement.delta, adjacency=plan.statement.adjacency
-        )
+        found = composed_epsilon(each, delta=plan.said_of.delta, adjacency=plan.said_of.adjacency)
     except InputError:
         return None
     if not found < of.epsilon:

@@ -210,4 +210,4 @@ def run_file_with(config: RunFile, row: Row, *, epsilon: float) -> RunFile:
     return validated(values, where=f"run file with {row.kind}")
 
 
-# What `overhear design --json` prints, as types.
+# What `overhear design --format json` prints, as types.

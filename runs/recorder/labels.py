@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -434,15 +434,27 @@ def _marked(vector: dict[str, Any], one: DrawnBatch, header: Header) -> dict[str
 # From a release and what its caller gave to the transcript that is kept of it.
 
 
+class Sent(NamedTuple):
+    """What leaves: known + scale (sum of clipped vectors + noise).
+
+    Attributes:
+        value: (D,), None where it is not given.
+        known: (D,) what of it everybody may know, None for nothing.
+        scale: of the sum and its noise.
+    """
+
+    value: Tensor | None
+    known: Tensor | None
+    scale: float
+
+
 def transcribed(
     release: Release,
     *,
     drawn: Draws,
-    value: Tensor,
+    sent: Sent,
     batches: Sequence[NDArray[np.int64] | None],
     point: Any,
-    known: Tensor | None,
-    scale: float,
     records: int | None,
     rows: Any,
     order: Any,
@@ -452,11 +464,9 @@ def transcribed(
     Args:
         release: as its line says it.
         drawn: what the recorder drew for its round.
-        value: (D,) what leaves.
+        sent: what leaves.
         batches: positions of each vector, None where none were given.
         point: one for all vectors, or a tuple of one for each.
-        known: (D,) what of the value everybody may know, None for nothing.
-        scale: of the sum and its noise.
         records: that batches were drawn from which the recorder did not draw.
         rows: (B, D) of a vector, what each record of its batch added before it was clipped, one for
             all or a tuple; None where it is not kept.
@@ -465,6 +475,8 @@ def transcribed(
     Raises:
         ValueError: sizes that do not fit.
     """
+    value, known, scale = sent
+    assert value is not None  # noqa: S101 # who keeps a round looked
     check_precise(value, "value")
     mine = {(one.owner, one.name): one for one in drawn.batches}
     positions, held, points = dict[int, Tensor](), dict[int, int](), dict[int, Tensor]()

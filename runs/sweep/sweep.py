@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from joblib import cpu_count
-
 from ...privacy._validate import Progress
 from ...privacy.bounded import check_links
 from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ..stop import Stop
-from .engine import Backend, Engine, Task, digest_of
+from .engine import Engine, Task, digest_of
 from .results import (
     LOCKS,
     POINTS,
@@ -76,7 +74,6 @@ class _Work:
     out: Path
     base: Mapping[str, object]
     engine: Engine
-    devices: Sequence[str]
     retry: bool
     progress: Progress | None
     total: int
@@ -91,10 +88,7 @@ def run_sweep(
     base: Mapping[str, object],
     out: Path,
     *,
-    jobs: int | None = None,
-    backend: Backend = "loky",
-    address: str | None = None,
-    devices: Sequence[str] = (),
+    engine: Engine | None = None,
     retry: bool = False,
     progress: Progress | None = None,
     stop: Stop | None = None,
@@ -104,10 +98,7 @@ def run_sweep(
     Args:
         base: the tables of its run file, as `read_sweep_file` returns them.
         out: its folder; may hold a part of the same sweep, or of one with fewer seeds or values.
-        jobs: processes at once; by default one for each device, or each core.
-        backend: what runs them: "loky" on this machine, or a cluster of "dask" or "ray".
-        address: of its scheduler.
-        devices: that the runs share, one process on each; () as the run file says.
+        engine: where runs are computed; by default on all cores of this machine.
         retry: whether runs that failed are tried again.
         progress: called with (done, total, what) after each run.
         stop: asked to stop, it ends; what is done is kept.
@@ -126,15 +117,12 @@ def run_sweep(
     first = tuning or points_of(sweep, {})
     refused = check_points(base, first)
     _check_share(sweep, base, [one for one in tuning if shown(one) not in refused])
-    # What runs them, and how many there will be in all.
-    engine = Engine(jobs=jobs or len(devices) or cpu_count(), backend=backend, address=address)
     _check_folder(out)
     rows = len(list(sweep.rows()))
     work = _Work(
         out=out,
         base=base,
-        engine=engine,
-        devices=tuple(devices),
+        engine=engine or Engine(),
         retry=retry,
         progress=progress,
         total=len(tuning) + rows * len(sweep.seed_list()),
@@ -222,7 +210,7 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
                     out=work.out,
                     base=work.base,
                     point=point,
-                    devices=work.devices,
+                    devices=work.engine.devices,
                     path=tuple(entry for entry in sys.path if entry),
                 )
             )

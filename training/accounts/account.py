@@ -416,8 +416,7 @@ def account(  # every number that a figure depends on has a name here
             records_per_person=1 if records_per_person is None else records_per_person,
             holders=held_by(holders),
         ),
-        goal=goal,
-        noise_multiplier=noise_multiplier,
+        at=noise_multiplier if goal is None else goal,
         adversary=_TARGET if adversary is None and goal is not None else adversary,
         adversaries=adversaries,
         victim=victim,
@@ -429,33 +428,30 @@ def account_of(
     subject: AccountedRun,
     *,
     statement: Statement,
-    goal: Goal | None = None,
-    noise_multiplier: float | None = None,
+    at: Goal | float | None,
     adversary: str | None = None,
     adversaries: Sequence[str] = (),
     victim: int | None = None,
     encrypted: bool = False,
-    notice: Callable[[str], None] | None = None,
-    limited: bool = True,
+    told: Callable[[WorkEstimate], None] = WorkEstimate.check,
 ) -> Account:
     """The account of a run whose numbers were read; see `account`.
 
     Args:
         subject: the run before its noise is known.
         statement: what every epsilon is said of.
-        goal: target of `adversary`.
-        noise_multiplier: instead of a goal.
+        at: target of `adversary`, or the noise multiplier.
         adversary: accounted for in any case; the goal is its own.
         adversaries: accounted for besides; the usual ones where none are given.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
-        notice: told beforehand what the account takes, where that is more than some seconds.
-        limited: whether to refuse one that takes too long; what was released cannot change.
+        told: given beforehand what the account takes, which by default it refuses above some
+            minutes; what was released cannot change.
 
     Raises:
-        ValueError: likewise, or it is limited and estimated to take more than some minutes.
+        ValueError: likewise, or the price is refused.
     """
-    # What the numbers alone decide, before anything is traced.
+    goal, noise_multiplier = (at, None) if isinstance(at, Goal) else (None, at)
     if noise_multiplier != 0:
         check_drawn(subject, statement)
     check_pattern(subject, statement)
@@ -485,12 +481,7 @@ def account_of(
         holders=statement.holders,
     )
     subject = named_in(subject, names, victim=victim)
-    price = price_of(subject)
-    if limited:
-        price.check()
-    if notice is not None and price.words is not None:
-        notice(price.words)
-    # The noise, given or calibrated, and each adversary's joint sensitivity.
+    told(price_of(subject))
     figures = figures_of(
         subject,
         FigureRequest(

@@ -156,8 +156,6 @@ def _pair(
                 "the step takes 'records', which only a start that draws a batch is given; rename "
                 "it, or divide by batch_size"
             )
-    _check_known(settings, taken, whose="the step")
-    # What is lacking has a default in the module's own Algorithm, or is asked for.
     lacking = [
         name
         for name, parameter in taken.items()
@@ -166,6 +164,7 @@ def _pair(
     whole = _owner(init, step)
     if lacking and whole is not None and released is None:
         return Chosen(whole, _settings_of(whole, settings))
+    _check_known(settings, taken, whose="the step")
     if lacking:
         name = lacking[0]
         remedy = (

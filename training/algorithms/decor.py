@@ -153,7 +153,7 @@ def prepare(
         horizon: of `Settings`.
 
     Returns:
-        "factor" and "known_to" of `shared_step.step`.
+        "shared" of `correlated_step.step`.
 
     Raises:
         ValueError: a graph that changes, links of one direction, or weights that are not symmetric
@@ -161,7 +161,7 @@ def prepare(
 
     >>> from overhear.training import build_graph
     >>> found = prepare(graph=build_graph("ring", 4), rounds=9, correlation=2.0, horizon=None)
-    >>> found["factor"].shape, [sorted(k) for k in found["known_to"][4:]]
+    >>> found["shared"].factor.shape, [sorted(k) for k in found["shared"].known_to[4:]]
     (torch.Size([4, 8]), [[0, 1], [0, 3], [1, 2], [2, 3]])
     """
     static = only_graph(graph, algorithm="decor")
@@ -173,7 +173,7 @@ def prepare(
     sources = decor_factor(static.weights, local_variance=1.0, pair_variance=ratio)
     sources = sources[:, sources.any(axis=0)]  # no pairs where the ratio is 0
     known_to = [frozenset(np.flatnonzero(column).tolist()) for column in sources.T]
-    return shared_noise(sources, known_to).public()
+    return {"shared": shared_noise(sources, known_to)}
 
 
 ALGORITHM = Algorithm(

@@ -26,6 +26,7 @@ from ..models.losses import FailedForward, is_for_the_loop
 from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..own.contents import Watch
+from ..step.batched import no_projection
 from ..step.floor import Floor
 from ..step.operations import Operations
 from ..step.perform import perform
@@ -37,7 +38,7 @@ from .randomness import Purpose, SecretRandomness
 from .ranks import Ranks, check_fit
 from .recording import KeptNoise, Recorded, Recording
 from .setting import Setting
-from .tensor_round import PublicValues, TensorRound
+from .tensor_round import AllRounds, Drawing, PublicValues, TensorRound
 from .transcript import Tap
 
 
@@ -49,8 +50,7 @@ class Engine:
         bound: the algorithm with its numbers.
         randomness: noise and batches; of the system's entropy when None, of rank 0's with ranks.
         taps: called with every message before it is delivered; with ranks, of what this rank's
-            agents send.
-        gathered: rounds whose messages rank 0 hears whole; every rank names the same.
+            agents send. Rank 0 hears rounds that are `Gathered` whole; every rank names the same.
         gradients: in place of the setting's own layout, for audits.
         ranks: this process among those that run the agents; each makes an engine of the same
             setting and calls the same methods in the same order. Shards of other ranks' agents
@@ -73,8 +73,7 @@ class Engine:
         bound: Bound,
         *,
         randomness: SecretRandomness | None = None,
-        taps: Sequence[Tap] = (),
-        gathered: Gathered | None = None,
+        taps: Sequence[Tap | Gathered] = (),
         gradients: ClippedSums | None = None,
         ranks: Ranks | None = None,
         scripts: Scripts | None = None,
@@ -86,7 +85,7 @@ class Engine:
         check_records(setting.sampler, [shard.size for shard in setting.shards])
         if ranks is not None:
             warm_up(ranks, device=setting.device)
-        self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
+        self.setting, self.taps = setting, tuple(taps)
         self.ranks, self._bound, self._noise_tests = ranks, bound, noise_tests
         self.scripts: Scripts = scripts or ScriptsOnDemand(
             bound.init, bound.step, graph=setting.graph
@@ -101,13 +100,16 @@ class Engine:
         self._links_of = functools.lru_cache(64)(  # of the latest graphs
             functools.partial(Links, device=setting.device, dtype=setting.dtype, ranks=ranks)
         )
-        self._gradients = gradients or gradients_of(setting)
         initial = setting.task.initial() if setting.task else flatten(setting.model)
-        self._initial = initial.detach().to(setting.device, setting.dtype)
+        self._every = AllRounds(
+            initial.detach().to(setting.device, setting.dtype),
+            sizes=setting.task.dimensions if setting.task else (len(initial),),
+            gradients=gradients or gradients_of(setting),
+            projection=setting.task.project if setting.task else no_projection,
+            counts=functools.cache(functools.partial(_counts_of, setting)),
+        )
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
         self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
-
-        self._counts = functools.cache(functools.partial(_counts_of, setting))
 
         # How far the run is: a round that failed is not tried again under the same noise.
         self.round, self._kept = 0, self.setting.kept()
@@ -178,7 +180,7 @@ class Engine:
             )
         randomness = self._randomness if recorded is None else KeptNoise(self._randomness, recorded)
 
-        graph, task = self.setting.graph.at(index), self.setting.task
+        graph = self.setting.graph.at(index)
         links, nothing = self._links_of(graph), torch.zeros(0, dtype=torch.int64)
 
         whose = dict[int, list[Tensor | None]]()  # by call
@@ -212,28 +214,18 @@ class Engine:
                 recorded.cohorts.append(found)
             return found
 
-        # The round, with all that its operations need.
-        sizes = task.dimensions if task else (len(self._initial),)
         made = TensorRound(
             links,
+            self._every,
             index=index,
-            initial=self._initial,
-            gradients=self._gradients,
-            draw=draw,
-            users_of=whose.__getitem__,
-            take_all=take_all,
-            draw_cohort=draw_cohort,
+            drawing=Drawing(draw, whose.__getitem__, take_all, draw_cohort),
             randomness=randomness,
-            sizes=sizes,
-            projection=task.project if task else None,
             calls=None if recorded is None else recorded.functions,
             taps=self.taps if to_taps else (),
-            gathered=self.gathered if to_taps else None,
             public=public,
-            counts=self._counts,
         )
         if recorded is not None:
-            made.wrap(Recording(recorded, links=links, sizes=sizes))
+            made.wrap(Recording(recorded, links=links, sizes=self._every.sizes))
         return made
 
     def _noise_of_round(self, index: int) -> RoundNoise | None:
@@ -296,7 +288,7 @@ class Engine:
 
     def _checked(self, state: Any, *, number: int) -> Any:
         """The state of a round, once all that puts off looking at values has looked."""
-        getattr(self._gradients, "check", lambda: None)()
+        getattr(self._every.gradients, "check", lambda: None)()
         rows = {k: v.rows for k, v in state._asdict().items() if isinstance(v, Agents)}
         check_numbers(rows, first=self._mine.start, round=number)
         return state
@@ -383,12 +375,12 @@ class Engine:
     @property
     def layout(self) -> str:
         """The gradient layout in use, or "given" where the caller gave the gradients."""
-        return getattr(self._gradients, "layout", "given")
+        return getattr(self._every.gradients, "layout", "given")
 
     @property
     def settled(self) -> bool:
         """Whether the gradient layout is final."""
-        return getattr(self._gradients, "settled", True)
+        return getattr(self._every.gradients, "settled", True)
 
     def models(self) -> Tensor:
         """(A, D) the models as they are now; with ranks all of them call, and all get them."""

@@ -55,7 +55,7 @@ def test_every_adversary_of_a_plan_has_a_bracket_around_its_own_figure(plan):
 
 def test_the_bracket_is_of_the_rounds_that_were_released(plan):
     exposure = plan.exposures["eavesdropper"]
-    how = {"statement": plan.statement, "noise_multiplier": plan.noise_multiplier}
+    how = {"statement": plan.said_of, "noise_multiplier": plan.noise_multiplier}
     for rounds in (5, [1, 2, 2, 3, 3, 3], None):
         spent = run_epsilon(exposure, **how, rounds=rounds)
         found = opinion_on(spent, exposure, **how, rounds=rounds)

@@ -292,7 +292,7 @@ def test_without_pairs_the_noise_is_that_of_mafalda():
     asked = {"graph": ring(4), "rounds": 12, "period": 4, "bands": 3}
     pairs, own = decor_over_time.prepare(correlation=0.0, **asked), mafalda.prepare(**asked)
     assert torch.equal(pairs["strategy"], own["strategy"])
-    assert torch.equal(pairs["factor"], torch.eye(4).double())
+    assert torch.equal(pairs["shared"].factor, torch.eye(4).double())
 
 
 @pytest.mark.parametrize("name", ["mafalda", "joint-dsgd", "decor-over-time"])
