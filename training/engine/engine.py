@@ -214,6 +214,7 @@ class Engine:
                 recorded.cohorts.append(found)
             return found
 
+        # The round, with all that its operations need.
         made = TensorRound(
             links,
             self._every,
