@@ -496,6 +496,7 @@ def doubts(posed: Posed) -> list[str]:
             )
     if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in posed.model.modules()):
         found.append("dropout is taken as off; a gradient with random masks is not explained")
+    # Only a last layer with a bias of one number a class shows whether the loss is what it seems.
     shapes = [tuple(p.shape) for p in posed.model.parameters()]
     if shapes[-1] != (posed.classes,):
         return found
