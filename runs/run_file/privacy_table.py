@@ -130,6 +130,7 @@ class PrivacyTable(Table):
 
     @model_validator(mode="after")
     def _check_holders(self) -> Self:
+        # Holders and their records go together.
         if self.holders is None:
             if self.records_held is not None:
                 raise InputError(
@@ -153,6 +154,7 @@ class PrivacyTable(Table):
                 f"records_held={list(self.records_held or ())} must sum to at most {MOST_RECORDS}; "
                 "a person with more is better protected by a unit that is clipped as a whole"
             )
+        # What else would say how many records are meant, or how rounds are added up.
         for name, value, idle in (
             ("victim", self.victim, None),
             ("records_per_person", self.records_per_person, 1),
