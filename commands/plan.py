@@ -138,6 +138,7 @@ def plan(
         from ..runs.plan.recipients import recipients as recipients_of
 
         far = recipients_of(config, planned, asked.recipients)
+    # One object of JSON, one paragraph, or tables.
     if json:
         said: dict[str, object] = {} if far is None else {"recipients": far.dump()}
         if ready is not None:
