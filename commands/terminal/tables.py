@@ -17,7 +17,7 @@ from ...reports.schema import PersonTotal, Total
 from ...runs.audit.evidence import MembershipPart, MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small
-from ...runs.plan.plan import bracket_words
+from ...runs.plan.opinions import bracket_words
 from ...runs.plan.schema import SecondOpinion
 from .terminal import make_table
 
