@@ -460,7 +460,7 @@ def plot(
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
-        raise ImportError(needs("plot", "matplotlib")) from error
+        raise needs("plot", "matplotlib") from error
     if axes is None:
         _, axes = plt.subplots(layout="constrained")
     if kind == "rounds":

@@ -225,7 +225,7 @@ def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:
     try:
         from pandas import DataFrame
     except ImportError as error:
-        raise ImportError(needs("to_pandas", "pandas")) from error
+        raise needs("to_pandas", "pandas") from error
     return DataFrame([dump(stated, mode="python") for stated in guarantees])
 
 
