@@ -67,6 +67,28 @@ _STANDS_IN = {
     "train": "interface.train",
 }
 
+# Packages of which an index has another name than an import.
+_IMPORTED_AS = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-learn"}
+
+
+def requirement(module: str) -> str | None:
+    """What an index is asked for where a module is missing; None where none of ours needs it.
+
+    >>> requirement("PIL.Image")
+    'pillow>=12.3'
+    """
+    import re
+    from importlib.metadata import requires
+
+    stem = module.partition(".")[0]
+    package = _IMPORTED_AS.get(stem, stem.replace("_", "-"))
+    for line in requires(DISTRIBUTION) or ():
+        found = line.partition(";")[0].strip()
+        if re.split(r"[^\w.-]", found)[0] == package:
+            return found
+    return None
+
+
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error
 
     def __getattr__(name):

@@ -77,7 +77,7 @@ def as_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     try:
         from pandas import DataFrame
     except ImportError as error:
-        raise ImportError(needs("to_pandas", "pandas")) from error
+        raise needs("to_pandas", "pandas") from error
     return DataFrame(list(rows))
 
 

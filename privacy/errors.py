@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from .. import DISTRIBUTION
+from .. import requirement
 from .plain_text import plain_sentence
 
 
@@ -39,6 +39,10 @@ class InputError(ValueError):
 
 class InputTypeError(InputError, TypeError):
     """The user gave a value of another type than is taken."""
+
+
+class NotInstalled(InputError, ImportError):
+    """A package that something needs is missing; the sentence has the command that installs it."""
 
 
 class UndeclaredOperation(InputTypeError):
@@ -126,23 +130,23 @@ def did_you_mean(word: object, known: Iterable[str], *, form: Callable[[str], st
     return "" if meant is None else f"; did you mean {form(meant)}?"
 
 
-def needs(what: str, package: str) -> str:
-    """The sentence on a package that is missing, with the versions that this program takes.
+def needs(what: str, module: str) -> NotInstalled:
+    """What is to be raised of a package that is missing, with the versions that are taken.
 
     Args:
         what: is asked for.
-        package: as an index calls it.
+        module: as it is imported.
+
+    Raises:
+        LookupError: it is of no package that this program needs.
 
     >>> print(needs("plot", "matplotlib"))
     plot needs matplotlib, which is not installed: pip install "matplotlib>=3.8"
     """
-    from importlib.metadata import requires
-
-    for line in requires(DISTRIBUTION) or ():
-        requirement = line.partition(";")[0].strip()
-        if re.split(r"[^\w.-]", requirement)[0] == package:
-            return f'{what} needs {package}, which is not installed: pip install "{requirement}"'
-    raise LookupError(package)
+    if (found := requirement(module)) is None:
+        raise LookupError(module)
+    package = re.split(r"[^\w.-]", found)[0]
+    return NotInstalled(f'{what} needs {package}, which is not installed: pip install "{found}"')
 
 
 _LONGEST = 300  # characters

@@ -288,7 +288,7 @@ def record(
         ValueError: a value out of range.
     """
     if importlib.util.find_spec("flwr") is None:
-        raise ImportError(needs("overhear.adapters.flower", "flwr"))
+        raise needs("overhear.adapters.flower", "flwr")
     kept = rounds_to_keep(keep)
     return RecordedReplies(
         folder=Path(folder).absolute(),

@@ -145,7 +145,7 @@ class MembershipResult:
         try:
             import matplotlib.pyplot as plt
         except ImportError as error:
-            raise ImportError(needs("plot", "matplotlib")) from error
+            raise needs("plot", "matplotlib") from error
         if axes is None:
             axes = plt.figure(figsize=(4.5, 4.5)).add_subplot()
         rates, found = zip(*self.roc.points(), strict=True)

@@ -22,8 +22,9 @@ from .sentence import Figure, Value
 
 
 class Outcome(enum.StrEnum):
-    """What became of a requirement, worst last."""
+    """What became of a requirement, worst last; one that nobody can break is not passed."""
 
+    NOT_APPLICABLE = "not applicable"
     PASSED = "passed"
     MISSING = "evidence missing"
     OVER = "over the limit"

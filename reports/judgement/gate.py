@@ -26,6 +26,7 @@ from .sentence import PARTS, Figure, Note, Value, text_of
 from .wording import notes, plain_sentences, sentence
 
 EXIT_CODES: Mapping[Outcome, int] = {
+    Outcome.NOT_APPLICABLE: 5,  # where nothing else was decided
     Outcome.PASSED: 0,
     Outcome.OVER: 3,
     Outcome.CONTRADICTED: 4,
@@ -79,7 +80,7 @@ class Decision:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst one: contradicted, then over a limit, then missing."""
+        """The worst one: contradicted, over a limit, missing, passed, then not applicable."""
         return max((requirement.outcome for requirement in self.requirements), key=_RANK.index)
 
     @property

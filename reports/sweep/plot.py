@@ -104,8 +104,7 @@ def figure_of(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(needs("plot", "matplotlib")) from error
-    # Panels and lines in them, few enough to be told apart.
+        raise needs("plot", "matplotlib") from error
     panels = _split(results, panel)
     lines = list(_split(results, line))
     if len(lines) > _MOST_LINES:

@@ -353,9 +353,7 @@ class Engine:
             with self._dask() if self._backend == "dask" else self._ray():
                 yield {}
         except ImportError as error:
-            raise InputError(
-                needs(f"backend={self._backend!r}", _PACKAGES[self._backend])
-            ) from error
+            raise needs(f"backend={self._backend!r}", _PACKAGES[self._backend]) from error
 
     @contextlib.contextmanager
     def _dask(self) -> Iterator[None]:

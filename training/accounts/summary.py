@@ -317,7 +317,7 @@ def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:
     try:
         from pandas import DataFrame
     except ImportError as error:
-        raise ImportError(needs("to_pandas", "pandas")) from error
+        raise needs("to_pandas", "pandas") from error
     return DataFrame([dump(stated, mode="python") for stated in guarantees])
 
 
@@ -448,7 +448,7 @@ def plot(account: Figures, *, kind: str, axes: Axes | None = None) -> Axes:
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
-        raise ImportError(needs("plot", "matplotlib")) from error
+        raise needs("plot", "matplotlib") from error
     if axes is None:
         _, axes = plt.subplots(layout="constrained")
     if kind == "rounds":
