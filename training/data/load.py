@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -55,6 +56,7 @@ class TableColumn:
         box: The inputs between which a number lies, the smaller first.
         low: The value at the smaller one, in the column's unit.
         high: The value at the larger one.
+        dates: Whether the number counts days.
 
     >>> age = TableColumn(name="age", kind="number", start=0, low=0.0, high=120.0)
     >>> age.text([0.25])
@@ -69,11 +71,14 @@ class TableColumn:
     box: tuple[float, float] = (0.0, 1.0)
     low: float = 0.0
     high: float = 1.0
+    dates: bool = False
 
     def text(self, units: Sequence[float]) -> str:
         """The value of the column, from its numbers on the unit box."""
         if self.kind == "number":
-            return f"{self.low + (self.high - self.low) * units[0]:.4g}"
+            value = self.low + (self.high - self.low) * units[0]
+            # A time is a part of its day, and float32 may end a little before one.
+            return date.fromordinal(int(value + 0.01)).isoformat() if self.dates else f"{value:.4g}"
         if self.kind == "binary":
             return self.levels[int(units[0] > 0.5)]
         return self.levels[max(range(self.width), key=lambda place: units[place])]
