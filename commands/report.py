@@ -60,14 +60,14 @@ def report(
     from ..runs.errors import ContradictedProof
     from ..runs.plan.plan import contradiction
 
-    found = None if holds_logs(folder) else found_folder(folder)
-    if found is not None or holds_logs(folder):
+    other = folder if holds_logs(folder) else found_folder(folder)
+    if other is not None:
         if show_records or total or recipients is not None:
             raise InputError(
                 f"{folder} holds no run: --show-records, --total and "
                 "--recipients have no effect on it; leave them out"
             )
-        _report_of_no_run(found or folder, format)
+        _report_of_no_run(other, format)
         return
     trust(trust_code)
     if format is FormatName.HTML:

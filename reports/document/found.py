@@ -39,7 +39,7 @@ def read_found(folder: Path) -> GradientAttack:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it cannot be read, or names pictures elsewhere.
+        ValueError: it cannot be read, contradicts itself, or names pictures elsewhere.
     """
     path = folder / ATTACK
     found = GradientAttack.read(
@@ -48,6 +48,12 @@ def read_found(folder: Path) -> GradientAttack:
             f"{path} cannot be read at {at}: {what}; make it again by overhear invert"
         ),
     )
+    shown, order = len(found.images), [] if found.scores is None else found.scores.order
+    least = min(len(found.labels), len(found.stage), len(found.supported))
+    if shown > least or (shown and max(order, default=0) >= shown):
+        raise InputError(
+            f"{path} names {shown} pictures of {least} records; make it again by overhear invert"
+        )
     left = [] if found.defended is None else found.defended.images
     for name in (*found.images, *found.originals, *found.guess, *left):
         if Path(name).name != name or Path(name).suffix != ".png" or (folder / name).is_symlink():
@@ -70,7 +76,8 @@ def columns_of(found: GradientAttack) -> list[tuple[str, str, list[str], list[li
     for true, at in enumerate(order[: len(found.images)]):
         label = f"label {found.labels[at]}{given}"
         way = f"rebuilt: {found.stage[at]}" if found.supported[at] else "the blind guess"
-        near = [] if found.scores is None else [f"PSNR {figure(found.scores.psnr[true])} dB"]
+        values = [] if found.scores is None else found.scores.psnr[true : true + 1]
+        near = [f"PSNR {figure(value)} dB" for value in values]
         told.append([label, way, *near])
     columns: list[tuple[str, str, list[str], list[list[str]]]] = []
     if found.originals:

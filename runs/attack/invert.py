@@ -334,16 +334,19 @@ def attack_gradients(
             if true_pixels is None
             else _save_pictures(out, "original", true_pixels),
             "guess": _save_pictures(out, "guess", known.guess[None]),
-            "defended": _defended(
-                posed, known, found, true_pixels,
-                settings=settings, seed=seed, device=where, out=out,
-            ),
         }
-    )  # fmt: skip
+    )
     if table is not None:
         result = result.model_copy(update=table.told(pixels, true_pixels, guess=known.guess))
     tensors = {"inputs": found.inputs, "pixels": pixels, "labels": found.labels}
-    return _finished(out, result, tensors)
+    result = _finished(out, result, tensors)  # whole, whatever ends the short search that follows
+    left = _defended(
+        posed, known, found, true_pixels, settings=settings, seed=seed, device=where, out=out
+    )
+    if left is not None:
+        result = result.model_copy(update={"defended": left})
+        result.write(out / ATTACK)
+    return result
 
 
 def _finished(out: Path, result: GradientAttack, tensors: Mapping[str, Tensor]) -> GradientAttack:
