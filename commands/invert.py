@@ -12,8 +12,9 @@ def invert(request: GradientRequest, *, format: Format = TableOrJson.TABLE) -> N
     """Try to rebuild the records behind gradients from elsewhere.
 
     The gradients may come from any framework. The file holds one gradient for each parameter of
-    the network, and the parameters themselves unless --weights has them. What describes the batch
-    may stand in its metadata.
+    the network, and the parameters themselves unless --weights has them; or it is a model after a
+    step, and --before the one it began with. What describes the batch may stand in its metadata.
+    What was found is on a page, report.html, too.
     """
     from .terminal.progress import attack_progress
 
@@ -21,6 +22,9 @@ def invert(request: GradientRequest, *, format: Format = TableOrJson.TABLE) -> N
         from ..runs.attack.invert import attack_gradients  # torch takes a while
 
         result = attack_gradients(request, progress=progress, stop=stop_of_command())
+    from ..reports.document.found import write_found
+
+    write_found(request.out)
     if format is TableOrJson.JSON:
         print_json(result.dump())
         return

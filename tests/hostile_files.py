@@ -33,6 +33,7 @@ from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.checked_run import _told_of
+from overhear.reports.document.found import read_found, render_found
 from overhear.reports.judgement.policy import load_policy
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.runs.attack.invert import read_columns
@@ -487,6 +488,18 @@ _LOG = b"".join(
         {"round": 1, "releases": [{"from": 0, "to": [1], "kind": "m", "noise": 2.0}]},
     )
 )
+_FOUND = json.dumps({
+    "schema": 1, "model": "m", "parameters_from": "file", "parameters": 9, "intercepts": 1,
+    "preset": "matched", "input_shape": [1, 2, 2], "classes": 2, "records": 1, "clip_norm": None,
+    "clip_batch": False, "noise_std": 0.0, "labels": [1], "labels_given": False,
+    "stage": ["exact"], "supported": [True], "objective": 0.1, "iterations": 1,
+    "relative_residual": 0.1, "residual_of_noise": 0.0, "scores": None, "images": ["image-0.png"],
+    "originals": [], "reconstruction": "r.safetensors", "notes": ["a"], "conclusion": "A leak.",
+})  # fmt: skip
+HOSTILE["json"] |= {
+    "pictures elsewhere": _FOUND.replace("image-0.png", "../image-0.png").encode(),
+    "more pictures than records": _FOUND.replace('["image-0.png"]', '["a.png", "b.png"]').encode(),
+}
 _SWEEP = b'base = "run.toml"\nseeds = 2\n[grid]\n"training.rounds" = [3, 4]\n'
 _SVM = b"1 1:0.5 3:1\n-1 2:0.25\n" * 8
 READERS = (
@@ -504,6 +517,8 @@ READERS = (
     Reader("privacy/releases/log.py", ("jsonl",), "0.jsonl", _LOG, read_log),
     Reader("reports/document/checked_run.py", ("json",), "privacy.json",
            b'{"recipients": {"victim": 3}}', _beside(_told_of)),
+    Reader("reports/document/found.py", ("json",), "attack.json", _FOUND.encode(),
+           lambda path: render_found(path.parent, read_found(path.parent))),
     Reader("reports/judgement/policy.py", ("toml",), "policy.toml",
            b'schema = 1\n[[limits]]\nadversary = "eavesdropper"\nepsilon = 4.0\ndelta = 1e-5\n',
            load_policy),

@@ -97,7 +97,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         cite=cited,
         markup=functools.partial(_markup, cited=cited),
         sees=functools.partial(_sees, links=report.run.links),
-        image=_Pictures(images or {}),
+        image=Pictures(images or {}),
         phrase=lambda name: phrases.get(name, name),
         kind=lambda row: kind_of(proven=row["status"] == "proven"),
         sign=lambda row, epsilon: sign_of(epsilon, proven=row["status"] == "proven"),
@@ -222,7 +222,7 @@ def _estimators(report: Report) -> dict[str, str]:
     }
 
 
-class _Pictures:
+class Pictures:
     """Pictures inside the page, their pixels kept apart, until the page would grow too large."""
 
     def __init__(self, images: Mapping[str, bytes]) -> None:
@@ -230,6 +230,7 @@ class _Pictures:
         self._left = _MOST_BYTES
 
     def __call__(self, path: str, *, alt: str) -> Markup:
+        """The picture of a path, or words in its place."""
         held = self._images.get(path)
         if held is None:
             return Markup('<span class="noimage">not shown</span>')

@@ -134,8 +134,34 @@ def test_gradients_are_attacked_by_paths_as_text(tmp_path, monkeypatch):
         out=str(tmp_path / "found"),
     )
     assert float(found.scores.mean.psnr) > 60
-    with pytest.raises(InputError, match="the name of a ready network or of a function"):
-        oh.attack(tmp_path / "sent.safetensors", model=lambda *_: model, out=tmp_path / "other")
+    assert found.arrays()["pixels"].shape == (1, 1, 4, 4)
+    assert [(row["label"], row["supported"]) for row in found.rows] == [(1, True)]
+    assert "record 0: label 1, exact" in repr(found)
+    assert "srcdoc=" in found._repr_html_()
+    assert "image-rendering:pixelated" in found._repr_html_()
+    assert "What a gradient gave away" in oh.report(tmp_path / "found").text
+    assert oh.report(tmp_path / "found" / "attack.json", "json").to_json() == found.to_json()
+    torch.save([one.grad for one in model.parameters()], tmp_path / "sent.pt")
+    whole = torch.nn.Sequential(torch.nn.Flatten(), model)
+    for given, out in ((whole, "network"), (lambda *_: whole, "function")):
+        of = {"input_shape": (1, 4, 4), "truth": tmp_path / "truth.safetensors"}
+        again = oh.attack(tmp_path / "sent.pt", model=given, out=tmp_path / out, **of)
+        assert float(again.scores.mean.psnr) > 60
+    assert whole[1].weight.grad is not None  # the network is copied, and left as it was
+    with pytest.raises(InputError, match="model must be a network, a function"):
+        oh.attack(tmp_path / "sent.safetensors", model=3, out=tmp_path / "other")
+
+
+def test_pictures_that_were_rebuilt_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    import torch
+
+    x, model = torch.linspace(0, 1, 16).reshape(1, 1, 4, 4), torch.nn.Linear(16, 2)
+    torch.nn.functional.cross_entropy(model(x.flatten(1)), torch.tensor([1])).backward()
+    torch.save([one.grad for one in model.parameters()], tmp_path / "sent.pt")
+    whole = torch.nn.Sequential(torch.nn.Flatten(), model)
+    found = oh.attack(tmp_path / "sent.pt", model=whole, out=tmp_path / "a", input_shape=(1, 4, 4))
+    assert len(found.plot().axes) == 3  # rebuilt, blind guess, and what a defence would leave
 
 
 def test_epsilon_is_told_round_by_round(tmp_path):
