@@ -39,6 +39,12 @@ class About(Described):
     contact: str | None = None
     data: str | None = None
     purpose: str | None = None
+    controller: str | None = None
+    processors: str | None = None
+    legal_basis: str | None = None
+    retention: str | None = None
+    review_by: str | None = None
+    reference: str | None = None
     records_per_person: Count | None = None
     """How many records one person has at most, as far as is known."""
 

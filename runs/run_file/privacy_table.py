@@ -206,5 +206,17 @@ class ReportTable(Table):
     """Which data they are, in words for a reader who does not know the name of the data set."""
     purpose: _Words | None = None
     """What the models are for."""
+    controller: _Words | None = None
+    """Who decides on the processing, by law; `responsible` where it is left out."""
+    processors: _Words | None = None
+    """Who else handles the data, and in which role."""
+    legal_basis: _Words | None = None
+    """What allows the processing."""
+    retention: _Words | None = None
+    """How long data and models are kept."""
+    review_by: _Words | None = None
+    """When the decision is looked at again."""
+    reference: _Words | None = None
+    """The number under which the report is filed."""
     records_per_person: Count | None = None
     """Most records of one person, as far as is known; the report says if figures cover fewer."""
