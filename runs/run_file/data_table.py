@@ -329,7 +329,7 @@ class DataTable(Table):
                 ):
                     tell(
                         f"{root.name}: cells that [data] columns does not declare count as other: "
-                        f"{told}. This is told here alone, and stands in no file of the run."
+                        f"{told}. This is printed here alone, and stands in no file of the run."
                     )
                 return found
             case "quadratic":
