@@ -21,9 +21,10 @@ from ...attacks.posterior import MOST, Candidates, Denoiser
 from ...privacy.errors import InputError
 from ...privacy.formats.numpy_arrays import PackedArrays
 from ...privacy.formats.pictures import opened_picture
-from ...training.data.columns import Declared, header_of
+from ...training.data.columns import Declared
 from ...training.data.readers import pictures_of
 from ...training.data.table import read_inputs, read_table
+from ...training.data.table_rows import header_of
 from ...training.engine import tensor_file
 from ...training.engine.tensor_file import TensorFile
 from ...training.own.names import own_object
