@@ -18,7 +18,6 @@ class FormatName(enum.StrEnum):
 
     HTML = "html"
     JSON = "json"
-    MD = "md"
     MARKDOWN = "markdown"
 
 
@@ -58,7 +57,7 @@ def report(
     from ..privacy.releases.log import holds_logs
     from ..reports.document.found import found_folder
     from ..runs.errors import ContradictedProof
-    from ..runs.plan.plan import contradiction
+    from ..runs.plan.opinions import contradiction
 
     other = folder if holds_logs(folder) else found_folder(folder)
     if other is not None:
@@ -70,6 +69,7 @@ def report(
         _report_of_no_run(other, format)
         return
     trust(trust_code)
+    # Files are written in one go, which a signal does not cut in two.
     if format is FormatName.HTML:
         from .terminal.progress import waiting
 

@@ -93,7 +93,7 @@ def as_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     try:
         from pandas import DataFrame
     except ImportError as error:
-        raise ImportError(needs("to_pandas", "pandas")) from error
+        raise needs("to_pandas", "pandas") from error
     return DataFrame(list(rows))
 
 
@@ -240,6 +240,15 @@ class AuditResult:
             for adversary in self.found.adversaries
         ]
 
+    def statement(self) -> str:
+        """What was measured of each adversary and what was checked, in sentences to paste."""
+        said = [one.words for one in self.found.adversaries]
+        return " ".join(f"{one.rstrip('.')}." for one in (self._head(), *said, *self._notes()))
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that audit.json holds; infinite figures are "inf"."""
+        return self.found.dump()
+
     def to_pandas(self) -> DataFrame:
         """The rows as a data frame.
 
@@ -262,14 +271,14 @@ class AuditResult:
     def _cells(self) -> list[dict[str, str]]:
         return [
             {
-                "adversary": row["adversary"],
-                "at most": f"{bound(row['proven_epsilon'])} ({row['status']})",
-                "measured": "at least " + lower_bound(row["measured_epsilon"])
-                if row["measured_epsilon"] is not None
+                "adversary": one.name,
+                "at most": f"{bound(one.proven_epsilon, one.digits)} ({one.status})",
+                "measured": "at least " + lower_bound(one.measured_epsilon, one.digits)
+                if one.measured_epsilon is not None
                 else "nothing",
-                "verdict": row["verdict"],
+                "verdict": one.verdict,
             }
-            for row in self.rows
+            for one in self.found.adversaries
         ]
 
     def _notes(self) -> list[str]:
@@ -325,10 +334,19 @@ class AttackResult:
                 "mse": row.mean.mse,
                 "psnr": row.mean.psnr,
                 "ssim": row.mean.ssim,
+                "found": row.found_in_all,
             }
             for one in self.found.scenarios
             for row in one.rows
         ]
+
+    def statement(self) -> str:
+        """What each scenario comes to, in sentences to paste."""
+        return " ".join(f"{one.rstrip('.')}." for one in self._notes())
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that attack.json holds; infinite figures are "inf"."""
+        return self.found.dump()
 
     def to_pandas(self) -> DataFrame:
         """The rows as a data frame.
@@ -356,6 +374,7 @@ class AttackResult:
                 "MSE": figure(row["mse"]),
                 "PSNR (dB)": figure(row["psnr"]),
                 "SSIM": score(row["ssim"]),
+                "found": str(row["found"]),
             }
             for row in self.rows
         ]

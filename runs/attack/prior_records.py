@@ -170,6 +170,7 @@ def digest_of(path: Path) -> str:
 
 
 def _of_arrays(path: Path, arrays: Mapping[str, Tensor], form: RecordForm) -> Records:
+    # One array of records, of their shape and of numbers.
     kind = next((name for name in ("inputs", "pixels") if name in arrays), None)
     if kind is None:
         raise InputError(
@@ -199,6 +200,7 @@ def _of_arrays(path: Path, arrays: Mapping[str, Tensor], form: RecordForm) -> Re
             f"{path}: 'pixels' is of uint8 and at most {int(held.max())}, but levels go up to 255; "
             "give numbers in [0, 1] as a floating-point type"
         )
+    # Records in units of [0, 1], where they have to lie.
     units = held.double() / _LEVELS if levels else held.double()
     units = form.to_unit(units) if kind == "inputs" else units
     if float(units.min()) < -_SLACK or float(units.max()) > 1 + _SLACK:

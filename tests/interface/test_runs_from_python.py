@@ -39,8 +39,19 @@ def test_a_plan_is_that_of_the_command_line(capsys, tmp_path):
     assert found.to_json() == oh.plan(path).to_json() == oh.plan(str(path)).to_json()
     assert "eavesdropper" in repr(found)
     assert "<table>" in found._repr_html_()
+    assert found.__rich__().row_count == len(found.guarantees)
+    assert "changes the distribution of all that is seen" in found.statement()
+    assert "eavesdropper and a record of agent" in str(found.explain("eavesdropper"))
     assert oh.plan(path, set={"privacy.epsilon": 1}).guarantees[0].epsilon <= 1
     assert oh.plan(RUN, set={"privacy": {"epsilon": 1}}).guarantees[0].epsilon <= 1
+
+
+def test_noise_that_can_be_repeated_is_drawn_as_heuristic():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    found = oh.plan(RUN, set={"training.evaluation_noise_seed": 1})
+    assert "heuristic: at least" in found.plot().lines[0].get_label()
+    assert "proven" not in str(found.explain("eavesdropper"))
 
 
 def test_a_run_has_its_ledger_metrics_and_models(run):
@@ -70,6 +81,8 @@ def test_a_run_is_audited_reported_and_checked(tmp_path):
     assert found.found.canaries == 20
     assert all(one.passed for one in found.found.checks)
     assert "eavesdropper" in repr(found)
+    assert found.statement().startswith(f"Audit with 20 canaries: {found.verdict}. eavesdropper: ")
+    assert found.to_json() == json.loads((run.path / "audit.json").read_text())
     page = run.report()
     assert page.path == tmp_path / "run" / "report.html"
     assert page.text.startswith("<!doctype html>")
@@ -93,6 +106,8 @@ def test_a_run_is_attacked_with_other_keys_than_its_own(tmp_path):
     found = run.attack(images=1, presets=["idlg"], restarts=1)
     assert {row["preset"] for row in found.rows} == {"idlg"}
     assert run.attacks.rows == found.rows
+    assert found.to_json()["scenarios"][0]["preset"] == "idlg"
+    assert found.found.scenarios[0].conclusion in found.statement()
     assert "<img" in found._repr_html_()
 
 
@@ -204,3 +219,32 @@ def test_a_folder_of_logs_is_no_run_and_says_what_reads_it(tmp_path):
         pass
     with pytest.raises(FileNotFoundError, match=r"holds logs of releases .* `overhear account"):
         oh.audit(tmp_path / "logs")
+
+
+@pytest.mark.slow
+def test_commands_have_their_names_in_python(run, tmp_path):
+    import tomli_w
+
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(RUN))
+    sweep = 'base = "run.toml"\nseeds = 2\n\n[grid]\n"training.learning_rate" = [0.1, 0.5]\n'
+    (tmp_path / "sweep.toml").write_text(sweep)
+    swept = oh.sweep(tmp_path / "sweep.toml", tmp_path / "swept", jobs=1)
+    assert len(swept.results) == 4
+    assert "learning_rate" in str(oh.table(tmp_path / "swept"))
+    assert oh.plot(tmp_path / "swept").axes
+    other = oh.train(RUN, tmp_path / "other", set={"privacy.epsilon": 1})
+    assert "| epsilon: eavesdropper |" in oh.compare([run, other.folder])._repr_markdown_()
+    assert not oh.check(run, POLICY).passed  # no report of it is there
+    run.report()
+    assert oh.check(run.folder, POLICY).passed
+    assert oh.design(RUN, groups=2).dump()["rows"]
+
+
+def test_inversion_takes_the_keywords_of_its_request(tmp_path):
+    import inspect
+
+    assert {"gradients", "model", "out", "clip_norm"} <= set(
+        inspect.signature(oh.invert).parameters
+    )
+    with pytest.raises(FileNotFoundError, match="no file of gradients"):
+        oh.invert(tmp_path / "absent.safetensors", model="linear", out=tmp_path)
