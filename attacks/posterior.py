@@ -413,6 +413,7 @@ def _clean(denoiser: Denoiser, pixels: Tensor, noise_std: float) -> Tensor:
             f"the denoiser raised {describe(error)}{line_of(error)}; it is called as f(pixels of "
             f"shape {tuple(pixels.shape)}, noise_std={noise_std:.3g})"
         ) from error
+    # Finite pictures of the same shape on the unit box, up to what a denoiser may overshoot.
     if not isinstance(clean, Tensor) or clean.shape != pixels.shape:
         shape = tuple(clean.shape) if isinstance(clean, Tensor) else type(clean).__name__
         raise InputError(

@@ -121,6 +121,7 @@ def attack(
             f"{folder} is a file, no folder of a run; of gradients use `overhear invert "
             f"{folder} --model ... --out ...`"
         )
+    # The attack, and what it found as JSON or in tables.
     scale = None if convention is None else convention.value
     with attack_progress(make_console(stderr=True)) as progress:
         from ..runs.attack.attack import attack_run  # torch takes a while
@@ -202,6 +203,7 @@ def attack_sweep(
             expect=progress.expect,
             stop=stop_of_command(),
         )
+    # One row for each combination; contradictions are told last.
     scale = None if convention is None else convention.value
     rows = list(sweep.attack_sweep_rows(found, convention=scale))
     if format is TextFormat.JSON:

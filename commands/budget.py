@@ -41,7 +41,7 @@ def budget(
     opinion = None
     if explain:
         from ..privacy.reference.second_opinion import second_opinion
-        from ..runs.plan.plan import described
+        from ..runs.plan.opinions import described
 
         other = second_opinion(
             found.events,
@@ -71,6 +71,6 @@ def budget(
         return
     write(found)
     if opinion is not None:
-        from ..runs.plan.plan import bracket_words
+        from ..runs.plan.opinions import bracket_words
 
         write(f"second opinion   {opinion.by}: {bracket_words(opinion)}")

@@ -159,7 +159,11 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     console.print(measured_table(audited))
     _show_leak(config, summary, console)
     say(console, _meaning(page, limit))
-    console.print(f"Accuracy of the consensus model: {accuracy:.1%}")
+    constant = summary.metrics.constant_accuracy
+    console.print(
+        f"Accuracy of the consensus model: {accuracy:.1%}; of the most frequent class, said of "
+        f"every record: {constant:.1%}"
+    )
     console.print(f"Done in {perf_counter() - started:.0f} s. The report: {page}")
 
 

@@ -97,7 +97,8 @@ def plan(
         # Only now: a bad run file is told without torch, and its import takes a while.
         from ..reports.judgement.advice import advise
         from ..runs.errors import ContradictedProof
-        from ..runs.plan.plan import contradiction, make_plan, with_opinions
+        from ..runs.plan.opinions import contradiction, with_opinions
+        from ..runs.plan.plan import make_plan
         from .terminal.tables import second_opinions
 
     def notice(text: str) -> None:
@@ -126,7 +127,7 @@ def plan(
         decision = decide_plan(facts_of_plan(config, planned))
     traced: dict[str, TracedTwice] = {}
     if check:
-        from ..runs.plan.plan import second_traces
+        from ..runs.plan.opinions import second_traces
 
         with waiting(told, "plan", "tracing the algorithm a second time, by other code"):
             traced = second_traces(config, planned, seconds=_SECONDS_TRACED)
@@ -138,6 +139,7 @@ def plan(
         from ..runs.plan.recipients import recipients as recipients_of
 
         far = recipients_of(config, planned, asked.recipients)
+    # One object of JSON, one paragraph, or tables.
     if json:
         said: dict[str, object] = {} if far is None else {"recipients": far.dump()}
         if ready is not None:
@@ -165,7 +167,7 @@ def plan(
     if contradicted := contradiction(opinions):
         raise ContradictedProof(contradicted)
     if traced:
-        from ..runs.plan.plan import contradicted_trace
+        from ..runs.plan.opinions import contradicted_trace
 
         if contradicted := contradicted_trace(traced):
             raise ContradictedProof(contradicted)
@@ -215,7 +217,7 @@ def _show_ready(ready: Readiness) -> None:
 
 def _show_traced(traced: Mapping[str, TracedTwice]) -> None:
     """A line for each verdict of the second tracer, with its adversaries."""
-    from ..runs.plan.plan import trace_words
+    from ..runs.plan.opinions import trace_words
 
     console, grouped = make_console(), dict[str, list[str]]()
     for name, one in traced.items():

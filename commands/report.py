@@ -54,7 +54,7 @@ def report(
     from ..privacy.errors import InputError
     from ..privacy.releases.log import holds_logs
     from ..runs.errors import ContradictedProof
-    from ..runs.plan.plan import contradiction
+    from ..runs.plan.opinions import contradiction
 
     # Logs of releases have a page of their own.
     if holds_logs(folder):

@@ -56,6 +56,7 @@ def reproduce(
     from ..reports.reproduced.work_estimates import scale_named, stored_price
 
     at = scale_named(scale)
+    # What there is, without running any of it.
     if list_:
         if out or figures or retry or jobs:
             raise InputError("--list runs nothing, so it takes no other option than --scale")
@@ -63,6 +64,7 @@ def reproduce(
         return
     if name is None:
         raise InputError("give a NAME, or --list, which names every table and figure")
+    # A folder for the runs, and their price where they take long.
     entry = entry_named(name)
     if out is None:
         raise InputError(f"give a folder for {name}, such as --out {name}-{at}")

@@ -104,6 +104,7 @@ def _train(
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
 
+    # The run file is read without torch; only rank 0 speaks.
     out, first = asked.out, group is None or group.place.rank == 0
     config = load_run_file(run, asked.overrides, notice=tell if first else None)
     from .terminal.progress import train_progress

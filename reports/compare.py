@@ -49,6 +49,8 @@ class BestRebuilt:
     scenario: str
     preset: str
     round: int
+    found: str = ""
+    """Whether records were rebuilt, or what is shown is an estimate."""
     error: float | None = None
     """Of rows of a table, in place of a PSNR."""
     blind_guess_error: float | None = None
@@ -200,6 +202,7 @@ def _attack(attack: Attack) -> BestRebuilt | None:
                 scenario=scenario.scenario,
                 preset=scenario.preset,
                 round=scenario.round,
+                found=next(row.found_in_all for row in scenario.rows if row.name == "defended"),
             )
     return best
 
@@ -289,7 +292,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
             "test accuracy, worst agent",
             lambda one: _NONE if one.accuracy is None else percent(one.accuracy.worst),
         ),
-        ("best rebuilt, defence on", _rebuilt),
+        ("closest attack, defence on", _rebuilt),
         ("blind guess beside it", _guessed),
         ("audit", lambda one: one.audit.verdict if one.audit else "not audited"),
         *((f"measured epsilon: {name}", _measured_cell(name)) for name in audited),
@@ -338,7 +341,8 @@ def _rebuilt(one: ComparedRun) -> str:
     found = one.attack
     if found is None:
         return "not attacked"
-    how = f"{found.scenario} by {found.preset}, round {found.round}"
+    by = f"{found.scenario} by {found.preset}, round {found.round}"
+    how = f"{found.found}; {by}" if found.found else by
     if found.error is not None:
         return f"error {figure(found.error)} of a record ({how})"
     return f"{figure(found.psnr)} dB PSNR ({how})"

@@ -179,6 +179,10 @@ class Utility(Described):
     agent_accuracy_last: list[Fraction]
     """Of each agent, at the last of the rounds."""
     consensus_distance: list[Score]
+    constant_accuracy: Fraction | None = None
+    """Of the most frequent class of the test records, said of every one."""
+    constant_rmse: Score | None = None
+    """Of the mean of the test targets, said of every record."""
     consensus_rmse: list[Score] = Field(default_factory=list)
     """Root of the mean squared error; of a regression, else empty."""
     consensus_r2: list[Score | None] = Field(default_factory=list)

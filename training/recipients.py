@@ -76,6 +76,7 @@ def steered(
     graph = subject.graph
     assert isinstance(graph, Graph)  # noqa: S101 - as the hypotheses say
     heard: Collection[int] = () if agent is None else heard_by(graph.weights, [agent])
+    # All rounds together are one Gaussian release.
     mu = steered_plan(
         graph.weights,
         victim=victim,

@@ -371,6 +371,7 @@ class RecordedReplies:
         if reply.has_error():
             _LOG.error("a mod or the client app replied with an error: %s", reply.error.reason)
             return self._withheld(msg, agent, "the client app or a mod replied with an error")
+        # The line is on the disk before the reply leaves.
         try:
             sent = self._declared(reply.content, msg)
             if sent is not None:

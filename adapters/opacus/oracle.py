@@ -64,9 +64,8 @@ def gradients_of(
         outputs = torch.func.functional_call(network, values, (inputs[None],))
         return loss(outputs, target[None])
 
-    each = torch.func.vmap(
-        torch.func.grad(one), in_dims=(None, None, 0, 0), randomness="different"
-    )  # so that dropout is found to be another each time
+    # Its randomness differs, so that dropout is found to be another each time.
+    each = torch.func.vmap(torch.func.grad(one), in_dims=(None, None, 0, 0), randomness="different")
 
     def gradients(point: Tensor, positions: NDArray[np.int64]) -> Tensor:
         if not len(positions):

@@ -160,12 +160,12 @@ def _first_look(one: Proven, played: Played, rules: _Rules, *, confidence: float
         surely = 1.0 - rules.of_links
         links = link_bounds(played.links, statement=one.statement, confidence=surely)
     best, evidence, seen = None, None, None
-    # What a perfect audit would show, and what this one adds to the evidence.
+    share = (rules.risk - rules.of_links) / rules.tested if one.is_tested else rules.risk
     if math.isfinite(one.epsilon):
-        best = ideal(one.claim, canaries=count, delta=one.delta, confidence=confidence)
+        best = ideal(one.claim, canaries=count, delta=one.delta, confidence=1.0 - share)
     if one.is_tested:
         known = rules.before.get(one.name, Evidence())
-        surely = 1.0 - (1.0 - SHARE) * (1.0 - confidence - rules.of_links) / rules.tested
+        surely = 1.0 - (1.0 - SHARE) * share
         evidence = after_first_look(known, guesses, claim=one.claim)
         seen = seen_from(one.claim, canaries=count, delta=one.delta, confidence=surely)
     # A message that exceeds makes suspicious, unless nothing but a heuristic is claimed.
@@ -189,23 +189,19 @@ def _among_all(looks: Sequence[Audited], played: Played, *, risk: float) -> list
     What exceeds at risk / n, n being how many are tested, is suspicious; without it n is smaller,
     and so on until nothing more exceeds.
     """
-    tested = [look for look in looks if look.proven.is_tested]
-    rest = [one for one in tested if one.bounds[0].exceeds(one.proven.epsilon)]
     found = {look.proven.name: look for look in looks}
-    left = len(tested)
+    rest = [look.proven for look in looks if look.proven.is_tested]
     while rest:
         over = set[str]()
         for one in rest:
-            name = one.proven.name
-            bound = _headline(played.guesses[name], one.proven, confidence=1.0 - risk / left)
-            found[name] = replace(one, together=bound)
-            if bound.exceeds(one.proven.epsilon):
-                found[name] = replace(found[name], verdict=Verdict.SUSPICIOUS)
-                over.add(name)
+            bound = _headline(played.guesses[one.name], one, confidence=1.0 - risk / len(rest))
+            found[one.name] = replace(found[one.name], together=bound)
+            if bound.exceeds(one.epsilon):
+                found[one.name] = replace(found[one.name], verdict=Verdict.SUSPICIOUS)
+                over.add(one.name)
         if not over:
             break
-        rest = [one for one in rest if one.proven.name not in over]
-        left -= len(over)
+        rest = [one for one in rest if one.name not in over]
     return list(found.values())
 
 
@@ -221,12 +217,12 @@ def _at_rest(one: Audited) -> Audited:
     """One that no second look follows; not measured where it could not have shown anything."""
     if one.evidence is not None:
         one = replace(one, evidence=replace(one.evidence, looks=(*one.evidence.looks, 0.0)))
-    proven, best = one.proven, one.ideal
+    proven, best, bound = one.proven, one.ideal, one.bound
     least = LEAST_SHARE * proven.epsilon
-    if not proven.is_tested or best is None or max(best, one.measured) >= least:
+    if bound is None or not proven.is_tested or best is None or max(best, bound.epsilon) >= least:
         return one
-    confidence = one.bounds[0].confidence
-    more = canaries_for(proven.claim, epsilon=least, delta=proven.delta, confidence=confidence)
+    sure = bound.confidence
+    more = canaries_for(proven.claim, epsilon=least, delta=proven.delta, confidence=sure)
     remedy = "no number of them would" if more is None else f"about {more} could"
     why = (
         f"a perfect audit of {one.canaries} canaries shows {best:.2g}, less than a tenth of it; "

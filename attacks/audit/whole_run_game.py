@@ -93,6 +93,7 @@ class WholeRunGame(CanaryGame):
         progress: Callable[[int], None],
     ) -> Scores:
         """See `Game.run`."""
+        # Each canary's sign, which every call turns by those of its rows.
         each = generator.integers(2, size=self.directions) * 2 - 1
         of_calls = ((rows, each) for calls in self.signs for rows in calls)
         directions, gradients = self.drawn_canaries(generator=generator, signs=of_calls)
@@ -111,6 +112,7 @@ class WholeRunGame(CanaryGame):
             turns=turns,
             replace=self.replace,
         )
+        # All rounds are scored together once they have run.
         after: Mapping[str, Tensor] = {}
         how: dict[str, Any] = {"traces": self.traces, "rounds": self.rounds}
         for happened in rounds_with_canaries(setting, self.bound, gradients=gradients, **how):

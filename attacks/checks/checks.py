@@ -391,6 +391,7 @@ def engine_checks(
         source: all records that the shards were dealt from; see `record_check`.
         watched_so_far: called after each round of the first run that is watched, with their number.
     """
+    # The rounds that are watched, at the run's own noise.
     own, chance = randomness or SecretRandomness(), generator or np.random.default_rng()
     traces = traces or traces_of(bound, setting, rounds=rounds)
     some = functools.partial(
@@ -404,12 +405,14 @@ def engine_checks(
         randomness=own,
         kept_so_far=watched_so_far,
     )
+    # Sharp checks need double precision, in which some rounds run once more.
     sharp = run
     if setting.dtype is not torch.float64:
         precise = replace(setting, dtype=torch.float64)
         sharp = watch(
             precise, bound, rounds=some(), traces=traces, randomness=randomness, seconds=0.0
         )
+    # A fault in the run's own precision is told first; else the sharper run decides.
     messages = message_check(run)
     if messages.passed and sharp is not run:
         messages = message_check(sharp)

@@ -261,9 +261,8 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 again = coins.draw(run, round=watched.number, call=call, agent=agent)
                 same = np.array_equal(at.numpy(), again.numpy())
                 found.exact(same, f"{where} is not what the engine draws")
-                if (
-                    run.setting.sampler is not None or run.setting.turns is not None
-                ):  # sizes are tested with those that follow
+                # Sizes of schemes and turns are tested with those of the rounds that follow.
+                if run.setting.sampler is not None or run.setting.turns is not None:
                     continue
                 count, rate = coins.many(run, agent), coins.rate
                 there = len(coins.whose(found, run, at.numpy(), agent=agent, where=where))

@@ -385,6 +385,7 @@ def watch(
     Raises:
         ValueError: no round to watch.
     """
+    # Which rounds are kept, and the engine that runs them.
     numbers = chosen_rounds(rounds, planned=rounds) if isinstance(rounds, int) else rounds
     traces = traces or traces_of(bound, setting, rounds=numbers[-1])
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]

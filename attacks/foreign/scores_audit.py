@@ -264,13 +264,16 @@ class ScoresAudit:
         """Whether more leaked than is claimed."""
         return self.verdict is Verdict.CONTRADICTED
 
+    def measured_words(self) -> str:
+        """The bound that was found, without what follows."""
+        return (
+            f"epsilon is at least {_down(self.epsilon)} at delta {small(self.claimed.delta)} "
+            f"({100 * self.confidence:.6g} % confidence, {self.canaries} canaries)"
+        )
+
     def words(self) -> str:
         """What was found, as one sentence."""
-        share = f"{100 * self.confidence:.6g} %"
-        found = (
-            f"epsilon is at least {_down(self.epsilon)} at delta {small(self.claimed.delta)} "
-            f"({share} confidence, {self.canaries} canaries)"
-        )
+        found = self.measured_words()
         if self.verdict is Verdict.NOTHING_PROVEN:
             return f"{found}; nothing is claimed to check it against"
         said = self.claimed.words()

@@ -346,14 +346,17 @@ def _observation(
 ) -> Observation:
     target = kept[0][1]
     first, at = target.call, [i for i, _ in kept]
+    # Units of a mean gradient, or of one step of a local update.
     scale = 1.0 if first.mean_of is not None else 1.0 / replay.records
     steps, rate = target.local or (1, 0.0)
     if target.local is not None:  # steps along means of a batch: before less after
         scale = -1.0 / (steps * rate)
+    # The covariance of what is kept; estimates that are clean have none.
     covariance = torch.from_numpy(weights.covariance[np.ix_(at, at)] * scale**2)
     clean = weights.clean[at[0]]
     covariance = torch.zeros_like(covariance) if clean else _definite(covariance)
     bound = target.bound / 2 if first.mean_of is not None else target.bound
+    # Gradients, and rounding relative to their length.
     gradient = torch.stack([system.value(weights.rows[i]) * scale for i in at])
     sizes = torch.linalg.vector_norm(gradient, dim=1).clamp_min(1e-300).tolist()
     left = [system.rounding(weights.rows[i]) * abs(scale) for i in at]

@@ -254,6 +254,7 @@ def replay(
         if crafted
         else Engine(trial.setting, _bound(trial), **how)
     )
+    # Attacked rounds have the planted batch, and everything of a round is kept.
     last = trial.round + trial.together - 1
     attacked, played = range(trial.round, last + 1), dict[int, WatchedRound]()
 
@@ -268,6 +269,7 @@ def replay(
             planted={trial.victim: planted} if number in attacked else {},
         )
 
+    # From the start, or from a snapshot whose own start nobody sees.
     if trial.snapshot is None:
         recorded = Recorded()
         engine.start(recorded=recorded)

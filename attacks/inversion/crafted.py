@@ -153,6 +153,7 @@ def _moved(
     layer: nn.Conv2d, held: Sequence[_Shift], *, scale: float
 ) -> tuple[list[_Shift], Tensor] | str:
     """Every phase of a convolution's stride in a channel of its own, and the weights for it."""
+    # A convolution that reaches every pixel of its stride, with a channel for each phase.
     side, step, pad = (_square(of)[0] for of in (layer.kernel_size, layer.stride, layer.padding))
     plain = layer.groups == 1 and _square(layer.dilation) == (1, 1) and layer.bias is not None
     alike = all(len(set(_square(of))) == 1 for of in (layer.kernel_size, layer.stride))
@@ -165,6 +166,7 @@ def _moved(
             f"a convolution with stride {step} has {layer.out_channels} channels, and all pixels "
             f"need {len(held) * step**2}"
         )
+    # One weight a channel: the pixel of one phase.
     weight = torch.zeros_like(layer.weight, dtype=torch.float64, device="cpu")
     found = list[_Shift]()
     for channel, at in enumerate(held):

@@ -144,6 +144,7 @@ def infer_membership(
             "final models"
         )
     setting, pool = trainer.setting, trainer.pool
+    # References hold each record in balance, and games by fair coins.
     size = len(pool.owners)
     coins = balanced_coins(references, size, generator=generator)
     fair = fair_coins(games, size, generator=generator)

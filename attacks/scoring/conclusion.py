@@ -15,12 +15,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..interception.names import NOT_IDENTIFIED
+from ..interception.names import NOT_IDENTIFIED, is_no_better
 from ..interception.replay import Protection
 from .columns import ColumnGain
 from .evaluation import BLIND, Row
 
-_TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
 _CHANCE = 0.05
 _RARE = 0.01  # of each further test, of labels, of lineups and of columns
 
@@ -108,8 +107,7 @@ def _verdict(
             f"The attack fails even without a defence{_because(none)}, so it says nothing about "
             "the defence: no leak shown."
         )
-    # A gain on the blind guess is a leak where chance does not account for it.
-    if defended.mean_mse >= blind.mean_mse * (1 - _TIE):
+    if is_no_better(defended.mean_mse, blind.mean_mse):
         said = "No leak shown: with the defence on, the attack is no better than the blind guess"
         return f"{said}{', in the mean over columns' if table else ''}."
     if len(defended.mse) == 1:
@@ -216,7 +214,7 @@ def _beyond_guessing(
     from scipy.stats import binom
 
     hits = sum(
-        error <= threshold and error < own * (1 - _TIE)
+        error <= threshold and not is_no_better(error, own)
         for error, own in zip(errors, blind, strict=True)
     )
     # An error this small is no guess: a pixel in a thousand grey levels, on average.

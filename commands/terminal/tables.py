@@ -17,7 +17,7 @@ from ...reports.schema import PersonTotal, Total
 from ...runs.audit.evidence import MembershipPart, MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small
-from ...runs.plan.plan import bracket_words
+from ...runs.plan.opinions import bracket_words
 from ...runs.plan.schema import SecondOpinion
 from .terminal import make_table
 
@@ -275,15 +275,15 @@ def attack_table(
     heads = ("error", "certified", "whole") if rows_of_table else ("MSE", "PSNR (dB)", "SSIM")
     for head in heads:
         table.add_column(head, justify="right")
+    table.add_column("found")
     for row in rows:
         if rows_of_table:
             of = f" of {len(row.mse)}"
-            cells = (row.name, figure(row.mean.mse), f"{row.certified}{of}", f"{row.whole}{of}")
-            table.add_row(*(Text(cell) for cell in cells))
-            continue
-        mean = row.mean if convention is None else row.conventions[convention]
-        cells = (row.name, figure(mean.mse), figure(mean.psnr), score(mean.ssim))
-        table.add_row(*(Text(cell) for cell in cells))
+            cells = (figure(row.mean.mse), f"{row.certified}{of}", f"{row.whole}{of}")
+        else:
+            mean = row.mean if convention is None else row.conventions[convention]
+            cells = (figure(mean.mse), figure(mean.psnr), score(mean.ssim))
+        table.add_row(*(Text(cell) for cell in (row.name, *cells, row.found_in_all)))
     return table
 
 

@@ -253,6 +253,7 @@ def read_log(
         )
     for folder in dict.fromkeys(path.parent for path in files):
         warnings += withheld(folder)
+    # What releases say of received messages is held against those; then all go by round.
     stated = hold_received(every)
     warnings += stated
     rounds: dict[Played, list[Release]] = {}

@@ -91,11 +91,12 @@ def steered_plan(
     agents = len(W)
     _check(agents, victim=victim, rounds=rounds, gamma=gamma)
     step = csr_array(gamma * W)
+    # rho, what goes on unseen, is 0 where a message is heard or a final model is seen.
     free = np.ones((rounds, agents), dtype=bool)  # where rho may be positive
     free[:, sorted(heard)] = False
     if final_models:
         free[-1] = False
-    # A record enters at the victim alone; lengths are in units of the noise that hides them.
+    # A record enters at the victim alone, in the rounds that use it.
     source = np.zeros((rounds, agents))
     source[:, victim] = _entries(using, rounds)
 
@@ -105,6 +106,7 @@ def steered_plan(
         arrived[1:] += (step @ rho[:-1].T).T
         return np.asarray(arrived - rho)
 
+    # The squared length of what is left to be seen, and its slope by the step's adjoint.
     def cost(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         rho = np.zeros((rounds, agents))
         rho[free] = flat
@@ -119,6 +121,7 @@ def steered_plan(
         left = np.where(free[t], step @ left + source[t], 0.0)
         start[t] = left
     best = start[free]
+    # A convex problem within bounds; the start stays where the solver finds nothing better.
     if best.size:
         found = minimize(
             cost,

@@ -23,7 +23,8 @@ from ...runs.described import LARGEST_OBJECT, Described
 from ...runs.folder import folder as run_folder
 from ...runs.folder.resume import read_run
 from ...runs.folder.signature import check_signature
-from ...runs.plan.plan import Plan, second_traces
+from ...runs.plan.opinions import second_traces
+from ...runs.plan.plan import Plan
 from ...runs.run_file.run_file import RunFile
 from ..judgement.facts import Facts, facts_of_report
 from ..judgement.policy import Policy

@@ -29,7 +29,8 @@ from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
 from ...runs.folder.records import Items, header_of, read_environment, read_metrics
 from ...runs.folder.resume import AccountedRun, epsilon_of_ledger, read_run, released_sensitivities
-from ...runs.plan.plan import Plan, contradiction, opinions
+from ...runs.plan.opinions import contradiction, opinions
+from ...runs.plan.plan import Plan
 from ...runs.plan.recipients import recipients as recipients_of
 from ...runs.plan.schema import Recipients
 from ...runs.run_file.build import Built

@@ -57,10 +57,9 @@ _ROWS = {
     "clipping only": "clipped, no noise",
     "defended": "the run as it was",
 }
-_GUESS = "prior"  # the stage of a record of which nothing in the messages told
 _MOST_COLUMNS = 40  # of a table
 _MOST_SHOWN = 4  # records of a scenario
-_MOST_BYTES = 150_000  # of pictures, before they are written as text
+_MOST_BYTES = 115_000  # of pictures, before they are written as text
 
 
 def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
@@ -111,7 +110,6 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         heuristic=HEURISTIC,
         standing=lambda row: str(claims[row["name"]].status),
         rows_words=_ROWS,
-        stage=_stage,
         shown=_MOST_SHOWN,
         most_columns=_MOST_COLUMNS,
         unused=_unused(report),
@@ -222,17 +220,6 @@ def _estimators(report: Report) -> dict[str, str]:
         for row in (report.audit.adversaries if report.audit else ())
         for estimator in row.estimators
     }
-
-
-def _stage(name: str) -> str:
-    """What made a picture: the messages, or nothing but what is public.
-
-    >>> _stage("exact"), _stage("prior, approximate")
-    ('rebuilt: exact', 'blind guess, approximate')
-    """
-    if name.startswith(_GUESS):
-        return f"blind guess{name.removeprefix(_GUESS)}"
-    return f"rebuilt: {name}"
 
 
 class _Pictures:

@@ -491,6 +491,8 @@ def utility(metrics: Sequence[Metrics]) -> Utility:
             m.consensus_accuracy for m in metrics if m.consensus_accuracy is not None
         ],
         consensus_loss=[m.consensus_loss for m in metrics],
+        constant_accuracy=metrics[-1].constant_accuracy if metrics else None,
+        constant_rmse=metrics[-1].constant_rmse if metrics else None,
         agent_accuracy_min=[min(each) for each in accuracy],
         agent_accuracy_median=[statistics.median(each) for each in accuracy],
         agent_accuracy_max=[max(each) for each in accuracy],

@@ -257,9 +257,10 @@ def _doubt(one: AuditedAdversary, audit: Audit, facts: Facts) -> Kind | None:
     claim = facts.audited(one.name)
     if claim is None or one.measured_epsilon is None or not claim.proven:
         return None
+    most = max(one.measured_epsilon, one.single_epsilon or 0.0)
     # At a larger delta epsilon is smaller, so what is measured there bounds the proven one too.
     same = audit.delta >= claim.delta and audit.adjacency == claim.adjacency
-    return Kind.SUSPICIOUS if same and float(one.measured_epsilon) > claim.epsilon else None
+    return Kind.SUSPICIOUS if same and most > claim.epsilon else None
 
 
 def _is_explained(one: AuditedAdversary, audit: Audit) -> bool:
@@ -288,14 +289,20 @@ def _measured(kind: Kind, at: int, one: AuditedAdversary, audit: Audit) -> Findi
         "called": one.verdict,
         "proven": Figure("precise", one.proven_epsilon, (*place, "proven_epsilon")),
         "delta": Figure("small", audit.delta, ("audit", "delta")),
-        "confidence": Figure("given", audit.confidence, ("audit", "confidence")),
     }
-    if one.measured_epsilon is not None:
-        words["measured"] = Figure("lower", one.measured_epsilon, (*place, "measured_epsilon"))
+    figure, sure, at_ = one.measured_epsilon, one.measured_confidence, "measured"
+    if figure is not None and one.single_epsilon and figure <= one.proven_epsilon:
+        figure, sure, at_ = one.single_epsilon, None, "single"
+    refuted = one.verdict in ("contradicted", "suspicious")  # perhaps by a message, or by odds
+    if figure is not None and (figure > one.proven_epsilon or not refuted):
+        words["measured"] = Figure("lower", figure, (*place, f"{at_}_epsilon"))
+        words["confidence"] = Figure("given", audit.confidence, ("audit", "confidence"))
+        if sure is not None:
+            words["confidence"] = Figure("given", sure, (*place, "measured_confidence"))
     return Finding(
         kind=kind,
         adversary=one.name,
-        figure=None if one.measured_epsilon is None else float(one.measured_epsilon),
+        figure=figure,
         remedy=(Remedy(action=_OF_AUDIT[kind]),),
         words=words,
     )

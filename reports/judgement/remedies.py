@@ -128,6 +128,7 @@ def limit_fixes(
                 holders=None,
                 records_held=None,
             )
+            # With secret noise, at the multiplier of the run.
             secret = config.training.model_copy(update={"evaluation_noise_seed": None})
             anew = config.model_copy(update={"privacy": stated, "training": secret})
             plan = make_plan(anew, graph=graph)

@@ -82,7 +82,7 @@ def sentence(finding: Finding, facts: Facts) -> Sentence:
     if "verdict" in finding.words:
         template = PARTS["verdict_alone"]
     elif finding.kind in (Kind.MEASURED, Kind.SUSPICIOUS) and "measured" not in finding.words:
-        template = PARTS["nothing_measured"]
+        template = PARTS["without_figure"]
     return _filled(template, finding, facts)
 
 

@@ -113,6 +113,7 @@ def figure_of(
             f"{line} has {len(lines)} values, and at most {_MOST_LINES} lines are distinguishable; "
             "use --panel, or another key"
         )
+    # All panels share the axis of values, and a line has one style in each.
     figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT), layout="constrained")
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, of) in zip(every, panels.items(), strict=True):

@@ -83,9 +83,11 @@ class Layout:
         shapes = {name: tuple(p.shape) for name, p in self.model.named_parameters()}
         buffers = {name for name, _ in self.model.named_buffers(remove_duplicate=False)}
         known = set(shapes) | buffers | set(self.model.state_dict())
+        # Names that are the model's, but for a common beginning, need no layout.
         found = _unwrapped(held, known)
         if set(shapes) <= set(found) or not found:
             return found
+        # Numbers for names: one flat vector, or as many tensors as the model has.
         if all(name.isascii() and name.isdecimal() for name in found):
             first = next(iter(found.values()))
             if len(found) == 1 and first.shape == (sum(map(_size, shapes.values())),):
@@ -94,6 +96,7 @@ class Layout:
             if len(found) == len(shapes):
                 order = sorted(found, key=lambda name: (len(name), name))
                 return self._in_order(path, [found[name] for name in order], shapes)
+        # Keras and Flax name the leaves of layers their own way.
         leaves = {name.rpartition(".")[2] for name in found}
         if leaves & _LAST and leaves <= _LEAVES.keys():
             return self._by_layers(path, found, shapes)
@@ -130,6 +133,7 @@ class Layout:
         self, path: Path, held: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, Tensor]:
         """Layers of Keras or Flax, each as the first of the model that has its shapes."""
+        # Leaves by layer, named and turned as PyTorch has them.
         layers: dict[str, dict[str, Tensor]] = {}
         for name, tensor in held.items():
             layer, _, leaf = name.rpartition(".")
@@ -141,6 +145,7 @@ class Layout:
             free.setdefault(layer, {})[leaf] = shape
         found, said = dict[str, Tensor](), list[str]()
         alike = dict[str, str]()  # by shapes the first layer that has them
+        # Each layer, in turn, is the first of the model's that is left and has its shapes.
         for layer in _in_turn(layers):
             learned = {
                 leaf: tuple(tensor.shape)

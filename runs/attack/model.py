@@ -93,6 +93,7 @@ def gradients_of(
     gradients: dict[int | None, dict[str, Tensor]] = {}
     parameters: dict[int | None, dict[str, Tensor]] = {}
     plain = set(file.tensors) == set(shapes)  # a layer of the model may be called "gradient"
+    # Tensors by intercept and by kind, as their keys say.
     for key, tensor in (file.tensors if plain else with_kinds(file.tensors)).items():
         found = None if plain else _KEY.fullmatch(key)
         index, kind, name = (None, "gradient", key) if found is None else found.groups()
@@ -104,6 +105,7 @@ def gradients_of(
     if not gradients:
         raise InputError(f"{file.path} holds parameters alone; save `gradient.NAME` beside them")
     order = _intercepts(file.path, gradients, parameters)
+    # One precision for all, and the order of the model's parameters.
     double = any(tensor.dtype == torch.float64 for tensor in file.tensors.values())
     dtype = torch.float64 if double else torch.float32
     layout = Layout(model=model, input_shape=input_shape)
@@ -126,6 +128,7 @@ def gradients_of(
                 f"{file.path}: every gradient{which} is 0; save them after the backward pass and "
                 "before they are zeroed"
             )
+    # An intercept without parameters of its own has those without a number.
     at = [k if k in parameters else None for k in order] if parameters else []
     points = torch.stack([flat(parameters[k], "parameter", k) for k in at]) if at else None
     return Gradients(stacked, points, buffers, layout.notes)
@@ -249,10 +252,12 @@ def build_problem(
             parameters are known, or the numbers contradict each other.
         TypeError: A gradient holds integers, or the function returns no network.
     """
+    # Gradients have to be the model's, and labels among its classes.
     network, classes, (gradients, points, stored, notes) = _fitting(file, facts, model)
     if facts.labels is not None and not all(0 <= label < classes for label in facts.labels):
         raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
     network = network.to(gradients.dtype)
+    # Parameters come from the file, from weights, or from the model function.
     origin, notes = FROM_FILE, [*notes]
     if stored:
         held = TensorFile(path=file.path, tensors=stored, metadata={})
@@ -275,6 +280,7 @@ def build_problem(
         else:
             _check_trained(network, model, facts, classes=classes)
         points = flatten(network).to(gradients.dtype).expand(len(gradients), -1)
+    # What the norms contradict is refused; then the model is tried on such records.
     _check_norms(gradients, facts, path=file.path)
     observation = Observation(
         gradient=gradients,
@@ -341,6 +347,7 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
 
 def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = False) -> None:
     """Put a state dict into a network; buffers may be left out but for statistics."""
+    # Buffers, parameters, and further names of the same tensor.
     stored_names = network.state_dict()
     buffers = {
         name: tuple(b.shape)
@@ -356,6 +363,7 @@ def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = Fals
                 f"{weights.path}: {name!r} and {other!r} differ, and the model holds one tensor "
                 "for both; is it another model?"
             )
+    # The model's parameters are all there, and so are statistics that it normalises by.
     held = {
         name: tensor
         for name, tensor in weights.tensors.items()
@@ -461,6 +469,7 @@ def doubts(posed: Posed) -> list[str]:
     Returns:
         Sentences, none where nothing does.
     """
+    # What is taken, and may have been otherwise when the gradient was made.
     found = [*dict.fromkeys(posed.notes)]
     if posed.parameters_from == FROM_MODEL:
         found.append(
@@ -487,6 +496,7 @@ def doubts(posed: Posed) -> list[str]:
             )
     if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in posed.model.modules()):
         found.append("dropout is taken as off; a gradient with random masks is not explained")
+    # Only a last layer with a bias of one number a class shows whether the loss is what it seems.
     shapes = [tuple(p.shape) for p in posed.model.parameters()]
     if shapes[-1] != (posed.classes,):
         return found

@@ -154,6 +154,7 @@ def with_prior(public: Public, data: Dataset, config: RunFile) -> Public:
         classes=data.classes,
         seed=config.training.seed,
     )
+    # Records given beforehand stand beside the public ones, or in their place.
     others = None if asked.prior_only else public.candidates
     return replace(
         public,

@@ -433,7 +433,7 @@ def entry_of(
         conclusion=_words(rows, planted, batch=batch),
         bound=_allowed(bound, ranked),
         **told,
-    )
+    ).with_words()
 
 
 def save_pictures(place: Place, name: str, images: Tensor) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...attacks.exact.stages import count_proven
+from ...attacks.interception.names import NO_BETTER, is_no_better, what_was_found
 from ..numbers import figure
 from .gradients_schema import GradientAttack, TokensFound, TruthScores
 
@@ -127,7 +128,11 @@ def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
         f"different tokens known: {scores.present:.1%}, {scores.false} false",
     ]
     if (blind := tokens.blind) is not None:
-        lines.append(f"blind guess: {told(blind.placed, blind.multiset, blind.whole)}")
+        right = (blind.multiset, scores.multiset)
+        if scores.placed is not None:
+            right = (blind.placed, scores.placed)
+        beside = f"; what was found is an {NO_BETTER}" if is_no_better(*right) else ""
+        lines.append(f"blind guess: {told(blind.placed, blind.multiset, blind.whole)}{beside}")
     return lines
 
 
@@ -153,7 +158,9 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     of: dict[int, str] = {}
     if (scores := found.scores) is not None:
         for true, index in enumerate(scores.order):
-            of[index] = f", {_decibel(scores.psnr[true])} to record {true} of the truth"
+            stage, error = found.stage[index], scores.mse[true]
+            beside = "" if found.tokens else what_was_found(stage, error, scores.blind.mse) + ", "
+            of[index] = f"{beside}{_decibel(scores.psnr[true])} to record {true} of the truth"
     length = "" if found.tokens is None else f" of {found.input_shape[0]} tokens"
     # What was attacked, and each record.
     lines = [
@@ -167,7 +174,7 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     pictures = () if found.tokens is not None else zip(found.labels, found.stage, strict=True)
     for index, (label, stage) in enumerate(pictures):
         how = "the public guess, nothing better is supported" if stage == "prior" else stage
-        lines.append(f"record {index}: label {label}{known}, {how}{of.get(index, '')}")
+        lines.append(f"record {index}: label {label}{known}, {of.get(index, how)}")
         if found.values:
             lines.append(f"  {', '.join(found.values[index])}")
     # What of the gradient is left, beside what noise and other batches leave.

@@ -376,53 +376,43 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         (facts.server, _SERVER),
         (facts.changing, _SCHEDULE),
     )
-    # What counts as public although it was read off the data.
-    read_off = [
-        Assumption(
-            name="read-off-the-data",
-            text=f"{words[0].upper()}{words[1:]}.",
-            status="assumed",
-            how="the run file does not say it; [data] classes, or labels of libsvm, would",
-        )
-        for words in facts.counted_as_public
+    # What counts as public although it was read off the data, and what figures rest on besides.
+    rests_on = [
+        *(
+            (
+                "read-off-the-data",
+                f"{words[0].upper()}{words[1:]}.",
+                "the run file does not say it; [data] classes, or labels of libsvm, would",
+            )
+            for words in facts.counted_as_public
+        ),
+        (
+            COUNTED,
+            facts.counted,
+            "the figures compare data sets of different sizes at the same rate and normaliser",
+        ),
+        (
+            "participation",
+            facts.participation
+            and "Who takes part in which round was fixed beforehand, is public and does not depend "
+            "on the data; no one is absent whom the list has.",
+            f"an agent takes part in {facts.participation}; the ledger's header holds the digest "
+            "of the list, for which alone the figures are",
+        ),
+        (
+            "missing",
+            facts.missing and f"{facts.missing[0].upper()}{facts.missing[1:]}. {MISSING}",
+            "each figure is that of the worst set of so many in every round; the run was trained "
+            "with everybody there",
+        ),
     ]
-    # Facts that figures rest on, where the run has them.
-    listed = []
-    if facts.counted is not None:
-        listed.append(
-            Assumption(
-                name=COUNTED,
-                text=facts.counted,
-                status="assumed",
-                how="the figures compare data sets of different sizes at the same rate and "
-                "normaliser",
-            )
-        )
-    if facts.participation is not None:
-        listed.append(
-            Assumption(
-                name="participation",
-                text="Who takes part in which round was fixed beforehand, is public and does not "
-                "depend on the data; no one is absent whom the list has.",
-                status="assumed",
-                how=f"an agent takes part in {facts.participation}; the ledger's header holds the "
-                "digest of the list, for which alone the figures are",
-            )
-        )
-    if facts.missing is not None:
-        listed.append(
-            Assumption(
-                name="missing",
-                text=f"{facts.missing[0].upper()}{facts.missing[1:]}. {MISSING}",
-                status="assumed",
-                how="each figure is that of the worst set of so many in every round; the run was "
-                "trained with everybody there",
-            )
-        )
     return [
         entropy,
-        *read_off,
-        *listed,
+        *(
+            Assumption(name=name, text=text, status="assumed", how=how)
+            for name, text, how in rests_on
+            if text is not None
+        ),
         *_users(facts),
         *(_entry(of, of.status, of.how) for there, of in cases if there),
     ]

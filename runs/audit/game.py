@@ -244,6 +244,7 @@ def game_of(
     adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
     replaced = plan.said_of.adjacency is Adjacency.REPLACE_ONE
     if whole:
+        # All data of an agent are one canary.
         if why := reason_against(traces):
             return None, against, why
         if has_one_host(traces):

@@ -221,9 +221,8 @@ def _watch(
     while left and time.monotonic() < until:
         ended = [child for child in left if child.poll() is not None]
         number = stop.signal or max(map(_stopped_by, ended), default=0)
-        met = met or _has_met(
-            store, len(children)
-        )  # from there on without a store, which may be cleared away
+        # From there on it does without a store, which may be cleared away.
+        met = met or _has_met(store, len(children))
         if number and not asked and not met:
             return _end_all(children, number, store=store)
         if stop.signal and (twice.is_set() or not asked):

@@ -13,12 +13,11 @@ from ...privacy.errors import InputError, describe, line_of
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
-from ...privacy.reference import second_opinion as reference
 from ...privacy.target import Target
 from ...training.accounts.account import WorkEstimate, account_of
 from ...training.accounts.accounted_run import AccountedRun
 from ...training.accounts.paragraph import Explanation, as_paragraph
-from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
+from ...training.accounts.result import Account, unknown_users, warnings_of
 from ...training.accounts.summary import (
     Summary,
     as_frame,
@@ -28,7 +27,6 @@ from ...training.accounts.summary import (
     rounded_up,
     users_words,
 )
-from ...training.accounts.traced_twice import TracedTwice, Verdict, check_account
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.batches import NO_USERS
@@ -39,7 +37,7 @@ from ...training.graphs.participation import missing_words, participation_words
 from ...training.models.evaluation import NOT_COUNTED
 from ...training.own.names import algorithm_named, is_own
 from ...training.tracing.scripts import Scripts
-from ..numbers import bound, figure, lower_bound
+from ..numbers import bound
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -56,7 +54,7 @@ from ..run_file.build import (
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
-from .schema import Missing, Participation, Planned, PublishedBound, SecondOpinion
+from .schema import Missing, Participation, Planned, PublishedBound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -457,134 +455,6 @@ def _published_bound(
 
 
 # What dp-accounting says of the releases behind the figures of a plan, or of a run's ledger.
-
-
-def with_opinions(plan: Plan) -> Planned:
-    """The object of `overhear plan --format json`, with a second opinion on each figure."""
-    epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
-    found = opinions(plan, plan.exposures, epsilon)
-    return plan.planned().model_copy(update={"second_opinion": found})
-
-
-def opinions(
-    plan: Plan, exposures: Mapping[str, JointSensitivity], epsilon: Mapping[str, float]
-) -> dict[str, SecondOpinion]:
-    """A second opinion on epsilon of each adversary; equal releases are asked about once.
-
-    Args:
-        plan: gives the statement and the noise.
-        exposures: by adversary the releases that epsilon is of, planned or accounted.
-        epsilon: by adversary.
-    """
-    return {
-        name: described(
-            opinion_on(
-                epsilon[name],
-                exposure,
-                statement=plan.said_of,
-                noise_multiplier=plan.noise_multiplier,
-            )
-        )
-        for name, exposure in exposures.items()
-    }
-
-
-def described(found: reference.SecondOpinion) -> SecondOpinion:
-    """As JSON holds it."""
-    verdict = "none"
-    if not found.because:
-        verdict = "confirmed" if found.confirms else "not confirmed"
-        verdict = "contradicted" if found.contradicts else verdict
-    return SecondOpinion.model_validate(
-        {
-            "by": found.by,
-            "epsilon": found.ours,
-            "optimistic": found.optimistic,
-            "pessimistic": found.pessimistic,
-            "ratio": found.ratio,
-            "verdict": verdict,
-            "because": found.because,
-        }
-    )
-
-
-def bracket_words(found: SecondOpinion) -> str:
-    """The bracket in a clause, or why there is none.
-
-    >>> from overhear.privacy import second_opinion
-    >>> asked = second_opinion({(1.0, 0.01): 1000}, ours=1.8283, delta=1e-5)
-    >>> bracket_words(described(asked))
-    'epsilon between 1.70 and 1.83, and ours is 1.000 of the upper one'
-    """
-    if found.optimistic is None or found.pessimistic is None or found.ratio is None:
-        return f"none: {found.because}"
-    if float(found.pessimistic) == 0.0:
-        return "epsilon is 0"
-    ends = f"epsilon between {lower_bound(found.optimistic)} and {bound(found.pessimistic)}"
-    said = f"{ends}, and ours is {figure(found.ratio, 4)} of the upper one"
-    if found.verdict == "contradicted":
-        return f"CONTRADICTED: {said}; do not rely on it, and report it"
-    return said
-
-
-def contradiction(found: Mapping[str, SecondOpinion]) -> str:
-    """The sentence for figures that a second opinion contradicts; empty where none does."""
-    said = [
-        f"{one.by} puts epsilon against {name} at no less than {float(one.optimistic):.6g}, more "
-        f"than the {float(one.epsilon):.6g} that is stated"
-        for name, one in found.items()
-        if one.verdict == "contradicted" and one.optimistic is not None
-    ]
-    return "; ".join(said) and f"{'; '.join(said)}: do not rely on any figure, and report it"
-
-
-# What a second tracer says of the joint sensitivities behind a plan.
-
-_SECONDS = 20.0
-
-
-def second_traces(
-    config: RunFile, plan: Plan, *, seconds: float = _SECONDS
-) -> dict[str, TracedTwice]:
-    """A second trace of what every adversary of a plan is told; none of a plan of no run file.
-
-    Args:
-        config: the run file.
-        plan: of it.
-        seconds: that all of it may take; what it does not reach is not checked.
-    """
-    if plan.account is None:
-        return {}
-    victim = None if config.privacy is None else config.privacy.victim
-    return check_account(plan.account, victim=victim, seconds=seconds)
-
-
-def trace_words(found: TracedTwice) -> str:
-    """The verdict in a clause.
-
-    >>> trace_words(TracedTwice(adversary="eavesdropper", who="eavesdropper", victim=0, first=2.0,
-    ...     second=2.0, verdict=Verdict.AGREES))
-    'agrees: 2.000 over all rounds'
-    """
-    if found.second is None:
-        return f"not checked: {found.because}"
-    ends = f"{figure(found.second, 4)} over all rounds"
-    if found.verdict is Verdict.AGREES:
-        return f"agrees: {ends}"
-    ours = figure(found.first, 4)
-    if found.verdict is Verdict.LOOSER:
-        return f"finds no more: {ends}, and {ours} is stated"
-    return f"CONTRADICTED: {found.because}; {ends}, and {ours} is stated"
-
-
-def contradicted_trace(found: Mapping[str, TracedTwice]) -> str:
-    """The sentence for figures that a second tracer contradicts; empty without any."""
-    said = [
-        f"a second tracer finds more against {name} than is stated ({one.because})"
-        for name, one in found.items()
-        if one.verdict is Verdict.CONTRADICTED
-    ]
-    return "; ".join(said) and f"{'; '.join(said)}: do not rely on any figure, and report it"
 
 
 # Whether clipping what several steps change costs a record more than noise at each of them.

@@ -391,6 +391,7 @@ def _which(
                 f"batch={shown(vector['batch'])} of agent {owner} was not drawn in this round; "
                 f"drawn are {', '.join(drawn_batch.name for drawn_batch in drawn)}"
             )
+        # Positions that are given must be those that were drawn.
         if given is not None and not np.array_equal(given, named[0].positions):
             raise InputError(
                 f"the positions given are not those of batch {named[0].name} of agent {owner}, as "
@@ -478,6 +479,7 @@ def transcribed(
     value, known, scale = sent
     assert value is not None  # noqa: S101 # who keeps a round looked
     check_precise(value, "value")
+    # Positions and records: of a batch that was drawn here, or as they were given.
     mine = {(one.owner, one.name): one for one in drawn.batches}
     positions, held, points = dict[int, Tensor](), dict[int, int](), dict[int, Tensor]()
     given = each_of(point, len(release.of), "point")

@@ -335,6 +335,7 @@ class Recorder:
                 positions=None if batch is None else batches,
             )
             release = read_release(entry, self._header, round=at)
+            # A value whose noise is lost in rounding is refused.
             sent = Sent(
                 None if value is None else vector_of(value, "value"),
                 None if known is None else vector_of(known, "known"),

@@ -399,6 +399,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         "lower [data] agents, or choose a smaller [model] name",
     )
     _check_layout(config, model, data.train.take(torch.zeros(1, dtype=torch.int64)).inputs)
+    # The loss and the task that goes with it.
     model, task = with_task(model, config.model, data)
     model = model.to(device)  # with its buffers, which evaluations, tasks and canaries read there
     store = data.train

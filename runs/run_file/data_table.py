@@ -293,6 +293,7 @@ class DataTable(Table):
             return own_dataset(
                 self.name, self.options, classes=self.classes, outputs=self.outputs or 0
             )
+        # Arrays, tables and made data by their own readers; all else comes with a library.
         root = Path(self.root or "").expanduser()
         match self.name:
             case "npz":

@@ -97,6 +97,7 @@ class PrivacyTable(Table):
         if unit is Unit.USER and "records_per_person" not in self.model_fields_set:
             raise InputError(NO_CAP)
         if unit is not Unit.RECORD:
+            # The statement itself refuses what does not go together.
             Statement(
                 delta=self.delta,
                 adjacency=adjacency,
@@ -104,7 +105,7 @@ class PrivacyTable(Table):
                 accountant=Accountant(self.accountant),
                 records_per_person=self.records_per_person,
                 holders=tuple((agent, 1) for agent in self.holders or ()),
-            )  # refuses what does not go together
+            )
         return self.model_copy(update={"adjacency": str(adjacency)})
 
     @model_validator(mode="after")
@@ -133,6 +134,7 @@ class PrivacyTable(Table):
 
     @model_validator(mode="after")
     def _check_holders(self) -> Self:
+        # Holders and their records go together.
         if self.holders is None:
             if self.records_held is not None:
                 raise InputError(
@@ -156,6 +158,7 @@ class PrivacyTable(Table):
                 f"records_held={list(self.records_held or ())} must sum to at most {MOST_RECORDS}; "
                 "a person with more is better protected by a unit that is clipped as a whole"
             )
+        # What else would say how many records are meant, or how rounds are added up.
         for name, value, idle in (
             ("victim", self.victim, None),
             ("records_per_person", self.records_per_person, 1),

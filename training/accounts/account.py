@@ -452,6 +452,7 @@ def account_of(
         ValueError: likewise, or the price is refused.
     """
     goal, noise_multiplier = (at, None) if isinstance(at, Goal) else (None, at)
+    # What the numbers alone decide, before anything is traced.
     if noise_multiplier != 0:
         check_drawn(subject, statement)
     check_pattern(subject, statement)
@@ -482,6 +483,7 @@ def account_of(
     )
     subject = named_in(subject, names, victim=victim)
     told(price_of(subject))
+    # The noise, given or calibrated, and each adversary's joint sensitivity.
     figures = figures_of(
         subject,
         FigureRequest(

@@ -156,6 +156,7 @@ def _pair(
                 "the step takes 'records', which only a start that draws a batch is given; rename "
                 "it, or divide by batch_size"
             )
+    # What is lacking has a default in the module's own Algorithm, or is asked for.
     lacking = [
         name
         for name, parameter in taken.items()

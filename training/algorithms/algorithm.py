@@ -378,6 +378,7 @@ def prepared(
     own = hyper_parameters(algorithm, settings)
     if algorithm.prepare is None:
         return {}
+    # What the user's code makes has names that the step takes and nothing else gives.
     run = {"graph": graph, "rounds": rounds, "step_sizes": step_sizes, "settings": settings, **own}
     try:
         made = algorithm.prepare(**_taken(algorithm.prepare, run))

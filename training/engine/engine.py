@@ -180,6 +180,7 @@ class Engine:
             )
         randomness = self._randomness if recorded is None else KeptNoise(self._randomness, recorded)
 
+        # Where the round is, and whose records each call draws.
         graph = self.setting.graph.at(index)
         links, nothing = self._links_of(graph), torch.zeros(0, dtype=torch.int64)
 
@@ -214,6 +215,7 @@ class Engine:
                 recorded.cohorts.append(found)
             return found
 
+        # The round, with all that its operations need.
         made = TensorRound(
             links,
             self._every,
@@ -224,6 +226,7 @@ class Engine:
             taps=self.taps if to_taps else (),
             public=public,
         )
+        # A recording notes every operation around what carries it out.
         if recorded is not None:
             made.wrap(Recording(recorded, links=links, sizes=self._every.sizes))
         return made

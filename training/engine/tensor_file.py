@@ -119,12 +119,14 @@ _DEEPEST = 8  # dictionaries and lists in each other
 
 def _of_torch(path: Path) -> TensorFile:
     """An archive of torch, mapped, so that no storage is larger than what the file holds."""
+    # Tensors and nothing that would run, mapped and not yet read.
     check_torch(path)
     with decoding(path, TORCH):
         held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     tensors, said = dict[str, Tensor](), dict[str, str]()
     pending: list[tuple[str, object, int]] = [("", held, 0)]
     seen = 0
+    # Nested values are named by their path; how many and how deep is bounded.
     while pending:
         name, value, depth = pending.pop()
         seen += 1
@@ -145,6 +147,7 @@ def _of_torch(path: Path) -> TensorFile:
             pending += named[::-1]
         elif value is not None:
             said[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    # A small file may stand for tensors that need far more memory.
     becomes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     check_expansion(path, becomes)
     check_memory(str(path), 2 * becomes, "give a smaller file")

@@ -111,6 +111,12 @@ class Metrics:
     r2: tuple[Score, ...] | None = None
     """Of a regression: how much of the targets' variance each agent's model explains."""
     consensus_r2: Score | None = None
+    constant_accuracy: Fraction | None = None
+    """Of the most frequent class of the test records, said of all; None of a regression."""
+    constant_loss: Score | None = None
+    """Of the shares of the classes, said of every record; None where the loss is the user's."""
+    constant_rmse: Score | None = None
+    """Of the mean of the test targets, said of every record; None of classes."""
     optimum_distance: tuple[Score, ...] | None = None
     """Of each agent's model from the optimum, where that is known: of data that were made."""
     consensus_optimum_distance: Score | None = None
@@ -199,12 +205,28 @@ def _evaluate(
         consensus_rmse=consensus.rmse,
         r2=of_each("r2"),
         consensus_r2=consensus.r2,
+        **_constant(examples.targets, task),
         optimum_distance=None if away is None else tuple(away[:-1]),
         consensus_optimum_distance=None if away is None else away[-1],
         consensus_gradient_norm=None
         if gradient_of is None
         else gradient_norm(model, mean, gradient_of, task=task, batch=batch),
     )
+
+
+def _constant(targets: Tensor, task: Task | None) -> dict[str, float]:
+    """The scores of the best answer that is the same for every record; no model has to be trained.
+
+    >>> _constant(torch.tensor([0, 1, 1, 1]), None)["constant_accuracy"]
+    0.75
+    """
+    if isinstance(task, NetworkLoss) and task.regression:
+        about_mean = targets.double() - targets.double().mean(0)
+        return {"constant_rmse": float(about_mean.square().mean().sqrt())}
+    shares = torch.bincount(targets.cpu()).double() / len(targets)
+    found = {"constant_accuracy": float(shares.max())}
+    loss = {"constant_loss": float(torch.special.entr(shares).sum())}
+    return found if isinstance(task, NetworkLoss) else found | loss
 
 
 class _Score(NamedTuple):
