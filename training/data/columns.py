@@ -9,12 +9,14 @@ it without noise. So the run file declares what is public::
 Declared           A cell becomes                                           A missing cell becomes
 =================  =======================================================  ======================
 ``[low, high]``    (value - low) / (high - low), in [0, 1]                  1/2, the middle
+``["date", a, b]`` the same of days from a to b, such as "2020-01-01"       1/2, the middle
 ``["f", "m"]``     1 at its place, 0 elsewhere: f, m, other, missing        1 at "missing"
 =================  =======================================================  ======================
 
 A value outside of its range is refused, or taken to the bound that it passes where ``outside`` is
-"clamp". A category that is not declared counts as "other". A cell is missing if it is empty; "nan"
-is no number. Columns that are not declared are not read.
+"clamp". A category that is not declared counts as "other", and how many cells do is counted for the
+operator. A cell is missing if it is empty, or as ``missing`` declares; "nan" is no number. Columns
+that are not declared are not read.
 
 The target is a column, too. Declared as categories it is a label, in the order of the declaration,
 and any other value is refused; declared as a range it is scaled, and not declared it is a whole
@@ -29,7 +31,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -70,7 +74,7 @@ class Range:
         if "" in cells or None in cells:
             middle = 0.5 * self.low + 0.5 * self.high
             cells = [middle if cell is None or cell == "" else cell for cell in cells]
-        values = _numbers(cells)
+        values = self.read(cells)
         if clamp:
             values = values.clip(self.low, self.high)
         outside = np.flatnonzero((values < self.low) | (values > self.high))
@@ -78,11 +82,58 @@ class Range:
             at = int(outside[0])
             raise BadCell(
                 at,
-                f"{_shown(cells[at])} lies outside [{self.low:g}, {self.high:g}]; widen the range "
+                f"{_shown(cells[at])} lies outside [{self.say(self.low)}, {self.say(self.high)}]; "
+                "widen the range "
                 'by what is public, or set outside = "clamp"',
             )
         scaled = (values - self.low) / (self.high - self.low)
         return np.asarray(scaled[:, None], dtype=np.float32)
+
+    def read(self, cells: Cells) -> NDArray[np.float64]:
+        """(B,) the values of cells.
+
+        Raises:
+            BadCell: one has none.
+        """
+        return _numbers(cells)
+
+    def say(self, value: float) -> str:
+        """A value as a cell has it."""
+        return f"{value:g}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dates(Range):
+    """A column of days with public bounds, in days since the year 1; a time is a part of a day.
+
+    >>> dates = Dates(low=737425.0, high=737790.0)  # of 2020
+    >>> dates.encode(["2020-12-31", "2020-01-01T12:00"], clamp=False)[:, 0].round(5).tolist()
+    [1.0, 0.0013699999544769526]
+    """
+
+    def read(self, cells: Cells) -> NDArray[np.float64]:
+        """See `Range.read`."""
+        found = [cell if isinstance(cell, float) else _day(cell) for cell in cells]
+        for place, day in enumerate(found):
+            if day is None:
+                why = "is no date such as 2020-12-31; leave the cell empty where it is missing"
+                raise BadCell(place, f"{_shown(cells[place])} {why}, or name it in missing")
+        return np.array(found, dtype=np.float64)
+
+    def say(self, value: float) -> str:
+        """See `Range.say`."""
+        return date.fromordinal(round(value)).isoformat()
+
+
+def _day(cell: object) -> float | None:
+    """Days since the year 1 of an ISO date, with or without a time; None of anything else."""
+    try:
+        at = datetime.fromisoformat(cell) if isinstance(cell, str) else None
+    except ValueError:
+        return None
+    if at is None or (isinstance(cell, str) and cell.isdecimal()):  # 20201231 may be any number
+        return None
+    return at.toordinal() + (at.hour * 3600 + at.minute * 60 + at.second) / 86400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,6 +198,7 @@ class Target:
         for place, cell in enumerate(cells):
             if cell is None or cell == "":
                 raise BadCell(place, "is empty; a record without a target cannot be trained on")
+        # Declared labels are numbered in their order; a declared number is scaled as declared.
         if isinstance(self.column, Categories):
             places = {name: place for place, name in enumerate(self.column.names)}
             for place, cell in enumerate(cells):
@@ -156,6 +208,7 @@ class Target:
             return np.array([places[_text(cell)] for cell in cells], dtype=np.int64)
         if self.column is not None:
             return self.column.encode(cells, clamp=clamp)[:, 0]
+        # Undeclared targets are numbers as they are, or labels from 0.
         values = _numbers(cells)
         if self.regression:
             with np.errstate(over="ignore"):
@@ -184,11 +237,18 @@ class Declared:
         columns: of the inputs, in their order.
         target: what is predicted.
         clamp: whether a value outside of its range is taken to its bound.
+        missing: by column the texts of cells that are missing.
     """
 
     columns: Mapping[str, Column]
     target: Target
     clamp: bool = False
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+
+    def cells(self, name: str, cells: Cells) -> Cells:
+        """The cells of a column, empty where they are missing."""
+        absent = self.missing.get(name, ())
+        return ["" if _plain(cell) in absent else cell for cell in cells] if absent else cells
 
     @property
     def width(self) -> int:
@@ -203,7 +263,12 @@ class Declared:
 
 
 def declared(
-    columns: Mapping[str, Sequence[object]], *, target: str, outputs: int, clamp: bool
+    columns: Mapping[str, Sequence[object]],
+    *,
+    target: str,
+    outputs: int,
+    clamp: bool,
+    missing: Sequence[object] | Mapping[str, Sequence[object]] = (),
 ) -> Declared:
     """The columns of a run file, checked.
 
@@ -212,6 +277,7 @@ def declared(
         target: the name of the column that is predicted.
         outputs: 1 to predict a number, 0 a label.
         clamp: whether a value outside of its range is taken to its bound.
+        missing: cells that are missing, in every column or by its name.
 
     Raises:
         ValueError: a declaration is neither, or is empty, or no column is left for the inputs.
@@ -221,6 +287,11 @@ def declared(
     5
     """
     found = {name: _column(name, value) for name, value in columns.items()}
+    absent = _missing(missing, [*found, *([] if target in found else [target])])
+    for name, texts in absent.items():
+        held = found.get(name)
+        if isinstance(held, Categories) and (both := sorted({*texts} & {*held.names})):
+            raise InputError(f"columns.{_key(name)} declares {both[0]!r}, which missing names, too")
     of_target = found.pop(target, None)
     if not found:
         raise InputError(f"columns declares nothing but the target {target!r}; declare the inputs")
@@ -242,12 +313,36 @@ def declared(
         columns=found,
         target=Target(name=target, column=of_target, regression=bool(outputs)),
         clamp=clamp,
+        missing=absent,
     )
+
+
+def _missing(
+    asked: Sequence[object] | Mapping[str, Sequence[object]], names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """By column what counts as missing."""
+    by_name = asked if isinstance(asked, Mapping) else dict.fromkeys(names, asked)
+    for name in by_name:
+        if name not in names:
+            raise InputError(f"missing names {name!r}, which columns does not declare")
+    found = {
+        name: tuple(sorted({_plain(one).strip() for one in by_name[name]})) for name in by_name
+    }
+    return {name: texts for name, texts in found.items() if texts}
 
 
 def _column(name: str, value: Sequence[object]) -> Column:
     what = f"columns.{_key(name)}"
+    if value and value[0] == _DATE and len(value) == 3:
+        first, last = map(_day, value[1:])
+        if first is None or last is None or not first < last:
+            raise InputError(f"{what}={list(value)} must be {_DATES}, the first day and the last")
+        return Dates(low=first, high=last)
     if value and all(isinstance(one, str) for one in value):
+        if _LIST in value:
+            raise InputError(
+                f"{what}={list(value)}: put its public categories in place of {_LIST!r}"
+            )
         names = tuple(str(one).strip() for one in value)
         if len(set(names)) < len(names) or "" in names:
             raise InputError(
@@ -257,22 +352,56 @@ def _column(name: str, value: Sequence[object]) -> Column:
     bounds = [float(one) for one in value if isinstance(one, (int, float)) and one is not True]
     if len(value) != 2 or len(bounds) != 2 or not all(map(math.isfinite, bounds)):
         raise InputError(
-            f"{what}={list(value)} must be a range, such as [0, 120], or a list of categories, "
-            'such as ["f", "m"]'
+            f"{what}={list(value)} must be a range, such as [0, 120], {_DATES}, or a list of "
+            'categories, such as ["f", "m"]'
         )
     if not 0 < bounds[1] - bounds[0] < math.inf:
         raise InputError(f"{what}={list(value)} must be a range from a smaller number to a larger")
     return Range(low=bounds[0], high=bounds[1])
 
 
-def skeleton(header: Sequence[str], *, target: str | None) -> str:
-    """A declaration to paste, of the names of the columns alone.
+_DATE, _LIST = "date", "..."
+_DATES = 'days, such as ["date", "2000-01-01", "2029-12-31"]'
+_TO_PASTE = {"number": "[0, 1]", "date": _DATES.partition("such as ")[2], "text": f'["{_LIST}"]'}
 
-    >>> skeleton(["age", "smoker", "ill"], target="ill")
-    'columns = {age = [0, 1], smoker = [0, 1]}  # check these ranges: they must be public'
+
+def skeleton(header: Sequence[str], *, target: str | None, kinds: Mapping[str, str]) -> str:
+    """A declaration to paste, of the names of the columns and of what kind their cells are.
+
+    >>> skeleton(["age", "sex", "ill"], target="ill", kinds={"sex": "text"})
+    'columns = {age = [0, 1], sex = ["..."]}  # put public ranges and categories in their places'
     """
-    ranges = ", ".join(f"{_key(name)} = [0, 1]" for name in header if name != target)
-    return f"columns = {{{ranges}}}  # check these ranges: they must be public"
+    shown = {name: kinds.get(name, "number") for name in header}
+    columns = (
+        f"{_key(name)} = {_TO_PASTE[kind]}"
+        for name, kind in shown.items()
+        if name != target or kind == "text"
+    )
+    return f"columns = {{{', '.join(columns)}}}  # put public ranges and categories in their places"
+
+
+def kind_of(cells: Cells) -> str:
+    """Whether most cells that are not empty are numbers, dates or text.
+
+    >>> kind_of(["1", "", "NA", "2"]), kind_of(["2020-12-31"]), kind_of(["a", "1"]), kind_of([])
+    ('number', 'date', 'text', 'number')
+    """
+    held = [cell for cell in cells if cell is not None and cell != ""]
+    for kind, read in (("number", _is_number), ("date", _day)):
+        if 2 * sum(read(cell) not in (None, False) for cell in held) > len(held) or not held:
+            return kind
+    return "text"
+
+
+def _plain(cell: object) -> str:
+    return f"{cell:.15g}" if isinstance(cell, float) else _text(cell)
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        return math.isfinite(float(cell))  # type: ignore[arg-type]  # a cell that is none raises
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _key(name: str) -> str:
@@ -306,7 +435,7 @@ def _numbers(cells: Cells) -> NDArray[np.float64]:
         except (TypeError, ValueError, OverflowError):
             fine = False
         if not fine:
-            remedy = "leave the cell empty where it is missing"
+            remedy = "leave the cell empty where it is missing, or name it in missing"
             if isinstance(cell, str) and re.fullmatch(r"[+-]?\d+,\d+", cell):
                 remedy = "write numbers with a decimal point"
             raise BadCell(place, f"{_shown(cell)} is no finite number; {remedy}")
@@ -494,7 +623,8 @@ def _cells(path: Path, name: str, column: Any) -> list[Any]:
                     f"{path} column {name!r} has a cell of {longest} bytes, must have at most "
                     f"{_LONGEST_CELL}; shorten it"
                 )
-        cells = [one.strip() if isinstance(one, str) else one for one in column.to_pylist()]
+        held = (one.isoformat() if isinstance(one, date) else one for one in column.to_pylist())
+        cells = [one.strip() if isinstance(one, str) else one for one in held]
     odd = next(
         (cell for cell in cells if not isinstance(cell, (str, int, float, bool, type(None)))), None
     )
@@ -543,10 +673,17 @@ def header_of(path: Path, *, form: str, separator: str) -> list[str]:
 
 
 def undeclared(path: Path, *, form: str, separator: str, target: str | None) -> InputError:
-    """The refusal of a table without a declaration, with one to paste."""
+    """The refusal of a table without a declaration, with one to paste; no cell is repeated."""
     what = "columns is missing" if target else "columns and target are missing"
     what += "; nothing is read off the data, so declare a public range or list for each column"
     if not path.is_file():
         return InputError(f'{what}, such as columns = {{age = [0, 120], sex = ["f", "m"]}}')
     names = header_of(path, form=form, separator=separator)
-    return InputError(f"{what}: {skeleton(names, target=target)}")
+    read = csv_blocks(path, names, separator=separator) if form == "csv" else None
+    kinds = dict[str, str]()
+    try:  # what its first rows hold; a table whose rows are refused is told by its names
+        for block in islice(read or parquet_blocks(path, names), 1):
+            kinds = dict(zip(names, map(kind_of, block.cells), strict=True))
+    except InputError:
+        pass
+    return InputError(f"{what}: {skeleton(names, target=target, kinds=kinds)}")
