@@ -40,7 +40,7 @@ def budget(
     opinion = None
     if explain:
         from ..privacy.reference.second_opinion import second_opinion
-        from ..runs.plan.plan import described
+        from ..runs.plan.schema import described
 
         other = second_opinion(
             found.events,
@@ -69,6 +69,6 @@ def budget(
         return
     write(found)
     if opinion is not None:
-        from ..runs.plan.plan import bracket_words
+        from ..runs.plan.schema import bracket_words
 
         write(f"second opinion   {opinion.by}: {bracket_words(opinion)}")

@@ -17,8 +17,7 @@ from ...reports.schema import PersonTotal, Total
 from ...runs.audit.evidence import MembershipPart, MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small
-from ...runs.plan.plan import bracket_words
-from ...runs.plan.schema import SecondOpinion
+from ...runs.plan.schema import SecondOpinion, bracket_words
 from .terminal import make_table
 
 
@@ -124,7 +123,7 @@ def total_rows(total: Total) -> list[dict[str, str]]:
         {
             "adversary": row.name,
             "largest alone": bound(max(row.alone)),
-            "together": epsilon_text(row.epsilon, proven=row.proven),
+            "together": epsilon_text(row.epsilon, upper=row.is_bound),
             "delta": small(total.delta),
             "status": row.status,
         }

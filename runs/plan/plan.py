@@ -13,7 +13,6 @@ from ...privacy.errors import InputError, describe, line_of
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
-from ...privacy.reference import second_opinion as reference
 from ...privacy.target import Target
 from ...training.accounts.account import account_of
 from ...training.accounts.accounted_run import AccountedRun
@@ -39,7 +38,7 @@ from ...training.graphs.participation import missing_words, participation_words
 from ...training.models.evaluation import NOT_COUNTED
 from ...training.own.names import algorithm_named, is_own
 from ...training.tracing.scripts import Scripts
-from ..numbers import bound, figure, lower_bound
+from ..numbers import bound, figure
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -56,7 +55,7 @@ from ..run_file.build import (
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
-from .schema import Missing, Participation, Planned, PublishedBound, SecondOpinion
+from .schema import Missing, Participation, Planned, PublishedBound, SecondOpinion, described
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -480,44 +479,6 @@ def opinions(
         )
         for name, exposure in exposures.items()
     }
-
-
-def described(found: reference.SecondOpinion) -> SecondOpinion:
-    """As JSON holds it."""
-    verdict = "none"
-    if not found.because:
-        verdict = "confirmed" if found.confirms else "not confirmed"
-        verdict = "contradicted" if found.contradicts else verdict
-    return SecondOpinion.model_validate(
-        {
-            "by": found.by,
-            "epsilon": found.ours,
-            "optimistic": found.optimistic,
-            "pessimistic": found.pessimistic,
-            "ratio": found.ratio,
-            "verdict": verdict,
-            "because": found.because,
-        }
-    )
-
-
-def bracket_words(found: SecondOpinion) -> str:
-    """The bracket in a clause, or why there is none.
-
-    >>> from overhear.privacy import second_opinion
-    >>> asked = second_opinion({(1.0, 0.01): 1000}, ours=1.8283, delta=1e-5)
-    >>> bracket_words(described(asked))
-    'epsilon between 1.70 and 1.83, and ours is 1.000 of the upper one'
-    """
-    if found.optimistic is None or found.pessimistic is None or found.ratio is None:
-        return f"none: {found.because}"
-    if float(found.pessimistic) == 0.0:
-        return "epsilon is 0"
-    ends = f"epsilon between {lower_bound(found.optimistic)} and {bound(found.pessimistic)}"
-    said = f"{ends}, and ours is {figure(found.ratio, 4)} of the upper one"
-    if found.verdict == "contradicted":
-        return f"CONTRADICTED: {said}; do not rely on it, and report it"
-    return said
 
 
 def contradiction(found: Mapping[str, SecondOpinion]) -> str:

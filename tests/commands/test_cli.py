@@ -23,8 +23,7 @@ from overhear.privacy.guarantee import Guarantee
 from overhear.runs.audit.evidence_schema import Attack
 from overhear.runs.folder.records import TrainSummary
 from overhear.runs.plan import plan as second_opinions
-from overhear.runs.plan.plan import described
-from overhear.runs.plan.schema import SecondOpinion
+from overhear.runs.plan.schema import SecondOpinion, described
 from tests.conftest import typed
 
 SETTING = ["--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
