@@ -21,7 +21,6 @@ class AccountFormat(enum.StrEnum):
 
     TABLE = "table"
     JSON = "json"
-    MD = "md"
     MARKDOWN = "markdown"
     HTML = "html"
 
@@ -83,6 +82,7 @@ def account(
         absent=_absent(request.absent),
         policy=None if policy is None else load_policy(policy),
     )
+    # One object, one page, or tables on the terminal.
     decision = found.decision
     if format is AccountFormat.HTML:
         from ..reports.document.html import render
@@ -115,6 +115,7 @@ def account(
         from ..reports.document.markdown import report_markdown
 
         write(report_markdown(report_of_logs(found)), end="")
+    # The exit code is that of the policy.
     if decision is not None:
         raise typer.Exit(decision.exit_code)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..runs.attack.request import GradientRequest
-from .terminal.options import Json
+from .terminal.options import Format, TableOrJson
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
 
-def invert(request: GradientRequest, *, json: Json = False) -> None:
+def invert(request: GradientRequest, *, format: Format = TableOrJson.TABLE) -> None:
     """Try to rebuild the records behind gradients from elsewhere.
 
     The gradients may come from any framework. The file holds one gradient for each parameter of
@@ -21,7 +21,7 @@ def invert(request: GradientRequest, *, json: Json = False) -> None:
         from ..runs.attack.invert import attack_gradients  # torch takes a while
 
         result = attack_gradients(request, progress=progress, stop=stop_of_command())
-    if json:
+    if format is TableOrJson.JSON:
         print_json(result.dump())
         return
     from ..runs.attack.words import summary_lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -74,7 +73,9 @@ def template(what: What, *, module: str | None = None) -> str:
     text = files("overhear.commands").joinpath("templates", _FILES[what])
     found = text.read_text(encoding="utf-8")
     if what is What.CI:
-        return found.replace("VERSION", version("overhear"))
+        from .. import __version__
+
+        return found.replace("VERSION", __version__)
     if what is What.ALGORITHM:
         return found.replace("FILE", module or "mine")
     return found

@@ -18,7 +18,6 @@ class FormatName(enum.StrEnum):
 
     HTML = "html"
     JSON = "json"
-    MD = "md"
     MARKDOWN = "markdown"
 
 
@@ -55,8 +54,9 @@ def report(
     from ..privacy.errors import InputError
     from ..privacy.releases.log import holds_logs
     from ..runs.errors import ContradictedProof
-    from ..runs.plan.plan import contradiction
+    from ..runs.plan.opinions import contradiction
 
+    # Logs of releases have a page of their own.
     if holds_logs(folder):
         if show_records or total or recipients is not None:
             raise InputError(
@@ -66,6 +66,7 @@ def report(
         _report_declared(folder, format)
         return
     trust(trust_code)
+    # Files are written in one go, which a signal does not cut in two.
     if format is FormatName.HTML:
         from .terminal.progress import waiting
 

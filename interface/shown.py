@@ -242,14 +242,14 @@ class AuditResult:
     def _cells(self) -> list[dict[str, str]]:
         return [
             {
-                "adversary": row["adversary"],
-                "at most": f"{bound(row['proven_epsilon'])} ({row['status']})",
-                "measured": "at least " + lower_bound(row["measured_epsilon"])
-                if row["measured_epsilon"] is not None
+                "adversary": one.name,
+                "at most": f"{bound(one.proven_epsilon, one.digits)} ({one.status})",
+                "measured": "at least " + lower_bound(one.measured_epsilon, one.digits)
+                if one.measured_epsilon is not None
                 else "nothing",
-                "verdict": row["verdict"],
+                "verdict": one.verdict,
             }
-            for row in self.rows
+            for one in self.found.adversaries
         ]
 
     def _notes(self) -> list[str]:
@@ -305,6 +305,7 @@ class AttackResult:
                 "mse": row.mean.mse,
                 "psnr": row.mean.psnr,
                 "ssim": row.mean.ssim,
+                "found": row.found_in_all,
             }
             for one in self.found.scenarios
             for row in one.rows
@@ -344,6 +345,7 @@ class AttackResult:
                 "MSE": figure(row["mse"]),
                 "PSNR (dB)": figure(row["psnr"]),
                 "SSIM": score(row["ssim"]),
+                "found": str(row["found"]),
             }
             for row in self.rows
         ]

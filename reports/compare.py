@@ -49,6 +49,8 @@ class BestRebuilt:
     scenario: str
     preset: str
     round: int
+    found: str = ""
+    """Whether records were rebuilt, or what is shown is an estimate."""
     error: float | None = None
     """Of rows of a table, in place of a PSNR."""
     blind_guess_error: float | None = None
@@ -116,6 +118,12 @@ class Comparison:
         """One JSON object; infinite figures are the string "inf"."""
         runs = [asdict(run) | {"adversaries": [*map(_row, run.adversaries)]} for run in self.runs]
         return as_text({"schema": SCHEMA, "runs": runs, "flags": self.flags})
+
+    def __str__(self) -> str:
+        """The table as Markdown, which notebooks show."""
+        return comparison_markdown(self)
+
+    _repr_markdown_ = __str__
 
 
 def _row(figure_of: Guarantee) -> dict[str, str | float]:
@@ -194,6 +202,7 @@ def _attack(attack: Attack) -> BestRebuilt | None:
                 scenario=scenario.scenario,
                 preset=scenario.preset,
                 round=scenario.round,
+                found=next(row.found_in_all for row in scenario.rows if row.name == "defended"),
             )
     return best
 
@@ -263,6 +272,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     Args:
         runs: as `compare_runs` gives them.
     """
+    # Adversaries of any of the runs have a row.
     adversaries = dict.fromkeys(row.adversary for run in runs for row in run.adversaries)
     audited = dict.fromkeys(name for run in runs if run.audit for name in run.audit.adversaries)
     rows: list[tuple[str, Callable[[ComparedRun], str]]] = [
@@ -282,7 +292,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
             "test accuracy, worst agent",
             lambda one: _NONE if one.accuracy is None else percent(one.accuracy.worst),
         ),
-        ("best rebuilt, defence on", _rebuilt),
+        ("closest attack, defence on", _rebuilt),
         ("blind guess beside it", _guessed),
         ("audit", lambda one: one.audit.verdict if one.audit else "not audited"),
         *((f"measured epsilon: {name}", _measured_cell(name)) for name in audited),
@@ -331,7 +341,8 @@ def _rebuilt(one: ComparedRun) -> str:
     found = one.attack
     if found is None:
         return "not attacked"
-    how = f"{found.scenario} by {found.preset}, round {found.round}"
+    by = f"{found.scenario} by {found.preset}, round {found.round}"
+    how = f"{found.found}; {by}" if found.found else by
     if found.error is not None:
         return f"error {figure(found.error)} of a record ({how})"
     return f"{figure(found.psnr)} dB PSNR ({how})"

@@ -181,6 +181,10 @@ class Utility(Described):
     agent_accuracy_last: list[Fraction]
     """Of each agent, at the last of the rounds."""
     consensus_distance: list[Score]
+    constant_accuracy: Fraction | None = None
+    """Of the most frequent class of the test records, said of every one."""
+    constant_rmse: Score | None = None
+    """Of the mean of the test targets, said of every record."""
     consensus_rmse: list[Score] = Field(default_factory=list)
     """Root of the mean squared error; of a regression, else empty."""
     consensus_r2: list[Score | None] = Field(default_factory=list)
@@ -361,18 +365,18 @@ def report_schema() -> JsonSchemaValue:
 
 
 def total_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of `overhear total --json`.
+    """JSON Schema (2020-12) of `overhear total --format json`.
 
     >>> total_schema()["properties"]["schema"]["const"]
     1
     """
-    return schema_of(Total, "overhear total --json, version 1")
+    return schema_of(Total, "overhear total --format json, version 1")
 
 
 def person_total_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of `overhear person --json`.
+    """JSON Schema (2020-12) of `overhear person --format json`.
 
     >>> person_total_schema()["properties"]["schema"]["const"]
     1
     """
-    return schema_of(PersonTotal, "overhear person --json, version 1")
+    return schema_of(PersonTotal, "overhear person --format json, version 1")

@@ -143,6 +143,30 @@ def _zip(*members: tuple[str, bytes], how: int = zipfile.ZIP_DEFLATED) -> bytes:
     return held.getvalue()
 
 
+_FLOATS = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuJ%btQ"
+
+
+def _of_storage(*, says: int = 4, shape: int = 4, stride: int = 1) -> bytes:
+    """A pickle of torch's with one tensor."""
+    numbers = [b"J" + struct.pack("<i", n) for n in (says, 0, shape, stride)]
+    storage = _FLOATS.replace(b"J%b", numbers[0])
+    return (
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + numbers[1]
+        + numbers[2] + b"\x85" + numbers[3] + b"\x85\x89ccollections\nOrderedDict\n)RtR"
+    )  # fmt: skip
+
+
+def _torch(
+    pickled: bytes = _of_storage() + b".",
+    *others: tuple[str, bytes],
+    data: bytes = np.ones(4, dtype=np.float32).tobytes(),
+    how: int = zipfile.ZIP_STORED,
+) -> bytes:
+    """What torch.save writes of one tensor, with another pickle perhaps."""
+    kept = (("a/data.pkl", pickled), ("a/byteorder", b"little"), ("a/data/0", data))
+    return _zip(*kept, ("a/version", b"3\n"), *others, how=how)
+
+
 @functools.cache
 def _bomb(size: int) -> bytes:
     """Honest but for its size: X of zeros of so many bytes, and y."""
@@ -267,6 +291,44 @@ HOSTILE: dict[str, Mapping[str, bytes | Callable[[], bytes]]] = {
         "one part": save({"000.m.rows": torch.ones(2, 3)}, {"round": "4"}),
         "another round": save({"a": torch.ones(2)}, {"round": "-7"}),
         "infinite": save({"inputs": torch.full((1, 1, 3, 4), torch.inf)}),
+    },
+    "torch": {
+        "code": _torch(b"cos\nsystem\n(S'false'\ntR."),
+        "code by protocol 4": _torch(pickle.dumps(eval, protocol=4)),
+        "bytes of terabytes": _torch(b"\x80\x02c__builtin__\nbytearray\n\x8a\x06" + bytes(5)
+                                     + b"\x10\x85R."),
+        "a tensor of terabytes": _torch(b"\x80\x02ctorch\nTensor\n\x8a\x06" + bytes(5)
+                                        + b"\x10\x85R."),
+        "a storage beyond its member": _torch(_of_storage(says=1 << 30, shape=1 << 30) + b"."),
+        "a view of gigabytes": _torch(_of_storage(shape=1 << 30, stride=0) + b"."),
+        "views of gigabytes": _torch(b"](" + _of_storage(shape=1 << 22, stride=0) + b"q\0"
+                                     + b"h\0" * 999 + b"e."),
+        "a pickle of megabytes": _torch(_of_storage() + b"0N" * (3 << 20) + b"."),
+        "lists of lists": _torch(b"]q\0" + b"](" + b"h\0" * 999 + b"eq\0" * 1 + b"](" +
+                                 b"h\0" * 999 + b"eq\0](" + b"h\0" * 999 + b"e."),
+        "a list in itself": _torch(b"]q\0h\0a."),
+        "deep lists": _torch(b"]" * 50_000 + b"a" * 49_999 + b"."),
+        "an unknown step": _torch(b"\xfe" * 9),
+        "no pickle": _torch(b""),
+        "two pickles": _torch(_of_storage() + b".", ("b/data.pkl", b"N.")),
+        "a member twice": _torch(_of_storage() + b".", ("a/data/0", bytes(16))),
+        "packed": _torch(how=zipfile.ZIP_DEFLATED),
+        "many members": _torch(_of_storage() + b".", *((f"a/data/{n}", b"") for n in range(30000))),
+        "no storage": _zip(("a/data.pkl", _of_storage() + b"."), how=zipfile.ZIP_STORED),
+        "not a number": _torch(data=np.full(4, np.nan, dtype=np.float32).tobytes()),
+        "a name twice": _torch(b"}(X\x01\0\0\x000" + _of_storage() + b"K\0" + _of_storage()
+                               + b"u."),
+        "no tensors": _torch(b"}."),
+        "TorchScript": _zip(("a/constants.pkl", b"N."), ("a/data.pkl", b"N.")),
+        "a model of Keras": _zip(("model.weights.h5", b"")),
+        "HDF5": b"\x89HDF\r\n\x1a\n" + bytes(99),
+        "GGUF": b"GGUF\3\0\0\0" + b"\xff" * 99,
+        "msgpack": b"\x82\xa6params\x81\xa1a\xc7\xff\xff\xff\xff",
+        "torch of before 1.6": b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + bytes(99),
+        "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\n",
+        "cut off": _torch()[:-30],
+        "more in front": b"PK\3\4" + _torch(),
+        "a directory elsewhere": _damaged(_torch(), at=len(_torch()) - 6),
     },
     "picture": {
         "cut off": _picture()[:40],
@@ -466,6 +528,10 @@ READERS = (
            lambda path: read_records(path, ROWS)),
     Reader("runs/attack/prior_records.py", ("safetensors",), "g.safetensors",
            save({"a": torch.ones(2, 2)}, {"records": "4"}), read_tensors),
+    Reader("runs/attack/prior_records.py", ("torch",), "g.pt", _torch(), read_tensors),
+    Reader("runs/attack/prior_records.py", ("npy",), "g.npy", _npy(X), read_tensors),
+    Reader("runs/attack/prior_records.py", ("npz", "torch"), "g.npz",
+           _npz(a=X, b=X + 1), read_tensors),
     Reader("runs/audit/audit_log.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
            lambda path: read_trail([path], _CONFIG)),
     Reader("runs/described.py", ("json",), "environment.json",

@@ -194,6 +194,7 @@ def check_noise(sent: Any, received: Any, *, unit: Unit, clip: float, noise_std:
                 f"the array {name!r} has the shape {now.shape}, and that of the message has "
                 f"{before.shape}; send the model's own arrays alone"
             )
+        # Noise alone moves an array by more than this, but once in 1e12.
         here = _squared(now.astype(np.float64) - before)
         if now.size and here < noise_std**2 * 2 * gammaincinv(now.size / 2, _FALSE_ALARM):
             raise InputError(
@@ -205,6 +206,7 @@ def check_noise(sent: Any, received: Any, *, unit: Unit, clip: float, noise_std:
         change, length = change + here, length + _squared(now)
         rounding += float(np.finfo(now.dtype).eps) * (_squared(now) + _squared(before)) ** 0.5
         numbers += now.size
+    # Bound, noise and rounding together move the reply by no more than this.
     most = clip + noise_std * float(chdtri(max(numbers, 1), _FALSE_ALARM)) ** 0.5 + rounding
     if unit is Unit.CLIENT and min(change, length) ** 0.5 > most * (1 + 1e-6):
         raise InputError(
@@ -360,6 +362,7 @@ class RecordedReplies:
         agent, agents = self._who(ctxt)
         if self.unit is Unit.CLIENT:
             check_clip_of_server(msg.content, clip=self.clip)
+        # The server reads the text of exceptions, which may tell of records.
         try:
             reply = call_next(msg, ctxt)
         except Exception:  # noqa: BLE001 its text would be sent to the server
@@ -368,6 +371,7 @@ class RecordedReplies:
         if reply.has_error():
             _LOG.error("a mod or the client app replied with an error: %s", reply.error.reason)
             return self._withheld(msg, agent, "the client app or a mod replied with an error")
+        # The line is on the disk before the reply leaves.
         try:
             sent = self._declared(reply.content, msg)
             if sent is not None:

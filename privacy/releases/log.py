@@ -45,6 +45,7 @@ def check_joined(
     Returns:
         What is missing of a part of a system, in a sentence.
     """
+    # Each file is of one party, and each party has one file.
     header, parties = every[0].header, [log_file.header.agent for log_file in every]
     for log_file in every:
         if log_file.header.agent is None:
@@ -58,6 +59,7 @@ def check_joined(
                 f"{log_file.path}: two files are of "
                 f"{party_name(log_file.header.agent or 0, header)}; give each party's log once"
             )
+    # Agents without a file are absent; otherwise they are missing, which a part of a system may be.
     if unknown := [agent for agent in absent if not 0 <= agent < header.agents]:
         raise InputError(f"absent agent {unknown[0]} must lie in 0..{header.agents - 1}")
     missing = sorted(set(range(header.agents)) - set(parties) - set(absent))
@@ -69,6 +71,7 @@ def check_joined(
             f"no log of agent {missing[0]} of {header.agents} is given; add its file, or say in "
             f"which rounds it was absent{_told(every[0].path)}"
         )
+    # Who has no file was declared absent in every round that others played.
     rounds = sorted({played.round for log_file in every for played in log_file.rounds})
     for party in sorted(set(absent) - set(parties)):
         if there := sorted(set(rounds) - set(absent[party])):
@@ -76,6 +79,7 @@ def check_joined(
                 f"no log of agent {party} is given, which is not declared absent in round "
                 f"{there[0]}; add its file"
             )
+    # Who has a file releases in every round but those of its absence.
     for log_file in every:
         party = log_file.header.agent or 0
         held = {played.round for played in log_file.rounds}
@@ -235,6 +239,7 @@ def read_log(
             released twice or not at all, a release that does not say what it holds of what its
             sender received.
     """
+    # Files of one system, whose rounds are complete where each agent keeps a log of its own.
     files = _files([paths] if isinstance(paths, Path) else list(paths))
     every = [_read(path) for path in files]
     first = every[0]
@@ -250,12 +255,14 @@ def read_log(
         )
     for folder in dict.fromkeys(path.parent for path in files):
         warnings += [*withheld(folder), *_other_trainings(folder)]
+    # What releases say of received messages is held against those; then all go by round.
     stated = hold_received(every)
     warnings += stated
     rounds: dict[Played, list[Release]] = {}
     for one in every:
         for played, releases in one.rounds.items():
             rounds.setdefault(played, []).extend(releases)
+    # Warnings say what counts otherwise than it is written, or does not count.
     unsampled = sum(release.unsampled for of in rounds.values() for release in of)
     if unsampled:
         warnings.append(
@@ -377,6 +384,7 @@ class _Reader:
                 log_file.torn += 1
                 continue
             self._now = at
+            # The run went on after a round, so that later ones may be played again.
             if body.keys() == {"resumed_after"}:
                 after = round_number(body["resumed_after"], least=-1)
                 if after is None:
@@ -384,6 +392,7 @@ class _Reader:
                 last, went_on, seen = after, went_on + 1, set()
                 log_file.resumed_after.append(after)
                 continue
+            # A round that an earlier session played already is a play of its own.
             number = self._number(body, last)
             if number != last:
                 seen = set()
@@ -399,6 +408,7 @@ class _Reader:
             log_file.rounds.setdefault(played, []).extend(releases)
             if log_file.header.public:
                 log_file.at.setdefault(played, []).extend([self._now] * len(releases))
+        # For a torn line all releases count once more, which takes one that can be read.
         if log_file.torn and not any(log_file.rounds.values()):
             raise damaged(
                 self._path, self._now, "it is cut off, and no line says what it announced"

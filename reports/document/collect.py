@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib.metadata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ... import __version__
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
@@ -29,7 +29,8 @@ from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
 from ...runs.folder.records import Items, header_of, read_environment, read_metrics
 from ...runs.folder.resume import AccountedRun, epsilon_of_ledger, read_run, released_sensitivities
-from ...runs.plan.plan import Plan, contradiction, opinions
+from ...runs.plan.opinions import contradiction, opinions
+from ...runs.plan.plan import Plan
 from ...runs.plan.recipients import recipients as recipients_of
 from ...runs.plan.schema import Recipients
 from ...runs.run_file.build import Built
@@ -128,7 +129,7 @@ def collect(
     limit, graph = plan.target.epsilon, built.setting.graph
     report = Report(
         version=REPORT_SCHEMA,
-        tool=Tool(name="overhear", version=importlib.metadata.version("overhear")),
+        tool=Tool(name="overhear", version=__version__),
         made=made_now(),
         run=run,
         plan=plan.planned(),

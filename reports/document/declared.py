@@ -6,7 +6,6 @@ report is one as of a run of ours, on the same page: what is "proven" there is "
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from ... import __version__
 from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency
 from ...privacy.durable import SHOWN, write_durably
@@ -28,7 +28,8 @@ from ...runs.folder.folder import AUDIT, PRIVACY, REPORT, digest
 from ...runs.folder.records import Environment
 from ...runs.folder.signature import Signed, check_signature
 from ...runs.numbers import bound, small
-from ...runs.plan.schema import Planned, described
+from ...runs.plan.opinions import described
+from ...runs.plan.schema import Planned
 from ...runs.recorder.outcome import FILE as CONFORMANCE
 from ...runs.recorder.outcome import Held, read_held, read_kept_audit
 from ...training.accounts.declared import (
@@ -110,6 +111,7 @@ def assumed(
             else f"every {unit} may be in every batch"
         ),
     }
+    # An assumption that checks of kept releases looked at says where.
     found = []
     for number, text in _TEXTS.items():
         how, status = _how(number, held)
@@ -194,6 +196,7 @@ def decide_declared(
 def _held(
     asked: FigureRequirement, account: DeclaredAccount, *, evidence: Evidence, victim: int | None
 ) -> tuple[Outcome, str]:
+    # The limit and the figure are about the same thing: unit, adjacency, delta, any victim.
     one, goal = account[asked.adversary], asked.goal
     if str(one.unit) != asked.unit:
         return Outcome.OVER, (
@@ -213,6 +216,7 @@ def _held(
         return Outcome.OVER, (
             f"The figure is about the records of agent {victim} alone; leave --victim out."
         )
+    # The figure itself.
     if math.isinf(one.epsilon):
         return Outcome.OVER, f"Epsilon is infinite: {one.because}."
     said = f"Epsilon is at most {bound(one.epsilon)}"
@@ -226,6 +230,7 @@ def _held(
         return Outcome.OVER, (
             f"Epsilon is {bound(one.epsilon)}, as declared, above {asked.epsilon:g}."
         )
+    # Even a declared figure holds only if the list is true, which needs evidence.
     if one.status not in (Status.DECLARED, Status.CHECKED):
         return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
     said = f"{said} if the list of releases is true"
@@ -282,6 +287,7 @@ def _evidence(wanted: Evidence, account: DeclaredAccount) -> Iterator[Requiremen
         "membership": wanted.wants_membership,
         "second opinion": wanted.second_opinion,
     }
+    # A log holds none of the evidence that a run of ours has.
     for what, asked in absent.items():
         if asked:
             yield Requirement(
@@ -405,6 +411,7 @@ def account_of_logs(
         FileNotFoundError: a log is not there.
         ValueError: a log that cannot be read, or an adversary that is not accounted for.
     """
+    # The log, with the checks and the signature that stand beside it.
     signed = _signed(paths, policy)
     log, held = _read(list(paths), absent)
     limited = [] if policy is None else [limit.adversary for limit in policy.limits]
@@ -437,7 +444,7 @@ def report_of_logs(found: DeclaredSystem) -> Report:
     epsilon = {name: one.epsilon for name, one in figures.items()}
     return Report(
         version=REPORT_SCHEMA,
-        tool=Tool(name="overhear", version=importlib.metadata.version("overhear")),
+        tool=Tool(name="overhear", version=__version__),
         made=made_now(),
         run=_run(log),
         plan=Planned(

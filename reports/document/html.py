@@ -58,10 +58,9 @@ _ROWS = {
     "clipping only": "clipped, no noise",
     "defended": "the run as it was",
 }
-_GUESS = "prior"  # the stage of a record of which nothing in the messages told
 _MOST_COLUMNS = 40  # of a table
 _MOST_SHOWN = 4  # records of a scenario
-_MOST_BYTES = 150_000  # of pictures, before they are written as text
+_MOST_BYTES = 115_000  # of pictures, before they are written as text
 
 
 def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
@@ -78,6 +77,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     # Figures are cited by their places in the file; a template may ask for what is not set there.
     held: Any = report.model_dump(mode="json", by_alias=True)
     facts, text = facts_of_report(report), as_text(report.dump())
+    # The verdict, and claims by adversary as the page words them.
     found, head, cited = verdict(facts), facts.head, References(held)
     series = epsilon_series(report)
     claims = {claim.adversary: claim for claim in facts.claims}
@@ -113,7 +113,6 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         heuristic=HEURISTIC,
         standing=lambda row: str(claims[row["name"]].status),
         rows_words=_ROWS,
-        stage=_stage,
         shown=_MOST_SHOWN,
         most_columns=_MOST_COLUMNS,
         unused=_unused(report),
@@ -229,17 +228,6 @@ def _estimators(report: Report) -> dict[str, str]:
         for row in (report.audit.adversaries if report.audit else ())
         for estimator in row.estimators
     }
-
-
-def _stage(name: str) -> str:
-    """What made a picture: the messages, or nothing but what is public.
-
-    >>> _stage("exact"), _stage("prior, approximate")
-    ('rebuilt: exact', 'blind guess, approximate')
-    """
-    if name.startswith(_GUESS):
-        return f"blind guess{name.removeprefix(_GUESS)}"
-    return f"rebuilt: {name}"
 
 
 class _Pictures:

@@ -8,7 +8,7 @@ from ...privacy.plain_text import markdown_table, markdown_text
 from ...runs.audit.evidence import MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, lower_bound, percent, small
-from ...runs.plan.schema import bracket_words
+from ...runs.plan.opinions import bracket_words
 from ..judgement.facts import about_of, facts_of_report
 from ..judgement.sentence import adversary_words, text_of
 from ..judgement.verdict import verdict
@@ -140,6 +140,7 @@ def _odds(report: Report, name: str) -> str:
 
 def _utility(report: Report) -> Iterator[str]:
     utility = report.utility
+    constant, share = utility.constant_rmse, utility.constant_accuracy
     yield "## Utility\n"
     if not utility.rounds:
         yield "Not evaluated.\n"
@@ -148,14 +149,16 @@ def _utility(report: Report) -> Iterator[str]:
         yield (
             f"Root mean squared error on test records after round {utility.rounds[-1]}: "
             f"{utility.consensus_rmse[-1]:.4g} of the agents' mean model; single agents from "
-            f"{utility.agent_rmse_min[-1]:.4g} to {utility.agent_rmse_max[-1]:.4g}.\n"
+            f"{utility.agent_rmse_min[-1]:.4g} to {utility.agent_rmse_max[-1]:.4g}."
+            + ("\n" if constant is None else f" The constant mean has {constant:.4g}.\n")
         )
         return
     yield (
         f"Test accuracy after round {utility.rounds[-1]}: "
         f"{percent(utility.consensus_accuracy[-1])} of the agents' mean model; single agents from "
         f"{percent(utility.agent_accuracy_min[-1])} to "
-        f"{percent(utility.agent_accuracy_max[-1])}.\n"
+        f"{percent(utility.agent_accuracy_max[-1])}."
+        + ("\n" if share is None else f" The most frequent class alone has {percent(share)}.\n")
     )
 
 
@@ -167,9 +170,11 @@ def _attack(report: Report) -> Iterator[str]:
         how = "`overhear attack DIR` does it." if report.declared is None else how
         yield f"Missing: the run was not attacked. {how}\n"
         return
+    # Rows of tables have errors, and pictures PSNR.
     table = all(one.distance for one in attack.scenarios)
     scores = ["error", "certified, whole"] if table else ["PSNR (dB)"]
-    rows = [["attack", "round", "agent", "what is attacked", *scores, "rebuilt, proof allows"]]
+    heads = ["attack", "round", "agent", "what is attacked", *scores, "found"]
+    rows = [[*heads, "rebuilt, proof allows"]]
     for scenario in attack.scenarios:
         allowed = scenario.bound
         most = f"{allowed.rebuilt} of {allowed.images}, {percent(allowed.most)}"
@@ -181,6 +186,7 @@ def _attack(report: Report) -> Iterator[str]:
                 str(scenario.victim),
                 row.name,
                 *_reached(row, table=table),
+                row.found_in_all,
                 most if row.name == "defended" else "",
             ]
             for row in scenario.rows
@@ -218,8 +224,10 @@ def _audit(report: Report) -> Iterator[str]:
     rows += [
         (
             adversary.name,
-            _measured(adversary.measured_epsilon),
-            f"≤ {bound(adversary.proven_epsilon)}" if adversary.status.is_bound else "none",
+            _measured(adversary.measured_epsilon, adversary.digits),
+            f"≤ {bound(adversary.proven_epsilon, adversary.digits)}"
+            if adversary.status.is_bound
+            else "none",
             str(adversary.canaries),
             adversary.verdict,
         )
@@ -277,8 +285,8 @@ def _trail(report: Report) -> Iterator[str]:
     yield f"The run file was audited {said} (audits.jsonl).{markdown_text(damaged)}\n"
 
 
-def _measured(value: float | str | None) -> str:
-    return "not measured" if value is None else f"≥ {lower_bound(value)}"
+def _measured(value: float | None, digits: int) -> str:
+    return "not measured" if value is None else f"≥ {lower_bound(value, digits)}"
 
 
 def _assumptions(report: Report) -> Iterator[str]:

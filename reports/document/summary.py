@@ -226,6 +226,7 @@ def _meaning(report: Report, facts: Facts, found: Verdict) -> Sentence:
 
 def _steps(report: Report, facts: Facts, found: Verdict) -> Iterator[Sentence]:
     yield from found.actions
+    # What was not measured, and what a reader has to decide.
     head, about = facts.head, report.about or About()
     held = about.records_per_person
     if held is not None and held > _most_covered(report):
@@ -275,6 +276,7 @@ def _most_covered(report: Report) -> int:
 def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
     """Whose records the figure is about, and what is known of people with more."""
     head, place = facts.head, facts.place(facts.head)
+    # Whose records the figure is about.
     row = report.plan.adversaries[place[-1]]
     if row.holders:
         count = sum(holder.records for holder in row.holders)
@@ -298,6 +300,7 @@ def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
             f" records of a person ε is {relation} ",
             Figure(kind_of(upper=head.is_bound), float(one.epsilon), (*at, "epsilon")),
         )  # fmt: skip
+    # What is known of people with more records.
     held = None if report.about is None else report.about.records_per_person
     if held is not None:
         yield (
@@ -485,6 +488,7 @@ def utility(metrics: Sequence[Metrics]) -> Utility:
     Raises:
         ValueError: some lack what others have.
     """
+    # Every line has the figures that one of them has.
     for one, mean in (("accuracy", "consensus_accuracy"), ("rmse", "consensus_rmse")):
         if len({getattr(m, name) in (None, [], ()) for m in metrics for name in (one, mean)}) > 1:
             raise InputError(
@@ -499,6 +503,8 @@ def utility(metrics: Sequence[Metrics]) -> Utility:
             m.consensus_accuracy for m in metrics if m.consensus_accuracy is not None
         ],
         consensus_loss=[m.consensus_loss for m in metrics],
+        constant_accuracy=metrics[-1].constant_accuracy if metrics else None,
+        constant_rmse=metrics[-1].constant_rmse if metrics else None,
         agent_accuracy_min=[min(each) for each in accuracy],
         agent_accuracy_median=[statistics.median(each) for each in accuracy],
         agent_accuracy_max=[max(each) for each in accuracy],

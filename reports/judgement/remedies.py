@@ -114,6 +114,7 @@ def limit_fixes(
 
     def found(claim: Guarantee, asked: FigureRequirement) -> Sequence[Fix]:
         p = config.privacy
+        # The statement that the limit asks for, planned as a new run.
         if p is None or asked.unit != claim.unit or asked.records != claim.records_per_person:
             return ()
         try:
@@ -127,6 +128,7 @@ def limit_fixes(
                 holders=None,
                 records_held=None,
             )
+            # With secret noise, at the multiplier of the run.
             secret = config.training.model_copy(update={"evaluation_noise_seed": None})
             anew = config.model_copy(update={"privacy": stated, "training": secret})
             plan = make_plan(anew, graph=graph)
@@ -199,11 +201,13 @@ def fixes(
         anew: whether to leave out a number of rounds that, planned anew, is over the limit; else
             the caller plans it.
     """
+    # A proven figure within its limit needs nothing.
     guarantee = plan.guarantee(adversary)
     finite = guarantee.status is Status.PROVEN and math.isfinite(epsilon)
     if finite and (limit is None or epsilon <= limit):
         return []
     found: list[Fix] = []
+    # Fewer rounds or more noise, for a finite figure that is over the limit.
     if finite and limit is not None:
         within = rounds_within(plan, spent, limit=limit).get(adversary)
         if within is not None and within.rounds > 0:

@@ -53,6 +53,7 @@ def total_of_runs(
     """
     if not folders:
         raise InputError("no run is given, and a total needs 1 or more")
+    # Runs that are whole, apart from each other, and make one statement.
     _check_folders(folders)
     runs = {folder: read_run(folder) for folder in folders}
     _check_apart(runs)
@@ -64,6 +65,7 @@ def total_of_runs(
             "between the runs, or is not known; give runs of one partition"
         )
     _check_victims(runs, holders)
+    # Adversaries that every run accounts for; others are named as left out.
     every = [list(run.plan.exposures) for run in runs.values()]
     shared = [name for name in every[0] if all(name in names for names in every)]
     if not shared:
@@ -450,6 +452,7 @@ def person_total(
         ValueError: a ledger is damaged, runs that differ have one name, or no adversary is given
             where the runs target different ones.
     """
+    # Each run once; the same one in two ledgers must have the same figures.
     runs: dict[str, PersonRun] = {}
     twice = list[str]()
     for path in ledgers:
@@ -467,6 +470,7 @@ def person_total(
                     f"({known.label}); give the one that was written last"
                 )
             twice.append(run.label)
+    # One adversary over all runs.
     every = list(runs.values())
     who = adversary or _common_target(every)
     epsilon = compose(every, who, delta=delta)
@@ -520,6 +524,7 @@ def person_sentences(total: PersonTotal) -> Iterator[str]:
         if total.status == "proven"
         else f"at least {figure(total.epsilon)} ({total.status})"
     )  # fmt: skip
+    # The figure, and runs that no figure is known of.
     count = len(total.runs)
     yield (
         f"Over {count} {'run' if count == 1 else 'runs'} epsilon of the person against "
@@ -533,6 +538,7 @@ def person_sentences(total: PersonTotal) -> Iterator[str]:
             )
     for name in total.named_twice:
         yield f"{name} stands in several ledgers, and is counted once."
+    # What is counted, what is assumed, and what is not counted.
     yield (
         "Counted are the rounds that were planned, also of a run that stopped early, and every "
         "round that was released again."

@@ -36,6 +36,7 @@ from ..stop import Stop, tell
 from .batch import BatchFacts, facts_of
 from .gallery import save_picture
 from .gradients_schema import GradientAttack, TruthScores
+from .layouts import between, told_apart
 from .model import Posed, build_problem, doubts
 from .planted import score_columns, values_of, whole_rows
 from .prior_records import (
@@ -185,6 +186,7 @@ def known_of(
     Raises:
         ValueError: something cannot be read, holds the truth, has no effect, or is missing.
     """
+    # The guess is the mean of public records, or grey; one record is weighed against them.
     guess, candidates = torch.full(facts.input_shape, 0.5, dtype=torch.float64), None
     if prior is not None:
         known = read_records(prior, _form(facts, classes=classes, table=table))
@@ -199,6 +201,7 @@ def known_of(
                 classes=classes,
                 seed=seed,
             )
+    # Denoiser and preset have an effect on such a batch.
     own = own_denoiser(denoiser, folder=None, notice=tell).denoiser
     if own is not None and not (settings.posterior and facts.records == 1 and facts.noise_std > 0):
         raise InputError(
@@ -260,7 +263,7 @@ def attack_gradients(
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
-    file = read_tensors(request.gradients)
+    file, request, notes = between(told_apart(read_tensors(request.gradients)), request)
     table = None if request.columns is None else read_columns(request.columns)
     if table is not None and request.input_shape is None:
         request = replace(request, input_shape=(table.declaration.width,))
@@ -274,9 +277,10 @@ def attack_gradients(
         )
     if vocabulary is not None and posed.table is None:
         raise InputError(f"{vocabulary} names tokens, but the model looks none up; leave it out")
-    notes = [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
+    notes += [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
     notes += doubts(posed)
     if posed.table is not None:
+        # Tokens are rebuilt at once, and leave neither pictures nor a search to go on with.
         if request.denoiser is not None:
             raise InputError(f"denoiser={request.denoiser!r} has no effect on tokens; leave it out")
         check_token_facts(posed, preset=preset)
@@ -296,6 +300,7 @@ def attack_gradients(
             update={"device": str(HOST), "exact_device": str(HOST), "tokens": said}
         )
         return _finished(out, result, {"tokens": rebuilt.tokens, "labels": rebuilt.labels})
+    # Records of numbers: the truth where it is given, and what is known of others.
     classes = posed.classes
     true_pixels = None
     if truth is not None:
@@ -359,6 +364,7 @@ def _result(
 ) -> GradientAttack:
     """What was found, without the truth, the pictures and the conclusion."""
     facts, gradient = posed.facts, posed.observation.gradient  # (K, D)
+    # What is left of the gradient, and the stage that each record stands on.
     if isinstance(found, TokenReconstruction):
         left, stage, iterations = found.residual, list(found.stage), 0
         objective, of_noise = left, _residual_of_noise(posed)

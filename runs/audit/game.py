@@ -85,6 +85,7 @@ def whole_run_game(
         clips_batches: whether what is clipped is the mean of a batch.
         clips_users: whether the sums of users are clipped.
     """
+    # The game is about one record, in Poisson batches whose records are clipped.
     p, setting, names = config.privacy, built.setting, whole_run_names(plan)
     if p is None or not names:
         return None, ""
@@ -97,6 +98,7 @@ def whole_run_game(
     if clips_batches:
         return None, _MEANS
     encrypted = config.graph.links == "encrypted"
+    # Hosts of canaries, by what their records lose over all rounds.
     by_victim_of = functools.partial(
         whole_run_by_victim,
         traces,
@@ -123,6 +125,7 @@ def whole_run_game(
                 lambda name, host: by_victim_of(name)[host],
             )
             found = found | {WORST_NEIGHBOUR: nearer}
+        # The canaries of single rounds, which the whole run is then scored for.
         canaries = CanaryGame(
             setting=setting,
             bound=built.bound(multiplier),
@@ -197,6 +200,7 @@ def game_of(
     setting, rounds = built.setting, config.audit.rounds or config.training.rounds
     unit = Unit(p.unit)
     encrypted = config.graph.links == "encrypted"
+    # The trace at the noise of the run; what canaries are placed by is at multiplier 1.
     bound = built.bound(multiplier)
     traces = traces_of(bound, setting, rounds=built.rounds)
     of_unit = at_unit(
@@ -208,6 +212,7 @@ def game_of(
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
     whole, held = unit is Unit.AGENT, config.audit.canaries
+    # One host where a canary is all data of an agent, or where batches are of one size.
     alone = whole or (setting.sampler is not None and setting.sampler.scheme is Scheme.FIXED)
     adversaries = hosts_of(
         by_victim,
@@ -215,6 +220,7 @@ def game_of(
         encrypted=encrypted,
         most=1 if alone else MOST,
     )
+    # What is proven of each adversary; one whose rounds are one release has its own game.
     stated = functools.partial(
         _proven, plan=plan, config=config, multiplier=multiplier, rounds=rounds
     )
@@ -238,6 +244,7 @@ def game_of(
     adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
     replaced = plan.said_of.adjacency is Adjacency.REPLACE_ONE
     if whole:
+        # All data of an agent are one canary.
         if why := reason_against(traces):
             return None, against, why
         if has_one_host(traces):
@@ -281,6 +288,7 @@ def game_of(
         batch_clipped=clips_batches,
         together=of_user,
     )
+    # A game beside this one: over all rounds, or of all records of a person.
     if over_all is not None:
         return replace(game, beside=over_all), against, ""
     if p.records_per_person == 1 or unit is Unit.USER:
@@ -464,6 +472,7 @@ def cost_of(game: Game, *, watched: int) -> Cost | None:
     """
     if isinstance(game, AgentGame) and game.runs * _MOST_SHARE < 1:  # it tells of whole runs
         return None
+    # Rounds are timed until they are enough, or slow.
     times: list[tuple[int, float]] = []
     rounds = 0
 

@@ -14,10 +14,10 @@ from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.target import Target
-from ...training.accounts.account import account_of
+from ...training.accounts.account import WorkEstimate, account_of
 from ...training.accounts.accounted_run import AccountedRun
 from ...training.accounts.paragraph import Explanation, as_paragraph
-from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
+from ...training.accounts.result import Account, unknown_users, warnings_of
 from ...training.accounts.summary import (
     Summary,
     as_frame,
@@ -27,7 +27,6 @@ from ...training.accounts.summary import (
     rounded_up,
     users_words,
 )
-from ...training.accounts.traced_twice import TracedTwice, Verdict, check_account
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.batches import NO_USERS
@@ -38,7 +37,7 @@ from ...training.graphs.participation import missing_words, participation_words
 from ...training.models.evaluation import NOT_COUNTED
 from ...training.own.names import algorithm_named, is_own
 from ...training.tracing.scripts import Scripts
-from ..numbers import bound, figure
+from ..numbers import bound
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -55,7 +54,7 @@ from ..run_file.build import (
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
-from .schema import Missing, Participation, Planned, PublishedBound, SecondOpinion, described
+from .schema import Missing, Participation, Planned, PublishedBound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,7 +145,7 @@ class Plan:
         return replace(self.account, guarantees=every, warnings=self.warnings)
 
     def planned(self) -> Planned:
-        """The object that `overhear plan --json` prints."""
+        """The object that `overhear plan --format json` prints."""
         found = Planned(
             version=1,
             noise_multiplier=self.noise_multiplier,
@@ -237,6 +236,7 @@ def make_plan(
         UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
             step's noise does not keep its proportion to what is clipped.
     """
+    # What the account needs to know of the data: a rate, and public numbers of records.
     graph, p = graph or graph_of(config), config.privacy
     needs_records = algorithm_named(config.algorithm.name).needs_records
     statement, encrypted = statement_of(config), config.graph.links == "encrypted"
@@ -245,6 +245,13 @@ def make_plan(
     data = data_of(config) if counts or own_users else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
+
+    def told(price: WorkEstimate) -> None:
+        if not begun:
+            price.check()
+        if price.words is not None and (notice is not None or begun):
+            (notice or tell)(price.words)
+
     found = account_of(
         AccountedRun(
             algorithm=algorithm_named(config.algorithm.name),
@@ -263,16 +270,15 @@ def make_plan(
             missing=missing_of(config),
         ),
         statement=statement,
-        goal=None if p is None else p.goal,
-        noise_multiplier=0.0 if p is None else p.noise_multiplier,
+        at=0.0 if p is None else p.noise_multiplier if p.goal is None else p.goal,
         adversary=None if p is None else p.adversary,
         adversaries=() if p is None else p.adversaries,
         victim=None if p is None else p.victim,
         encrypted=encrypted,
-        notice=tell if begun and notice is None else notice,
-        limited=not begun,
+        told=told,
     )
     every = _guarantees(config, found)
+    # A step that clips by user needs to know whose records are whose.
     known = says_whose(config, data)
     if found.scripts.by_user and not known and not is_own(config.data.name):
         raise InputError(NO_USERS)
@@ -451,96 +457,6 @@ def _published_bound(
 # What dp-accounting says of the releases behind the figures of a plan, or of a run's ledger.
 
 
-def with_opinions(plan: Plan) -> Planned:
-    """The object that `overhear plan --json` prints, with a second opinion on each figure."""
-    epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
-    found = opinions(plan, plan.exposures, epsilon)
-    return plan.planned().model_copy(update={"second_opinion": found})
-
-
-def opinions(
-    plan: Plan, exposures: Mapping[str, JointSensitivity], epsilon: Mapping[str, float]
-) -> dict[str, SecondOpinion]:
-    """A second opinion on epsilon of each adversary; equal releases are asked about once.
-
-    Args:
-        plan: gives the statement and the noise.
-        exposures: by adversary the releases that epsilon is of, planned or accounted.
-        epsilon: by adversary.
-    """
-    return {
-        name: described(
-            opinion_on(
-                epsilon[name],
-                exposure,
-                statement=plan.said_of,
-                noise_multiplier=plan.noise_multiplier,
-            )
-        )
-        for name, exposure in exposures.items()
-    }
-
-
-def contradiction(found: Mapping[str, SecondOpinion]) -> str:
-    """The sentence for figures that a second opinion contradicts; empty where none does."""
-    said = [
-        f"{one.by} puts epsilon against {name} at no less than {float(one.optimistic):.6g}, more "
-        f"than the {float(one.epsilon):.6g} that is stated"
-        for name, one in found.items()
-        if one.verdict == "contradicted" and one.optimistic is not None
-    ]
-    return "; ".join(said) and f"{'; '.join(said)}: do not rely on any figure, and report it"
-
-
-# What a second tracer says of the joint sensitivities behind a plan.
-
-_SECONDS = 20.0
-
-
-def second_traces(
-    config: RunFile, plan: Plan, *, seconds: float = _SECONDS
-) -> dict[str, TracedTwice]:
-    """A second trace of what every adversary of a plan is told; none of a plan of no run file.
-
-    Args:
-        config: the run file.
-        plan: of it.
-        seconds: that all of it may take; what it does not reach is not checked.
-    """
-    if plan.account is None:
-        return {}
-    victim = None if config.privacy is None else config.privacy.victim
-    return check_account(plan.account, victim=victim, seconds=seconds)
-
-
-def trace_words(found: TracedTwice) -> str:
-    """The verdict in a clause.
-
-    >>> trace_words(TracedTwice(adversary="eavesdropper", who="eavesdropper", victim=0, first=2.0,
-    ...     second=2.0, verdict=Verdict.AGREES))
-    'agrees: 2.000 over all rounds'
-    """
-    if found.second is None:
-        return f"not checked: {found.because}"
-    ends = f"{figure(found.second, 4)} over all rounds"
-    if found.verdict is Verdict.AGREES:
-        return f"agrees: {ends}"
-    ours = figure(found.first, 4)
-    if found.verdict is Verdict.LOOSER:
-        return f"finds no more: {ends}, and {ours} is stated"
-    return f"CONTRADICTED: {found.because}; {ends}, and {ours} is stated"
-
-
-def contradicted_trace(found: Mapping[str, TracedTwice]) -> str:
-    """The sentence for figures that a second tracer contradicts; empty without any."""
-    said = [
-        f"a second tracer finds more against {name} than is stated ({one.because})"
-        for name, one in found.items()
-        if one.verdict is Verdict.CONTRADICTED
-    ]
-    return "; ".join(said) and f"{'; '.join(said)}: do not rely on any figure, and report it"
-
-
 # Whether clipping what several steps change costs a record more than noise at each of them.
 
 
@@ -559,12 +475,14 @@ def local_steps_words(plan: Plan, adversary: str) -> tuple[str, float] | None:
     releases = spent_releases(plan.exposures[adversary].releases)
     if plan.said_of.unit is not Unit.RECORD or len(updates) != 1 or len(releases) != 1:
         return None
+    # One plain local update in each round can be compared.
     (one,), given = releases, dict(updates[0].given)
     steps = int(given["steps"])
     simple = one.reach is Reach.BALL and one.contributions == 1 and one.drawn is None
     whole = given["batch"] == ("batch", -1)  # of all data
     if not simple or one.members is not None or steps > MOST_RECORDS or not of.status.is_finite:
         return None
+    # Each local step as a release of its own, at the same multiplier.
     rate = 1.0 if whole else plan.sampling_rate
     if one.cohort < 1.0:
         each = {Event(plan.noise_multiplier, cohort(1.0, steps, rate), coin=one.cohort): one.rounds}

@@ -1,4 +1,4 @@
-"""What `overhear plan --json` prints, as types."""
+"""What `overhear plan --format json` prints, as types."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pydantic import Field
 
 from ...privacy.formats.codec import Count, Delta, NotNegative
 from ...privacy.guarantee import Guarantee, WrittenStatus
-from ...privacy.reference import second_opinion as reference
 from ...privacy.target import Target
 from ..described import Described
-from ..numbers import bound, figure, lower_bound
 
 _ESTIMATE = (
     "estimate (heuristic, never a guarantee): what the recipient sees, as if no one else's "
@@ -86,44 +84,6 @@ class SecondOpinion(Described):
     because: str
 
 
-def described(found: reference.SecondOpinion) -> SecondOpinion:
-    """As JSON holds it."""
-    verdict = "none"
-    if not found.because:
-        verdict = "confirmed" if found.confirms else "not confirmed"
-        verdict = "contradicted" if found.contradicts else verdict
-    return SecondOpinion.model_validate(
-        {
-            "by": found.by,
-            "epsilon": found.ours,
-            "optimistic": found.optimistic,
-            "pessimistic": found.pessimistic,
-            "ratio": found.ratio,
-            "verdict": verdict,
-            "because": found.because,
-        }
-    )
-
-
-def bracket_words(found: SecondOpinion) -> str:
-    """The bracket in a clause, or why there is none.
-
-    >>> from overhear.privacy import second_opinion
-    >>> asked = second_opinion({(1.0, 0.01): 1000}, ours=1.8283, delta=1e-5)
-    >>> bracket_words(described(asked))
-    'epsilon between 1.70 and 1.83, and ours is 1.000 of the upper one'
-    """
-    if found.optimistic is None or found.pessimistic is None or found.ratio is None:
-        return f"none: {found.because}"
-    if float(found.pessimistic) == 0.0:
-        return "epsilon is 0"
-    ends = f"epsilon between {lower_bound(found.optimistic)} and {bound(found.pessimistic)}"
-    said = f"{ends}, and ours is {figure(found.ratio, 4)} of the upper one"
-    if found.verdict == "contradicted":
-        return f"CONTRADICTED: {said}; do not rely on it, and report it"
-    return said
-
-
 class PublishedBound(Described):
     """What the algorithm's paper claims; no figure of ours."""
 
@@ -159,7 +119,7 @@ class Missing(Described):
 
 
 class Planned(Described):
-    """The object of `overhear plan --json`."""
+    """The object of `overhear plan --format json`."""
 
     version: Annotated[Literal[1], Field(alias="schema")]
     noise_multiplier: NotNegative

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import math
 import random
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ... import __version__
 from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Verdict
 from ...attacks.foreign.audit_training import TrainingAudit
 from ...attacks.foreign.claimed import claim_of_log
@@ -189,6 +189,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
         oracle: of gradients.
     """
     name, header = "rows", of.rounds.log.header
+    # The oracle asked for each record by itself, and beside half of the others.
     every = [one for one in of.asked if len(one.positions)]
     if header.unit is Unit.CLIENT or not every:
         words = "no release of these rounds is made of a batch of records"
@@ -202,6 +203,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
             off, _count(every), "the oracle gives another row where other records are with it; "
             "let it take each record by itself"
         )  # fmt: skip
+    # Rows that were kept are compared; without them the recorder must have drawn the noise.
     kept = [one for one in every if one.kept is not None]
     unkept = [one for one in every if one.kept is None and not one.is_drawn]
     if unkept:
@@ -221,6 +223,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
             off, _count(kept), "collate_fn, the training loop, the loss or a layer mixes records, "
             "or the data are others now"
         )  # fmt: skip
+    # From what length on a part of another record would have shown.
     exact = [one for one in every if one.kept is None]
     least = max([_SEEN if kept else 0.0, *(one.rounding / _bound(one) for one in exact)])
     words = f"{_count(every)} rows of {len(every)} batches are those of their records alone"
@@ -506,7 +509,7 @@ def keep_audit(found: TrainingAudit | ScoresAudit, logs: str | Path | Sequence[P
     audit = Audit.model_validate(
         {
             "version": 2,
-            "tool": importlib.metadata.version("overhear"),
+            "tool": __version__,
             "canaries": first.canaries,
             "confidence": first.confidence,
             "delta": claimed.delta,

@@ -86,6 +86,7 @@ def record(
     >>> round(found["eavesdropper"].epsilon, 2), str(found["eavesdropper"].status)
     (2.34, 'declared')
     """
+    # What the header says: settings given here stand over those of an adapter.
     given: dict[str, Any] = {
         "agent": agent, "agents": agents, "clip": clip, "sampler": sampler, "unit": Unit(unit),
     }  # fmt: skip
@@ -104,6 +105,7 @@ def record(
         given = {**said, **{key: value for key, value in given.items() if value is not None}}
     given |= {"system": name, "depends_on": depends_on, "links": links}
     entry, header = _header(given)
+    # The file, new or gone on with, and which rounds are kept beside it.
     rehearsal = adapter.rehearsal if isinstance(adapter, Observing) else None
     new = not resume and rehearsal is None
     file_path = _path(Path(path), header, folder=adapter is not None, new=new)

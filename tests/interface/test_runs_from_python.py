@@ -193,3 +193,32 @@ def test_a_folder_of_logs_is_no_run_and_says_what_reads_it(tmp_path):
         pass
     with pytest.raises(FileNotFoundError, match=r"holds logs of releases .* `overhear account"):
         oh.audit(tmp_path / "logs")
+
+
+@pytest.mark.slow
+def test_commands_have_their_names_in_python(run, tmp_path):
+    import tomli_w
+
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(RUN))
+    sweep = 'base = "run.toml"\nseeds = 2\n\n[grid]\n"training.learning_rate" = [0.1, 0.5]\n'
+    (tmp_path / "sweep.toml").write_text(sweep)
+    swept = oh.sweep(tmp_path / "sweep.toml", tmp_path / "swept", jobs=1)
+    assert len(swept.results) == 4
+    assert "learning_rate" in str(oh.table(tmp_path / "swept"))
+    assert oh.plot(tmp_path / "swept").axes
+    other = oh.train(RUN, tmp_path / "other", set={"privacy.epsilon": 1})
+    assert "| epsilon: eavesdropper |" in oh.compare([run, other.folder])._repr_markdown_()
+    assert not oh.check(run, POLICY).passed  # no report of it is there
+    run.report()
+    assert oh.check(run.folder, POLICY).passed
+    assert oh.design(RUN, groups=2).dump()["rows"]
+
+
+def test_inversion_takes_the_keywords_of_its_request(tmp_path):
+    import inspect
+
+    assert {"gradients", "model", "out", "clip_norm"} <= set(
+        inspect.signature(oh.invert).parameters
+    )
+    with pytest.raises(FileNotFoundError, match="no file of gradients"):
+        oh.invert(tmp_path / "absent.safetensors", model="linear", out=tmp_path)

@@ -217,6 +217,7 @@ def account_of_releases(
     >>> round(found["eavesdropper"].epsilon, 2), str(found["eavesdropper"].status)
     (2.34, 'declared')
     """
+    # What a log can say of the unit, the victim and the rounds.
     header = log.header
     if statement.unit is not header.unit:
         raise InputError(
@@ -235,6 +236,7 @@ def account_of_releases(
             f"{log.paths[0]} holds no round; what a system released before its log was written is "
             'not known, and one that released nothing says {"round": 1, "releases": []}'
         )
+    # Each adversary in its worst view. Releases state their noise, so that the multiplier is 1.
     views = Views(log)
     asked = list(dict.fromkeys(adversaries)) or usual_adversaries(log)
     every, behind = [], {}
@@ -277,6 +279,7 @@ def _pairs(
         ValueError: an unknown adversary, or more pairs than are looked at.
     """
     agents, owners = log.header.agents, views.owners
+    # Victims are owners of what is released, or the one that is asked about.
     asked = [v for v in owners if victim in (None, v)]
     if victim is not None and not asked:
         asked = [victim]
@@ -286,6 +289,7 @@ def _pairs(
             f"adversary {name!r} is not accounted for in declared releases, since a log does not "
             "say which of them is a final model or stands alone; ask about the eavesdropper"
         )
+    # Whom the name stands for, beside each victim.
     if name == SERVER:
         who = Adversary(name=SERVER, sees=Sees.OWN_LINKS, agents=frozenset({agents}))
         pairs = [(who, v) for v in asked]

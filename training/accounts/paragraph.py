@@ -79,6 +79,7 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
     Args:
         sensitivities: by adversary, those behind its figures.
     """
+    # How the run is set up.
     given = {name: value for name, value in summary.settings.items() if value is not None}
     settings = ", ".join(f"{name} {value}" for name, value in given.items())
     clipped = (
@@ -104,6 +105,7 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         statement=summary.statement,
         noise_multiplier=summary.noise_multiplier,
     )
+    # What every figure rests on, and what none covers.
     secret = any(stated.sampling.is_secret_cohort for stated in summary.guarantees)
     coins = ", as who takes part," if secret else ""
     figure = worst_off(summary.statement.unit)
@@ -153,6 +155,7 @@ def _meant(
 ) -> list[str]:
     """What an upper bound means for a test of membership, and for several records."""
     said = []
+    # The best test is read off the trade-off curve of the same rounds.
     releases = spent_releases(behind.releases)
     if releases and noise_multiplier > 0:
         adjacency = statement.adjacency
@@ -197,6 +200,7 @@ def _drawn(summary: Summary) -> str:
 def _sentence(statement: Statement, same: Sequence[Guarantee]) -> str:
     """What is said of adversaries whose figures are the same."""
     who, stated = " and ".join(_named(guarantee) for guarantee in same), same[0]
+    # What neighbouring data sets differ in.
     change = _CHANGES[statement.unit, statement.adjacency]
     if statement.unit is Unit.USER:
         change += f" (at most {statement.records_per_person})"
@@ -204,6 +208,7 @@ def _sentence(statement: Statement, same: Sequence[Guarantee]) -> str:
         change = f"{_PERSON[statement.adjacency]} of {statement.whose}"
     epsilon = f"epsilon {rounded_up(stated.epsilon)} at delta {statement.delta:g}"
     found = f"accountant {statement.accountant}"
+    # An upper bound, a heuristic, or no bound.
     if stated.status in _BOUNDS:
         whole = (
             ", whichever agents were sampled: all rounds count as one release"
@@ -361,6 +366,7 @@ def _explained(
     if _has_no_parts(stated, sensitivity):
         return found
     head, top = found.words, max(sensitivity.releases, key=lambda r: r.joint_sensitivity)
+    # Parts are those of one round's view, where its messages can be weighed one by one.
     if sensitivity.whole_run or sensitivity.adversary.sees is Sees.ONE_MESSAGE:
         return found
     round_ = _round(traces, top.first)

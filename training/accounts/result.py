@@ -85,6 +85,7 @@ def exposures_by_agent(
             if worst[name].whole_run and traces.noise_multiplier != 0
             else {}
         )
+        # Finite figures by rounds stand, unless a pattern makes rounds depend on each other.
         any_round = pattern.is_every
         each = [
             e if any_round and math.isfinite(e.largest) else whole.get(e.victim, e) for e in found
@@ -308,7 +309,7 @@ class Account(Figures):
         return as_paragraph(self.summary, self.joint_sensitivities)
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `overhear plan --json` prints; infinite figures are "inf"."""
+        """The object that `overhear plan --format json` prints; infinite figures are "inf"."""
         return as_json(self.summary)
 
     @property
@@ -373,6 +374,7 @@ def warnings_of(
         counted: that the number of all records is public, where it has to be.
     """
     said = []
+    # Figures that are heuristic, infinite, or without a bound that can be expressed.
     if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
         blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
         fix = (
@@ -388,6 +390,7 @@ def warnings_of(
     if unknown:
         who = unknown[0].adversary
         said.append(f"No finite bound can be expressed for {who}: {unknown[0].because}.")
+    # What figures rest on: the noise is secret, and batches are drawn as stated.
     if repeatable:
         said.append(
             "evaluation_noise_seed is set: anyone who knows it can subtract the noise. For "
@@ -402,6 +405,7 @@ def warnings_of(
             f"{rounded_up(least.epsilon)}; the figure of Poisson {what} of that rate is none of "
             "theirs."
         )
+    # Limits on what an adversary is taken to see.
     if target == SINGLE_MESSAGE.name:
         said.append(
             "The target is that of a single message, which no adversary is limited to; name "

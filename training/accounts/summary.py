@@ -286,7 +286,7 @@ def _of(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-# An account as data: rows for pandas, and the object that `overhear plan --json` prints.
+# An account as data: rows for pandas, and the object that `overhear plan --format json` prints.
 
 
 def as_json(summary: Summary) -> dict[str, Any]:

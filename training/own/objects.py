@@ -385,9 +385,11 @@ def _candidates(value: object) -> Iterator[ModuleType]:
 
 
 def _digest(value: object, module: ModuleType, *, key: str) -> str:
+    # A module with a file is digested as a whole.
     path = file_of(module)
     if path is not None and path.is_file():
         return digest_of(path)
+    # Otherwise the sources of the object, and of all that these name in its module.
     found = hashlib.sha256()
     parts = (
         value,

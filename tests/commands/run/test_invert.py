@@ -11,7 +11,7 @@ import torch
 import typer
 from safetensors.torch import save_file
 
-from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.problem.observation import Sent, sent_gradient
 from overhear.commands.cli import main
 from overhear.commands.invert import invert
 from overhear.commands.terminal.options import with_requests
@@ -28,7 +28,7 @@ def _gradients(tmp_path, monkeypatch):
     )
     x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(1))
     sent = sent_gradient(
-        model, flatten(model), inputs=x, targets=torch.tensor([2]), clip_norm=None
+        model, flatten(model), inputs=x, targets=torch.tensor([2]), of=Sent(clip_norm=None)
     ).detach()
     tensors = {f"gradient.{name}": g.contiguous() for name, g in unflatten(model, sent).items()}
     tensors |= {f"parameter.{name}": p.detach() for name, p in model.named_parameters()}
@@ -53,7 +53,7 @@ def test_it_prints_lines_for_people(capsys):
 
 
 def test_it_prints_one_json_object(capsys):
-    call(*BASIC, "--input-shape", "1,4,4", "--low", "0", "--high", "1", "--json")
+    call(*BASIC, "--input-shape", "1,4,4", "--low", "0", "--high", "1", "--format=json")
     found = json.loads(capsys.readouterr().out)
     assert (found["labels"], found["stage"]) == ([2], ["exact"])
     assert found == json.loads(Path("found/attack.json").read_text(encoding="utf-8"))

@@ -6,8 +6,14 @@ import math
 import pytest
 
 from overhear.privacy import second_opinion
-from overhear.runs.plan.plan import contradiction, make_plan, opinions, with_opinions
-from overhear.runs.plan.schema import bracket_words, described
+from overhear.runs.plan.opinions import (
+    bracket_words,
+    contradiction,
+    described,
+    opinions,
+    with_opinions,
+)
+from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.accounts.result import opinion_on
 from overhear.training.exposure.guarantees import run_epsilon
