@@ -161,8 +161,8 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     say(console, _meaning(page, limit))
     constant = summary.metrics.constant_accuracy
     console.print(
-        f"Accuracy of the consensus model: {accuracy:.1%}; of the most frequent class, said of "
-        f"every record: {constant:.1%}"
+        f"Accuracy of the consensus model: {accuracy:.1%}; of the most frequent class, given "
+        f"for every record: {constant:.1%}"
     )
     console.print(f"Done in {perf_counter() - started:.0f} s. The report: {page}")
 

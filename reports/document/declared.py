@@ -164,9 +164,6 @@ def decide_declared(
 ) -> Decision:
     """Hold the account of a log against a policy.
 
-    A limit of the other agents is not applicable to a system that has none, and no more than that:
-    whoever may be somebody of the system has a figure.
-
     Args:
         policy: what must hold.
         account: of the log, for each limit of the policy one that holds its adversary.
@@ -181,17 +178,11 @@ def decide_declared(
     found = list[Requirement]()
     for limit, one in zip(policy.limits, accounts, strict=True):
         for asked in FigureRequirement.of_limit(limit):
-            if not _is_there(asked.adversary, one.log):
-                outcome, said = Outcome.NOT_APPLICABLE, "The system has one agent, and no other."
-            else:
-                outcome, said = _held(asked, one, evidence=policy.evidence, victim=victim)
+            outcome, said = _held(asked, one, evidence=policy.evidence, victim=victim)
             name, sentence = plain(limit_name(asked)), plain(said, most=None)
             found.append(Requirement(name=name, outcome=outcome, sentence=sentence))
     if all(one.outcome is Outcome.NOT_APPLICABLE for one in found):
-        raise InputError(
-            "the policy limits other agents alone, and the system has one agent; limit the "
-            "eavesdropper"
-        )
+        raise InputError("the policy limits other agents alone, and there is none; limit others")
     if held is not None:
         found.append(_checks(held))
     found += _evidence(policy.evidence, accounts[0])
@@ -211,7 +202,8 @@ def _is_there(adversary: str, log: ReleaseLog) -> bool:
 def _held(
     asked: FigureRequirement, account: DeclaredAccount, *, evidence: Evidence, victim: int | None
 ) -> tuple[Outcome, str]:
-    # The limit and the figure are about the same thing: unit, adjacency, delta, any victim.
+    if not _is_there(asked.adversary, account.log):
+        return Outcome.NOT_APPLICABLE, "The system has one agent, and no other."
     one, goal = account[asked.adversary], asked.goal
     if str(one.unit) != asked.unit:
         return Outcome.OVER, (
@@ -449,11 +441,8 @@ def declared_report(
     # The log, with the checks and the signature that stand beside it.
     signed = _signed(paths, policy)
     log, held = _read(list(paths), absent)
-    limited = [
-        limit.adversary
-        for limit in (() if policy is None else policy.limits)
-        if _is_there(limit.adversary, log)
-    ]
+    named = [] if policy is None else [limit.adversary for limit in policy.limits]
+    limited = [name for name in named if _is_there(name, log)]
     account = account_of_releases(
         log,
         statement=Statement(

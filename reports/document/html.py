@@ -65,7 +65,7 @@ _CHECKS = {
     "residuals": "Noise has the declared size",
     "streams": "Noise is new in every draw",
     "sampler": "Batches are drawn as declared",
-    "knowledge": "Whoever makes noise is taken to know it",
+    "knowledge": "An agent that makes noise is taken to know it",
     "functions": "Functions of a step return the same again",
     "values": "Values that count as known can be formed again",
     "records": "No record is stored or drawn twice",

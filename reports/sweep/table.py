@@ -378,7 +378,7 @@ def _caption(cells: Sequence[Cell], value: str) -> str:
     if any(cell.constant is not None for cell in cells):
         text += " Constant answer: the best one that is the same for every test record"
         answers = {"accuracy": ", the most frequent class", "rmse": ", the mean"}
-        beaten = "." if best else "; no line is told from it as better, so none is bold."
+        beaten = "." if best else "; no line is shown to be better, so none is bold."
         text += answers.get(value, "") + beaten
     if best:
         text += " Bold: the best of its column, and what the same interval does not tell from it."

@@ -199,7 +199,7 @@ class DataTable(Table):
         if self.name not in _TABLES:
             return self
         if not self.columns:
-            from ...training.data.columns import undeclared
+            from ...training.data.table_rows import undeclared
 
             raise undeclared(
                 Path(self.root or ""), form=self.name, separator=self.separator, target=self.target
@@ -329,7 +329,7 @@ class DataTable(Table):
                 ):
                     tell(
                         f"{root.name}: cells that [data] columns does not declare count as other: "
-                        f"{told}. This is told here alone, and stands in no file of the run."
+                        f"{told}. No file of the run has these counts."
                     )
                 return found
             case "quadratic":

@@ -47,7 +47,7 @@ from overhear.training.engine.checkpoint import load_checkpoint
 from overhear.training.engine.transcript import Transcript
 from overhear.privacy.formats.pictures import opened_picture
 from overhear.privacy.releases.person_ledger import read_person_ledger
-from overhear.training.data.columns import csv_blocks
+from overhear.training.data.table_rows import csv_blocks
 from overhear.training.graphs.topologies import read_graph_file
 from overhear.training.graphs.participation import read_active_file
 

@@ -30,18 +30,16 @@ from ...privacy.errors import InputError
 from ...privacy.formats.numpy_arrays import read_array
 from .columns import (
     BadCell,
-    Block,
     Categories,
     Dates,
     Declared,
     Range,
-    csv_blocks,
-    parquet_blocks,
 )
 from .load import Dataset, TableColumn
 from .own_data import dataset_of_stores
 from .partition import user_numbers
 from .store import MappedStore, Store, TensorStore
+from .table_rows import Block, csv_blocks, parquet_blocks
 
 FORMATS = ("csv", "parquet")
 

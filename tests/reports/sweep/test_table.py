@@ -136,7 +136,7 @@ def test_only_what_beats_the_constant_answer_is_bold(tmp_path, constant, bold):
     assert [cell.best for cell in table.cells] == bold
     assert all(line["constant answer"] == f"{100 * constant:.2f}" for line in lines_of(table))
     assert "the most frequent class" in table.caption
-    assert ("no line is told from it" in table.caption) is not any(bold)
+    assert ("no line is shown to be better" in table.caption) is not any(bold)
     assert json.loads(table_text(table, format="json"))["lines"][0]["constant_answer"]["n"] == 4
 
 
@@ -144,7 +144,7 @@ def test_the_majority_class_nine_times_is_never_bold(tmp_path):
     out = sweep_of(tmp_path / "d", {name: [0.62] * 4 for name in FOUR}, constant=0.62)
     text = table_text(sweep_table(out))
     assert "**" not in text
-    assert "no line is told from it as better, so none is bold" in text
+    assert "no line is shown to be better, so none is bold" in text
 
 
 def test_a_difference_is_over_common_seeds_and_failures_are_told(tmp_path):
