@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Device, Folder, Json, TrustCode, trust
+from .terminal.options import Device, Folder, IsThere, Json, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say, write
 
@@ -160,6 +160,7 @@ def attack_sweep(
     run: Annotated[
         Path,
         typer.Argument(metavar="RUN.toml", help="The run file.", callback=_check_run_file),
+        IsThere("no run file at {}"),
     ],
     *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for its runs.")],

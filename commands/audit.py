@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.audit.requests import LastModelRequest
-from .terminal.options import Device, Json, Overrides, TrustCode, trust
+from .terminal.options import NO_RUN, Device, IsThere, Json, Overrides, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 Target = Annotated[
-    Path, typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file.")
+    Path,
+    typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file."),
+    IsThere(NO_RUN),
 ]
 Again = Annotated[
     bool,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..runs.attack.request import GradientRequest
-from .terminal.options import Json
+from .terminal.options import IsThere, Json
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -15,6 +15,8 @@ def invert(request: GradientRequest, *, json: Json = False) -> None:
     the network, and the parameters themselves unless --weights has them. What describes the batch
     may stand in its metadata.
     """
+    read = (request.weights, request.prior, request.truth, request.vocabulary, request.columns)
+    IsThere("{}: No such file or directory").look([request.gradients, *read])
     from .terminal.progress import attack_progress
 
     with attack_progress(make_console(stderr=True)) as progress:
