@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from ..interface.requests import ACCOUNTANTS, ADJACENCIES
+from .terminal.options import IsThere
 from .terminal.terminal import make_console, print_json, say, write
 
 
@@ -47,11 +48,14 @@ def account(
     logs: Annotated[
         list[Path],
         typer.Argument(metavar="LOG", help="Logs of releases, or the folder of one system's."),
+        IsThere("{} does not exist; name a log of releases"),
     ],
     request: AccountRequest,
     *,
     policy: Annotated[
-        Path | None, typer.Option(metavar="POLICY.toml", help="What must hold of the figures.")
+        Path | None,
+        typer.Option(metavar="POLICY.toml", help="What must hold of the figures."),
+        IsThere("no policy at {}"),
     ] = None,
     format: Annotated[
         AccountFormat, typer.Option("--format", help="Format of what is printed.")

@@ -16,6 +16,7 @@ from .terminal.options import (
     Folder,
     Format,
     FormatOfTable,
+    IsThere,
     TableOrJson,
     TextFormat,
     TrustCode,
@@ -172,6 +173,7 @@ def attack_sweep(
     run: Annotated[
         Path,
         typer.Argument(metavar="RUN.toml", help="The run file.", callback=_check_run_file),
+        IsThere("no run file at {}"),
     ],
     *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for its runs.")],

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.audit.requests import LastModelRequest
-from .terminal.options import Device, Format, Overrides, TableOrJson, TrustCode, trust
+from .terminal.options import (
+    NO_RUN,
+    Device,
+    Format,
+    IsThere,
+    Overrides,
+    TableOrJson,
+    TrustCode,
+    trust,
+)
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -19,7 +28,9 @@ if TYPE_CHECKING:
 
 
 Target = Annotated[
-    Path, typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file.")
+    Path,
+    typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file."),
+    IsThere(NO_RUN),
 ]
 Again = Annotated[
     bool,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.options import Format, TableOrJson
+from .terminal.options import Format, IsThere, TableOrJson
 from .terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def audit_log(
     log: Annotated[
         Path,
         typer.Argument(metavar="LOG", help="A log of releases, or the folder of a system's logs."),
+        IsThere("{} does not exist; name a log of releases"),
     ],
     *,
     oracle: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import Format, TableOrJson
+from .terminal.options import Format, IsThere, TableOrJson
 from .terminal.terminal import make_console, make_table, print_json, say
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ def audit_scores(
     scores: Annotated[
         Path,
         typer.Argument(metavar="FILE.csv", help="A file with score,included of each canary."),
+        IsThere("{}: No such file or directory"),
     ],
     *,
     claim: Annotated[

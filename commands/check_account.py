@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import Format, Overrides, TableOrJson, TrustCode, trust
+from .terminal.options import Format, IsThere, Overrides, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -20,7 +20,11 @@ _MISSING = 5
 
 
 def check_account(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run file, or the folder of a run.")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run file, or the folder of a run."),
+        IsThere("no run file at {}"),
+    ],
     overrides: Overrides = None,
     seconds: Annotated[
         float, typer.Option(help="How long the second tracer may take, above 0.")

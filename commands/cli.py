@@ -17,6 +17,7 @@ if __name__ == "__main__":  # for torchrun: the program, which hears signals bef
 
 import contextvars
 import functools
+import inspect
 import os
 import sys
 import traceback
@@ -51,7 +52,7 @@ from .table import plot, table
 from .terminal.anywhere import AnywhereCommand, LogFile, Quiet
 from .terminal.completion import words_of_bash
 from .terminal.log import Log, current_log, logging
-from .terminal.options import with_requests
+from .terminal.options import IsThere, with_requests
 from .terminal.signals import until_stopped
 from .terminal.terminal import write
 from .total import total
@@ -105,9 +106,18 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
     as a model of the user's, and an exit code of 0 would read as a policy that is met. It runs in a
     context of its own, so that what its options trust is trusted no longer than it runs.
     """
+    parameters = inspect.signature(command).parameters.values()
+    looks = [
+        (parameter.name, one.look)
+        for parameter in parameters
+        for one in getattr(parameter.annotation, "__metadata__", ())
+        if isinstance(one, IsThere)
+    ]
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
+        for name, look in looks:
+            look(options[name])
         try:
             contextvars.copy_context().run(command, *arguments, **options)
             sys.stdout.flush()

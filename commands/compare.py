@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import TrustCode, trust
+from .terminal.options import NO_RUN, IsThere, TrustCode, trust
 
 
 class ComparisonFormat(enum.StrEnum):
@@ -20,7 +20,11 @@ class ComparisonFormat(enum.StrEnum):
 
 
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders of runs."),
+        IsThere(NO_RUN),
+    ],
     *,
     format: Annotated[
         ComparisonFormat, typer.Option("--format", help="Format of the table.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..runs.attack.request import GradientRequest
-from .terminal.options import Format, TableOrJson
+from .terminal.options import Format, IsThere, TableOrJson
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -16,6 +16,15 @@ def invert(request: GradientRequest, *, format: Format = TableOrJson.TABLE) -> N
     step, and --before the one it began with. What describes the batch may stand in its metadata.
     What was found is on a page, report.html, too.
     """
+    read = (
+        request.weights,
+        request.before,
+        request.prior,
+        request.truth,
+        request.vocabulary,
+        request.columns,
+    )
+    IsThere("{}: No such file or directory").look([request.gradients, *read])
     from .terminal.progress import attack_progress
 
     with attack_progress(make_console(stderr=True)) as progress:

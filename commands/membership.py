@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..runs.audit.requests import MembershipRequest
-from .terminal.options import Format, TableOrJson, TrustCode, trust
+from .terminal.options import NO_RUN, Format, IsThere, TableOrJson, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -31,7 +31,9 @@ def _check_folder(folder: Path) -> Path:
 
 def membership(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of a run.", callback=_check_folder)
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of a run.", callback=_check_folder),
+        IsThere(NO_RUN),
     ],
     request: MembershipRequest,
     *,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Format, TableOrJson, TrustCode, trust
+from .terminal.options import NO_RUN, Format, IsThere, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 
@@ -19,6 +19,7 @@ def person(
         typer.Option(
             metavar="DIR", help="First add the run in this folder to the ledger; may be repeated."
         ),
+        IsThere(NO_RUN),
     ] = None,
     adversary: Annotated[
         str | None,
@@ -42,6 +43,9 @@ def person(
     adversary saw them, so the run folders are not needed again. All rounds are composed by privacy
     loss distribution; epsilons are not added up.
     """
+    if not add:
+        begin = "begin one with overhear person {} --add DIR"
+        IsThere(f"no ledger of a person at {{}}; {begin}").look(ledgers)
     from ..privacy.errors import InputError
     from ..privacy.plain_text import plain
     from ..reports.total.total import add_runs, person_sentences, person_total

@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
+from .terminal.options import IsThere
+
 
 def sign(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of a run, or of logs of releases.")
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of a run, or of logs of releases."),
+        IsThere("{} does not exist; name the folder of a run, or of logs"),
     ],
     *,
     key: Annotated[

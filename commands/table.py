@@ -8,9 +8,14 @@ from typing import Annotated
 
 import typer
 
+from .terminal.options import IsThere
 from .terminal.terminal import write
 
-Sweep = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep.")]
+Sweep = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="Folder of a sweep."),
+    IsThere("{} holds no sweep; `overhear sweep SWEEP.toml --out {}` makes one"),
+]
 
 
 class TableFormat(enum.StrEnum):

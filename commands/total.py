@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Format, TableOrJson, TrustCode, trust
+from .terminal.options import NO_RUN, Format, IsThere, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 
 def total(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders of runs."),
+        IsThere(NO_RUN),
+    ],
     *,
     delta: Annotated[
         float | None,

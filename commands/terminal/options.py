@@ -18,8 +18,39 @@ from . import completion
 if TYPE_CHECKING:
     from ...runs.run_file.own_tables import Call
 
+
+class IsThere:
+    """In an annotation: the paths that are given are looked at before the command begins.
+
+    Args:
+        words: of a path at which nothing is, which stands in them as {}.
+    """
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def look(self, given: Path | Iterable[Path | None] | None) -> None:
+        """Refuse a path at which nothing is, before what takes seconds is loaded.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+        """
+        for path in [given] if isinstance(given, Path) else given or ():
+            if path is None:
+                continue
+            try:
+                path.lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                toml = path.suffix == ".toml" and self._words is NO_RUN
+                said = "no run file at {}" if toml else self._words
+                raise FileNotFoundError(said.replace("{}", str(path))) from None
+            except (OSError, ValueError):  # of which the command speaks
+                pass
+
+
+NO_RUN = "{}/run.toml does not exist; is {} the --out folder of a finished `overhear train`?"
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run."), IsThere(NO_RUN)]
 
 
 class TableOrJson(enum.StrEnum):

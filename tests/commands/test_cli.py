@@ -32,6 +32,13 @@ HEAVY = ("torch", "opacus", "scipy", "numpy", "sklearn", "skimage", "dp_accounti
 Plan = dict[str, Any]
 
 
+@pytest.fixture(autouse=True)
+def _folders(tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    for name in ("DIR", "A", "B"):
+        Path(name).mkdir()
+
+
 @pytest.fixture
 def stub(monkeypatch):
     """Puts a function in the place of one that a command imports late."""
@@ -59,6 +66,7 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.count("Usage: overhear") == 10
 
 
+GRADIENTS = "--model linear --out none --input-shape 1,8,8 --classes 10"
 # What a command refuses, and a word of the refusal.
 REFUSED = {
     "plan unknown.toml": "foo is unknown",
@@ -79,7 +87,43 @@ REFUSED = {
     "train run.toml --out none --set algorithm.name=dsgd": "momentum is unknown to dsgd",
     "train run.toml --out none --set data.name=csv --set data.root=x.csv": "columns and target",
     "reproduce nothing --out none": "nothing",
+    "train absent.toml --out none": "no run file at absent.toml",
+    "design absent.toml": "no run file at absent.toml",
+    "sweep absent.toml --out none": "no sweep file at absent.toml",
+    "attack absent": "is absent the --out folder",
+    "attack-sweep absent.toml --out none --set a.b=1": "no run file at absent.toml",
+    "audit absent": "is absent the --out folder",
+    "audit absent.toml": "no run file at absent.toml",
+    "audit-last-model absent.toml": "no run file at absent.toml",
+    "audit-log absent --oracle a:b": "absent does not exist; name a log",
+    "audit-scores absent.csv --claim epsilon=3": "absent.csv",
+    "membership absent": "is absent the --out folder",
+    "report absent": "is absent the --out folder",
+    "sign absent --key none": "absent does not exist",
+    "check absent --policy none.toml": "is absent the --out folder",
+    "check . --policy none.toml": "no policy at none.toml",
+    "compare absent": "is absent the --out folder",
+    "total absent": "is absent the --out folder",
+    "person absent": "no ledger of a person at absent; begin one",
+    "person absent --add none": "is none the --out folder",
+    "account absent": "absent does not exist; name a log",
+    "account . --policy none.toml": "no policy at none.toml",
+    "check-account absent.toml": "no run file at absent.toml",
+    "table absent": "absent holds no sweep",
+    "plot absent --out x.svg": "absent holds no sweep",
+    f"invert absent {GRADIENTS}": "absent: No such file",
+    f"invert run.toml {GRADIENTS} --truth absent": "absent: No such file",
 }
+# What takes no path of a file that must be there.
+PATHLESS = {"new", "budget", "membership-training", "schema", "demo"}
+
+
+def test_a_path_that_is_wrong_is_tried_of_every_command_that_takes_one():
+    commands = {
+        command.name or command.callback.__name__ for command in cli.app.registered_commands
+    }
+    named = {name.replace("_", "-") for name in commands}
+    assert named - {line.split()[0] for line in REFUSED} == PATHLESS
 
 
 def test_a_bad_run_file_is_told_without_torch(run_file):

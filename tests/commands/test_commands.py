@@ -41,7 +41,11 @@ NEITHER = {
 
 
 @pytest.mark.parametrize("old", SPELLINGS)
-def test_an_old_spelling_is_refused_with_the_new_one_which_is_read(old, capsys):
+def test_an_old_spelling_is_refused_with_the_new_one_which_is_read(
+    old, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").touch()
     assert main(old.split()) == 2
     assert f"type `overhear {SPELLINGS[old]}`" in capsys.readouterr().err
     name, *arguments = SPELLINGS[old].split()

@@ -18,6 +18,7 @@ from overhear.runs.audit.evidence_schema import (
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("run.toml").touch()
 
 
 @pytest.mark.parametrize(
