@@ -32,9 +32,19 @@ def _open_closed() -> None:
 
 
 def _load_and_run() -> int:
-    from .cli import main as run
+    from .. import requirement
 
-    return run()
+    try:
+        from .cli import main as run
+
+        return run()
+    except ModuleNotFoundError as error:  # without it not even an error is told
+        if (found := requirement(error.name or "")) is None:
+            raise
+        sys.stderr.write(
+            f'error: overhear needs {error.name}, which is not installed: pip install "{found}"\n'
+        )
+        return 2
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ class AccountFormat(enum.StrEnum):
 
     TABLE = "table"
     JSON = "json"
-    MD = "md"
     MARKDOWN = "markdown"
     HTML = "html"
 
@@ -79,6 +78,7 @@ def account(
         absent=_absent(request.absent),
         policy=None if policy is None else load_policy(policy),
     )
+    # One object, one page, or tables on the terminal.
     if format is AccountFormat.JSON:
         print_json(found.dump())
     elif format is AccountFormat.TABLE:
@@ -101,6 +101,7 @@ def account(
 
         page = declared_html if format is AccountFormat.HTML else declared_markdown
         write(page(found), end="")
+    # The exit code is that of the policy.
     if found.decision is not None:
         raise typer.Exit(found.decision.exit_code)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.audit.requests import LastModelRequest
-from .terminal.options import Device, Json, Overrides, TrustCode, trust
+from .terminal.options import Device, Format, Overrides, TableOrJson, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -39,7 +39,7 @@ def audit(
     out: Out = None,
     device: Device = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon with planted records, and check the program.
 
@@ -55,6 +55,7 @@ def audit(
 
     trust(trust_code)
     _check_out(target, out, again=again)
+    # A run file is audited as it stands; a folder may contradict what it has kept.
     contradicted: ContradictedProof | None = None
     untraced, stop = "", stop_of_command()
     stop.note(NOTHING_KEPT)
@@ -82,7 +83,8 @@ def audit(
                 )
             except ContradictedProof as error:
                 contradicted, found = error, _written(target, error)
-    if json:
+    # All is shown and kept before a contradiction ends the command.
+    if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
         _show(found)
@@ -105,7 +107,7 @@ def audit_last_model(
     again: Again = False,
     out: Out = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon with a planted record that only last models can show.
 
@@ -125,6 +127,7 @@ def audit_last_model(
         raise InputError(
             "--set is of a run file, and the folder of a run has its own; leave it out"
         )
+    # Where the outcome goes, and what is audited.
     _check_out(target, out, again=again)
     stop = stop_of_command()
     stop.note(NOTHING_KEPT)
@@ -149,7 +152,8 @@ def audit_last_model(
                 if kept is None:
                     raise
                 found = kept
-    if json:
+    # It is shown before it is held against the proof.
+    if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
         _show_last_model(found)

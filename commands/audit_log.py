@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.options import Json
+from .terminal.options import Format, TableOrJson
 from .terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def audit_log(
             help="How many records an agent draws batches of its own from; may be repeated.",
         ),
     ] = None,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Check what a recorded system kept against the lines of its log.
 
@@ -76,7 +76,7 @@ def audit_log(
         records=_records(holds or ()),
     )
     write_held(found)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(dump(found))
     else:
         _show(found)

@@ -87,9 +87,9 @@ def overhear(
     log_file: LogFile = None,
 ) -> None:
     if version:
-        from importlib.metadata import version as version_of
+        from .. import __version__
 
-        write(f"overhear {version_of('overhear')}")
+        write(f"overhear {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         from ..privacy.errors import InputError

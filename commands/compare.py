@@ -14,7 +14,6 @@ from .terminal.options import TrustCode, trust
 class ComparisonFormat(enum.StrEnum):
     """How a comparison is given."""
 
-    MD = "md"
     MARKDOWN = "markdown"
     HTML = "html"
     JSON = "json"
@@ -25,7 +24,7 @@ def compare(
     *,
     format: Annotated[
         ComparisonFormat, typer.Option("--format", help="Format of the table.")
-    ] = ComparisonFormat.MD,
+    ] = ComparisonFormat.MARKDOWN,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")
     ] = None,
@@ -39,6 +38,7 @@ def compare(
     from ..privacy.errors import InputError
     from ..privacy.plain_text import plain
 
+    # A comparison changes no run.
     if out is not None:
         for folder in folders:
             if out.resolve().is_relative_to(folder.resolve()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +18,8 @@ class What(enum.StrEnum):
     RUN = "run"
     ALGORITHM = "algorithm"
     POLICY = "policy"
+    OPACUS_POLICY = "opacus-policy"
+    FLOWER_POLICY = "flower-policy"
     SYSTEM = "system"
     CI = "ci"
 
@@ -27,6 +28,8 @@ _FILES = {
     What.RUN: "run.toml",
     What.ALGORITHM: "algorithm.py.txt",  # a template of a module is no module of ours
     What.POLICY: "policy.toml",
+    What.OPACUS_POLICY: "opacus-policy.toml",
+    What.FLOWER_POLICY: "flower-policy.toml",
     What.SYSTEM: "system.jsonl",
     What.CI: "ci.yml",
 }
@@ -41,14 +44,16 @@ def new(
 ) -> None:
     """Write a commented file to start from: run, algorithm, policy.
 
-    It is a run file, a module with an algorithm, a policy, a log of what a system elsewhere
-    releases, or a workflow of GitHub that plans a run at every change. Without FILE it is printed.
-    A file that exists is never written over.
+    It is a run file, a module with an algorithm, a policy of a run or of a system elsewhere, a log
+    of what such a system releases, or a workflow of GitHub that holds a run file and a log to a
+    policy at every change. Without FILE it is printed; a folder of FILE that is missing is made. A
+    file that exists is never written over.
     """
     text = template(what, module=None if file is None else file.stem)
     if file is None:
         write(text, end="")
         return
+    file.parent.mkdir(parents=True, exist_ok=True)
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
@@ -74,7 +79,9 @@ def template(what: What, *, module: str | None = None) -> str:
     text = files("overhear.commands").joinpath("templates", _FILES[what])
     found = text.read_text(encoding="utf-8")
     if what is What.CI:
-        return found.replace("VERSION", version("overhear"))
+        from .. import __version__
+
+        return found.replace("VERSION", __version__)
     if what is What.ALGORITHM:
         return found.replace("FILE", module or "mine")
     return found

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Json, TrustCode, trust
+from .terminal.options import Format, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 
@@ -34,7 +34,7 @@ def person(
         ),
     ] = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Add up what several runs cost one person.
 
@@ -58,7 +58,7 @@ def person(
     elif trust_code:
         raise InputError("--trust-code is for the runs of --add; leave it out")
     found = person_total(ledgers, adversary=adversary, delta=delta)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
         return
     from .terminal.tables import person_rows, rows_table

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Json, TrustCode, trust
+from .terminal.options import Format, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 
@@ -27,7 +27,7 @@ def total(
         ),
     ] = False,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Add up what several runs on the same records cost.
 
@@ -38,7 +38,7 @@ def total(
 
     trust(trust_code)
     found = total_of_runs(folders, delta=delta, assume_same_records=assume_same_records)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
         return
     from ..reports.total.total import sentences

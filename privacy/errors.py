@@ -5,8 +5,8 @@ A command tells an `InputError` in one sentence and ends with exit code 2; so it
 
 A package that is not installed: what needs it, and the command that installs it.
 
-The command names that package alone. No index has Overhear, and its name is another project's on
-the public one, so that a command with that name would bring a stranger's code.
+The command names that package alone. No index has Overhear, so that a command with its name would
+bring the code of whoever takes that name.
 
 What code of the user raised, in words, and where.
 """
@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from .. import requirement
 from .plain_text import plain_sentence
 
 
@@ -38,6 +39,10 @@ class InputError(ValueError):
 
 class InputTypeError(InputError, TypeError):
     """The user gave a value of another type than is taken."""
+
+
+class NotInstalled(InputError, ImportError):
+    """A package that something needs is missing; the sentence has the command that installs it."""
 
 
 class UndeclaredOperation(InputTypeError):
@@ -76,38 +81,72 @@ def all_problems(where: str, found: Sequence[str], *, more: int = 0) -> InputErr
     return InputError(f"{where} has {len(found) + more} problems:{lines}")
 
 
+# What the field calls something by, without signs and capitals, and what it is called here.
+_KNOWN_AS = {
+    **dict.fromkeys(("dpsgd", "sgd", "psgd", "decentralizedsgd", "dsgd"), "dp-dpsgd"),
+    **dict.fromkeys(("gossip", "gossipsgd", "noisygossip"), "muffliato"),
+    **dict.fromkeys(("fedavg", "federatedaveraging"), "dp-fedavg"),
+    **dict.fromkeys(("fedsgd", "cdp", "centraldp"), "cdp-dsgd"),
+    **dict.fromkeys(("ldp", "localdp"), "ldp-dsgd"),
+    **dict.fromkeys(("gda", "sgda"), "dp-sgda"),
+}
+# What is never suggested, since it adds no noise or bounds less, and what is in its place.
+_INSTEAD = {
+    "dsgd": "dp-dpsgd",
+    "sgda": "dp-sgda",
+    "dm-hsgd": "dpmixsgd",
+    "published": "repaired",
+    "single-message": "eavesdropper",
+}
+# Of values that are near one word, the first of these is suggested: it promises or withstands most.
+_FIRST = (
+    *("replace-one", "agent", "client", "user", "poisson", "fixed", "hardened", "clear", "checked"),
+    *("all-others", "neighbour", "eavesdropper", "posterior", "matched"),
+)
+
+
 def did_you_mean(word: object, known: Iterable[str], *, form: Callable[[str], str] = str) -> str:
     """A remedy to put behind a sentence, or nothing where no known word is close.
 
+    A word is never led to less protection than another one that may have been meant.
+
+    >>> did_you_mean("dpsgd", ["dsgd", "dp-dpsgd"])
+    '; did you mean dp-dpsgd?'
     >>> did_you_mean("epsillon", ["epsilon", "delta"])
     '; did you mean epsilon?'
     >>> did_you_mean("rows", ["row", "column"], form=repr)
     "; did you mean 'row'?"
     """
-    close = difflib.get_close_matches(str(word), list(known), n=1)
-    return f"; did you mean {form(close[0])}?" if close else ""
+    names, text = list(known), str(word)
+    famous = _KNOWN_AS.get(re.sub("[^a-z0-9]", "", text.lower()))
+    close = (
+        [famous] if famous in names else difflib.get_close_matches(text, names, n=len(names) or 1)
+    )
+    near = [found for one in close if (found := _INSTEAD.get(one, one)) in names]
+    rank = {one: place for place, one in enumerate(_FIRST)}
+    meant = min(
+        near, key=lambda one: rank.get(one, len(rank)), default=None
+    )  # of equals the nearest
+    return "" if meant is None else f"; did you mean {form(meant)}?"
 
 
-DISTRIBUTION = "overhear"
-
-
-def needs(what: str, package: str) -> str:
-    """The sentence on a package that is missing, with the versions that this program takes.
+def needs(what: str, module: str) -> NotInstalled:
+    """What is to be raised of a package that is missing, with the versions that are taken.
 
     Args:
         what: is asked for.
-        package: as an index calls it.
+        module: as it is imported.
+
+    Raises:
+        LookupError: it is of no package that this program needs.
 
     >>> print(needs("plot", "matplotlib"))
     plot needs matplotlib, which is not installed: pip install "matplotlib>=3.8"
     """
-    from importlib.metadata import requires
-
-    for line in requires(DISTRIBUTION) or ():
-        requirement = line.partition(";")[0].strip()
-        if re.split(r"[^\w.-]", requirement)[0] == package:
-            return f'{what} needs {package}, which is not installed: pip install "{requirement}"'
-    raise LookupError(package)
+    if (found := requirement(module)) is None:
+        raise LookupError(module)
+    package = re.split(r"[^\w.-]", found)[0]
+    return NotInstalled(f'{what} needs {package}, which is not installed: pip install "{found}"')
 
 
 _LONGEST = 300  # characters

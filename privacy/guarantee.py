@@ -171,6 +171,7 @@ class Statement:
         if not self.holders:
             return
         group(sum(records for _, records in self.holders), 1.0)
+        # A person with records at several agents is a statement of its own.
         if self.unit is not Unit.RECORD:
             raise InputError(
                 f"holders={agents} are about records, and unit='{self.unit}' is not; give one"

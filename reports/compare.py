@@ -119,6 +119,12 @@ class Comparison:
         runs = [asdict(run) | {"adversaries": [*map(_row, run.adversaries)]} for run in self.runs]
         return as_text({"schema": SCHEMA, "runs": runs, "flags": self.flags})
 
+    def __str__(self) -> str:
+        """The table as Markdown, which notebooks show."""
+        return comparison_markdown(self)
+
+    _repr_markdown_ = __str__
+
 
 def _row(figure_of: Guarantee) -> dict[str, str | float]:
     return {
@@ -266,6 +272,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     Args:
         runs: as `compare_runs` gives them.
     """
+    # Adversaries of any of the runs have a row.
     adversaries = dict.fromkeys(row.adversary for run in runs for row in run.adversaries)
     audited = dict.fromkeys(name for run in runs if run.audit for name in run.audit.adversaries)
     rows: list[tuple[str, Callable[[ComparedRun], str]]] = [

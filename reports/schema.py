@@ -39,6 +39,12 @@ class About(Described):
     contact: str | None = None
     data: str | None = None
     purpose: str | None = None
+    controller: str | None = None
+    processors: str | None = None
+    legal_basis: str | None = None
+    retention: str | None = None
+    review_by: str | None = None
+    reference: str | None = None
     records_per_person: Count | None = None
     """How many records one person has at most, as far as is known."""
 
@@ -340,18 +346,18 @@ def report_schema() -> JsonSchemaValue:
 
 
 def total_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of `overhear total --json`.
+    """JSON Schema (2020-12) of `overhear total --format json`.
 
     >>> total_schema()["properties"]["schema"]["const"]
     1
     """
-    return schema_of(Total, "overhear total --json, version 1")
+    return schema_of(Total, "overhear total --format json, version 1")
 
 
 def person_total_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of `overhear person --json`.
+    """JSON Schema (2020-12) of `overhear person --format json`.
 
     >>> person_total_schema()["properties"]["schema"]["const"]
     1
     """
-    return schema_of(PersonTotal, "overhear person --json, version 1")
+    return schema_of(PersonTotal, "overhear person --format json, version 1")

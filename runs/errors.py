@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..privacy.errors import InputError
+from .. import requirement
+from ..privacy.errors import InputError, needs
 from ..privacy.plain_text import plain_sentence
 
 # What a command tells in one sentence: the user's mistake, a file that the system refuses, or an
@@ -43,11 +44,13 @@ def _words(error: Exception) -> str:
 
 
 def as_stated(error: Exception) -> Exception:
-    """The error, as a MemoryError where it is what torch raises when memory runs out.
+    """The error: a MemoryError of torch's when memory runs out, or what names a missing package.
 
     >>> type(as_stated(RuntimeError("DefaultCPUAllocator: can't allocate memory"))).__name__
     'MemoryError'
     """
+    if isinstance(error, ModuleNotFoundError) and requirement(error.name or "") is not None:
+        return needs("this command", error.name or "")
     if isinstance(error, RuntimeError) and not isinstance(error, RecursionError):
         words = str(error)
         for mark in _OUT_OF_MEMORY:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import functools
 import inspect
 import operator
@@ -91,6 +90,7 @@ def fields_of(request: type) -> dict[str, RequestField]:
     for field in dataclasses.fields(request):
         kind, flag, metavar = hints[field.name], f"--{field.name.replace('_', '-')}", ""
         choices, reader = (), None
+        # Beside a type stand choices, a reader, and a flag or metavar.
         for item in getattr(kind, "__metadata__", ()):
             if isinstance(item, tuple):
                 choices = item
@@ -99,6 +99,7 @@ def fields_of(request: type) -> dict[str, RequestField]:
             else:
                 named, _, rest = item.partition(" ")
                 flag, metavar = (named, rest) if named.startswith("--") else (flag, item)
+        # The type without None, and of containers that of an entry.
         kind = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
         if NoneType in get_args(kind):
             kind = functools.reduce(operator.or_, [k for k in get_args(kind) if k is not NoneType])
@@ -130,14 +131,13 @@ def request_of(request: type[R], given: Mapping[str, object], *, of: str) -> R:
         TypeError: there is no such keyword, or one is missing.
         ValueError: a value that the request refuses.
     """
-    from ..privacy.errors import InputTypeError
+    from ..privacy.errors import InputTypeError, did_you_mean
 
     fields = {field.name: field for field in dataclasses.fields(request)}  # type: ignore[arg-type]
     for name in given:
         if name not in fields:
-            close = difflib.get_close_matches(name, list(fields), n=1)
-            remedy = f"did you mean {close[0]}?" if close else f"it takes {', '.join(fields)}"
-            raise InputTypeError(f"{of} takes no {name}; {remedy}")
+            remedy = did_you_mean(name, fields) or f"; it takes {', '.join(fields)}"
+            raise InputTypeError(f"{of} takes no {name}{remedy}")
     for name, field in fields.items():
         if field.default is dataclasses.MISSING and name not in given:
             raise InputTypeError(f"{of} needs {name}")

@@ -173,6 +173,7 @@ WITHOUT_FILE = {
     "reports/document/collect.py",  # copies pictures as they are
     "reports/reproduced/reproduce.py",  # json_text.py with a key
     "runs/attack/batch.py",  # a bound on memory
+    "runs/attack/layouts.py",  # a type; prior_records.py reads
     "runs/attack/model.py",  # a type; prior/tensor_file.py reads
     "runs/audit/membership.py",  # copies a file as it is
     "runs/folder/released.py",  # described.py, of a file that the ledger names by digest

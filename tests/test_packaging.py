@@ -61,22 +61,48 @@ def test_what_is_installed_is_this_version():
     assert overhear.__version__ == settings()["project"]["version"]
 
 
-# What a package index would be asked for: by pip and its like, in a list of requirements, or as an
-# extra of that name. A path, such as ./overhear, is asked of no index.
+# What a package index would be asked for, in a list of requirements or as an extra of that name.
 _BY_NAME = re.compile(
-    r"""(?:\binstall|\badd|\bpipx\s+run|\buvx|--with|--from)(?:\s+-[\w-]+)*\s+["'`]*overhear(?![\w/-])"""
-    r"""|\boverhear\s*(?:\[\w+\])?\s*(?:[=~><!]=)\s*(?:\d|VERSION)|(?<![./\w])overhear\[[a-z]+\](?!\()""",
+    r"""\boverhear(?:-dp)?\s*(?:\[\w+\])?\s*(?:[=~><!]=)\s*(?:\d|VERSION)"""
+    r"""|(?<![./\w])overhear(?:-dp)?\[[a-z]+\](?!\()""",
     re.IGNORECASE,
 )
+_INSTALLS = re.compile(
+    r"\b(?:pip3? install|uv pip install|uv add|uv tool install|uvx|pipx install|pipx run"
+    r"|poetry add|(?:conda|mamba) install)(?=\s)"
+)
+_WITH_A_VALUE = {"-c", "--constraint", "-r", "--requirement", "--target", "--index-url", "-i"}
+
+
+def _asked_for(text: str) -> Iterator[str]:
+    """Each argument of the commands in a text that install something, options aside."""
+    for found in _INSTALLS.finditer(text):
+        line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+        end = "`" if line.count("`") % 2 else r"\n|[`;]|&&|\||\s#"
+        rest = re.split(end, text[found.end() :], maxsplit=1)[0]
+        words = iter(re.findall(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',]+(?:,[^\s\"',]+)*", rest))
+        for word in words:
+            if word in _WITH_A_VALUE:
+                next(words)
+            elif word[0] != "-":
+                yield word.strip("\"'").rstrip(".,") or "."
+
+
+def _meant(asked: str) -> bool:
+    """Whether it is a path, as of a checkout, or a package that this project declares."""
+    project = settings()["project"]
+    ours = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    names = {re.split(r"[<>=\[]", one)[0].lower() for one in ours}
+    return asked[0] in ".[" or "/" in asked or re.split(r"[<>=\[@]", asked)[0].lower() in names
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    """Every text of the checkout but the history of changes and the tests."""
+    """Every text of the checkout but the tests."""
     packages = settings()["tool"]["setuptools"]["packages"]
     rooms = {"docs", "examples", ".ci", *(name.split(".")[1] for name in packages if "." in name)}
     kinds = {".py", ".md", ".toml", ".yml", ".txt", ".html", ".cff", ""}
     for path in chain(ROOT.iterdir(), *((ROOT / room).rglob("*") for room in sorted(rooms))):
-        if path.is_file() and path.suffix in kinds and path.name != "CHANGELOG.md":
+        if path.is_file() and path.suffix in kinds:
             yield path.relative_to(ROOT).as_posix(), path.read_text("utf-8", errors="ignore")
 
 
@@ -86,26 +112,47 @@ def test_no_text_installs_by_the_name_that_is_another_project_s():
         *texts
     }
     assert not [name for name, text in texts.items() if _BY_NAME.search(text)]
+    asked = [(name, one) for name, text in texts.items() for one in _asked_for(text)]
+    assert len(asked) > 10
+    declared = "{found}"  # what `requirement` gives
+    assert not [(name, one) for name, one in asked if not _meant(one) and one != declared]
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "meant"),
+    [
+        ("pip install overhear==0.1.0", ["overhear==0.1.0"], False),
+        ('pip install -U --pre "overhear[flower]"', ["overhear[flower]"], False),
+        ("`pip install\n'overhear[plot]'` brings it", ["overhear[plot]"], False),
+        ("uv add overhear", ["overhear"], False),
+        ("uvx overhear plan", ["overhear", "plan"], False),
+        ("pip install overhear-dp", ["overhear-dp"], False),
+        ("pip install numpyy.", ["numpyy"], False),
+        ("pip install -c constraints.txt torchh  # no", ["torchh"], False),
+        ("pip install ./overhear", ["./overhear"], True),
+        ("pip install --constraint .overhear/constraints.txt ./.overhear", ["./.overhear"], True),
+        ('pip install ".[flower]" "flwr[simulation]>=1.41,<2"', None, True),
+        ("(`pip install matplotlib`), beside", ["matplotlib"], True),
+        ("pip install torch --index-url https://a.b/cpu\nmake", ["torch"], True),
+        ("what `pip install` by name would bring", [], True),
+    ],
+)
+def test_what_installs_by_name_is_told_from_what_does_not(text, asked, meant):
+    found = list(_asked_for(text))
+    assert asked is None or found == asked
+    assert all(map(_meant, found)) == meant
 
 
 @pytest.mark.parametrize(
     ("text", "asks"),
     [
-        ("pip install overhear==0.1.0", True),
-        ('pip install -U --pre "overhear[flower]"', True),
-        ("`pip install\n'overhear[plot]'`", True),
-        ("uv add overhear", True),
-        ("uvx overhear plan", True),
         ("overhear>=0.1", True),
+        ("overhear-dp==0.1.0", True),
         ('needs "overhear[dask]"', True),
-        ("pip install ./overhear", False),
-        ("pip install --constraint .overhear/constraints.txt ./.overhear", False),
-        ('pip install ".[flower]"', False),
-        ("pip install overhear-dp", False),
         ("`overhear plan run.toml`", False),
     ],
 )
-def test_what_installs_by_name_is_told_from_what_does_not(text, asks):
+def test_a_requirement_by_name_is_told_from_what_is_none(text, asks):
     assert bool(_BY_NAME.search(text)) == asks
 
 
@@ -132,7 +179,7 @@ def test_a_package_that_is_missing_is_installed_by_its_own_name():
     }
     assert {"matplotlib", "pandas", "pyarrow", "flwr"} <= asked
     for package in {*asked, "ray", "distributed"}:
-        assert f'pip install "{package}' in needs("this", package)
+        assert f'pip install "{package}' in str(needs("this", package))
 
 
 def test_tests_run_with_what_extras_bring():

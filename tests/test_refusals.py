@@ -1,6 +1,8 @@
 """What cannot be proven is refused: the reason, and the nearest thing that can be."""
 
+import difflib
 import functools
+import itertools
 import math
 import sys
 from typing import Any, NamedTuple
@@ -39,7 +41,11 @@ from overhear.privacy import (
 )
 from overhear.privacy.accounting.risk import risk
 from overhear.privacy.accounting.trade_off import trade_off
+from overhear.privacy.errors import did_you_mean
+from overhear.reports.judgement.policy import _OUTSIDERS, policy_schema
+from overhear.runs.run_file.run_file import run_file_schema
 from overhear.training import Agents, UndeclaredOperation
+from overhear.training.accounts.account import account
 from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
@@ -520,3 +526,103 @@ def test_figures_at_the_end_of_the_floats_are_never_too_small():
     assert risk(noise_multiplier=1e-308, sampling_rate=0.5, rounds=3).advantage == 1.0
     assert composed_risk({(1e-320, 1.0): 1}).mu == math.inf
     assert victim_information(np.diag([1e-320, 1.0]))[0] == math.inf
+
+
+# Of each list of names that a file chooses from, those that protect alike, from most to least; the
+# test asks for a place of every new name.
+PROTECTION: list[list[set[str]]] = [
+    [{"repaired"}, {"published"}],
+    [{"replace-one"}, {"add-or-remove-one", "zero-out"}],
+    [{"agent", "client"}, {"user"}, {"record"}],
+    [{"poisson", "fixed"}, {"shuffled", "cyclic"}],
+    [{"hardened"}, {"standard"}],
+    [{"clear"}, {"encrypted"}],  # encryption is a promise of the user
+    [{"checked"}, {"trusted"}],
+    [{"posterior", "matched"}, {"dlg", "idlg", "inverting-gradients"}],
+    [{"neighbour", "all-others", "eavesdropper"}, {"final-models"}, {"single-message"}],
+    [{"pld", "dp-accounting", "rdp", "prv"}],  # upper bounds, as a test of the accountants says
+    [{"none", "top-k", "random-k", "quantised"}],
+    [{"refuse"}, {"clamp"}],
+    *([set(names)] for names in (("auto", "cpu", "cuda"), ("metropolis", "uniform"))),
+    *([set(names)] for names in (("iid", "dirichlet", "shards"), ("float32", "tf32", "bfloat16"))),
+    [{"step-then-mix", "mix-then-step"}], [{"cross-gradient", "momentum", "view"}],
+    [{"auto", "book-keeping", "grouped", "vmap", "loop"}],
+    [{"classification", "class-weights", "auc", "regression"}],
+    [{"constant", "step", "linear", "cosine", "inverse-sqrt"}],
+    [{"data.name", "model.name", "model.loss", "algorithm.name", "attack.denoiser"}],
+    [{"ring", "full", "bipartite", "grid", "star", "server", "erdos-renyi", "directed-ring"}
+     | {"directed-exponential", "random-digraph", "file"}],
+    [{"per-step", "per-round"}], [{"per-example"}, {"batch"}], [{"all", "one-batch", "batches"}],
+]  # fmt: skip
+
+
+def unprotected() -> set[str]:
+    """The algorithms of the registry of which the links show everything."""
+    run: dict[str, Any] = {"graph": "ring:4", "rounds": 1, "sampling_rate": 0.1, "records": 100}
+    run |= {"delta": 1e-5, "noise_multiplier": 1.0, "adversaries": ["eavesdropper"]}
+    return {name for name in ALGORITHMS if account(name, **run).worst.epsilon == math.inf}
+
+
+def tables() -> list[list[str]]:
+    """Every list of names that a run file or a policy chooses from."""
+    found = []
+
+    def look(schema: Any) -> None:
+        if isinstance(schema, dict):
+            names = schema.get("enum", ())
+            if len(names) > 1 and all(isinstance(one, str) for one in names):
+                found.append(list(names))
+        for inner in schema.values() if isinstance(schema, dict) else schema:
+            if isinstance(inner, dict | list):
+                look(inner)
+
+    look([run_file_schema(), policy_schema()])
+    return [*found, list(_OUTSIDERS)]
+
+
+def near_words(names: list[str]) -> set[str]:
+    """Words with a slip, and words made of two names."""
+    words = {one.upper() for one in names} | {one.replace("-", "_") for one in names}
+    for one in names:
+        words |= {one[:at] + one[at + 1 :] for at in range(len(one))}
+        words |= {one[:at] + one[at : at + 2][::-1] + one[at + 2 :] for at in range(len(one))}
+    for one, other in itertools.permutations(names, 2):
+        words |= {one[: len(one) * at // 4] + other[len(other) * at // 4 :] for at in (1, 2, 3)}
+    return words - set(names)
+
+
+@pytest.mark.slow
+def test_a_suggestion_never_leads_to_less_protection_than_another_near_word():
+    bare = unprotected()
+    assert bare == {"dsgd", "dm-hsgd", "sgda"}
+    algorithms = [set(ALGORITHMS) - bare, bare]
+    checked = 0
+    for names in (list(ALGORITHMS), *tables()):
+        order = next(
+            (one for one in [algorithms, *PROTECTION] if set(names) <= set().union(*one)), None
+        )
+        assert order is not None, f"say in PROTECTION which of {names} protects most"
+        place = {name: number for number, alike in enumerate(order) for name in alike}
+        for word in near_words(names):
+            close = difflib.get_close_matches(word, names, n=len(names))
+            meant = did_you_mean(word, names).removeprefix("; did you mean ").removesuffix("?")
+            if meant:
+                assert place[meant] <= min((place[one] for one in close), default=0), word
+                assert names != list(ALGORITHMS) or meant not in bare, word
+                checked += 1
+    assert checked > 3000
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *((word, "dp-dpsgd") for word in ("dpsgd", "dp-sgd", "D-PSGD", "DP_SGD", "sgd", "dsdg")),
+        *((word, "muffliato") for word in ("gossip", "gossip-sgd", "mufliato")),
+        *((word, "dp-fedavg") for word in ("fedavg", "FedAvg", "federated_averaging")),
+        *((word, "cdp-dsgd") for word in ("fedsgd", "central-dp")),
+        *((word, "ldp-dsgd") for word in ("local-dp", "ldp")),
+        *(("gda", "dp-sgda"), ("dm-hgsd", "dpmixsgd"), ("choco", "choco-sgd"), ("dpld", "dpdl")),
+    ],
+)
+def test_a_famous_name_leads_to_the_algorithm_that_protects(word, meant):
+    assert did_you_mean(word, ALGORITHMS) == f"; did you mean {meant}?"

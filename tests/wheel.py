@@ -26,7 +26,7 @@ SHORT = {"rounds = 150": "rounds = 10", "canaries = 1000": "canaries = 50"}
 
 @pytest.fixture(scope="module")
 def wheel():
-    (path,) = (ROOT / "dist").glob("overhear-*.whl")
+    (path,) = (ROOT / "dist").glob("overhear_dp-*.whl")
     return zipfile.ZipFile(path)
 
 

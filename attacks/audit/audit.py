@@ -116,9 +116,11 @@ def audit(
         risk=1.0 - confidence,
         of_links=LINKS * (1.0 - confidence) if game.linked is not None else 0.0,
     )
+    # First looks at each adversary, and then at all of them together.
     looks = [_first_look(one, played, rules, confidence=confidence) for one in played_against]
     looks = _among_all(looks, played, risk=1.0 - confidence - rules.of_links)
     found = []
+    # Evidence decides; a suspicion is looked at again with fresh canaries.
     for place, look in enumerate(looks, start=1):
         if look.evidence is not None and decisive(look.evidence, tested=rules.tested):
             found.append(_decided(look, rules))
@@ -152,6 +154,7 @@ def _first_look(one: Proven, played: Played, rules: _Rules, *, confidence: float
     """The figures of one adversary; suspicious if a message of it exceeds, else consistent."""
     guesses = played.guesses[one.name]
     count = len(guesses.scores)
+    # Single messages, at a confidence of their own.
     links: list[LinkBound] = []
     if one.name == rules.game.linked:
         surely = 1.0 - rules.of_links
@@ -165,6 +168,7 @@ def _first_look(one: Proven, played: Played, rules: _Rules, *, confidence: float
         surely = 1.0 - (1.0 - SHARE) * share
         evidence = after_first_look(known, guesses, claim=one.claim)
         seen = seen_from(one.claim, canaries=count, delta=one.delta, confidence=surely)
+    # A message that exceeds makes suspicious, unless nothing but a heuristic is claimed.
     over = one.status is not Status.HEURISTIC and any(link.exceeded for link in links)
     verdict = Verdict.CONSISTENT if one.is_tested else Verdict.NOTHING_PROVEN
     return Audited(
@@ -233,6 +237,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
     linked = name if any(link.exceeded for link in one.links) else None
     game = rules.game.narrowed(name, linked=linked)
     threshold = best_threshold(first.scores, first.included)
+    # Fresh canaries, part by part, until the evidence is enough.
     attempt = 1 if evidence is None else len(evidence.looks) + 1
     parts: list[Played] = []
     for part in range(AGAIN):
@@ -244,6 +249,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
         evidence = after(evidence, guesses, claim=proven.claim, threshold=threshold)
         if decisive(evidence, tested=rules.tested):
             return _decided(replace(one, evidence=evidence), rules)
+    # All parts together, at the confidence that this attempt is left.
     guesses = Guesses.joined([part.guesses[name] for part in parts])
     # A confidence that a float cannot tell from 1 is none; the stake pays for this risk.
     risk = max(_LEAST_RISK, second_risk(attempt, risk=rules.risk, tested=rules.tested))
@@ -253,6 +259,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
         won = 1.0 / (rules.risk * risk) if again.exceeds(proven.epsilon) else 0.0
         evidence = replace(evidence, looks=(*evidence.looks, won))
     decided = evidence is not None and decisive(evidence, tested=rules.tested)
+    # Links whose first figure was exceeded are looked at again by themselves.
     sure, doubted = list[LinkBound](), list[LinkBound]()
     if linked is not None:
         suspects = {(link.message, link.agent) for link in one.links if link.exceeded}

@@ -238,6 +238,7 @@ class Audited:
     def words(self) -> str:
         """One sentence for a reader."""
         at = f"at delta {_small(self.proven.delta)}"
+        # What is not measured, or has nothing proven to be held against.
         if self.verdict is Verdict.NOT_MEASURED:
             if self.proven.epsilon == 0:
                 return f"{self.proven.name}: nothing about the data reaches it"
@@ -252,6 +253,7 @@ class Audited:
                 return f"{found}; nothing protects against it"
             over = "more" if self.measured > self.proven.epsilon else "no more"
             return f"{found}, {over} than the {self.proven.epsilon:.3g} that is claimed, unproven"
+        # What the looks say of the proof.
         if self.verdict is Verdict.CONSISTENT:
             within = f", within {proven}" if self.measured else ""
             return f"{found}{within}{self._seen()}"

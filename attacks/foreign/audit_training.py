@@ -448,6 +448,7 @@ def audit_training(
         seed=seed,
         progress=progress,
     )
+    # The first look; what is claimed may be what was observed.
     played = game.play(runs, total=runs)
     known = claim or played.claim or Claimed(epsilon=math.inf, delta=delta)
     first = played.audited(known, confidence)
@@ -528,6 +529,7 @@ class _Game:
                 "model; let it return the log of a recorder with an adapter, or plant mislabelled "
                 "records"
             )
+        # Models are scored by their losses; what was observed has scores of its own.
         if models is not None:
             found = planted.score(models, loss=self.loss)
             return _Played(found.scores, found.included, ratios=False, claim=None)

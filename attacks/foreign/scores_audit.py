@@ -97,6 +97,7 @@ def score_bounds(
     if ratios:
         every = np.random.default_rng(1).permutation(guesses.scores.size)
         cut.append(("ratio 0", 0.0, guesses.scores[every], guesses.included[every]))
+    # Each cut with each number of guesses is a bound, and all share the risk.
     looks = [
         (name, at, Guesses(scores=scores - at, included=included), made)
         for name, at, scores, included in cut
@@ -377,6 +378,7 @@ def audit_scores(
     guesses = _guesses(scores, included)
     setting = _split(split, guesses)
     count = guesses.scores.size
+    # What a perfect audit of so many canaries would show, and of many more.
     best = many = None
     if claim.is_tested:
         how: dict[str, Any] = {"ratios": ratios, "confidence": confidence}

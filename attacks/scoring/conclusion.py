@@ -73,6 +73,7 @@ def _verdict(
     blind, defended = by_name[BLIND], by_name[Protection.DEFENDED]
     undefended = by_name[Protection.NONE]
     count = len(defended.mse)
+    # A record that is rebuilt, or nearer than public ones are, is a leak by itself.
     hits = _beyond_guessing(
         defended.mse, blind.mse, threshold=threshold, guessed=guessed, table=table
     )
@@ -87,14 +88,17 @@ def _verdict(
             f"A leak is shown: with the defence on, {close} of {count} {what} are nearer to the "
             f"truth ({error} below {near:.3g}) than 19 in 20 public records are to any other."
         )
+    # Without the victim's gradient nothing was attacked.
     if all(stage == NOT_IDENTIFIED for stage in rows[-1].stages):
         return (
             "No leak shown: what this adversary saw does not single out the victim's gradient "
             f"from those of others{_because(rows[-1])}."
         )
+    # Leaks that rebuild nothing: labels, lineups and columns.
     every = (_label_leak(rows[-1], count, guessed_label), _lineup_leak(rows[-1]))
     if leak := next(filter(None, (*every, _column_leak(gains))), ""):
         return leak
+    # An attack that fails without a defence tells nothing of the defence.
     rebuilt = sum(mse <= threshold for mse in undefended.mse)
     none = next(row for row in rows if row.name == Protection.NONE)
     read = rebuilt or _label_leak(none, count, guessed_label) or _lineup_leak(none)

@@ -65,7 +65,7 @@ def checks_table(checks: Sequence[AuditCheck]) -> Table:
     for check in checks:
         told = check.power if check.passed and check.tests else check.words
         table.add_row(check.name, "passed" if check.passed else "FAILED", str(check.tests), told)
-    table.caption = "what each compared, and how surely, stands in the JSON (--json) and the report"
+    table.caption = "what each compared, and how surely, stands in --format json and the report"
     table.caption_justify = "left"
     return table
 

@@ -17,7 +17,7 @@ from ...reports.schema import PersonTotal, Total
 from ...runs.audit.evidence import MembershipPart, MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small
-from ...runs.plan.plan import bracket_words
+from ...runs.plan.opinions import bracket_words
 from ...runs.plan.schema import SecondOpinion
 from .terminal import make_table
 
@@ -98,7 +98,7 @@ def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
     """A row for each combination of a sweep, a column for each adversary; then what is refused.
 
     Args:
-        combinations: as in the list of `overhear plan --sweep --json`.
+        combinations: as in the list of `overhear plan --sweep --format json`.
     """
     planned = [c for c in combinations if c["refused"] is None]
     refused = [c for c in combinations if c["refused"] is not None]
@@ -177,7 +177,7 @@ def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
     """One Markdown table; a cell reads joint sensitivity, epsilon, status.
 
     Args:
-        combinations: as in the list of `overhear plan --sweep --json`.
+        combinations: as in the list of `overhear plan --sweep --format json`.
 
     >>> eavesdropper = {"name": "eavesdropper", "joint_sensitivity": 3**0.5, "epsilon": 2.0714,
     ...     "delta": 1e-5, "status": "proven"}

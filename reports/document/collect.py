@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib.metadata
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ... import __version__
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
@@ -29,7 +29,8 @@ from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
 from ...runs.folder.records import Items, header_of, read_environment, read_metrics
 from ...runs.folder.resume import AccountedRun, epsilon_of_ledger, read_run, released_sensitivities
-from ...runs.plan.plan import Plan, contradiction, opinions
+from ...runs.plan.opinions import contradiction, opinions
+from ...runs.plan.plan import Plan
 from ...runs.plan.recipients import recipients as recipients_of
 from ...runs.plan.schema import Recipients
 from ...runs.run_file.build import Built
@@ -128,7 +129,7 @@ def collect(
     limit, graph = plan.target.epsilon, built.setting.graph
     report = Report(
         version=REPORT_SCHEMA,
-        tool=Tool(name="overhear", version=importlib.metadata.version("overhear")),
+        tool=Tool(name="overhear", version=__version__),
         made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         run=run,
         plan=plan.planned(),
@@ -202,7 +203,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
         counted=None if plan.summary is None else plan.summary.counted,
         participation=run.participation,
         missing=run.missing,
-        records_of_user=plan.statement.at_once if plan.statement.unit is Unit.USER else None,
+        records_of_user=plan.said_of.at_once if plan.said_of.unit is Unit.USER else None,
         users_known=built.data.users is not None,
     )
 
@@ -210,7 +211,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
 def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None) -> float:
     return run_epsilon(
         exposure,
-        statement=plan.statement,
+        statement=plan.said_of,
         noise_multiplier=plan.noise_multiplier,
         rounds=rounds,
     )

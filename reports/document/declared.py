@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency
+from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.durable import SHOWN, write_durably
+from ...privacy.errors import InputError
 from ...privacy.formats.codec import finite
 from ...privacy.guarantee import Statement, Status
 from ...privacy.plain_text import markdown_table, markdown_text, plain
@@ -119,6 +121,7 @@ def assumed(
             else f"every {unit} may be in every batch"
         ),
     }
+    # An assumption that checks of kept releases looked at says where.
     found = []
     for number, text in _TEXTS.items():
         by = [name for name in CHECKS[number] if name in passed]
@@ -161,20 +164,34 @@ def decide_declared(
 ) -> Decision:
     """Hold the account of a log against a policy.
 
+    A limit of the other agents is not applicable to a system that has none, and no more than that:
+    whoever may be somebody of the system has a figure.
+
     Args:
         policy: what must hold.
         account: of the log, for each limit of the policy one that holds its adversary.
         victim: the agent that figures are about, where they are about one alone.
         held: what checks of kept releases found.
         signed: whether a key of the policy signed the logs; None where nobody looked.
+
+    Raises:
+        ValueError: no limit is applicable, so nothing would be decided.
     """
     accounts = [account(limit) for limit in policy.limits]
     found = list[Requirement]()
     for limit, one in zip(policy.limits, accounts, strict=True):
         for asked in FigureRequirement.of_limit(limit):
-            outcome, said = _held(asked, one, evidence=policy.evidence, victim=victim)
+            if not _is_there(asked.adversary, one.log):
+                outcome, said = Outcome.NOT_APPLICABLE, "The system has one agent, and no other."
+            else:
+                outcome, said = _held(asked, one, evidence=policy.evidence, victim=victim)
             name, sentence = plain(limit_name(asked)), plain(said, most=None)
             found.append(Requirement(name=name, outcome=outcome, sentence=sentence))
+    if all(one.outcome is Outcome.NOT_APPLICABLE for one in found):
+        raise InputError(
+            "the policy limits other agents alone, and the system has one agent; limit the "
+            "eavesdropper"
+        )
     if held is not None:
         found.append(_checks(held))
     found += _evidence(policy.evidence, accounts[0])
@@ -186,9 +203,15 @@ def decide_declared(
     return Decision(requirements=found, notes=tuple(accounts[0].warnings))
 
 
+def _is_there(adversary: str, log: ReleaseLog) -> bool:
+    """Whether an adversary can be somebody: of a system of one agent no other agent can."""
+    return log.header.agents > 1 or adversary not in (WORST_NEIGHBOUR, ALL_OTHERS)
+
+
 def _held(
     asked: FigureRequirement, account: DeclaredAccount, *, evidence: Evidence, victim: int | None
 ) -> tuple[Outcome, str]:
+    # The limit and the figure are about the same thing: unit, adjacency, delta, any victim.
     one, goal = account[asked.adversary], asked.goal
     if str(one.unit) != asked.unit:
         return Outcome.OVER, (
@@ -208,6 +231,7 @@ def _held(
         return Outcome.OVER, (
             f"The figure is about the records of agent {victim} alone; leave --victim out."
         )
+    # The figure itself.
     if math.isinf(one.epsilon):
         return Outcome.OVER, f"Epsilon is infinite: {one.because}."
     said = f"Epsilon is at most {bound(one.epsilon)}"
@@ -221,6 +245,7 @@ def _held(
         return Outcome.OVER, (
             f"Epsilon is {bound(one.epsilon)}, as declared, above {asked.epsilon:g}."
         )
+    # Even a declared figure holds only if the list is true, which needs evidence.
     if one.status not in (Status.DECLARED, Status.CHECKED):
         return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
     said = f"{said} if the list of releases is true"
@@ -254,6 +279,7 @@ def _evidence(wanted: Evidence, account: DeclaredAccount) -> Iterator[Requiremen
         "membership": wanted.wants_membership,
         "second opinion": wanted.second_opinion,
     }
+    # A log holds none of the evidence that a run of ours has.
     for what, asked in absent.items():
         if asked:
             yield Requirement(
@@ -366,8 +392,9 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
                 adversaries=[
                     one.adversary
                     for one in policy.limits
-                    if (one.at_delta, one.adjacency) == stated
-                ],
+                    if (one.at_delta, one.adjacency) == stated and _is_there(one.adversary, log)
+                ]
+                or usual_adversaries(log),
             )
     return decide_declared(
         policy, lambda one: accounts[one.at_delta, one.adjacency], held=held, signed=signed
@@ -419,9 +446,14 @@ def declared_report(
         FileNotFoundError: a log is not there.
         ValueError: a log that cannot be read, or an adversary that is not accounted for.
     """
+    # The log, with the checks and the signature that stand beside it.
     signed = _signed(paths, policy)
     log, held = _read(list(paths), absent)
-    limited = [] if policy is None else [limit.adversary for limit in policy.limits]
+    limited = [
+        limit.adversary
+        for limit in (() if policy is None else policy.limits)
+        if _is_there(limit.adversary, log)
+    ]
     account = account_of_releases(
         log,
         statement=Statement(

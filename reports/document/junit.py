@@ -14,6 +14,7 @@ from ..judgement.findings import Outcome
 from ..judgement.gate import Decision
 
 _ELEMENTS = {
+    Outcome.NOT_APPLICABLE: "skipped",
     Outcome.OVER: "failure",
     Outcome.CONTRADICTED: "failure",
     Outcome.MISSING: "error",
@@ -65,7 +66,7 @@ def _write(
         "tests": str(len(cases)),
         "failures": str(kinds.count("failure")),
         "errors": str(kinds.count("error")),
-        "skipped": "0",
+        "skipped": str(kinds.count("skipped")),
     }
     root = ET.Element("testsuites", {"name": "overhear check", **counts})
     of = ET.SubElement(root, "testsuite", {"name": plain(suite), **counts})

@@ -8,7 +8,7 @@ from ...privacy.plain_text import markdown_table, markdown_text
 from ...runs.audit.evidence import MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, lower_bound, percent, small
-from ...runs.plan.plan import bracket_words
+from ...runs.plan.opinions import bracket_words
 from ..judgement.facts import about_of, facts_of_report
 from ..judgement.sentence import adversary_words, text_of
 from ..judgement.verdict import verdict
@@ -154,6 +154,7 @@ def _attack(report: Report) -> Iterator[str]:
     if attack is None:
         yield "Missing: the run was not attacked. `overhear attack DIR` does it.\n"
         return
+    # Rows of tables have errors, and pictures PSNR.
     table = all(one.distance for one in attack.scenarios)
     scores = ["error", "certified, whole"] if table else ["PSNR (dB)"]
     heads = ["attack", "round", "agent", "what is attacked", *scores, "found"]

@@ -83,7 +83,7 @@ def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float])
                 released,
                 noise_multiplier=plan.noise_multiplier,
                 epsilon=epsilon[name],
-                statement=plan.statement,
+                statement=plan.said_of,
                 status=status,
             )
         found[name] = known[key]
@@ -223,6 +223,7 @@ def _meaning(report: Report, facts: Facts, found: Verdict) -> Sentence:
 
 def _steps(report: Report, facts: Facts, found: Verdict) -> Iterator[Sentence]:
     yield from found.actions
+    # What was not measured, and what a reader has to decide.
     head, about = facts.head, report.about or About()
     held = about.records_per_person
     if held is not None and held > _most_covered(report):
@@ -265,6 +266,7 @@ def _most_covered(report: Report) -> int:
 def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
     """Whose records the figure is about, and what is known of people with more."""
     head, place = facts.head, facts.place(facts.head)
+    # Whose records the figure is about.
     row = report.plan.adversaries[place[-1]]
     if row.holders:
         count = sum(holder.records for holder in row.holders)
@@ -288,6 +290,7 @@ def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
             f" records of a person ε is {relation} ",
             Figure(kind_of(proven=head.proven), float(one.epsilon), (*at, "epsilon")),
         )  # fmt: skip
+    # What is known of people with more records.
     held = None if report.about is None else report.about.records_per_person
     if held is not None:
         yield (
@@ -473,6 +476,7 @@ def utility(metrics: Sequence[Metrics]) -> Utility:
     Raises:
         ValueError: some lack what others have.
     """
+    # Every line has the figures that one of them has.
     for one, mean in (("accuracy", "consensus_accuracy"), ("rmse", "consensus_rmse")):
         if len({getattr(m, name) in (None, [], ()) for m in metrics for name in (one, mean)}) > 1:
             raise InputError(

@@ -50,10 +50,12 @@ def scale_figure(report: Report, cited: References, *, name: str, narrow: bool =
         narrow: whether it is for a phone.
     """
     frame = _NARROW if narrow else _WIDE
+    # The figure by what was released, in zones from weak to strong.
     row = next(one for one in report.plan.adversaries if one.adversary == name)
     row, limit = row.released(report.ledger.epsilon[name]), report.plan.target.epsilon
     parts = [_zones(frame)]
     said = []
+    # What each epsilon allows at one false positive in 100.
     for value in _SHOWN:
         found = _found(value, row.delta)
         x = _x(frame, value)
@@ -68,6 +70,7 @@ def scale_figure(report: Report, cited: References, *, name: str, narrow: bool =
             )
         )  # fmt: skip
         said.append(f"epsilon {value} allows {found} of 100 members to be found")
+    # The limit and this run on the scale.
     if limit is not None:
         words = Markup("limit ε ≤ {}").format(cited.svg("bound", "plan", "target", "epsilon"))
         parts.append(_labelled(frame, float(limit), words, y=34, mark="limit"))
@@ -130,6 +133,7 @@ _IN_100 = 1  # the entry of a row's hits whose odds are in 100
 
 def odds_figure(report: Report, cited: References, *, name: str) -> Markup:
     """Fields of 100 members: those that a blind guess names, and those that the adversary does."""
+    # A blind guess beside the adversary.
     risk = report.risk[name]
     hit = risk.hits[_IN_100]
     up = risk.relation == "at most"
@@ -195,6 +199,7 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
     """
     frame = _NARROW_MEASURED if narrow else _WIDE_MEASURED
     row_height = _ROW + (_NAME if narrow else 0)
+    # Adversaries of whom anything finite is known, on one scale.
     audit = report.audit
     found = [
         (number, row, *_figures(report, row))
@@ -217,6 +222,7 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
         ).format(x=x(value), y=frame.top, b=bottom, t=bottom + 18, v=value)
         for value in scale
     ]
+    # A row each: proven, ideal and measured.
     for place, (number, row, proven, low, ideal) in enumerate(drawn):
         y = frame.top + row_height * place + (row_height - _ROW) + 29
         name = row.name
@@ -308,6 +314,7 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
         return None
     part = found.played or found.run
     frame = NARROW if narrow else _WIDE_ROC
+    # Chance, what is proven, and a curve for each attack.
     parts = [_axes(frame), _line(frame, [(1e-4, 1e-4), (1.0, 1.0)], "grid")]
     # All curves end in one corner, so they are told apart by samples beside their names.
     samples = [(Markup('<path class="grid" d="M{} {}h30"/>'), "chance")]
@@ -320,6 +327,7 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
             parts.append(draw_places(Line(points=points, style=style)))
             sample = Markup('<path class="line s{}" d="M{{}} {{}}h30"/>').format(style)
             samples.append((sample, f"{curve.model}, {curve.attack}"))
+    # Names stand at the side, or below on a phone.
     left, top = (12, frame.height + 8) if narrow else (frame.edge + 16, frame.top + 20)
     for number, (sample, words) in enumerate(samples):
         y = top + _LEGEND * number
@@ -418,6 +426,7 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
     """Epsilon spent by round for each adversary, against the limit of the run file."""
     frame, lines, target = NARROW if narrow else WIDE, epsilon_series(report), report.plan.target
     limit = None if target.epsilon is None else float(target.epsilon)
+    # Both axes reach what was spent, also by rounds that were repeated.
     top = max([y for line in lines for _, y in line.points] + ([limit] if limit else [0.0]))
     last_round = max([x for line in lines for x, _ in line.points], default=1.0)
     x_max = max(float(report.run.rounds), last_round)  # rounds may have been repeated
@@ -425,6 +434,7 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
     rows = report.plan.adversaries
     about = rows[0].unit.words_with(rows[0].records_per_person) if rows else "one record"
     parts = [axes(area, x_label="training round", y_label=f"ε spent so far, {about}")]
+    # Lines end in labels; the limit has one, too.
     labels = []
     if limit is not None:
         y = area.y(limit)
@@ -453,6 +463,7 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
 
 def utility_figure(report: Report, cited: References, *, narrow: bool = False) -> Markup:
     """Test accuracy of the mean model by round, with the range of the agents' own models."""
+    # The band of agents' own models, and the mean model in it.
     frame, utility = NARROW if narrow else WIDE, report.utility
     rounds = [float(r) for r in utility.rounds]
     area = Area(x_max=max(*rounds, 1.0), y_max=1.0, frame=frame)
@@ -471,6 +482,7 @@ def utility_figure(report: Report, cited: References, *, narrow: bool = False) -
     mean = utility.consensus_accuracy
     parts.append(draw_line(area, Line(points=list(zip(rounds, mean, strict=True)), style=0)))
     last = len(rounds) - 1
+    # Agents at the end, where they are few enough to be told apart.
     each = utility.agent_accuracy_last
     if len(each) <= _MOST_DOTS:
         path = "".join(f"M{area.x(rounds[-1]) + 1:.1f} {area.y(y):.1f}h7" for y in each)

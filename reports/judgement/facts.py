@@ -272,7 +272,7 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
         noise_multiplier=plan.noise_multiplier,
         seeded=config.training.evaluation_noise_seed is not None,
         victim=None if p is None else p.victim,
-        whose=plan.statement.whose,
+        whose=plan.said_of.whose,
         searched=(p is None or (p.victim is None and p.holders is None)) and config.data.agents > 1,
         private=p is not None and algorithm.private,
         counterpart=algorithm.private_counterpart or algorithm.name,

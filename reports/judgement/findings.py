@@ -22,8 +22,9 @@ from .sentence import Figure, Value
 
 
 class Outcome(enum.StrEnum):
-    """What became of a requirement, worst last."""
+    """What became of a requirement, worst last; one that nobody can break is not passed."""
 
+    NOT_APPLICABLE = "not applicable"
     PASSED = "passed"
     MISSING = "evidence missing"
     OVER = "over the limit"
@@ -281,6 +282,7 @@ def _of_tests(
     """Hold membership tests against what they may achieve; only a proven bound passes."""
     goal = asked.goal
     findings = [_finding(kind, facts, claim, asked, computed) for kind in kinds]
+    # Only a proven and finite figure has tests to hold against the goal.
     if goal is None or math.isinf(claim.epsilon) or not claim.proven or facts.seeded:
         return tuple(findings)
     reached = 1.0 if risks is None else risks(claim, goal)
@@ -357,6 +359,7 @@ def _remedies(
             return  # that remedy sets a target
         yield Remedy(action=Action.SET_TARGET if facts.private else Action.ADD_PRIVACY)
         return
+    # What the finding itself calls for, then what was computed.
     of_reader = claim.adversary == SINGLE_MESSAGE.name
     if kind is Kind.HEURISTIC and of_reader:
         yield Remedy(action=Action.EAVESDROPPER)

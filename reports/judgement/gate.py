@@ -26,6 +26,7 @@ from .sentence import PARTS, Figure, Note, Value, text_of
 from .wording import notes, plain_sentences, sentence
 
 EXIT_CODES: Mapping[Outcome, int] = {
+    Outcome.NOT_APPLICABLE: 5,  # where nothing else was decided
     Outcome.PASSED: 0,
     Outcome.OVER: 3,
     Outcome.CONTRADICTED: 4,
@@ -79,7 +80,7 @@ class Decision:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst one: contradicted, then over a limit, then missing."""
+        """The worst one: contradicted, over a limit, missing, passed, then not applicable."""
         return max((requirement.outcome for requirement in self.requirements), key=_RANK.index)
 
     @property
@@ -116,6 +117,7 @@ def decide(
     ran = facts.ran
     if ran is None:
         raise InputError("facts are those of a plan; a policy is for a run")
+    # Limits, proofs and evidence; each is a requirement by its worst finding.
     found = [
         *(
             (limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))
@@ -223,6 +225,7 @@ def _agrees(audit: Audit) -> Finding:
 
 def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Finding]]:
     """A finding for the report, and for each piece of evidence that is asked for."""
+    # What the folder has to hold.
     wanted = policy.evidence
     yield "report", Finding(kind=Kind.REPORTED if ran.reported else Kind.NO_REPORT)
     if wanted.complete_run:
@@ -233,6 +236,7 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
     if wanted.records_alone:
         shown = ran.items is None or ran.items.shown
         yield "records alone", Finding(kind=Kind.ALONE if shown else Kind.NOT_ALONE)
+    # Other code, membership and audits, for each adversary that has a limit.
     if wanted.second_opinion:
         for name in dict.fromkeys(limit.adversary for limit in policy.limits):
             yield f"second opinion on {name}", of_opinion(name, facts)
@@ -245,6 +249,7 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
             gaps = (_audit_gap(wanted, limit, facts, ran) for limit in limits)
             gap = next((gap for gap in gaps if gap is not None), None)
             yield f"audit of {name}", gap or _audited(facts, ran.audit)
+    # Presets that were tried, and of these the ones that had a gradient to begin with.
     tried: dict[str, bool] = {}  # preset -> whether it weighed public records
     began = set[str]()  # presets that had a gradient of the victim's to begin with
     for one in ran.attack.scenarios if ran.attack else ():
@@ -277,6 +282,7 @@ def _complete(ran: Ran) -> Finding:
 
 def _audit_gap(wanted: Evidence, limit: Limit, facts: Facts, ran: Ran) -> Finding | None:
     """What the audit lacks as evidence for a limit."""
+    # An audit of the statement that the limit is of.
     audit, who = ran.audit, limit.adversary
     if audit is None:
         return Finding(kind=Kind.NO_AUDIT, adversary=who)
@@ -294,6 +300,7 @@ def _audit_gap(wanted: Evidence, limit: Limit, facts: Facts, ran: Ran) -> Findin
     if audit.adjacency != limit.adjacency:
         words = {"adjacency": audit.adjacency, "wanted": limit.adjacency}
         return Finding(kind=Kind.AUDIT_ADJACENCY, adversary=who, words=words)
+    # The adversary under any of its names, with as many canaries as are wanted.
     claim = facts.claim(who)
     names = (who, claim.worst_adversary if claim else None)
     asked = {adversary_key(name) for name in names if name is not None}

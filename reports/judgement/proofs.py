@@ -71,6 +71,7 @@ def of_membership(most: float | None, facts: Facts) -> Finding:
         most: largest upper limit of the true-positive rate at 1 % false positives; None for any.
         facts: of a run.
     """
+    # A contradiction, or a suspicion, goes before every rate.
     found = None if facts.ran is None else facts.ran.membership
     if found is None:
         return Finding(kind=Kind.NO_MEMBERSHIP)
@@ -78,6 +79,7 @@ def of_membership(most: float | None, facts: Facts) -> Finding:
         return next(_guessed(facts))
     if found.verdict == "suspicious":
         return Finding(kind=Kind.MEMBERS_DOUBTED, words={"said": found.words})
+    # The upper limits of true-positive rates, the largest of which decides.
     if most is not None:
         parts = [part for part in (found.run, found.played) if part is not None]
         for part in parts:
@@ -113,6 +115,7 @@ def of_membership(most: float | None, facts: Facts) -> Finding:
 
 def of_opinion(adversary: str, facts: Facts) -> Finding:
     """What another library says of the figure of one adversary, however its name is written."""
+    # The opinion on this adversary, if there is one with both bounds.
     opinions = {} if facts.ran is None else facts.ran.opinions
     claim = facts.claim(adversary)
     name = adversary if claim is None else claim.adversary
@@ -131,6 +134,7 @@ def of_opinion(adversary: str, facts: Facts) -> Finding:
         "ratio": Figure("given", found.ratio, (*place, "ratio")),
         "within": percent(AGREES_WITHIN, 0),
     }
+    # A contradiction is shown as it is; what agrees is rounded to the safe side.
     if found.verdict == "contradicted":
         return Finding(
             kind=Kind.OPINION_CONTRADICTS,
@@ -159,6 +163,7 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
     traced = {} if facts.ran is None else facts.ran.traced
     claim = facts.claim(adversary)
     name = adversary if claim is None else claim.adversary
+    # The trace of this adversary, if one was made and has an answer.
     found = traced.get(name)
     if claim is None or found is None:
         why = "the run does not account for it" if claim is None else "none was requested"
@@ -170,6 +175,7 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
         "first": Figure("given", found.first),
         "second": Figure("given", found.second),
     }
+    # Whatever is no contradiction counts as traced.
     if found.verdict is not Verdict.CONTRADICTED:
         words |= {"first": Figure("sensitivity", found.first)}
         words |= {"second": Figure("sensitivity", found.second)}
@@ -198,6 +204,7 @@ def _rebuilt(facts: Facts) -> Iterator[Finding]:
 def _refuted(audit: Audit | None, facts: Facts) -> Iterator[Finding]:
     if audit is None:
         return
+    # Contradictions, then failed checks, then suspicions.
     rows = [
         (at, adversary, _doubt(adversary, audit, facts))
         for at, adversary in enumerate(audit.adversaries)

@@ -145,6 +145,7 @@ def _key_of(claim: Guarantee) -> str:
 
 def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
     """What would turn a finding, with the figure that it leads to."""
+    # Words of every remedy; parts that do not apply are empty.
     words: dict[str, Value] = {
         "again": ("plan again" if facts.ran is None else "train again",),
         "algorithm": facts.algorithm,
@@ -162,6 +163,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
         "unseeded": (),
         **remedy.words,
     }
+    # Where the remedy leads, and who is still over the limit.
     if remedy.epsilon is not None and finding.claim is not None:
         at: tuple[Key, ...] = (*remedy.path, "epsilon") if remedy.path else ()
         then = fill(
@@ -183,6 +185,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
     if remedy.others:
         others = listed([who(one, facts) for one in remedy.others])
         words["still"] = fill("; {others} would still be over the limit", others=others)
+    # The noise that it takes, in place of what was used.
     multiplier = words.get("multiplier")
     if isinstance(multiplier, Figure):
         if facts.goal is None or finding.limit != facts.limit:  # else another noise meets the goal
@@ -196,6 +199,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
 def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
     """What every phrase of a finding may name."""
     words: dict[str, Value] = {"adversary": finding.adversary, "over_limit": (), "only_proven": ()}
+    # The run, where there is one.
     ran, claim = facts.ran, finding.claim
     if ran is not None:
         words |= {
@@ -205,6 +209,7 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
             "waive": (PARTS["waive"],),
             "Continue": fill(PARTS["continue"], folder=ran.folder, file=run_folder.RUN),
         }
+    # The limit, and the goal that it stands for.
     if finding.limit is not None:
         of_run = finding.limit == facts.limit
         at: tuple[Key, ...] = ("plan", "target", "epsilon") if of_run and not facts.goal else ()
@@ -222,6 +227,7 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
         words["limit"] = limit
         words["over_limit"] = fill(", over the limit of {limit}", limit=limit)
         words["only_proven"] = (", and only a proven figure passes",)
+    # The claim: rounded up as usual, and exact where it is just over the limit.
     if claim is not None:
         kind = kind_of(proven=claim.proven)
         close = finding.limit is not None and math.isclose(
@@ -325,6 +331,7 @@ def _ended(facts: Facts, ran: Ran) -> Iterator[tuple[Note, Sentence]]:
     at_most: Sentence = ()
     end: Value = ""
     by: Value = ""
+    # Where a budget ended the run early.
     if ran.stopped is not None:
         number, adversary = ran.stopped
         claim = facts.claim(adversary)

@@ -153,6 +153,12 @@ class SweepTable:
     cells: list[Cell]
     caption: str
 
+    def __str__(self) -> str:
+        """The table as Markdown, which notebooks show."""
+        return table_text(self)
+
+    _repr_markdown_ = __str__
+
 
 def results_of(out: Path) -> list[PointResult]:
     """The runs of a sweep that ended and are reported, in the order of its file.
@@ -184,6 +190,7 @@ def sweep_table(
         ValueError: a key that was not swept, a value that no run has, or keys that leave several
             settings in one line.
     """
+    # Keys that were swept name a row or a column each.
     if value not in VALUES:
         raise InputError(f"value={value!r} must be one of {', '.join(VALUES)}")
     results = results_of(out)
@@ -193,12 +200,14 @@ def sweep_table(
     rows = tuple(rows) or tuple(key for key in keys if key not in columns)
     columns = tuple(columns)
     _check_keys(keys, rows, columns)
+    # Figures by row and column, seed by seed.
     groups = _groups(results, rows, columns)
     figures = {place: figures_of(out, of, value) for place, of in groups.items()}
     if not any(found for found, _ in figures.values()):
         raise InputError(f"no run of the sweep in {out} has {value}; {_instead(out, results)}")
     tuned = {tuple(row.values()): chosen for row, chosen in read_tuned(out)}
     cells = []
+    # Differences and the best are within a column alone.
     for at in dict.fromkeys(column for column, _ in groups):
         of_column = [group for group in groups if group[0] == at]
         best = _best_of({p: figures[p][0] for p in of_column}, VALUES[value])
@@ -346,6 +355,7 @@ _WEAKEST = (Status.PROVEN, Status.HEURISTIC, Status.CANNOT_BE_EXPRESSED, Status.
 
 
 def _caption(cells: Sequence[Cell], value: str) -> str:
+    # Seeds and models that the figures are over.
     counts = sorted({cell.mean.count for cell in cells})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     plural = "" if counts == [1] else "s"
@@ -363,6 +373,7 @@ def _caption(cells: Sequence[Cell], value: str) -> str:
             f" {', '.join(names)} of the attack on the runs' own messages: mean over n = {few} "
             "images of all seeds, each averaged over scenarios, with a 95 % bootstrap interval."
         )
+    # Marks, and what they mean.
     best = [cell for cell in cells if cell.best]
     if any(cell.constant is not None for cell in cells):
         text += " Constant answer: the best one that is the same for every test record"

@@ -32,6 +32,7 @@ def conclusion(found: GradientAttack) -> str:
     records, supported = len(found.supported), sum(found.supported)
     if found.scores is not None:
         return _scored(found.scores, supported=supported)
+    # Without the truth: how far the gradient speaks for what was found.
     if not supported:
         return (
             "No leak shown: nothing was found for which the gradient speaks beyond the public "
@@ -66,6 +67,7 @@ def conclusion(found: GradientAttack) -> str:
 
 def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
     """What is known of the tokens of a batch; the certificate speaks, and not the truth."""
+    # Under noise tokens stand out or do not; without it the certificate says what is known.
     if tokens.decided == "nothing":
         return (
             f"No leak shown: no token stands out of the noise, where {tokens.power:.1%} of the "
@@ -152,6 +154,7 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     Args:
         found: what `attack_gradients` returned.
     """
+    # The record of the truth that each one is nearest to.
     of: dict[int, str] = {}
     if (scores := found.scores) is not None:
         for true, index in enumerate(scores.order):
@@ -159,6 +162,7 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
             beside = "" if found.tokens else what_was_found(stage, error, scores.blind.mse) + ", "
             of[index] = f"{beside}{_decibel(scores.psnr[true])} to record {true} of the truth"
     length = "" if found.tokens is None else f" of {found.input_shape[0]} tokens"
+    # What was attacked, and each record.
     lines = [
         f"{_counted(found.records, 'record')}{length} from "
         f"{_counted(found.intercepts, 'intercept')} of {found.parameters:,} parameters, preset "
@@ -173,6 +177,7 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
         lines.append(f"record {index}: label {label}{known}, {of.get(index, how)}")
         if found.values:
             lines.append(f"  {', '.join(found.values[index])}")
+    # What of the gradient is left, beside what noise and other batches leave.
     noise = found.residual_of_noise
     beside = f"; the noise alone makes {figure(noise, 2)}" if noise else ""
     if found.tokens is not None and found.tokens.runner_up is not None:

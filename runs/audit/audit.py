@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ... import __version__
 from ...attacks.audit.audit import audit
 from ...attacks.audit.audited import AGAIN, Audited, Verdict, not_measured
 from ...attacks.audit.game import Game
@@ -130,7 +130,7 @@ def audit_of(
     asked, rounds = config.audit, config.audit.rounds or config.training.rounds
     return Audit(
         version=2,
-        tool=importlib.metadata.version("overhear"),
+        tool=__version__,
         seed=seed,
         seed_given=asked.seed is not None,
         settings=AuditSettings(
@@ -262,6 +262,7 @@ def audit_folder(
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
+    # The run as its ledger names it, and the audit before; both are refused before the work.
     opened = AuditedFolder.open(
         folder, run_folder.AUDIT, again=again, stop=stop, overrides=overrides
     )
@@ -388,12 +389,12 @@ def audit_config(
             expect(cost)
         else:
             heard = pricing_checks(expect, watched=watched)
+    bound, rounds = built.bound(multiplier), config.training.rounds
     checks = engine_checks(
         built.setting,
-        built.bound(multiplier),
+        bound,
         rounds=watched,
-        planned=config.training.rounds,
-        traces=None if game is None else game.traces,
+        traces=traces_of(bound, built.setting, rounds=rounds) if game is None else game.traces,
         source=built.data.train,
         watched_so_far=heard,
     )

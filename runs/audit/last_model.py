@@ -107,6 +107,7 @@ def audit_last_model(
     Raises:
         ValueError: nothing is proven of holders of the final models, or the price is too high.
     """
+    # The run as it is planned; a canary is one record.
     asked = request or LastModelRequest()
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
@@ -120,18 +121,19 @@ def audit_last_model(
     )
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     check_auditable(config, built, multiplier=multiplier)
-    if plan.statement.unit is Unit.USER:
+    if plan.said_of.unit is Unit.USER:
         raise InputError(
             "[privacy] unit='user': the canary of `overhear audit-last-model` is one record, and "
             "what last models show of all records of a user is not measured; `overhear audit` "
             "plants all records of a user"
         )
-    if plan.statement.unit is Unit.AGENT:
+    if plan.said_of.unit is Unit.AGENT:
         raise InputError(
             "[privacy] unit='agent': the canary of `overhear audit-last-model` is one record, and "
             "no last models of a run with and without all data of an agent are made here; "
             "`overhear audit` plants all data of an agent"
         )
+    # Without a proof about the last models nothing could contradict it.
     proof = proof_of(config, built, multiplier=multiplier)
     if proof.limit is None:
         raise InputError(
@@ -139,8 +141,9 @@ def audit_last_model(
             "nothing that last models could contradict; attack the run instead: "
             "`overhear membership`"
         )
+    # A canary at the start that shows it best, and the game of runs with it and without.
     records = Examples(built.data.test_inputs, built.data.test_targets)
-    replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
+    replaced = plan.said_of.adjacency is Adjacency.REPLACE_ONE
     setting, canary = worst_start(built.setting, records, replaced=replaced)
     game = LastModelGame(
         setting=setting,
@@ -213,6 +216,7 @@ def _words(found: LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
         f"is at least {lower_bound(first.epsilon)} at {100 * first.confidence:g} % confidence, and "
         f"{proven} is proven"
     )
+    # The second look decides; otherwise what so many runs could have shown.
     if found.again is not None and found.fresh is not None:
         once_more = (
             f"{said}; {runs} fresh runs show {lower_bound(found.fresh.epsilon)} at "

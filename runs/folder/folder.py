@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from ... import __version__
 from ...privacy.bounded import check_size, read_bounded
 from ...privacy.durable import PART, lock, make_folder, open_private, sync_folder, write_durably
 from ...privacy.errors import InputError
@@ -35,7 +36,7 @@ MEMBERSHIP, LAST_MODEL = "membership.json", "last-model.json"
 PRIVACY, REPORT, SUMS = "privacy.json", "report.html", "SHA256SUMS"
 SIGNATURE = f"{SUMS}.sig"
 STOPPED = "stopped.json"
-_PACKAGES = ("overhear", "torch", "dp-accounting", "numpy", "scipy", "scikit-image")
+_PACKAGES = ("torch", "dp-accounting", "numpy", "scipy", "scikit-image")
 
 
 @contextmanager
@@ -189,7 +190,7 @@ def require(folder: Path, name: str) -> Path:
 
 def environment(device: str) -> Environment:
     """Versions and the kind of machine, without names or paths."""
-    versions = {}
+    versions = {"overhear": __version__}
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
@@ -355,6 +356,7 @@ def check_sums(folder: Path) -> None:
         ValueError: a finished run has no sums, or they name a file that is missing, changed or
             outside of the folder, or leave out one that is read.
     """
+    # A run without sums is not finished, or has lost them.
     if not os.path.lexists(folder / SUMS):
         if has_ended(folder):
             _check_schema(folder)
@@ -365,6 +367,7 @@ def check_sums(folder: Path) -> None:
                 f"written, `overhear train {folder / RUN} --out {folder} --resume` closes the run"
             )
         return
+    # Each file that is read is named, lies in the folder and has its digest.
     held = _listed(folder)
     for name in _needed(folder):
         if name not in held:

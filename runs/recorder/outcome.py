@@ -181,6 +181,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
         oracle: of gradients.
     """
     name, header = "rows", of.rounds.log.header
+    # The oracle asked for each record by itself, and beside half of the others.
     every = [one for one in of.asked if len(one.positions)]
     if header.unit is Unit.CLIENT or not every:
         words = "no release of these rounds is made of a batch of records"
@@ -194,6 +195,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
             off, _count(every), "the oracle gives another row where other records are with it; "
             "let it take each record by itself"
         )  # fmt: skip
+    # Rows that were kept are compared; without them the recorder must have drawn the noise.
     kept = [one for one in every if one.kept is not None]
     unkept = [one for one in every if one.kept is None and not one.is_drawn]
     if unkept:
@@ -213,6 +215,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
             off, _count(kept), "collate_fn, the training loop, the loss or a layer mixes records, "
             "or the data are others now"
         )  # fmt: skip
+    # From what length on a part of another record would have shown.
     exact = [one for one in every if one.kept is None]
     least = max([_SEEN if kept else 0.0, *(one.rounding / _bound(one) for one in exact)])
     words = f"{_count(every)} rows of {len(every)} batches are those of their records alone"

@@ -84,6 +84,7 @@ def record(
     >>> round(found["eavesdropper"].epsilon, 2), str(found["eavesdropper"].status)
     (2.34, 'declared')
     """
+    # What the header says: settings given here stand over those of an adapter.
     given: dict[str, Any] = {
         "agent": agent, "agents": agents, "clip": clip, "sampler": sampler, "unit": Unit(unit),
     }  # fmt: skip
@@ -102,6 +103,7 @@ def record(
         given = {**said, **{key: value for key, value in given.items() if value is not None}}
     given |= {"system": name, "depends_on": depends_on, "links": links}
     entry, header = _header(given)
+    # The file, new or gone on with, and which rounds are kept beside it.
     file_path = _path(Path(path), header, folder=adapter is not None)
     kept = rounds_to_keep(keep)
     if isinstance(adapter, Observing) and adapter.rehearsal is not None:

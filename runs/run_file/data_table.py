@@ -300,6 +300,7 @@ class DataTable(Table):
             return own_dataset(
                 self.name, self.options, classes=self.classes, outputs=self.outputs or 0
             )
+        # Arrays, tables and made data by their own readers; all else comes with a library.
         root = Path(self.root or "").expanduser()
         match self.name:
             case "npz":
@@ -311,12 +312,12 @@ class DataTable(Table):
                 # What a folder names is not converted to where it says, nor beside its table.
                 cache = None if is_foreign(("[data] cache", self.cache or "")) else self.cache
                 others = Counter[str]()
+                test = [] if self.test is None else [Path(self.test).expanduser()]
                 found = table_dataset(
-                    root,
+                    [root, *test],
                     self.declared(),
                     form=self.name,
                     separator=self.separator,
-                    test=None if self.test is None else Path(self.test).expanduser(),
                     cache=None if cache is None else Path(cache).expanduser(),
                     keep=cache == self.cache and not is_foreign(("[data] root", self.root or "")),
                     classes=self.classes,

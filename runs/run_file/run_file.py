@@ -140,6 +140,7 @@ class RunFile(Table):
     @model_validator(mode="after")
     def _resolve(self) -> Self:
         """Fill in the defaults that depend on another table, and check what tables say together."""
+        # Each table with the defaults that another one decides.
         name, agents, rounds = self.algorithm.name, self.data.agents, self.training.rounds
         privacy, problems = resolved_privacy(
             self.privacy, algorithm=name, agents=agents, links=self.graph.links
@@ -154,6 +155,7 @@ class RunFile(Table):
         attack, of_attack = resolved_attack(
             self.attack, intercept, algorithm=name, agents=agents, rounds=rounds
         )
+        # What tables say together, all problems at once.
         problems += cap_problems(privacy) if self.data.user is not None else []
         problems += of_model + of_intercept + of_attack
         problems += audit_problems(self.audit, rounds=rounds)

@@ -1,12 +1,17 @@
 """What is a command: an old spelling says what to type, and no option is of a mode of another."""
 
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 import typer
 
 from overhear.commands.cli import app, main
 from overhear.commands.terminal.anywhere import BECAME
+from tests import warm
+from tests.small_run import run_text
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined] # a group
 
@@ -77,3 +82,89 @@ def test_no_help_text_is_of_a_mode():
         for one in command.params
         if mode.match(getattr(one, "help", None) or "")
     ] == []
+
+
+SWEEP = """base = "run.toml"
+seeds = [1]
+[grid]
+"training.learning_rate" = [0.1, 0.2]
+"""
+ABSENT = """import sys
+for name in [*sys.modules, {package!r}]:
+    if name.partition(".")[0] == {package!r}:
+        sys.modules[name] = None
+from overhear.commands.__main__ import main
+sys.argv = ["overhear", *{command!r}.split()]
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run, a sweep, and a run file whose records are in a parquet file."""
+    folder = tmp_path_factory.mktemp("absent")
+    text = run_text(
+        "dp-dpsgd",
+        agents=4,
+        privacy={"epsilon": 4.0, "delta": 1e-5},
+        training={"rounds": 2, "sampling_rate": 0.1},
+        intercept={"rounds": [1]},
+    )
+    (folder / "run.toml").write_text(text)
+    (folder / "rows.parquet").write_bytes(b"PAR1")
+    (folder / "rows.toml").write_text(
+        text.replace('name = "digits"', 'name = "parquet"\nroot = "rows.parquet"\ntarget = "ill"')
+        + '[data.columns]\nage = [0, 100]\nill = ["no", "yes"]\n'
+    )
+    (folder / "sweep.toml").write_text(SWEEP)
+    for command in ("train run.toml --out run", "sweep sweep.toml --out swept"):
+        done = warm.run(*command.split(), cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "command", "name"),
+    [
+        ("matplotlib", "plot swept --out x.svg", "matplotlib"),
+        ("pyarrow", "plan rows.toml", "pyarrow"),
+        ("distributed", "sweep sweep.toml --out new --backend dask", "distributed"),
+        ("ray", "sweep sweep.toml --out new --backend ray", "ray"),
+        ("joblib", "sweep sweep.toml --out new", "joblib"),
+        ("sklearn", "train run.toml --out new", "scikit-learn"),
+        ("opacus", "train run.toml --out new", "opacus"),
+        ("safetensors", "train run.toml --out new", "safetensors"),
+        ("PIL", "attack run --images 1", "pillow"),
+        ("skimage", "attack run --images 1", "scikit-image"),
+        ("dp_accounting", "report run", "dp-accounting"),
+        ("networkx", "report run", "networkx"),
+        ("jinja2", "report run", "jinja2"),
+        ("rich", "plan run.toml", "rich"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_by_every_command_that_needs_it(
+    folder, package, command, name
+):
+    done = warm.run(cwd=folder, code=ABSENT.format(package=package, command=f"--quiet {command}"))
+    shutil.rmtree(folder / "new", ignore_errors=True)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert re.search(rf'needs {name}, which is not installed: pip install "{name}[<>=]', last), last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["typer", "numpy", "pydantic", "scipy"])
+def test_a_command_line_that_cannot_be_loaded_says_what_is_missing(package, tmp_path):
+    """In a process of its own, in which nothing is loaded yet."""
+    command = "budget --epsilon 3 --rounds 3 --sampling-rate .1 --delta 1e-5"
+    code = ABSENT.format(package=package, command=command)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert f'needs {package}, which is not installed: pip install "{package}>=' in done.stderr

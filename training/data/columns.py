@@ -191,6 +191,7 @@ class Target:
         for place, cell in enumerate(cells):
             if cell is None or cell == "":
                 raise BadCell(place, "is empty; a record without a target cannot be trained on")
+        # Declared labels are numbered in their order; a declared number is scaled as declared.
         if isinstance(self.column, Categories):
             places = {name: place for place, name in enumerate(self.column.names)}
             for place, cell in enumerate(cells):
@@ -200,6 +201,7 @@ class Target:
             return np.array([places[_text(cell)] for cell in cells], dtype=np.int64)
         if self.column is not None:
             return self.column.encode(cells, clamp=clamp)[:, 0]
+        # Undeclared targets are numbers as they are, or labels from 0.
         values = _numbers(cells)
         if self.regression:
             with np.errstate(over="ignore"):

@@ -138,6 +138,7 @@ class Dataset:
     held_out: bool = False
 
     def __post_init__(self) -> None:
+        # Targets are either classes or numbers.
         if self.outputs < 0 or (self.outputs and self.classes):
             raise InputError(
                 f"outputs={self.outputs} and classes={self.classes} of {self.name!r}: one of them "
@@ -145,6 +146,7 @@ class Dataset:
             )
         if self.classes < 2 and not self.outputs:
             raise InputError(f"classes={self.classes} of {self.name!r} must be at least 2")
+        # The shapes of both parts, and of what is known of each record.
         if self.inputs.is_meta != (self.store is not None):
             raise InputError(f"inputs of {self.name!r} must be in memory or in a store")
         for part, inputs, targets in (
@@ -166,6 +168,7 @@ class Dataset:
                     f"{what} of {self.name!r} must be {len(self.targets)} int64 numbers, one a "
                     f"record, not {tuple(of.shape)} {of.dtype}"
                 )
+        # A mean and a deviation for each channel.
         channels = self.input_shape[0] if self.image else 1
         if self.image and len(self.input_shape) != 3:
             raise InputError(

@@ -266,12 +266,11 @@ def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def table_dataset(
-    path: Path,
+    files: Sequence[Path],
     declaration: Declared,
     *,
     form: str,
     separator: str = ",",
-    test: Path | None = None,
     cache: Path | None = None,
     keep: bool = True,
     classes: int | None = None,
@@ -281,9 +280,10 @@ def table_dataset(
     """The records of a table, and those of another one to test with.
 
     Args:
+        files: the table, and one of the same columns to test with; of a table alone a fifth of the
+            records is held out.
         form: "csv" or "parquet".
         separator: of a csv file.
-        test: another file of the same columns; by default a fifth of the records is held out.
         cache: folder of converted files; by default one beside a large table.
         keep: whether files are converted there, as of `read_table`.
         classes: public number of classes, where the labels are not declared.
@@ -304,12 +304,12 @@ def table_dataset(
             keep=keep,
             others=others,
         )
-        for one in (path, test)
-        if one is not None
+        for one in files
     ]
+    path = files[0]
     dataset = dataset_of_stores(
         stores[0],
-        stores[1] if test is not None else None,
+        stores[1] if len(stores) > 1 else None,
         name=path.name,
         classes=declaration.classes or classes,
         outputs=1 if declaration.target.regression else 0,

@@ -174,14 +174,17 @@ def _evaluate(
     optimum: Tensor | None,
     gradient_of: Store | None,
 ) -> Metrics:
+    # Root mean square of the agents' distances to their mean.
     mean = models.mean(dim=0)
     distance = float((models - mean).square().sum(dim=1).mean().sqrt())
+    # Scores of every agent's model, and of the mean of all.
     with full_precision():
         *own, consensus = _scores(
             model, torch.cat([models, mean[None]]), examples, batch=batch, task=task
         )
 
     away = None
+    # Distances to the optimum, where one is known; the last is that of the mean.
     if optimum is not None:
         best = optimum.to(models.device, torch.float64)
         away = (torch.cat([models, mean[None]]).double() - best).norm(dim=1).tolist()
@@ -244,6 +247,7 @@ def _scores(
     model: nn.Module, models: Tensor, examples: Examples, *, batch: int, task: Task | None
 ) -> list[_Score]:
     """The scores of models (M, D): one after the other on a CPU, many at once on a device."""
+    # Records and buffers come to where the models are.
     device, dtype = models.device, models.dtype
     inputs = examples.inputs
     inputs = inputs.to(device, dtype if inputs.is_floating_point() else None)
@@ -252,10 +256,12 @@ def _scores(
         name: value.to(device, dtype if value.is_floating_point() else None)
         for name, value in model.named_buffers()
     }
+    # As many models at once as memory holds.
     at_once = 1
     if _takes_many(device):
         room = elements_at_once(device) // (_PER_INPUT * max(inputs[:1].numel(), 1))
         at_once = max(min(len(models), room // batch, _MOST_MODELS), 1)
+    # Sums over all batches, for some models at a time.
     found = list[_Sums]()
     for some in models.split(at_once):
         sums = [
@@ -268,6 +274,7 @@ def _scores(
     losses = torch.cat([one.loss for one in found]).tolist()
     rights = torch.cat([one.right for one in found]).tolist()
     count = len(targets)
+    # Sums become scores of numbers, or of classes.
     if isinstance(task, NetworkLoss) and task.regression:
         return [
             _regression(loss / count, squares=squares, targets=examples.targets)

@@ -11,6 +11,7 @@ import pytest
 import overhear
 from overhear.commands.cli import main
 from overhear.commands.new import What, template
+from tests.privacy.releases.logs import one, write
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,32 @@ def test_what_is_printed_is_what_is_written(what, capsys):
     assert len(printed.splitlines()) > 2
 
 
+def test_a_folder_that_is_missing_is_made():
+    assert main(["new", "ci", ".github/workflows/privacy.yml"]) == 0
+    assert Path(".github/workflows/privacy.yml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("what", "header", "sent", "held"),
+    [
+        ("opacus", {"agents": 1, "unit": "record"}, {"to": "all"}, 1),
+        ("flower", {"agents": 3, "unit": "client"}, {"to": "server"}, 3),
+    ],
+)
+def test_a_new_policy_of_a_system_passes_it_and_stops_one_over_its_limit(
+    what, header, sent, held, capsys
+):
+    main(["new", f"{what}-policy", "policy.toml"])
+    text = Path("policy.toml").read_text(encoding="utf-8")
+    Path("policy.toml").write_text(text.replace('"checked" ', '"trusted" '), encoding="utf-8")
+    for noise, code in ((2.0, 0), (0.2, 3)):
+        rounds = {1: [one(sender, noise=noise, **sent) for sender in range(header["agents"])]}
+        write(Path("ledger/a.jsonl"), rounds, **header)
+        capsys.readouterr()
+        assert main(["account", "ledger", "--policy", "policy.toml"]) == code
+        assert capsys.readouterr().out.count("limit: ") == held
+
+
 def test_a_file_that_is_there_stays(capsys):
     Path("run.toml").write_text("mine", encoding="utf-8")
     assert main(["new", "run", "run.toml"]) == 2
@@ -35,9 +62,10 @@ def test_a_file_that_is_there_stays(capsys):
     assert Path("run.toml").read_text(encoding="utf-8") == "mine"
 
 
-def test_a_folder_that_is_not_there_is_named(capsys):
-    assert main(["new", "run", "nowhere/run.toml"]) == 2
-    assert "nowhere/run.toml: No such file" in capsys.readouterr().err
+def test_a_folder_that_cannot_be_made_is_named(capsys):
+    Path("there").write_text("a file")
+    assert main(["new", "run", "there/run.toml"]) == 2
+    assert "error: there: " in capsys.readouterr().err
 
 
 def test_a_new_run_meets_its_target(capsys):
@@ -94,16 +122,23 @@ def test_a_new_workflow_runs_commands_that_exist_of_this_version():
     text = template(What.CI)
     assert f"Overhear {overhear.__version__}\n" in text
     main(["new", "run", "run.toml"])
+    main(["new", "system", "ledger/releases.jsonl"])
+    main(["new", "opacus-policy", "policy.toml"])
+    trusted = Path("policy.toml").read_text(encoding="utf-8").replace('"checked" ', '"trusted" ')
+    Path("policy.toml").write_text(trusted, encoding="utf-8")
     found = re.findall(r"^ +- run: (overhear .*)$", text, re.M)
-    assert found
+    assert [shlex.split(command)[1] for command in found] == ["plan", "account"]
     for command in found:
         assert main(shlex.split(command)[1:]) == 0
+    for path in (Path("run.toml"), Path("ledger/releases.jsonl")):
+        path.unlink()
+    assert [main(shlex.split(command)[1:]) for command in found] == [2, 2]  # nothing is passed over
 
 
 def test_a_new_workflow_is_yaml():
     yaml = pytest.importorskip("yaml")
     steps = yaml.safe_load(template(What.CI))["jobs"]["plan"]["steps"]
-    assert [next(iter(step)) for step in steps] == ["uses", "uses", "uses", "run", "run"]
+    assert [next(iter(step)) for step in steps] == ["uses", "uses", "uses", "run", "run", "run"]
 
 
 def test_a_new_workflow_installs_a_commit_that_its_reader_names():

@@ -135,6 +135,26 @@ def test_a_server_has_a_limit_of_its_own(capsys, tmp_path, policy):
         assert f"limit: server, epsilon {epsilon} at delta 1e-5" in " ".join(out.split())
 
 
+@pytest.mark.parametrize("who", ["neighbour", "all-others"])
+def test_a_limit_of_other_agents_is_not_applicable_where_there_is_none(
+    capsys, tmp_path, policy, who
+):
+    others = f'[[limits]]\nadversary = "{who}"\nepsilon = 3\ndelta = 1e-6\n'
+    for agents, outcome in ((1, "NOT APPLICABLE"), (2, "PASSED")):
+        folder = tmp_path / str(agents)
+        write(folder / "a.jsonl", {1: [one(k, to="all") for k in range(agents)]}, agents=agents)
+        path = policy(others, evidence='declared = "trusted"')
+        for command in (("check", folder), ("account", folder, "--delta", "1e-6")):
+            code, out, err = told(capsys, *command, "--policy", path)
+            assert code == 0, err
+            assert f"{outcome} limit: {who}, epsilon 3 at delta" in " ".join(out.split())
+    assert "1 of 3 requirements" not in out
+    path.write_text(f"schema = 1\n{others}")  # alone it decides nothing, and is not passed
+    for command in ("check", "account"):
+        code, _, err = told(capsys, command, tmp_path / "1", "--policy", path)
+        assert (code, "limits other agents alone" in err) == (2, True), err
+
+
 def test_no_protection_is_over_every_limit(capsys, tmp_path, policy):
     write(tmp_path / "c" / "a.jsonl", {1: [one(noise=[])]})
     path = policy(evidence='declared = "trusted"', epsilon=1e6)

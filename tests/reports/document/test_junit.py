@@ -26,18 +26,19 @@ def test_a_test_case_a_requirement_with_failures_and_errors(tmp_path):
     root = read(tmp_path / "f.xml")
     (suite,) = root
     for of in (root, suite):
-        assert of.attrib["tests"] == "4"
-        assert (of.attrib["failures"], of.attrib["errors"]) == ("2", "1")
+        assert of.attrib["tests"] == "5"
+        assert [of.attrib[one] for one in ("failures", "errors", "skipped")] == ["2", "1", "1"]
     assert (root.tag, suite.tag, suite.attrib["name"]) == ("testsuites", "testsuite", "DIR")
     cases = suite.findall("testcase")
-    assert [case.attrib["classname"] for case in cases] == ["overhear.check"] * 4
+    assert [case.attrib["classname"] for case in cases] == ["overhear.check"] * 5
     assert [[child.tag for child in case] for case in cases] == [
+        ["skipped"],
         ["system-out"],
         ["error"],
         ["failure"],
         ["failure"],
     ]
-    failure = cases[2].find("failure")
+    failure = cases[3].find("failure")
     assert failure is not None
     assert failure.attrib == {"message": "because", "type": "over the limit"}
     assert failure.text == "because"
@@ -57,6 +58,7 @@ def test_everything_is_escaped(tmp_path, outcome):
         "testcase",
         "failure",
         "error",
+        "skipped",
         "system-out",
     }
     name = root[0][0].attrib["name"]

@@ -283,7 +283,7 @@ def test_a_vector_that_is_carried_on_keeps_the_rate_of_its_batch(tmp_path):
         ledger.release(2, **ONE, of=[{"owner": 0, "vector": "g"}, *old])
     with record(path, resume=True, **GIVEN) as ledger:
         ledger.release(3, **ONE, of=old)
-    assert np.isfinite(ledger.account(delta=1e-5).epsilon)
+    assert np.isfinite(ledger.account(delta=1e-5).worst.epsilon)
     with (
         record(path, resume=True, **GIVEN) as ledger,
         pytest.raises(InputError, match=r"has the rates 0.1 and 1"),
