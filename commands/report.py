@@ -49,9 +49,9 @@ def report(
 ) -> None:
     """Write the report of a run: report.html and privacy.json.
 
-    Other formats print the same figures. In a folder with logs of releases it writes declared.json
-    and a page of what was declared; in one of overhear invert, a page of what was rebuilt. The exit
-    code is 4 if another library puts an epsilon above the one that is stated.
+    Other formats print the same figures. A folder with logs of releases gets the same page, on
+    which what is proven of a run is declared; one of overhear invert a page of what was rebuilt.
+    The exit code is 4 if another library puts an epsilon above the one that is stated.
     """
     from ..privacy.errors import InputError
     from ..privacy.releases.log import holds_logs

@@ -24,7 +24,7 @@ from ..privacy.formats.pictures import opened_picture
 from ..privacy.plain_text import aligned, markdown_text, plain_lines
 from ..privacy.releases.log import holds_logs
 from ..reports.document.collect import collect, report_run
-from ..reports.document.declared import declared_markdown, declared_report, write_declared
+from ..reports.document.declared import account_of_logs, report_of_logs, write_declared
 from ..reports.document.found import (
     columns_of,
     found_folder,
@@ -178,13 +178,6 @@ def report_of_folder(folder: Path, format: str = "html", *, show_records: bool =
     """The report on a folder; see `overhear.report`."""
     if format not in _FORMATS:
         raise InputError(f"format={format!r} must be one of {', '.join(_FORMATS)}")
-    if holds_logs(folder):
-        if format == "html":
-            page = write_declared(folder)
-            return Report(page.read_text(encoding="utf-8"), format, page)
-        found = declared_report([folder])
-        text = declared_markdown(found) if format == "md" else _json(found.dump())
-        return Report(text, format)
     if (gradients := found_folder(folder)) is not None:
         if format == "html":
             page = write_found(gradients)
@@ -192,10 +185,11 @@ def report_of_folder(folder: Path, format: str = "html", *, show_records: bool =
         told = read_found(gradients)
         lines = "".join(f"- {markdown_text(line)}\n" for line in summary_lines(told, gradients))
         return Report(lines if format == "md" else _json(told.dump()), format)
+    declared = holds_logs(folder)
     if format == "html":
-        page = report_run(folder, show_records=show_records)
+        page = write_declared(folder) if declared else report_run(folder, show_records=show_records)
         return Report(page.read_text(encoding="utf-8"), format, page)
-    report = collect(folder)
+    report = report_of_logs(account_of_logs([folder])) if declared else collect(folder)
     return Report(report_markdown(report) if format == "md" else _json(report.dump()), format)
 
 

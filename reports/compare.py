@@ -169,7 +169,7 @@ def _compared(run: CheckedRun) -> ComparedRun:
         rounds=of.rounds,
         rounds_done=of.rounds_done,
         sampling_rate=of.sampling_rate,
-        noise_multiplier=float(of.noise_multiplier),
+        noise_multiplier=facts.noise_multiplier,
         evaluation_noise_seed=of.evaluation_noise_seed,
         victim=run.victim,
         adversaries=facts.claims,
@@ -315,7 +315,7 @@ def _epsilon_cell(name: str) -> Callable[[ComparedRun], str]:
         row = next((row for row in one.adversaries if row.adversary == name), None)
         if row is None:
             return "not accounted for"
-        shown = epsilon_text(row.epsilon, proven=row.proven)
+        shown = epsilon_text(row.epsilon, upper=row.is_bound)
         if is_infinite(row.epsilon):
             return f"{shown}: {row.status}"
         return f"{shown} at delta {small(row.delta)}, {row.status}"

@@ -84,7 +84,7 @@ def _asked_for(text: str) -> Iterator[str]:
         for word in words:
             if word in _WITH_A_VALUE:
                 next(words)
-            elif word[0] != "-":
+            elif word[0] not in "-)\\":  # an option, or what ends a text of Python
                 yield word.strip("\"'").rstrip(".,") or "."
 
 
@@ -158,7 +158,11 @@ def test_a_requirement_by_name_is_told_from_what_is_none(text, asks):
 
 def test_every_extra_that_a_page_names_exists():
     extras = settings()["project"]["optional-dependencies"].keys()
-    named = {one for _, text in _texts() for one in re.findall(r'install "\.\[([a-z]+)\]"', text)}
+    named = {
+        one
+        for _, text in _texts()
+        for one in re.findall(r'install (?:-c [\w.-]+ )?"\.\[([a-z]+)\]"', text)
+    }
     assert named
     assert named <= extras
 
@@ -244,3 +248,17 @@ def test_the_environment_of_flower_has_one_torch_and_a_flwr_that_the_extra_takes
     names = {re.split(r"[<>=\[]", one)[0].lower() for one in project["dependencies"]}
     assert {*names, "flwr", "ray", "pytest"} <= flowers.keys()
     assert "constraint constraints-flower.txt" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_the_installation_that_pages_tell_is_of_the_versions_that_were_tested():
+    lines = [
+        line
+        for name, text in _texts()
+        if name.endswith((".md", ".yml")) and name != "CHANGELOG.md"
+        for line in text.splitlines()
+        if re.search(r"""install .*(?:\s\.(?:\s|$)|"\.\[|\./)""", line)
+    ]
+    assert len(lines) >= 5
+    assert not [
+        line for line in lines if not re.search(r"(?:-c|--constraint) \S*constraints", line)
+    ]

@@ -124,7 +124,7 @@ def total_rows(total: Total) -> list[dict[str, str]]:
         {
             "adversary": row.name,
             "largest alone": bound(max(row.alone)),
-            "together": epsilon_text(row.epsilon, proven=row.proven),
+            "together": epsilon_text(row.epsilon, upper=row.is_bound),
             "delta": small(total.delta),
             "status": row.status,
         }

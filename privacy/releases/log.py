@@ -170,6 +170,8 @@ _PATTERN = "*.jsonl"
 WITHHELD = ".withheld"
 """Ends the name of the file that says, beside a client's lines, why replies of it did not leave."""
 _LONGEST_WHY = 1 << 16  # bytes
+TRAINING = "training-"
+"""Begins the name of the folder of a further training, in that of the first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,7 +254,7 @@ def read_log(
             "releases; leave it out"
         )
     for folder in dict.fromkeys(path.parent for path in files):
-        warnings += withheld(folder)
+        warnings += [*withheld(folder), *_other_trainings(folder)]
     # What releases say of received messages is held against those; then all go by round.
     stated = hold_received(every)
     warnings += stated
@@ -313,6 +315,20 @@ def withheld(folder: Path) -> list[str]:
             for why in told.splitlines():
                 found.setdefault(plain(why, most=None), []).append(plain(path.stem))
     return [f"replies of {', '.join(of)} did not leave: {why}" for why, of in found.items()]
+
+
+def _other_trainings(folder: Path) -> list[str]:
+    """That further trainings in a folder are not counted, in a sentence."""
+    first = folder.parent if folder.name.startswith(TRAINING) else folder
+    every = [first, *sorted(first.glob(f"{TRAINING}*"))]
+    others = [one for one in every if one != folder and any(one.glob(_PATTERN))]
+    if not others:
+        return []
+    shown = ", ".join(plain(one) for one in others[:5]) + ", ..." * (len(others) > 5)
+    return [
+        f"{shown} {'is' if len(others) == 1 else 'are'} of another training, of which nothing is "
+        "counted here; where it has the same records, what both cost adds up"
+    ]
 
 
 def _told(log: Path) -> str:

@@ -130,7 +130,7 @@ def collect(
     report = Report(
         version=REPORT_SCHEMA,
         tool=Tool(name="overhear", version=__version__),
-        made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        made=made_now(),
         run=run,
         plan=plan.planned(),
         ledger=ledger,
@@ -161,6 +161,11 @@ def collect(
     return report.model_copy(update={key: one for key, one in told.items() if one is not None})
 
 
+def made_now() -> str:
+    """When a report is made, in UTC."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
 def _recipients(config: RunFile, plan: Plan, ledger: Released, victim: int) -> Recipients:
     """As planned, where the ledger has no more than what was planned."""
     if ledger.repeated or ledger.torn or ledger.rounds > plan.rounds:
@@ -189,7 +194,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
         torn=spent.torn or any(entry.get("torn", False) for entry in spent.entries),
         seed=run.evaluation_noise_seed,
         duplicates=run.duplicate_records,
-        records=run.records,
+        records=len(built.data.targets),
         clipped=built.clip_norm is not None,
         encrypted=run.links == "encrypted",
         server=run.server,

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.formats.codec import as_text
-from ...privacy.guarantee import Unit
+from ...privacy.guarantee import Status, Unit
 from ...runs.numbers import is_infinite
 from ..figures.chart import both, key
 from ..figures.graph import graph_figure, network, network_key
@@ -48,6 +48,7 @@ _SEES = {
     "all-others": "everybody but the victim, pooling what they see and the noise they know",
     "final-models": "holds the models that the agents end with, and nothing else",
     "single-message": "one message alone, as papers often count; every adversary sees more",
+    "server": "the server: what is sent to it or by it",
     "agent": "one agent: what is sent to it or by it, and its own noise",
     "coalition": "agents that pool what they see and the noise they know",
 }
@@ -65,7 +66,7 @@ _CHECKS = {
     "residuals": "Noise has the declared size",
     "streams": "Noise is new in every draw",
     "sampler": "Batches are drawn as declared",
-    "knowledge": "Whoever makes noise is taken to know it",
+    "knowledge": "An agent that makes noise is taken to know it",
     "functions": "Functions of a step return the same again",
     "values": "Values that count as known can be formed again",
     "records": "No record is stored or drawn twice",
@@ -121,10 +122,12 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         sees=functools.partial(_sees, links=report.run.links),
         image=Pictures(images or {}),
         phrase=lambda name: phrases.get(name, name),
-        kind=lambda row: kind_of(proven=row["status"] == "proven"),
-        sign=lambda row, epsilon: sign_of(epsilon, proven=row["status"] == "proven"),
+        upper=_is_bound,
+        kind=lambda row: kind_of(upper=_is_bound(row)),
+        sign=lambda row, epsilon: sign_of(epsilon, upper=_is_bound(row)),
+        proven="proven" if report.declared is None else "declared",
         bounded=next(
-            (n for n, c in enumerate(facts.claims) if c.proven and math.isfinite(c.epsilon)), None
+            (n for n, c in enumerate(facts.claims) if c.is_bound and math.isfinite(c.epsilon)), None
         ),
         strongest=_strongest(report),
         badges=_BADGES,
@@ -169,6 +172,11 @@ def _yardstick() -> list[dict[str, str]]:
     """What published deployments state: who, what it protects, epsilon, delta, source."""
     table = tomllib.loads(Path(__file__).with_name("yardstick.toml").read_text(encoding="utf-8"))
     return list(table["deployment"])
+
+
+def _is_bound(row: Mapping[str, Any]) -> bool:
+    """Whether the epsilon of a row is an upper bound."""
+    return Status(row["status"]).is_bound
 
 
 def _parts(report: Report) -> list[dict[str, Any]]:

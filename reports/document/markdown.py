@@ -46,6 +46,16 @@ def _verdict(report: Report) -> Iterator[str]:
     extra = (*found.actions, *found.notes)
     if extra:
         yield "".join(f"- {markdown_text(text_of(one))}\n" for one in extra)
+    if report.declared is not None:
+        digests = "".join(
+            f"- {name}: SHA-256 {of}\n" for name, of in report.reproduce.files.items()
+        )
+        yield (
+            f"{markdown_text(run.name)}: {run.agents} agents, links {run.links}, "
+            f"{report.declared.releases} releases in {run.rounds} rounds, as declared; made "
+            f"{report.made} by overhear {report.tool.version}.\n\n{digests}"
+        )
+        return
     yield (
         f"Run {markdown_text(run.name)}: {markdown_text(run.algorithm)} "
         f"({run.form}), {run.agents} agents on {markdown_text(run.graph)}, links "
@@ -54,24 +64,28 @@ def _verdict(report: Report) -> Iterator[str]:
     )
 
 
+def adversary_rows(report: Report) -> list[dict[str, str]]:
+    """A row for each adversary, by the names of the columns."""
+    return [
+        {
+            "adversary": adversary_words(row.adversary, row.worst_adversary),
+            "agent at risk": ", ".join(str(one.agent) for one in row.holders or ())
+            or str(row.victim),
+            "epsilon": epsilon_text(row.epsilon, upper=row.is_bound),
+            "delta": small(row.delta),
+            "unit": row.unit_name,
+            "adjacency": row.adjacency,
+            "records found, at FPR": _odds(report, row.adversary),
+            "status": STATUSES[row.status],
+        }
+        for row in facts_of_report(report).claims
+    ]
+
+
 def _adversaries(report: Report) -> Iterator[str]:
-    heads = ("adversary", "agent at risk", "epsilon", "delta", "unit", "adjacency")
-    rows = [[*heads, "records found, at FPR", "status"]]
-    for row in facts_of_report(report).claims:
-        rows.append(
-            [
-                adversary_words(row.adversary, row.worst_adversary),
-                ", ".join(str(one.agent) for one in row.holders or ()) or str(row.victim),
-                epsilon_text(row.epsilon, proven=row.proven),
-                small(row.delta),
-                row.unit_name,
-                row.adjacency,
-                _odds(report, row.adversary),
-                STATUSES[row.status],
-            ]
-        )
+    rows = adversary_rows(report)
     yield f"## Who could learn what about {about_of(report)}\n"
-    yield markdown_table(rows[0], rows[1:])
+    yield markdown_table([*rows[0]] if rows else [], [[*row.values()] for row in rows])
     if report.second_opinion:
         yield "".join(
             f"- second opinion ({markdown_text(one.by)}) on {markdown_text(name)}: "
@@ -89,7 +103,7 @@ def _total(report: Report) -> Iterator[str]:
         [
             row.name,
             bound(row.alone[0]),
-            epsilon_text(row.epsilon, proven=row.proven),
+            epsilon_text(row.epsilon, upper=row.is_bound),
             row.status,
         ]
         for row in report.total.adversaries
@@ -152,7 +166,9 @@ def _attack(report: Report) -> Iterator[str]:
     attack = report.attack
     yield "## Attack\n"
     if attack is None:
-        yield "Missing: the run was not attacked. `overhear attack DIR` does it.\n"
+        how = "Logs hold no message that could be attacked."
+        how = "`overhear attack DIR` does it." if report.declared is None else how
+        yield f"Missing: the run was not attacked. {how}\n"
         return
     # Rows of tables have errors, and pictures PSNR.
     table = all(one.distance for one in attack.scenarios)
@@ -194,7 +210,8 @@ def _audit(report: Report) -> Iterator[str]:
     yield "## Audit\n"
     yield from _trail(report)
     if audit is None:
-        yield "Missing: the run was not audited. `overhear audit DIR` does it.\n"
+        how = "`overhear audit DIR`" if report.declared is None else "`audit_training`"
+        yield f"Missing: the run was not audited. {how} does it.\n"
         return
     yield (
         f"Verdict: {markdown_text(audit.verdict)}; {audit.canaries} canaries, confidence "
@@ -202,13 +219,14 @@ def _audit(report: Report) -> Iterator[str]:
         f"{'' if audit.seed is None else f'; seed of the assignment {audit.seed}'}"
         f"{f'; audit {len(audit.earlier) + 1} of this run' if audit.earlier else ''}.\n"
     )
-    rows = [("adversary", "measured epsilon", "proven epsilon", "canaries", "verdict")]
+    bounds = "proven epsilon" if report.declared is None else "declared epsilon"
+    rows = [("adversary", "measured epsilon", bounds, "canaries", "verdict")]
     rows += [
         (
             adversary.name,
             _measured(adversary.measured_epsilon, adversary.digits),
             f"≤ {bound(adversary.proven_epsilon, adversary.digits)}"
-            if adversary.status == "proven"
+            if adversary.status.is_bound
             else "none",
             str(adversary.canaries),
             adversary.verdict,
@@ -274,6 +292,7 @@ def _measured(value: float | None, digits: int) -> str:
 def _assumptions(report: Report) -> Iterator[str]:
     yield "## What this rests on\n"
     yield "".join(
-        f"- {assumption.status}: {markdown_text(assumption.text)}\n"
+        f"- {assumption.status}: {markdown_text(assumption.text)}"
+        f"{'' if report.declared is None else f' ({markdown_text(assumption.how)})'}\n"
         for assumption in report.assumptions
     )

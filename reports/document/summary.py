@@ -79,7 +79,7 @@ def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float])
         released = accounted(exposure, spent.numbers, torn=spent.torn)
         key = (released.releases, status)  # equal releases mean the same
         if key not in known:
-            known[key] = _entry(
+            known[key] = risk_of(
                 released,
                 noise_multiplier=plan.noise_multiplier,
                 epsilon=epsilon[name],
@@ -108,7 +108,7 @@ def odds(probability: float, of: int, *, up: bool = True) -> float:
     return min(float(exact.quantize(step, rounding=rounding)), float(of))
 
 
-def _entry(
+def risk_of(
     exposure: JointSensitivity,
     *,
     noise_multiplier: float,
@@ -116,14 +116,14 @@ def _entry(
     statement: Statement,
     status: Status,
 ) -> Risk:
-    proven = status is Status.PROVEN
+    """What a figure means: odds of an upper bound are rounded up, of another one down."""
     if math.isinf(epsilon):
         unknown = status is Status.CANNOT_BE_EXPRESSED
         source = Source.NO_BOUND if unknown else Source.NOTHING
         return _told(source, dict.fromkeys(_RATES, 1.0), advantage=1.0, mu=math.inf, up=True)
     found = _curve(exposure, noise_multiplier=noise_multiplier, adjacency=statement.adjacency)
     hits = {rate: hit for rate, (_, hit) in zip(_RATES, found.true_positive_rates, strict=True)}
-    return _told(Source.CURVE, hits, advantage=found.advantage, mu=found.mu, up=proven)
+    return _told(Source.CURVE, hits, advantage=found.advantage, mu=found.mu, up=status.is_bound)
 
 
 def _curve(exposure: JointSensitivity, *, noise_multiplier: float, adjacency: Adjacency) -> Curve:
@@ -218,6 +218,9 @@ def _meaning(report: Report, facts: Facts, found: Verdict) -> Sentence:
             "alarms": Figure("whole", hits.false_positives, (*place, "false_positives")),
         }
     said = fill(template, **words)
+    if facts.declared is not None:
+        held = "were true, this would be so: " if found.doubt else "is true: "
+        return (f"If the list of releases {held}", *said)
     return ("If the proof held, this would be so: ", *said) if found.doubt else said
 
 
@@ -233,9 +236,16 @@ def _steps(report: Report, facts: Facts, found: Verdict) -> Iterator[Sentence]:
             "again.",
             held=Figure("whole", held, ("about", "records_per_person")),
         )
-    if report.attack is None:
+    if report.declared is not None:
+        if report.declared.checks is None:
+            yield ("Run `overhear audit-log DIR` on logs of a recorder that kept rounds: it checks "
+                   "them by an oracle of gradients.",)  # fmt: skip
+        if report.audit is None:
+            yield ("Audit the training by `audit_training`, and keep what it finds beside the logs "
+                   "by `keep_audit`.",)  # fmt: skip
+    elif report.attack is None:
         yield ("Run `overhear attack DIR`: it shows what can be rebuilt from the messages.",)
-    if report.audit is None:
+    if report.audit is None and report.declared is None:
         yield ("Run `overhear audit DIR`: it checks that what ran is what was accounted for.",)
     yield (
         f"Decide whether {who(head, facts)} is the adversary that matters here; section 3 lists "
@@ -279,16 +289,16 @@ def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
             (*place, "records_per_person"),
         ), " records at one agent")  # fmt: skip
     else:
-        yield ("the figure covers all records of one agent",)
+        yield (f"the figure covers all data of one {head.unit}",)
     # Of a run that released more than was planned, figures of the plan are too small.
-    relation = "at most" if head.proven else "at least"
+    relation = "at most" if head.is_bound else "at least"
     relation = relation if row.epsilon == head.epsilon else "more than"
     for number, one in enumerate(row.group or ()):
         at = (*place, "group", number)
         yield (
             "for ", Figure("whole", one.records, (*at, "records")),
             f" records of a person ε is {relation} ",
-            Figure(kind_of(proven=head.proven), float(one.epsilon), (*at, "epsilon")),
+            Figure(kind_of(upper=head.is_bound), float(one.epsilon), (*at, "epsilon")),
         )  # fmt: skip
     # What is known of people with more records.
     held = None if report.about is None else report.about.records_per_person
@@ -297,13 +307,15 @@ def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
             "the run file says that a person has at most ",
             Figure("whole", held, ("about", "records_per_person")),
         )
-    elif head.unit is not Unit.AGENT:
+    elif head.unit is Unit.RECORD and facts.declared is not None:
+        yield ("how many records one person has is not declared",)
+    elif head.unit not in (Unit.AGENT, Unit.CLIENT):
         yield ("the run file does not say how many records one person has",)
 
 
 # What a run was: its objects in numbers, the network that a report draws, and what it learned.
 
-_MOST_LINKS = 1000
+MOST_LINKS = 1000
 _TOLERANCE = 1e-6  # of the same arithmetic on another machine
 
 
@@ -434,8 +446,8 @@ def _links(graph: Topology, *, victim: int) -> _Links:
     arcs = {(int(j), int(i)) for j, i in graph.links}
     pairs = sorted({(min(p), max(p)) for p in arcs})
     shown = pairs
-    if len(pairs) > _MOST_LINKS:
-        shown = [p for p in pairs if victim in p][:_MOST_LINKS]
+    if len(pairs) > MOST_LINKS:
+        shown = [p for p in pairs if victim in p][:MOST_LINKS]
     both = [arc for j, i in shown for arc in ((j, i), (i, j)) if arc in arcs]
     return _Links(shown, len(pairs), [(j, i) for j, i in both if (i, j) not in arcs])
 

@@ -74,8 +74,9 @@ def scale_figure(report: Report, cited: References, *, name: str, narrow: bool =
     if limit is not None:
         words = Markup("limit ε ≤ {}").format(cited.svg("bound", "plan", "target", "epsilon"))
         parts.append(_labelled(frame, float(limit), words, y=34, mark="limit"))
-    figure = cited.svg(kind_of(proven=row.proven), "ledger", "epsilon", name)
-    words = Markup("this run: ε {} {}").format(sign_of(row.epsilon, proven=row.proven), figure)
+    figure = cited.svg(kind_of(upper=row.is_bound), "ledger", "epsilon", name)
+    of = "this run" if report.declared is None else "declared"
+    words = Markup("{}: ε {} {}").format(of, sign_of(row.epsilon, upper=row.is_bound), figure)
     parts.append(_labelled(frame, row.epsilon, words, y=14, mark="stop"))
     about = (
         f"Epsilon from {_LEAST:g} to {_MOST:g}, with the mark of this run. At a false-positive "
@@ -215,6 +216,7 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
     def x(value: float) -> float:
         return frame.left + (frame.edge - frame.left) * min(value / scale[-1], 1.0)
 
+    stands = "proven" if report.declared is None else "declared"
     parts = [
         Markup(
             '<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{b}"/>'
@@ -233,7 +235,8 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
         )
         if proven is not None:
             at = cited.svg("bound", "audit", "adversaries", number, "proven_epsilon")
-            parts.append(_proven(x, proven, low or 0.0, y=y, frame=frame, words=at))
+            words = Markup("{} ≤ {}").format(stands, at)
+            parts.append(_proven(x, proven, low or 0.0, y=y, frame=frame, words=words))
         if ideal is not None:
             parts.append(
                 Markup('<path class="mark s3" d="M{:.1f} {}l5 5-5 5-5-5z"/>').format(
@@ -244,11 +247,13 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
             at = cited.svg("given", "measured", name, "epsilon")
             parts.append(_measured(x, low, y=y, frame=frame, words=at))
     about = (
-        "For each adversary a bar for the proven upper bound, a circle for the measured lower "
+        f"For each adversary a bar for the {stands} upper bound, a circle for the measured lower "
         "bound, and a diamond for the most that such an audit could find"
     )
     box = f"0 0 {frame.width} {bottom + 26}"
-    return drawing(box, "Proven against measured epsilon", about, Markup("").join(parts))
+    return drawing(
+        box, f"{stands.capitalize()} against measured epsilon", about, Markup("").join(parts)
+    )
 
 
 def _figures(
@@ -256,7 +261,7 @@ def _figures(
 ) -> tuple[float | None, float | None, float | None]:
     """Proven, measured and at best, where there is such a figure and it is finite."""
     of, epsilon = report.measured[row.name], row.proven_epsilon
-    proven = row.status == "proven" and not is_infinite(epsilon)
+    proven = row.status.is_bound and not is_infinite(epsilon)
     return (
         float(epsilon) if proven else None,
         None if of.epsilon is None else float(of.epsilon),
@@ -270,7 +275,7 @@ def _proven(
     at = x(proven)
     return Markup(
         '<path class="span" d="M{a:.1f} {y}H{b:.1f}"/><path class="wall" d="M{b:.1f} {u}V{d}"/>'
-        '<text class="{side}" x="{b:.1f}" y="{v}">proven ≤ {words}</text>'
+        '<text class="{side}" x="{b:.1f}" y="{v}">{words}</text>'
     ).format(
         a=min(x(low), at),
         b=at,
@@ -400,12 +405,12 @@ class Series:
     names: tuple[str, ...]
     points: tuple[tuple[float, float], ...]
     style: int
-    proven: bool
+    upper: bool
 
 
 def epsilon_series(report: Report) -> list[Series]:
     """The lines of `epsilon_figure`; adversaries with equal figures and status share one."""
-    status = {row.adversary: row.proven for row in report.plan.adversaries}
+    status = {row.adversary: row.is_bound for row in report.plan.adversaries}
     grouped: dict[tuple[tuple[tuple[float, float], ...], bool], list[str]] = {}
     for name, series in report.epsilon_by_round.items():
         points = tuple((float(x), float(y)) for x, y in series if math.isfinite(float(y)))
@@ -416,9 +421,9 @@ def epsilon_series(report: Report) -> list[Series]:
             names=tuple(names),
             points=points,
             style=number % MARKS,
-            proven=proven,
+            upper=upper,
         )
-        for number, ((points, proven), names) in enumerate(grouped.items())
+        for number, ((points, upper), names) in enumerate(grouped.items())
     ]
 
 
@@ -449,10 +454,10 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
         parts.append(draw_line(area, Line(points=line.points, style=line.style)))
         name = line.names[0]
         last = len(report.epsilon_by_round[name]) - 1
-        kind = kind_of(proven=line.proven)
+        kind = kind_of(upper=line.upper)
         figure = cited.svg(kind, "epsilon_by_round", name, last, 1)
         more = f" +{len(line.names) - 1}" if len(line.names) > 1 else ""
-        words = Markup("{}{}: {}{}").format(_short(name), more, "" if line.proven else "≥ ", figure)
+        words = Markup("{}{}: {}{}").format(_short(name), more, "" if line.upper else "≥ ", figure)
         labels.append((area.y(line.points[-1][1]), words))
     parts.append(_end_labels(labels, frame))
     drawn = f"Lines for {', '.join(name for line in lines for name in line.names)}"

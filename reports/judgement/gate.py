@@ -124,7 +124,7 @@ def decide(
             for limit in policy.limits
             for asked in FigureRequirement.of_limit(limit)
         ),
-        *_proofs(facts, ran),
+        *proofs(facts, ran),
         *((f"evidence: {what}", [one]) for what, one in _evidence(policy, facts, ran)),
     ]
     limited = [limit.adversary for limit in policy.limits]
@@ -189,7 +189,7 @@ def limit_name(asked: FigureRequirement) -> str:
     return f"limit: {asked.adversary}, epsilon {asked.epsilon:g} at delta {delta}"
 
 
-def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
+def proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
     """What the attack and the audit leave of the proofs, where they are there."""
     against = against_proofs(facts)
     if ran.attack is not None and (scenarios := ran.attack.scenarios):
@@ -198,7 +198,7 @@ def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
         rebuilt = [one for one in against if one.kind is Kind.REBUILT]
         yield "proof: not contradicted by the attack", rebuilt or [agrees]
     if ran.audit is not None:
-        by_models = (Kind.MEMBERS_GUESSED, Kind.LAST_MODEL)
+        by_models = (Kind.MEMBERS_GUESSED, Kind.LAST_MODEL, Kind.LIST)
         others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS, Kind.TRACE_CONTRADICTS, *by_models)
         told = [one for one in against if one.kind not in others]
         refuted = [one for one in told if one.kind is not Kind.SUSPICIOUS]
@@ -243,12 +243,7 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
             yield f"second trace of {name}", of_trace(name, facts)
     if wanted.wants_membership:
         yield "membership", of_membership(wanted.membership_tpr_at_1_percent, facts)
-    if wanted.wants_audit:
-        for name in dict.fromkeys(limit.adversary for limit in policy.limits):
-            limits = [limit for limit in policy.limits if limit.adversary == name]
-            gaps = (_audit_gap(wanted, limit, facts, ran) for limit in limits)
-            gap = next((gap for gap in gaps if gap is not None), None)
-            yield f"audit of {name}", gap or _audited(facts, ran.audit)
+    yield from audits(policy, facts, ran)
     # Presets that were tried, and of these the ones that had a gradient to begin with.
     tried: dict[str, bool] = {}  # preset -> whether it weighed public records
     began = set[str]()  # presets that had a gradient of the victim's to begin with
@@ -267,6 +262,16 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
             "saw": "" if began.intersection(by) else PARTS["nothing_singled_out"],
         }
         yield f"attack by {asked}", Finding(kind=Kind.TRIED if by else missing, words=words)
+
+
+def audits(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Finding]]:
+    """A finding for each adversary of whom an audit is asked for."""
+    for name in dict.fromkeys(limit.adversary for limit in policy.limits):
+        if policy.evidence.wants_audit:
+            limits = [limit for limit in policy.limits if limit.adversary == name]
+            gaps = (_audit_gap(policy.evidence, limit, facts, ran) for limit in limits)
+            gap = next((gap for gap in gaps if gap is not None), None)
+            yield f"audit of {name}", gap or _audited(facts, ran.audit)
 
 
 def _complete(ran: Ran) -> Finding:

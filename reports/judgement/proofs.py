@@ -32,6 +32,9 @@ def against_proofs(facts: Facts) -> tuple[Finding, ...]:
     told = [opinion for opinion in opinions if opinion.kind is Kind.OPINION_CONTRADICTS]
     traced = (of_trace(name, facts) for name in facts.ran.traced)
     told += [one for one in traced if one.kind is Kind.TRACE_CONTRADICTS]
+    checks = None if facts.declared is None else facts.declared.checks
+    if checks is not None and checks.failed:
+        told.append(Finding(kind=Kind.LIST, words={"failed": ", ".join(checks.failed)}))
     refuted = (*_refuted(facts.ran.audit, facts), *_rebuilt(facts), *told)
     return (*refuted, *_guessed(facts), *_told_by_last_models(facts))
 
@@ -255,7 +258,7 @@ def _doubt(one: AuditedAdversary, audit: Audit, facts: Facts) -> Kind | None:
     if _is_explained(one, audit):
         return None
     claim = facts.audited(one.name)
-    if claim is None or one.measured_epsilon is None or not claim.proven:
+    if claim is None or one.measured_epsilon is None or not claim.is_bound:
         return None
     most = max(one.measured_epsilon, one.single_epsilon or 0.0)
     # At a larger delta epsilon is smaller, so what is measured there bounds the proven one too.

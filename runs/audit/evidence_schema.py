@@ -346,7 +346,7 @@ class Audit(Described):
     """What a canary's coin decides."""
     confidence: Annotated[float, Field(gt=0, lt=1)]
     delta: Delta
-    unit: Literal["record", "user", "agent"] = "record"
+    unit: Literal["record", "user", "agent", "client"] = "record"
     """Whose data a canary is: one record, all records of a user, or all data of an agent."""
     adjacency: WrittenAdjacency
     noise_multiplier: NotNegative | None = None
@@ -359,6 +359,8 @@ class Audit(Described):
     checks: list[AuditCheck]
     run_file: str = ""
     """SHA-256 of the run file that was audited."""
+    logs: dict[str, str] = {}
+    """SHA-256 by name of the logs that declare the training that was audited."""
     earlier: list[EarlierAudit] = []
     """Audits of the same run before this one."""
     trail: Trail | None = None

@@ -27,6 +27,7 @@ from ...privacy.adversary import (
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.formats.codec import dump
 from ...privacy.guarantee import Statement, Status
+from ...privacy.reference.second_opinion import SecondOpinion
 from ...privacy.releases.lines import SERVER
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Exposed, Views
@@ -34,9 +35,11 @@ from ...privacy.target import Goal
 from ..exposure.guarantees import guarantee, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, Release
 from .paragraph import Explanation, claims_of, explain_releases, worst_off
+from .result import opinion_on
 from .summary import Figures
 from .targets import reached
 
+_MOST_ACCOUNTED = 2_000_000  # releases, for epsilon by round
 _MOST_PAIRS = 250_000  # of an adversary and a victim, that a name may ask about
 _MOST_MEMBERS = 10_000_000  # of all coalitions that a name may ask about
 _NOT_DECLARED = ("final-models", "single-message")
@@ -82,14 +85,36 @@ class DeclaredAccount(Figures):
         whole("rounds", rounds, f"[0, {self.rounds}]")
         if rounds == 0:
             return 0.0
-        first = dict(islice(self.log.rounds.items(), rounds))
-        found = account_of_releases(
-            replace(self.log, rounds=first),
+        return self._first(rounds, [adversary])[adversary].epsilon
+
+    def _first(self, rounds: int, adversaries: Sequence[str]) -> DeclaredAccount:
+        """The account of the first rounds of the log."""
+        return account_of_releases(
+            replace(self.log, rounds=dict(islice(self.log.rounds.items(), rounds))),
             statement=self.said_of,
-            adversaries=[adversary],
+            adversaries=adversaries,
             victim=self.victim,
         )
-        return found[adversary].epsilon
+
+    def by_round(self, points: int = 12) -> dict[str, list[tuple[int, float]]]:
+        """By adversary epsilon of the first round and up to so many others, (round, epsilon)."""
+        releases = sum(map(len, self.log.rounds.values()))
+        points = max(1, min(points, _MOST_ACCOUNTED // releases)) if releases else 1
+        ends = sorted({1, *(max(1, round(self.rounds * k / points)) for k in range(1, points + 1))})
+        every = [(end, self if end == self.rounds else self._first(end, [*self])) for end in ends]
+        return {name: [(end, found[name].epsilon) for end, found in every] for name in self}
+
+    def opinions(self) -> dict[str, SecondOpinion]:
+        """By adversary what another library says of the same releases."""
+        return {
+            name: opinion_on(
+                self[name].epsilon,
+                behind,
+                statement=self.said_of,
+                noise_multiplier=self.noise_multiplier,
+            )
+            for name, behind in self.joint_sensitivities.items()
+        }
 
     def reached(self, adversary: str, goal: Goal) -> float:
         """What membership tests of an adversary come to, if the list of releases is true.

@@ -37,6 +37,7 @@ WORDS: dict[str, Any] = {
     "known": "final-models",
     "said": "as stated",
     "check": "residuals",
+    "failed": "residuals",
     "measured": Figure("lower", 2.34567),
     "name": "advantage",
     "reached": Figure("precise", 0.13324),

@@ -565,4 +565,4 @@ def test_noise_that_meets_the_sum_first_is_said_and_assumed(tmp_path):
     assert log.noise_first == 1
     a5 = assumed(log.header, noise_first=log.noise_first)[4]
     assert "In 1 of the releases it was added to the sum before anything else" in a5.text
-    assert not a5.checked
+    assert a5.status == "assumed"
