@@ -34,11 +34,7 @@ from ...runs.plan.opinions import described
 from ...runs.plan.schema import Planned
 from ...runs.recorder.outcome import FILE as CONFORMANCE
 from ...runs.recorder.outcome import Held, read_held, read_kept_audit
-from ...training.accounts.declared import (
-    DeclaredAccount,
-    account_of_releases,
-    usual_adversaries,
-)
+from ...training.accounts.declared import DeclaredAccount, account_of_releases, usual_adversaries
 from ..judgement.facts import FigureRequirement, facts_of_report
 from ..judgement.findings import Kind, Outcome
 from ..judgement.gate import Decision, Requirement, audits, limit_name, proofs
@@ -52,7 +48,6 @@ from .summary import MOST_LINKS, risk_of, utility
 
 # What the figures rest on. An assumption is checked where a check of kept releases passed, and the
 # entry says in which rounds.
-
 
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "A1": (),
@@ -568,8 +563,8 @@ def _run(log: ReleaseLog) -> Run:
         edges_in_all=len(among),
         one_way=[
             arc
-            for a, b in shown
-            for arc in ((a, b), (b, a))
+            for pair in shown
+            for arc in (pair, pair[::-1])
             if arc in arcs and arc[::-1] not in arcs
         ],
         graphs_in_turn=1,
@@ -594,10 +589,7 @@ def _run(log: ReleaseLog) -> Run:
 
 
 def write_declared(folder: Path) -> Path:
-    """Write privacy.json and report.html into a folder of logs.
-
-    Returns:
-        The page.
+    """Write privacy.json and report.html, which is returned, into a folder of logs.
 
     Raises:
         ValueError: a log that cannot be read.

@@ -7,7 +7,6 @@ one of your own: then it is handed to your function.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -311,9 +310,8 @@ class DataTable(Table):
             case "csv" | "parquet":
                 # What a folder names is not converted to where it says, nor beside its table.
                 cache = None if is_foreign(("[data] cache", self.cache or "")) else self.cache
-                others = Counter[str]()
                 test = [] if self.test is None else [Path(self.test).expanduser()]
-                found = table_dataset(
+                found, others = table_dataset(
                     [root, *test],
                     self.declared(),
                     form=self.name,
@@ -322,7 +320,6 @@ class DataTable(Table):
                     keep=cache == self.cache and not is_foreign(("[data] root", self.root or "")),
                     classes=self.classes,
                     user=self.user,
-                    others=others,
                 )
                 if told := ", ".join(
                     f"{name} {count:,}" for name, count in others.items() if count

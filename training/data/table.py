@@ -275,8 +275,7 @@ def table_dataset(
     keep: bool = True,
     classes: int | None = None,
     user: str | None = None,
-    others: Counter[str] | None = None,
-) -> Dataset:
+) -> tuple[Dataset, Counter[str]]:
     """The records of a table, and those of another one to test with.
 
     Args:
@@ -288,12 +287,15 @@ def table_dataset(
         keep: whether files are converted there, as of `read_table`.
         classes: public number of classes, where the labels are not declared.
         user: the column that names whose record it is; it is no input.
-        others: as of `read_table`.
+
+    Returns:
+        The records, and by column how many cells were of no declared category.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: `read_table` refuses a file, or labels are no such classes.
     """
+    others = Counter[str]()
     stores = [
         read_table(
             one,
@@ -315,7 +317,7 @@ def table_dataset(
         outputs=1 if declaration.target.regression else 0,
         users=None if user is None else read_users(path, user, form=form, separator=separator),
     )
-    return replace(dataset, columns=columns_of(declaration))
+    return replace(dataset, columns=columns_of(declaration)), others
 
 
 def columns_of(declaration: Declared) -> tuple[TableColumn, ...]:
