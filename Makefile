@@ -20,7 +20,7 @@ help:
 	@echo "make lint        ruff, mypy; make pyright is a second opinion"
 	@echo "make size        how large the code is, beside its limits and goals"
 	@echo "make golden      whether small runs leave what they left before, bit for bit"
-	@echo "make docs        the documentation as a site, in build/docs/html"
+	@echo "make docs        the documentation as a site, in build/docs/html, and its notebooks as .ipynb"
 	@echo "make pictures    runs the demo, and draws the pictures of README and docs/ from it"
 	@echo "make docs-links  whether links to other sites are alive; needs a network"
 	@echo "make test-wheel  what a wheel may lack: files, modules, commands, a short demo"
@@ -104,6 +104,7 @@ wheel: $(READY)
 # Warnings are errors: a dead link, a missing picture, a page that no other leads to.
 docs: $(READY)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/docs/doctrees docs build/docs/html
+	for one in docs/notebooks/*.py; do $(BIN)/jupytext --quiet --to ipynb $$one --output build/docs/html/notebooks/$$(basename $$one .py).ipynb; done
 	@echo "build/docs/html/index.html"
 
 # The digit of README and docs/ as the demo's attack rebuilt it.

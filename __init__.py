@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS
     from .interface.attack import attack
     from .interface.audit import audit
     from .interface.budget import budget
+    from .interface.commands import check, compare, design, invert, plot, sweep, table
     from .interface.plan import plan
     from .interface.report import report
     from .interface.run import Run
@@ -30,9 +31,16 @@ __all__ = [
     "audit",
     "budget",
     "canaries",
+    "check",
+    "compare",
+    "design",
+    "invert",
     "plan",
+    "plot",
     "record",
     "report",
+    "sweep",
+    "table",
     "train",
 ]
 
@@ -46,9 +54,16 @@ _STANDS_IN = {
     "audit": "interface.audit",
     "budget": "interface.budget",
     "canaries": "attacks.foreign.audit_training",
+    "check": "interface.commands",
+    "compare": "interface.commands",
+    "design": "interface.commands",
+    "invert": "interface.commands",
     "plan": "interface.plan",
+    "plot": "interface.commands",
     "record": "runs.recorder.record",
     "report": "interface.report",
+    "sweep": "interface.commands",
+    "table": "interface.commands",
     "train": "interface.train",
 }
 

@@ -359,6 +359,7 @@ def denoised(
     Raises:
         ValueError: the denoiser raises, or returns what are no pictures.
     """
+    # All labels at once, in float32, from the prior image or a grey one.
     home, dtype = problem.box.span.device, problem.box.span.dtype
     tried, weights = _labels(problem, labels, given=given)
     steps = replace(problem, labels=tried[:1]).to(device=problem.device, dtype=torch.float32)
@@ -370,6 +371,7 @@ def denoised(
     together = is_faster_together(steps, pixels, soft)
     moved = pixels.requires_grad_()
     adam = torch.optim.Adam([moved], lr=_RATE, betas=(0.9, 0.99))
+    # Steps along the likelihood and the denoiser, whose noise falls geometrically.
     for step in range(_STEPS):
         part = step / (_STEPS - 1)
         noise_std = _FIRST * (_LAST / _FIRST) ** part
@@ -381,6 +383,7 @@ def denoised(
             clean = _clean(denoiser, moved[:, 0], noise_std)[:, None]
             moved.grad = slope + (moved - clean) / noise_std**2
         adam.step()
+    # The mean picture under the posterior of the labels.
     with torch.no_grad():
         sent = gradients_of(steps, moved, soft, together=together)
         far = squared(sent - steps.observation.gradient, steps.observation)
@@ -410,6 +413,7 @@ def _clean(denoiser: Denoiser, pixels: Tensor, noise_std: float) -> Tensor:
             f"the denoiser raised {describe(error)}{line_of(error)}; it is called as f(pixels of "
             f"shape {tuple(pixels.shape)}, noise_std={noise_std:.3g})"
         ) from error
+    # Finite pictures of the same shape on the unit box, up to what a denoiser may overshoot.
     if not isinstance(clean, Tensor) or clean.shape != pixels.shape:
         shape = tuple(clean.shape) if isinstance(clean, Tensor) else type(clean).__name__
         raise InputError(

@@ -129,7 +129,7 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
         one, other = (
             run_epsilon(
                 sensitivity,
-                statement=plan.statement,
+                statement=plan.said_of,
                 noise_multiplier=plan.noise_multiplier,
                 rounds=sorted(rounds.elements()),
             )
@@ -137,7 +137,7 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
         )
         signed = run_epsilon(
             accounted(sensitivity, spent.numbers, torn=spent.torn),
-            statement=plan.statement,
+            statement=plan.said_of,
             noise_multiplier=plan.noise_multiplier,
         )
         holds = signed >= one >= other
@@ -150,9 +150,7 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
 def signed_of(plan: Plan, numbers: list[int]) -> float:
     """Epsilon of the target adversary, as a report signs it."""
     sensitivity = accounted(plan.exposures[str(plan.target.adversary)], numbers)
-    return run_epsilon(
-        sensitivity, statement=plan.statement, noise_multiplier=plan.noise_multiplier
-    )
+    return run_epsilon(sensitivity, statement=plan.said_of, noise_multiplier=plan.noise_multiplier)
 
 
 def one_run(place: Path, config: RunFile, table: Table, *, draw: random.Random, kills: int) -> None:

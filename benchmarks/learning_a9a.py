@@ -196,7 +196,7 @@ def noise_in_models(built: Built, plan: Plan, apart: Tensor) -> tuple[float, flo
     """Closed form, as seen from what lies between two runs (A, D), and its part in the mean."""
     graph = built.setting.graph.at(1)
     made = prepared(built.algorithm, built.settings, graph=graph, rounds=built.rounds)
-    F = np.asarray(made["factor"])
+    F = np.asarray(made["shared"].factor)
     F = np.broadcast_to(F, (graph.agents, F.shape[1]))  # a server's has one row, for all agents
     R = F @ F.T
     step = built.learning_rate * built.noise_std(plan.noise_multiplier) / built.batch_size

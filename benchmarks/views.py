@@ -38,7 +38,7 @@ from overhear.training.tracing.trace import AlgorithmTrace, trace
 AGENTS = (10, 100, 200, 300, 1000)
 _MOST_FULL = 200  # agents of a full graph; more take minutes and gigabytes
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
-DPDL = {"alpha": 0.1, "momentum": 0.9, **NUMBERS}
+DPDL = {"settings": dpdl.Settings(alpha=0.1, momentum=0.9), **NUMBERS}
 STEPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "dpdl, repaired": (dpdl.init, functools.partial(dpdl.step, form=Form.REPAIRED, **DPDL)),
     "dpdl, published": (dpdl.init, functools.partial(dpdl.step, form=Form.PUBLISHED, **DPDL)),

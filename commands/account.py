@@ -22,7 +22,6 @@ class AccountFormat(enum.StrEnum):
 
     TABLE = "table"
     JSON = "json"
-    MD = "md"
     MARKDOWN = "markdown"
     HTML = "html"
 
@@ -70,10 +69,14 @@ def account(
     """
     from ..privacy.accounting.other_accountants import Accountant
     from ..privacy.accounting.request import Adjacency
-    from ..reports.document.declared import declared_report
+    from ..reports.document.declared import account_of_logs, report_of_logs
+    from ..reports.document.markdown import adversary_rows
+    from ..reports.judgement.facts import facts_of_report
     from ..reports.judgement.policy import load_policy
+    from ..reports.judgement.sentence import text_of
+    from ..reports.judgement.verdict import verdict
 
-    found = declared_report(
+    found = account_of_logs(
         logs,
         delta=request.delta,
         adversaries=request.adversary,
@@ -83,30 +86,42 @@ def account(
         absent=_absent(request.absent),
         policy=None if policy is None else load_policy(policy),
     )
-    if format is AccountFormat.JSON:
-        print_json(found.dump())
+    # One object, one page, or tables on the terminal.
+    decision = found.decision
+    if format is AccountFormat.HTML:
+        from ..reports.document.html import render
+
+        write(render(report_of_logs(found)), end="")
+    elif format is AccountFormat.JSON:
+        policy_said = {} if decision is None else {"policy": decision.dump()}
+        print_json(report_of_logs(found).dump() | policy_said)
     elif format is AccountFormat.TABLE:
-        console = make_console()
-        from ..reports.document.declared import HEADS, headline, meaning, rows
         from .terminal.tables import rows_table
 
-        say(console, headline(found) + ".")
-        say(console, meaning(found))
-        table: list[dict[str, str]] = [dict(zip(HEADS, row, strict=True)) for row in rows(found)]
+        console, report = make_console(), report_of_logs(found)
+        facts = facts_of_report(report)
+        said = verdict(facts)
+        say(console, text_of(said.headline) + ".")
+        say(console, text_of(*said.text, *said.notes))
+        shown = ("adversary", "agent at risk", "epsilon", "records found, at FPR")
+        table = [
+            {**{head: row[head] for head in shown}, "status": f"{one.status}: {one.because}"}
+            for row, one in zip(adversary_rows(report), facts.claims, strict=True)
+        ]
         console.print(rows_table(table, title="Who could learn what"))
-        for warning in found.account.warnings:
+        for warning in report.plan.warnings:
             say(console, f"Note: {warning}.")
-        for assumption in found.assumptions:
-            say(console, f"{assumption.number}  {assumption.text} ({assumption.how})")
-        for required in () if found.decision is None else found.decision.requirements:
+        for one in report.assumptions:
+            say(console, f"{one.name}  {one.text} ({one.how})")
+        for required in () if decision is None else decision.requirements:
             say(console, f"{required.outcome.value.upper()}  {required.name}: {required.sentence}")
     else:
-        from ..reports.document.declared import declared_html, declared_markdown
+        from ..reports.document.markdown import report_markdown
 
-        page = declared_html if format is AccountFormat.HTML else declared_markdown
-        write(page(found), end="")
-    if found.decision is not None:
-        raise typer.Exit(found.decision.exit_code)
+        write(report_markdown(report_of_logs(found)), end="")
+    # The exit code is that of the policy.
+    if decision is not None:
+        raise typer.Exit(decision.exit_code)
 
 
 _MOST_ABSENT = 1_000_000  # rounds

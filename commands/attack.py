@@ -11,7 +11,17 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Device, Folder, IsThere, Json, TrustCode, trust
+from .terminal.options import (
+    Device,
+    Folder,
+    Format,
+    FormatOfTable,
+    IsThere,
+    TableOrJson,
+    TextFormat,
+    TrustCode,
+    trust,
+)
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say, write
 
@@ -88,7 +98,7 @@ def attack(
     convention: Convention = None,
     device: Device = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Try to rebuild records from what was intercepted.
 
@@ -100,6 +110,7 @@ def attack(
     from .terminal.progress import attack_progress
 
     trust(trust_code)
+    # A folder of a run, and neither a run file nor gradients.
     if folder.suffix == ".toml":
         sets = [word for override in keys.as_overrides() for word in ("--set", override)]
         raise InputError(
@@ -111,6 +122,7 @@ def attack(
             f"{folder} is a file, no folder of a run; of gradients use `overhear invert "
             f"{folder} --model ... --out ...`"
         )
+    # The attack, and what it found as JSON or in tables.
     scale = None if convention is None else convention.value
     with attack_progress(make_console(stderr=True)) as progress:
         from ..runs.attack.attack import attack_run  # torch takes a while
@@ -125,11 +137,12 @@ def attack(
             expect=progress.expect,
             stop=stop_of_command(),
         )
-    if json:
+    if format is TableOrJson.JSON:
         print_json(result.dump())
         return
     from .terminal.tables import attack_table, columns_table
 
+    # Every attacked point: rows, what they say, and what the proof allows.
     console = make_console()
     for scenario in result.scenarios:
         title = (
@@ -165,26 +178,22 @@ def attack_sweep(
     *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for its runs.")],
     keys: SweepKeys,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
     convention: Convention = None,
     device: Device = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: FormatOfTable = TextFormat.TABLE,
 ) -> None:
     """Train a run file, once for each combination of values, and attack each.
 
     Every combination of --sweep gets a run folder in --out, which goes on where it stopped. The
     results are one table, with a row for each combination.
     """
-    from ..privacy.errors import InputError
     from ..runs.attack import sweep
     from ..runs.errors import ContradictedProof
     from .terminal.progress import attack_progress
     from .terminal.tables import rows_markdown, rows_table
 
     trust(trust_code)
-    if json and markdown:
-        raise InputError("--json and --markdown exclude each other; give one of them")
     with attack_progress(make_console(stderr=True)) as progress:
         found = sweep.attack_sweep(
             run,
@@ -196,11 +205,12 @@ def attack_sweep(
             expect=progress.expect,
             stop=stop_of_command(),
         )
+    # One row for each combination; contradictions are told last.
     scale = None if convention is None else convention.value
     rows = list(sweep.attack_sweep_rows(found, convention=scale))
-    if json:
+    if format is TextFormat.JSON:
         print_json([one.dump() for one in found])
-    elif markdown:
+    elif format is TextFormat.MARKDOWN:
         write(rows_markdown(rows), end="")
     else:
         make_console().print(rows_table(rows, title="Reconstruction, mean PSNR or MSE/PSNR/SSIM"))

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.audit.requests import LastModelRequest
-from .terminal.options import NO_RUN, Device, IsThere, Json, Overrides, TrustCode, trust
+from .terminal.options import (
+    NO_RUN,
+    Device,
+    Format,
+    IsThere,
+    Overrides,
+    TableOrJson,
+    TrustCode,
+    trust,
+)
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -41,7 +50,7 @@ def audit(
     out: Out = None,
     device: Device = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon with planted records, and check the program.
 
@@ -57,6 +66,7 @@ def audit(
 
     trust(trust_code)
     _check_out(target, out, again=again)
+    # A run file is audited as it stands; a folder may contradict what it has kept.
     contradicted: ContradictedProof | None = None
     untraced, stop = "", stop_of_command()
     stop.note(NOTHING_KEPT)
@@ -84,7 +94,8 @@ def audit(
                 )
             except ContradictedProof as error:
                 contradicted, found = error, _written(target, error)
-    if json:
+    # All is shown and kept before a contradiction ends the command.
+    if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
         _show(found)
@@ -107,7 +118,7 @@ def audit_last_model(
     again: Again = False,
     out: Out = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon with a planted record that only last models can show.
 
@@ -127,6 +138,7 @@ def audit_last_model(
         raise InputError(
             "--set is of a run file, and the folder of a run has its own; leave it out"
         )
+    # Where the outcome goes, and what is audited.
     _check_out(target, out, again=again)
     stop = stop_of_command()
     stop.note(NOTHING_KEPT)
@@ -151,7 +163,8 @@ def audit_last_model(
                 if kept is None:
                     raise
                 found = kept
-    if json:
+    # It is shown before it is held against the proof.
+    if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
         _show_last_model(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.options import IsThere, Json
+from .terminal.options import Format, IsThere, TableOrJson
 from .terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def audit_log(
             help="How many records an agent draws batches of its own from; may be repeated.",
         ),
     ] = None,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Check what a recorded system kept against the lines of its log.
 
@@ -77,7 +77,7 @@ def audit_log(
         records=_records(holds or ()),
     )
     write_held(found)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(dump(found))
     else:
         _show(found)

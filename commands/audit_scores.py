@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import IsThere, Json
+from .terminal.options import Format, IsThere, TableOrJson
 from .terminal.terminal import make_console, make_table, print_json, say
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def audit_scores(
     ratios: Annotated[
         bool, typer.Option("--ratios", help="The scores are log-likelihood ratios.")
     ] = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon by the scores of canaries in any training.
 
@@ -59,7 +59,7 @@ def audit_scores(
         confidence=confidence,
         ratios=ratios,
     )
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
         _show(found)

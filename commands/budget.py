@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..interface.requests import BudgetRequest
-from .terminal.options import Json
+from .terminal.options import Format, TableOrJson
 from .terminal.terminal import print_json, write
 
 _NUMBERS = ("epsilon", "noise_multiplier", "rounds", "sampling_rate", "delta")
@@ -22,7 +22,7 @@ def budget(
     statement: Annotated[
         bool, typer.Option("--statement", help="Print a paragraph to paste, and nothing else.")
     ] = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Compute epsilon, noise, rounds or a sampling rate.
 
@@ -34,13 +34,14 @@ def budget(
     from ..interface.budget import budget_of
     from ..privacy.errors import InputError
 
-    if statement and (json or explain):
-        raise InputError("--statement prints a paragraph; leave --json and --explain out")
+    if statement and (explain or format is TableOrJson.JSON):
+        raise InputError("--statement prints a paragraph; leave --format and --explain out")
     found = budget_of(request)
+    # What another library makes of the same rounds.
     opinion = None
     if explain:
         from ..privacy.reference.second_opinion import second_opinion
-        from ..runs.plan.plan import described
+        from ..runs.plan.opinions import described
 
         other = second_opinion(
             found.events,
@@ -49,7 +50,8 @@ def budget(
             adjacency=found.adjacency,
         )
         opinion = described(other)
-    if json:
+    # Figures, what they are about, and how they were computed.
+    if format is TableOrJson.JSON:
         figures = {name: getattr(found, name) for name in _NUMBERS}
         how = {"adjacency": request.adjacency, "accountant": request.accountant}
         asked_too = {} if opinion is None else {"second_opinion": opinion.dump()}
@@ -69,6 +71,6 @@ def budget(
         return
     write(found)
     if opinion is not None:
-        from ..runs.plan.plan import bracket_words
+        from ..runs.plan.opinions import bracket_words
 
         write(f"second opinion   {opinion.by}: {bracket_words(opinion)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import Folder, Json, TrustCode, trust
+from .terminal.options import Folder, Format, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def check(
         Path | None, typer.Option(metavar="FILE", help="Write the outcome as JUnit XML too.")
     ] = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Check a run against a policy; the exit code is the gate.
 
@@ -45,6 +45,7 @@ def check(
         from ..reports.document.junit import unfinished
 
         unfinished(junit, suite=str(folder))
+    # The policy says which code of the run is trusted, before the run is opened.
     wanted = load_policy(policy)
     trust(trust_code, pins=wanted.code.allow, calls=wanted.code.calls)
     decision = _decided(folder, wanted)
@@ -52,7 +53,7 @@ def check(
         from ..reports.document.junit import write_junit
 
         write_junit(decision, junit, suite=str(folder))
-    if json:
+    if format is TableOrJson.JSON:
         print_json(_object(decision, folder, policy))
     else:
         _show(decision, folder, policy)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import IsThere, Json, Overrides, TrustCode, trust
+from .terminal.options import Format, IsThere, Overrides, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def check_account(
         float, typer.Option(help="How long the second tracer may take, above 0.")
     ] = 60.0,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Check the figures of a run against a second tracer.
 
@@ -47,12 +47,12 @@ def check_account(
 
     with waiting(make_console(stderr=True), "check-account", "tracing the algorithm twice"):
         from ..runs.errors import ContradictedProof
-        from ..runs.plan.plan import contradicted_trace, second_traces
+        from ..runs.plan.opinions import contradicted_trace, second_traces
         from ..training.accounts.traced_twice import Verdict
 
         config, plan = _planned(run, overrides or ())
         found = second_traces(config, plan, seconds=seconds)
-    if json:
+    if format is TableOrJson.JSON:
         print_json({"schema": 1, "run": str(run), "figures": [_row(one) for one in found.values()]})
     else:
         _show(found)

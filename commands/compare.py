@@ -14,7 +14,6 @@ from .terminal.options import NO_RUN, IsThere, TrustCode, trust
 class ComparisonFormat(enum.StrEnum):
     """How a comparison is given."""
 
-    MD = "md"
     MARKDOWN = "markdown"
     HTML = "html"
     JSON = "json"
@@ -29,7 +28,7 @@ def compare(
     *,
     format: Annotated[
         ComparisonFormat, typer.Option("--format", help="Format of the table.")
-    ] = ComparisonFormat.MD,
+    ] = ComparisonFormat.MARKDOWN,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")
     ] = None,
@@ -43,6 +42,7 @@ def compare(
     from ..privacy.errors import InputError
     from ..privacy.plain_text import plain
 
+    # A comparison changes no run.
     if out is not None:
         for folder in folders:
             if out.resolve().is_relative_to(folder.resolve()):

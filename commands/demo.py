@@ -117,6 +117,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     from .terminal.progress import attack_progress, audit_progress, train_progress
     from .terminal.tables import adversary_table, attack_table
 
+    # All that can be refused, before the folder is there.
     started = perf_counter()
     tables = tomllib.loads(RUN)
     find_device(device, rounds=True)  # before the folder is there
@@ -128,6 +129,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     limit = tables["privacy"]["epsilon"]
     delta = tables["privacy"]["delta"]
     say(console, _BEGINS.format(epsilon=limit, delta=small(delta), seconds=_SECONDS))
+    # Trained, attacked and audited, each of which says how to go on if it is cut off.
     with (
         naming(f"`overhear train {kept} --out {out} --resume`", run_file=kept),
         train_progress(console, limit=limit, delta=delta) as progress,
@@ -145,6 +147,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
         stop.note("the run is trained and attacked, and not audited yet")
         stop.go_on()
         audited = audit_folder(out, progress=progress, expect=progress.expect, stop=stop)
+    # The report, and its figures in tables.
     stop.note(f"{out} holds the run, the attack and the audit; `overhear report {out}` goes on")
     page = report_run(out)
     accuracy = summary.metrics.consensus_accuracy
@@ -156,7 +159,11 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     console.print(measured_table(audited))
     _show_leak(config, summary, console)
     say(console, _meaning(page, limit))
-    console.print(f"Accuracy of the consensus model: {accuracy:.1%}")
+    constant = summary.metrics.constant_accuracy
+    console.print(
+        f"Accuracy of the consensus model: {accuracy:.1%}; of the most frequent class, given "
+        f"for every record: {constant:.1%}"
+    )
     console.print(f"Done in {perf_counter() - started:.0f} s. The report: {page}")
 
 
@@ -169,6 +176,7 @@ def _show_leak(config: RunFile, summary: TrainSummary, console: Console) -> None
 
     if config.privacy is None:
         return
+    # The published form at the same noise, planned alone.
     published = config.model_copy(
         update={
             "algorithm": config.algorithm.model_copy(update={"form": "published"}),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import Json, Overrides, RunPath, TrustCode, trust
+from .terminal.options import Format, Overrides, RunPath, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, make_table, print_json, say
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def design(
         typer.Option(metavar="FILE", help="Write a run file that trains with this noise."),
     ] = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Find the best noise for a run's graph and rounds.
 
@@ -58,7 +58,7 @@ def design(
 
     found = compare(config, groups=groups)
     written = None if out is None else _write(config, found, out, kind)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
         return
     _show(found)

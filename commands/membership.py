@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..runs.audit.requests import MembershipRequest
-from .terminal.options import NO_RUN, IsThere, Json, TrustCode, trust
+from .terminal.options import NO_RUN, Format, IsThere, TableOrJson, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -38,7 +38,7 @@ def membership(
     request: MembershipRequest,
     *,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Infer from final models which records a run was trained on.
 
@@ -64,7 +64,7 @@ def membership(
             if kept is None:
                 raise
             contradicted, found = error, kept
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
         _show(found)
@@ -89,7 +89,7 @@ def membership_training(
     records: Annotated[
         int, typer.Option(metavar="N", help="Number of records that are in or out at random.")
     ] = 400,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Infer membership in models that a function of yours trains.
 
@@ -111,7 +111,7 @@ def membership_training(
         references=references,
         records=records,
     )
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
     else:
         say(make_console(), str(found.table()))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import NO_RUN, IsThere, Json, TrustCode, trust
+from .terminal.options import NO_RUN, Format, IsThere, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 
@@ -35,7 +35,7 @@ def person(
         ),
     ] = None,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Add up what several runs cost one person.
 
@@ -62,7 +62,7 @@ def person(
     elif trust_code:
         raise InputError("--trust-code is for the runs of --add; leave it out")
     found = person_total(ledgers, adversary=adversary, delta=delta)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
         return
     from .terminal.tables import person_rows, rows_table

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal import completion
-from .terminal.options import Json, Overrides, RunPath, TrustCode, trust
+from .terminal.options import FormatOfTable, RunPath, TextFormat, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
@@ -29,56 +29,34 @@ _SECONDS_TRACED = 10.0  # of a second tracer, with --check
 _LONG = 4.0  # seconds of a plan, above which the remedies, plans too, are skipped
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What is asked of a plan, or of several."""
+
+    overrides: Annotated[Sequence[str], "--set table.key=value"] = ()
+    """Override a key of the run file; may be repeated."""
+    sweeps: Annotated[Sequence[str], "--sweep table.key=a,b,c"] = ()
+    """Plan every combination of these values, as one table; may be repeated."""
+    every_agent: bool = False
+    """Give epsilon for the records of every agent, as JSON."""
+    strict: bool = False
+    """Exit with 3 unless every figure is proven and the target is met."""
+    check: bool = False
+    """Build data and model too, refuse what train would refuse, and trace twice."""
+    out: Annotated[Path | None, "DIR"] = None
+    """Folder that train would write, which --check looks at."""
+    recipients: Annotated[int | None, "AGENT"] = None
+    """Say what each agent could learn about a record of AGENT, by distance."""
+    statement: bool = False
+    """Print a paragraph to paste, and nothing else."""
+
+
 def plan(
     run: RunPath,
-    overrides: Overrides = None,
-    sweeps: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sweep",
-            metavar="table.key=a,b,c",
-            help="Plan every combination of these values, as one table; may be repeated.",
-            autocompletion=completion.sweeps,
-        ),
-    ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the table of --sweep as Markdown.")
-    ] = False,
-    every_agent: Annotated[
-        bool,
-        typer.Option(
-            "--every-agent", help="Give epsilon for the records of every agent in --json."
-        ),
-    ] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", help="Exit with 3 unless every figure is proven and the target is met."
-        ),
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Build data and model too, refuse what train would refuse, and trace twice.",
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder that train would write, which --check looks at."),
-    ] = None,
+    asked: PlanRequest,
+    *,
     trust_code: TrustCode = False,
-    recipients: Annotated[
-        int | None,
-        typer.Option(
-            metavar="AGENT",
-            help="Say what each agent could learn about a record of AGENT, by distance.",
-        ),
-    ] = None,
-    statement: Annotated[
-        bool, typer.Option("--statement", help="Print a paragraph to paste, and nothing else.")
-    ] = False,
-    json: Json = False,
+    format: FormatOfTable = TextFormat.TABLE,
 ) -> None:
     """Plan a run: its noise, and epsilon for every adversary.
 
@@ -90,23 +68,28 @@ def plan(
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
 
+    # Options that say nothing together.
     trust(trust_code)
+    sweeps, every_agent, check = asked.sweeps, asked.every_agent, asked.check
+    json = format is TextFormat.JSON
     if every_agent and (sweeps or not json):
-        raise InputError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
-    if sweeps and (strict or check):
+        raise InputError(
+            "--every-agent adds to the JSON of one plan; give --format json, and no --sweep"
+        )
+    if sweeps and (asked.strict or check):
         raise InputError("--strict and --check are about one plan; leave --sweep out")
-    if out is not None and not check:
+    if asked.out is not None and not check:
         raise InputError("--out names the folder that --check looks at; give --check too")
-    if recipients is not None and (sweeps or statement or every_agent):
-        raise InputError("--recipients is about one plan; leave the other options but --json out")
-    if statement and (json or sweeps):
-        raise InputError("--statement prints a paragraph; leave --json and --sweep out")
+    if asked.recipients is not None and (sweeps or asked.statement or every_agent):
+        raise InputError("--recipients is about one plan; leave the other options but --format out")
+    if asked.statement and (sweeps or format is not TextFormat.TABLE):
+        raise InputError("--statement prints a paragraph; leave --format and --sweep out")
     if sweeps:
-        _show_sweep(run, sweeps, overrides or (), json=json, markdown=markdown)
+        _show_sweep(run, sweeps, asked.overrides, format=format)
         return
-    if markdown:
-        raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
-    config, ready = load_run_file(run, overrides or (), notice=tell), None
+    if format is TextFormat.MARKDOWN:
+        raise InputError("--format markdown prints a sweep; give --sweep table.key=a,b,c too")
+    config, ready = load_run_file(run, asked.overrides, notice=tell), None
     from .terminal.progress import waiting
 
     told, begun = make_console(stderr=True), process_time()
@@ -114,7 +97,8 @@ def plan(
         # Only now: a bad run file is told without torch, and its import takes a while.
         from ..reports.judgement.advice import advise
         from ..runs.errors import ContradictedProof
-        from ..runs.plan.plan import contradiction, make_plan, with_opinions
+        from ..runs.plan.opinions import contradiction, with_opinions
+        from ..runs.plan.plan import make_plan
         from .terminal.tables import second_opinions
 
     def notice(text: str) -> None:
@@ -123,7 +107,7 @@ def plan(
     if check:
         from ..runs.readiness import check_ready
 
-        ready = check_ready(config, out=out, notice=notice)
+        ready = check_ready(config, out=asked.out, notice=notice)
     with waiting(told, "plan", "tracing the algorithm, and adding up its rounds"):
         planned = (
             make_plan(config, every_agent=every_agent, notice=notice)
@@ -134,25 +118,28 @@ def plan(
         planned = make_plan(config, every_agent=True)
     slow = process_time() - begun > _LONG
     advice = advise(config, planned, slow=slow)
+    # A decision and a second trace, where these are asked for.
     decision = None
-    if strict:
+    if asked.strict:
         from ..reports.judgement.facts import facts_of_plan
         from ..reports.judgement.gate import decide_plan
 
         decision = decide_plan(facts_of_plan(config, planned))
     traced: dict[str, TracedTwice] = {}
     if check:
-        from ..runs.plan.plan import second_traces
+        from ..runs.plan.opinions import second_traces
 
         with waiting(told, "plan", "tracing the algorithm a second time, by other code"):
             traced = second_traces(config, planned, seconds=_SECONDS_TRACED)
+    # What other libraries find, and what each recipient could learn.
     described = with_opinions(planned)
     found, opinions = described.dump(), described.second_opinion or {}
     far = None
-    if recipients is not None:
+    if asked.recipients is not None:
         from ..runs.plan.recipients import recipients as recipients_of
 
-        far = recipients_of(config, planned, recipients)
+        far = recipients_of(config, planned, asked.recipients)
+    # One object of JSON, one paragraph, or tables.
     if json:
         said: dict[str, object] = {} if far is None else {"recipients": far.dump()}
         if ready is not None:
@@ -163,8 +150,8 @@ def plan(
         if decision is not None:
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
-    elif statement:
-        write(planned.paragraph())
+    elif asked.statement:
+        write(planned.statement())
     else:
         _show_plan(
             found, described.adversaries, advice, make_console(), opinions=second_opinions(opinions)
@@ -176,10 +163,11 @@ def plan(
         if ready is not None:
             _show_ready(ready)
             _show_traced(traced)
+    # Contradictions end the command after all is shown.
     if contradicted := contradiction(opinions):
         raise ContradictedProof(contradicted)
     if traced:
-        from ..runs.plan.plan import contradicted_trace
+        from ..runs.plan.opinions import contradicted_trace
 
         if contradicted := contradicted_trace(traced):
             raise ContradictedProof(contradicted)
@@ -229,7 +217,7 @@ def _show_ready(ready: Readiness) -> None:
 
 def _show_traced(traced: Mapping[str, TracedTwice]) -> None:
     """A line for each verdict of the second tracer, with its adversaries."""
-    from ..runs.plan.plan import trace_words
+    from ..runs.plan.opinions import trace_words
 
     console, grouped = make_console(), dict[str, list[str]]()
     for name, one in traced.items():
@@ -246,7 +234,7 @@ def _show_plan(
     *,
     opinions: Sequence[str],
 ) -> None:
-    """Print the object of `--json` and its rows as tables, and the advice."""
+    """Print the object of `--format json` and its rows as tables, and the advice."""
     from ..runs.numbers import bound, small
     from .terminal.tables import adversary_table, reasons
 
@@ -308,19 +296,17 @@ def _say_indented(console: Console, text: str) -> None:
 
 
 def _show_sweep(
-    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, json: bool, markdown: bool
+    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, format: TextFormat
 ) -> None:
     from ..privacy.errors import InputError
     from ..runs.plan.sweep import plan_sweep
 
-    if json and markdown:
-        raise InputError("--json and --markdown exclude each other; give one of them")
     found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
     from .terminal.tables import sweep_markdown, sweep_tables
 
-    if json:
+    if format is TextFormat.JSON:
         print_json(found)
-    elif markdown:
+    elif format is TextFormat.MARKDOWN:
         write(sweep_markdown(found), end="")
     else:
         make_console().print(*sweep_tables(found), sep="\n")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Folder, TrustCode, trust
+from .terminal.options import TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, write
 
@@ -18,12 +18,13 @@ class FormatName(enum.StrEnum):
 
     HTML = "html"
     JSON = "json"
-    MD = "md"
     MARKDOWN = "markdown"
 
 
 def report(
-    folder: Folder,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a run, or that invert wrote.")
+    ],
     show_records: Annotated[
         bool, typer.Option("--show-records", help="Show training records, not only public ones.")
     ] = False,
@@ -48,24 +49,27 @@ def report(
 ) -> None:
     """Write the report of a run: report.html and privacy.json.
 
-    Other formats print the same figures. In a folder with logs of releases it writes declared.json
-    and a page of what was declared. The exit code is 4 if another library puts an epsilon above the
-    one that is stated.
+    Other formats print the same figures. A folder with logs of releases gets the same page, on
+    which what is proven of a run is declared; one of overhear invert a page of what was rebuilt.
+    The exit code is 4 if another library puts an epsilon above the one that is stated.
     """
     from ..privacy.errors import InputError
     from ..privacy.releases.log import holds_logs
+    from ..reports.document.found import found_folder
     from ..runs.errors import ContradictedProof
-    from ..runs.plan.plan import contradiction
+    from ..runs.plan.opinions import contradiction
 
-    if holds_logs(folder):
+    other = folder if holds_logs(folder) else found_folder(folder)
+    if other is not None:
         if show_records or total or recipients is not None:
             raise InputError(
-                f"{folder} holds logs of releases and no run: --show-records, --total and "
+                f"{folder} holds no run: --show-records, --total and "
                 "--recipients have no effect on it; leave them out"
             )
-        _report_declared(folder, format)
+        _report_of_no_run(other, format)
         return
     trust(trust_code)
+    # Files are written in one go, which a signal does not cut in two.
     if format is FormatName.HTML:
         from .terminal.progress import waiting
 
@@ -98,7 +102,7 @@ def report(
         raise ContradictedProof(said)
 
 
-def _report_declared(folder: Path, format: FormatName) -> None:
+def _report_of_no_run(folder: Path, format: FormatName) -> None:
     from ..interface.shown import report_of_folder
 
     found = report_of_folder(folder, "md" if format is FormatName.MARKDOWN else format.value)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import Json
+from .terminal.options import Format, TableOrJson
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say, write
 
@@ -44,7 +44,7 @@ def reproduce(
         ),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Run a table or figure of a paper again, and judge it.
 
@@ -56,13 +56,15 @@ def reproduce(
     from ..reports.reproduced.work_estimates import scale_named, stored_price
 
     at = scale_named(scale)
+    # What there is, without running any of it.
     if list_:
         if out or figures or retry or jobs:
             raise InputError("--list runs nothing, so it takes no other option than --scale")
-        _list(None if name is None else entry_named(name), at, json=json)
+        _list(None if name is None else entry_named(name), at, format=format)
         return
     if name is None:
         raise InputError("give a NAME, or --list, which names every table and figure")
+    # A folder for the runs, and their price where they take long.
     entry = entry_named(name)
     if out is None:
         raise InputError(f"give a folder for {name}, such as --out {name}-{at}")
@@ -85,13 +87,13 @@ def reproduce(
             progress=progress,
             stop=stop_of_command(),
         )
-    if json:
+    if format is TableOrJson.JSON:
         print_json(as_data(outcome))
         return
     write(as_markdown(outcome), end="")
 
 
-def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
+def _list(entry: Entry | None, scale: ScaleName, *, format: TableOrJson) -> None:
     """What there is, with stored prices; or one entry, with a price that is measured now."""
     from ..reports.reproduced.registry import ENTRIES
     from ..reports.reproduced.work_estimates import check_runnable, price_of
@@ -99,7 +101,7 @@ def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
 
     if entry is None:
         rows = [_row(one) for one in ENTRIES.values()]
-        if json:
+        if format is TableOrJson.JSON:
             print_json(rows)
             return
         heads = list(rows[0])
@@ -116,7 +118,7 @@ def _list(entry: Entry | None, scale: ScaleName, *, json: bool) -> None:
         return
     with sweep_progress(make_console(stderr=True)) as progress:
         price = price_of(entry, scale, timed=progress)
-    if json:
+    if format is TableOrJson.JSON:
         print_json({"name": entry.name, "scale": scale, "runs": price.runs, "hours": price.hours,
                     "device": price.device})  # fmt: skip
         return

@@ -1,13 +1,15 @@
-"""The command `overhear schema`: what run files, policies, reports and audits may hold."""
+"""The command `overhear schema`: what run files, policies and outputs may hold."""
 
 from __future__ import annotations
 
 import enum
+import json
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from .terminal.terminal import print_json
+from .terminal.terminal import write
 
 
 class SchemaName(enum.StrEnum):
@@ -15,45 +17,49 @@ class SchemaName(enum.StrEnum):
 
     RUN = "run"
     POLICY = "policy"
+    PLAN = "plan"
+    TRAIN = "train"
+    SWEEP = "sweep"
     REPORT = "report"
     TOTAL = "total"
     PERSON = "person"
+    ATTACK = "attack"
+    INVERT = "invert"
+    AUDIT = "audit"
     MEMBERSHIP = "membership"
     LAST_MODEL = "last-model"
-    AUDIT = "audit"
+
+
+# Where each is made: a module, and a function; or a type and its title.
+_MADE = {
+    SchemaName.RUN: ("runs.run_file.run_file", "run_file_schema", ""),
+    SchemaName.POLICY: ("reports.judgement.policy", "policy_schema", ""),
+    SchemaName.PLAN: ("runs.plan.schema", "Planned", "overhear plan --format json, version 1"),
+    SchemaName.TRAIN: ("runs.folder.records", "TrainSummary", "overhear train --format json"),
+    SchemaName.SWEEP: (
+        "runs.sweep.results",
+        "PointResult",
+        "a run of overhear sweep",
+    ),
+    SchemaName.REPORT: ("reports.schema", "report_schema", ""),
+    SchemaName.TOTAL: ("reports.schema", "total_schema", ""),
+    SchemaName.PERSON: ("reports.schema", "person_total_schema", ""),
+    SchemaName.ATTACK: ("runs.audit.evidence_schema", "Attack", "attack.json of a run, version 1"),
+    SchemaName.INVERT: (
+        "runs.attack.gradients_schema",
+        "GradientAttack",
+        "attack.json of overhear invert, version 1",
+    ),
+    SchemaName.AUDIT: ("runs.audit.evidence_schema", "audit_schema", ""),
+    SchemaName.MEMBERSHIP: ("runs.audit.evidence", "membership_schema", ""),
+    SchemaName.LAST_MODEL: ("runs.audit.evidence", "last_model_schema", ""),
+}
 
 
 def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
     """Print the JSON schema of a run file, a policy or an output."""
-    if what is SchemaName.RUN:
-        from ..runs.run_file.run_file import run_file_schema
+    from ..privacy.formats.codec import schema_of
 
-        print_json(run_file_schema())
-    elif what is SchemaName.POLICY:
-        from ..reports.judgement.policy import policy_schema
-
-        print_json(policy_schema())
-    elif what is SchemaName.TOTAL:
-        from ..reports.schema import total_schema
-
-        print_json(total_schema())
-    elif what is SchemaName.PERSON:
-        from ..reports.schema import person_total_schema
-
-        print_json(person_total_schema())
-    elif what is SchemaName.MEMBERSHIP:
-        from ..runs.audit.evidence import membership_schema
-
-        print_json(membership_schema())
-    elif what is SchemaName.LAST_MODEL:
-        from ..runs.audit.evidence import last_model_schema
-
-        print_json(last_model_schema())
-    elif what is SchemaName.AUDIT:
-        from ..runs.audit.evidence_schema import audit_schema
-
-        print_json(audit_schema())
-    else:
-        from ..reports.schema import report_schema
-
-        print_json(report_schema())
+    module, name, title = _MADE[what]
+    found = getattr(import_module(f"overhear.{module}"), name)
+    write(json.dumps(schema_of(found, title) if title else found(), indent=2))

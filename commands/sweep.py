@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import Json
+from .terminal.options import Format, TableOrJson
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -45,7 +45,7 @@ def sweep(
         typer.Option(metavar="A,B", help="Devices that the runs share, such as cuda:0,cuda:1."),
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Train every combination of a grid, each with several seeds.
 
@@ -57,6 +57,7 @@ def sweep(
     from ..runs.run_file.tables import check_rounds_device
     from ..runs.sweep.sweep_file import read_sweep_file
 
+    # Devices and sweep file are refused before torch is there.
     shared = [] if devices is None else [name.strip() for name in devices.split(",")]
     for name in shared:
         if not name:
@@ -66,21 +67,20 @@ def sweep(
     from .terminal.progress import sweep_progress
 
     with sweep_progress(make_console(stderr=True)) as progress:
-        from ..runs.sweep.sweep import run_sweep  # torch takes a while
+        from ..runs.sweep.engine import Engine  # torch takes a while
+        from ..runs.sweep.sweep import run_sweep
 
         swept = run_sweep(
             found,
             base,
             out,
-            jobs=jobs,
-            backend=backend.value,
-            address=address,
-            devices=shared,
+            engine=Engine(jobs=jobs, backend=backend.value, address=address, devices=shared),
             retry=retry,
             progress=progress,
             stop=stop_of_command(),
         )
-    if json:
+    # What was done, and what failed with its reason.
+    if format is TableOrJson.JSON:
         print_json([result.dump() for result in swept.results])
     else:
         console = make_console()
@@ -91,6 +91,7 @@ def sweep(
             say(console, f"Failed: {words}, seed {one.seed}: {one.error}")
         if swept.failed:
             say(console, "Add --retry to try these again.")
+    # A sweep of failures alone is bad input; contradictions are told last.
     if swept.failed and len(swept.failed) == len(swept.results):
         raise InputError(
             f"none of the {len(swept.failed)} runs could be trained; the first of them says: "

@@ -22,7 +22,6 @@ class TableFormat(enum.StrEnum):
     """How a table is given."""
 
     MARKDOWN = "markdown"
-    MD = "md"
     LATEX = "latex"
     CSV = "csv"
     JSON = "json"
@@ -64,7 +63,7 @@ def table(
         text = sweep_html(folder)
     else:
         found = sweep_table(folder, value=value, rows=_keys(rows), columns=_keys(columns))
-        text = table_text(found, format="markdown" if format is TableFormat.MD else format.value)
+        text = table_text(found, format=format.value)
     if out is None:
         write(text, end="")
         return

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import NO_RUN, IsThere, Json, TrustCode, trust
+from .terminal.options import NO_RUN, Format, IsThere, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
 
@@ -31,7 +31,7 @@ def total(
         ),
     ] = False,
     trust_code: TrustCode = False,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Add up what several runs on the same records cost.
 
@@ -42,7 +42,7 @@ def total(
 
     trust(trust_code)
     found = total_of_runs(folders, delta=delta, assume_same_records=assume_same_records)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(found.dump())
         return
     from ..reports.total.total import sentences

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .terminal.log import current_log
-from .terminal.options import Json, Overrides, RunPath, TrustCode, trust
+from .terminal.options import Format, RunPath, TableOrJson, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -18,18 +19,24 @@ if TYPE_CHECKING:
     from ..runs.stop import Stop
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """What is trained, and where it is written."""
+
+    out: Annotated[Path, "DIR"]
+    """Folder for the run; it must be new, except with --resume."""
+    overrides: Annotated[Sequence[str], "--set table.key=value"] = ()
+    """Override a key of the run file; may be repeated."""
+    resume: bool = False
+    """Continue the unfinished run in DIR."""
+    device: Annotated[str | None, "DEVICE"] = None
+    """auto, cpu, cuda or cuda:N, in place of [training] device."""
+
+
 def train(
     run: RunPath,
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", help="Folder for the run; it must be new, except with --resume."
-        ),
-    ],
-    overrides: Overrides = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the unfinished run in DIR.")
-    ] = False,
+    asked: TrainRequest,
+    *,
     ranks: Annotated[
         int | None,
         typer.Option(metavar="R", min=1, help="Spread the agents over R processes."),
@@ -44,15 +51,7 @@ def train(
         ),
     ] = 60.0,
     trust_code: TrustCode = False,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            metavar="DEVICE",
-            help="auto, cpu, cuda or cuda:N, in place of [training] device.",
-        ),
-    ] = None,
-    json: Json = False,
+    format: Format = TableOrJson.TABLE,
 ) -> None:
     """Train, write the ledger, and record intercepted rounds.
 
@@ -63,19 +62,22 @@ def train(
     from ..runs.folder.place import Place
     from ..runs.run_file.tables import check_rounds_device
 
+    # What the command line decides, before a run file is read.
     trust(trust_code)
-    if device is not None:
-        check_rounds_device(device)
-        overrides = [*(overrides or ()), f'training.device="{device}"']
+    if asked.device is not None:
+        check_rounds_device(asked.device)
+        on_device = f'training.device="{asked.device}"'
+        asked = replace(asked, overrides=(*asked.overrides, on_device))
     stop = stop_of_command()
     place = Place.of_environment()
+    # Without a rank's environment it starts the ranks itself.
     if place is None and ranks is not None and ranks > 1:
-        given = ["--out", str(out), *(f"--set={override}" for override in overrides or ())]
-        given += ["--resume"] * resume + ["--json"] * json
+        given = ["--out", str(asked.out), *(f"--set={override}" for override in asked.overrides)]
+        given += ["--resume"] * asked.resume + [f"--format={format}"]
         given += ["--trust-code"] * trust_code + [f"--rank-timeout={rank_timeout}"]
         code = launch(
             [*current_log().options, "train", *given, "--", str(run)],
-            out=out,
+            out=asked.out,
             ranks=ranks,
             timeout=rank_timeout,
             stop=stop,
@@ -85,7 +87,7 @@ def train(
 
     keep_freed_memory()
     if place is None or place.size == 1:
-        _train(run, out, overrides or (), resume=resume, json=json, stop=stop)
+        _train(run, asked, format=format, stop=stop)
         return
     place.check_size(ranks)
     place.quieten_libraries()
@@ -93,26 +95,21 @@ def train(
     from ..runs.folder.ranks import joined
 
     with joined(place, timeout=rank_timeout, stop=stop) as group:
-        _train(run, out, overrides or (), resume=resume, json=json, stop=stop, group=group)
+        _train(run, asked, format=format, stop=stop, group=group)
 
 
 def _train(
-    run: Path,
-    out: Path,
-    overrides: Sequence[str],
-    *,
-    resume: bool,
-    json: bool,
-    stop: Stop,
-    group: Group | None = None,
+    run: Path, asked: TrainRequest, *, format: TableOrJson, stop: Stop, group: Group | None = None
 ) -> None:
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
 
-    first = group is None or group.place.rank == 0
-    config = load_run_file(run, overrides, notice=tell if first else None)
+    # The run file is read without torch; only rank 0 speaks.
+    out, first = asked.out, group is None or group.place.rank == 0
+    config = load_run_file(run, asked.overrides, notice=tell if first else None)
     from .terminal.progress import train_progress
 
+    # A rank beside the first joins, and writes nothing.
     if group is not None:
         from ..runs.folder.ranks import take_device
         from ..runs.folder.run import join_run
@@ -129,10 +126,10 @@ def _train(
         from ..runs.audit.audit_log import keep_trail
         from ..runs.folder.run import train_run
 
-        if resume:
+        if asked.resume:
             from ..runs.folder.resume import resume_run
 
-            told = make_console(stderr=json)
+            told = make_console(stderr=format is TableOrJson.JSON)
             summary = resume_run(
                 config,
                 out,
@@ -144,7 +141,7 @@ def _train(
         else:
             summary = train_run(config, out, progress=progress, group=group, stop=stop)
     keep_trail(run, out)
-    if json:
+    if format is TableOrJson.JSON:
         print_json(summary.dump())
         return
     from .terminal.tables import adversary_table

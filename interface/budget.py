@@ -175,6 +175,7 @@ def drawn_batches(
     >>> drawn_batches("fixed", records=500, batch_size=10).rate
     0.02
     """
+    # Poisson batches that nothing cuts have a rate alone.
     if not isinstance(sampling, str):
         raise InputTypeError(f"sampling={sampling!r:.40} must be the name of a scheme")
     if sampling == Scheme.POISSON and largest_batch is None:
@@ -192,6 +193,7 @@ def drawn_batches(
             f"batch_size={batch_size!r:.40} has no effect on Poisson batches, of which "
             "largest_batch is the largest size; give sampling_rate, records and largest_batch"
         )
+    # The rate of batches of one size is their share of the records.
     rate = sampling_rate
     if rate is None:
         if sampling == Scheme.POISSON:
@@ -247,6 +249,7 @@ def by_lottery(
     check_pld(accountant)
     rounds, _ = check_setting(known["rounds"], known["sampling_rate"], adjacency, accountant)
     rate = known["sampling_rate"]
+    # Noise scales the rounds of multiplier 1; epsilon and delta compose them.
     if asked == "noise_multiplier":
         return scale_for(
             lottery_events(1.0, rate, rounds, coin=coin),
@@ -390,6 +393,7 @@ class Budget:
         rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
         proven = self.accountant.kind == "upper bound"
         by = f"{self.accountant.kind} by the accountant {self.accountant} of overhear"
+        # Who takes part, and how records are drawn.
         lottery = (
             ""
             if self.participation == 1.0
@@ -464,6 +468,7 @@ def budget_of(request: BudgetRequest) -> Budget:
     ...     batch_size=5, adjacency="replace-one").epsilon, 3)
     14.821
     """
+    # How records take part: by batches of a scheme, or by a coin besides.
     participation = request.participation
     check_participation(participation)
     drawn = drawn_batches(
@@ -483,6 +488,7 @@ def budget_of(request: BudgetRequest) -> Budget:
         given["sampling_rate"] = drawn.rate
     between, by = Adjacency(request.adjacency), Accountant(request.accountant)
     how: dict[str, Any] = {"adjacency": between, "accountant": by}
+    # A target of inference asks for noise; otherwise one number is left out.
     if request.advantage is not None or request.true_positive_rate is not None:
         return _for_risk(given, request, drawn=drawn)
     missing = [name for name, value in given.items() if value is None]
@@ -513,6 +519,7 @@ def _for_risk(
     from ..privacy.accounting.request import check_pld, check_setting
     from ..privacy.accounting.risk import scale_for_risk
 
+    # Everything but the noise is given.
     rates, participation = request.true_positive_rate, float(request.participation)
     adjacency, accountant = Adjacency(request.adjacency), Accountant(request.accountant)
     left = [name for name in ("delta", "rounds", "sampling_rate") if given[name] is None]
@@ -530,6 +537,7 @@ def _for_risk(
     if drawn is not None:
         drawn.check("noise_multiplier", accountant)
 
+    # The rounds at a noise multiplier, in which only the noise is unknown.
     def events_at(multiplier: float) -> dict[Event, int]:
         if drawn is not None:
             return drawn.events(multiplier, rounds, adjacency)
@@ -546,6 +554,7 @@ def _for_risk(
         if rates is None
         else f"TPR {rates[0]:g} at FPR {rates[1]:g} of membership inference"
     )
+    # Epsilon at that noise, which the target does not fix.
     if participation < 1.0 or drawn is not None:
         spent = composed_epsilon(events_at(found), delta=known["delta"], adjacency=adjacency)
     else:

@@ -11,10 +11,10 @@ __all__ = ["report"]
 
 
 def report(target: Run | str | Path, format: str = "html", *, show_records: bool = False) -> Report:
-    """The report of a run, or of a folder with logs of releases.
+    """The report of a run, of a folder with logs of releases, or of an attack on gradients.
 
     Args:
-        target: a `Run`, its folder, or a folder of logs.
+        target: a `Run`, its folder, a folder of logs, or what `overhear invert` wrote.
         format: "html" writes the page beside what it is about; "json" and "md" write nothing.
         show_records: whether the page shows training records, and not public ones alone.
 

@@ -13,23 +13,39 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PrivateAttr
+
 from ..privacy.bounded import read_bounded
 from ..privacy.errors import InputError, needs
 from ..privacy.formats.codec import finite
-from ..privacy.plain_text import aligned, plain_lines
+from ..privacy.formats.pictures import opened_picture
+from ..privacy.plain_text import aligned, markdown_text, plain_lines
 from ..privacy.releases.log import holds_logs
 from ..reports.document.collect import collect, report_run
-from ..reports.document.declared import declared_markdown, declared_report, write_declared
+from ..reports.document.declared import account_of_logs, report_of_logs, write_declared
+from ..reports.document.found import (
+    columns_of,
+    found_folder,
+    read_found,
+    render_found,
+    write_found,
+)
 from ..reports.document.markdown import report_markdown
 from ..runs.attack.attack import attack_as_asked, attack_run
+from ..runs.attack.gradients_schema import GradientAttack
+from ..runs.attack.words import summary_lines
 from ..runs.audit.audit import audit_folder
 from ..runs.audit.evidence import read_audit
 from ..runs.audit.evidence_schema import Attack, Audit
 from ..runs.errors import ContradictedProof
 from ..runs.numbers import bound, figure, lower_bound, score
+from ..training.engine.tensor_file import read_tensors
 from ..training.own.objects import give
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 _LEFT = ' style="text-align:left"'
@@ -162,17 +178,18 @@ def report_of_folder(folder: Path, format: str = "html", *, show_records: bool =
     """The report on a folder; see `overhear.report`."""
     if format not in _FORMATS:
         raise InputError(f"format={format!r} must be one of {', '.join(_FORMATS)}")
-    if holds_logs(folder):
+    if (gradients := found_folder(folder)) is not None:
         if format == "html":
-            page = write_declared(folder)
+            page = write_found(gradients)
             return Report(page.read_text(encoding="utf-8"), format, page)
-        found = declared_report([folder])
-        text = declared_markdown(found) if format == "md" else _json(found.dump())
-        return Report(text, format)
+        told = read_found(gradients)
+        lines = "".join(f"- {markdown_text(line)}\n" for line in summary_lines(told, gradients))
+        return Report(lines if format == "md" else _json(told.dump()), format)
+    declared = holds_logs(folder)
     if format == "html":
-        page = report_run(folder, show_records=show_records)
+        page = write_declared(folder) if declared else report_run(folder, show_records=show_records)
         return Report(page.read_text(encoding="utf-8"), format, page)
-    report = collect(folder)
+    report = report_of_logs(account_of_logs([folder])) if declared else collect(folder)
     return Report(report_markdown(report) if format == "md" else _json(report.dump()), format)
 
 
@@ -217,6 +234,15 @@ class AuditResult:
             for adversary in self.found.adversaries
         ]
 
+    def statement(self) -> str:
+        """What was measured of each adversary and what was checked, in sentences to paste."""
+        said = [one.words for one in self.found.adversaries]
+        return " ".join(f"{one.rstrip('.')}." for one in (self._head(), *said, *self._notes()))
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that audit.json holds; infinite figures are "inf"."""
+        return self.found.dump()
+
     def to_pandas(self) -> DataFrame:
         """The rows as a data frame.
 
@@ -239,14 +265,14 @@ class AuditResult:
     def _cells(self) -> list[dict[str, str]]:
         return [
             {
-                "adversary": row["adversary"],
-                "at most": f"{bound(row['proven_epsilon'])} ({row['status']})",
-                "measured": "at least " + lower_bound(row["measured_epsilon"])
-                if row["measured_epsilon"] is not None
+                "adversary": one.name,
+                "at most": f"{bound(one.proven_epsilon, one.digits)} ({one.status})",
+                "measured": "at least " + lower_bound(one.measured_epsilon, one.digits)
+                if one.measured_epsilon is not None
                 else "nothing",
-                "verdict": row["verdict"],
+                "verdict": one.verdict,
             }
-            for row in self.rows
+            for one in self.found.adversaries
         ]
 
     def _notes(self) -> list[str]:
@@ -302,10 +328,19 @@ class AttackResult:
                 "mse": row.mean.mse,
                 "psnr": row.mean.psnr,
                 "ssim": row.mean.ssim,
+                "found": row.found_in_all,
             }
             for one in self.found.scenarios
             for row in one.rows
         ]
+
+    def statement(self) -> str:
+        """What each scenario comes to, in sentences to paste."""
+        return " ".join(f"{one.rstrip('.')}." for one in self._notes())
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that attack.json holds; infinite figures are "inf"."""
+        return self.found.dump()
 
     def to_pandas(self) -> DataFrame:
         """The rows as a data frame.
@@ -333,6 +368,7 @@ class AttackResult:
                 "MSE": figure(row["mse"]),
                 "PSNR (dB)": figure(row["psnr"]),
                 "SSIM": score(row["ssim"]),
+                "found": str(row["found"]),
             }
             for row in self.rows
         ]
@@ -341,18 +377,45 @@ class AttackResult:
         told = [text for s in self.found.scenarios for text in (s.conclusion, s.bound.sentence)]
         return [*dict.fromkeys(told), *([self.contradicts] if self.contradicts else [])]
 
+    def plot(self) -> Figure:
+        """The pictures of every scenario, by matplotlib: a row each of planted, rebuilt, and so on.
+
+        Raises:
+            ValueError: the records are no pictures.
+            ImportError: matplotlib is not installed.
+        """
+        return _drawn(self._pictures(), self.folder)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """By scenario, attack and what is attacked its pictures, (N, height, width, 3) levels."""
+        found = {}
+        for name, files in self._pictures():
+            levels = []
+            for file in files:
+                with opened_picture(self.folder / file) as image:
+                    levels.append(np.array(image.convert("RGB")))
+            found[name] = np.stack(levels)
+        return found
+
+    def _pictures(self) -> list[tuple[str, list[str]]]:
+        """Rows of pictures by their names."""
+        named = [
+            (f"{one.scenario}, {one.preset}: {name}", list(files))
+            for one in self.found.scenarios
+            for name, files in (
+                ("planted", one.originals),
+                *((row.name, row.images) for row in one.rows),
+            )
+        ]
+        return [(name, files) for name, files in named if files]
+
     def _gallery(self) -> str:
         parts, left = [], _MOST_SHOWN
-        for scenario in self.found.scenarios:
-            named = [
-                ("original", scenario.originals),
-                *((row.name, row.images) for row in scenario.rows),
-            ]
-            for name, images in named:
-                shown = [self._picture(path, name) for path in images[:left]]
-                left -= len(shown)
-                if shown:
-                    parts.append(f"<p>{escape(name)}<br>{''.join(shown)}</p>")
+        for name, images in self._pictures():
+            shown = [self._picture(path, name) for path in images[:left]]
+            left -= len(shown)
+            if shown:
+                parts.append(f"<p>{escape(name)}<br>{''.join(shown)}</p>")
         return "".join(parts)
 
     def _picture(self, path: str, name: str) -> str:
@@ -360,7 +423,108 @@ class AttackResult:
         if not held.is_file():
             return ""
         data = b64encode(read_bounded(held, _LARGEST_PICTURE)).decode("ascii")
-        return f'<img alt="{escape(name)}" width="72" src="data:image/png;base64,{data}">'
+        style = 'style="image-rendering:pixelated" width="96"'
+        return f'<img alt="{escape(name)}" {style} src="data:image/png;base64,{data}">'
+
+
+class GradientResult(GradientAttack):
+    """What was rebuilt from gradients, beside what attack.json holds of it."""
+
+    _folder: Path = PrivateAttr()
+
+    @property
+    def folder(self) -> Path:
+        """Where the pictures and tensors are."""
+        return self._folder
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What was rebuilt.
+
+        Returns:
+            `inputs` (B, *input_shape) as the network is fed, `pixels` the same in [0, 1], and
+            `labels` (B,); of text `tokens` (B, length) and `labels`, -1 where one is not known.
+        """
+        held = read_tensors(self.folder / self.reconstruction).tensors
+        return {name: tensor.numpy() for name, tensor in held.items()}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each record that was found; psnr beside the truth is None without it."""
+        scores, near = self.scores, dict[int, float]()
+        if scores is not None:
+            near = dict(zip(scores.order, scores.psnr, strict=True))
+        each = zip(self.labels, self.stage, self.supported, strict=True)
+        return [
+            {"label": label, "stage": stage, "supported": held, "psnr": near.get(at)}
+            for at, (label, stage, held) in enumerate(each)
+        ]
+
+    def to_pandas(self) -> DataFrame:
+        """The rows as a data frame.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of attack.json."""
+        return self.dump()
+
+    def plot(self) -> Figure:
+        """The pictures of the report, by matplotlib: a row each of true, rebuilt, and so on.
+
+        Raises:
+            ValueError: the records are no pictures.
+            ImportError: matplotlib is not installed.
+        """
+        return _drawn([(head, files) for head, _, files, _ in columns_of(self)], self.folder)
+
+    def __repr__(self) -> str:
+        """The lines that `overhear invert` prints."""
+        return plain_lines("\n".join(summary_lines(self, self.folder)))
+
+    def __str__(self) -> str:
+        """The same."""
+        return repr(self)
+
+    def _repr_html_(self) -> str:
+        """The page of `overhear report`, in a frame that runs nothing and reaches nothing."""
+        return Report(render_found(self.folder, self), "html")._repr_html_()
+
+
+def gradient_result(found: GradientAttack, folder: Path) -> GradientResult:
+    """What was found, with the folder where it lies."""
+    given = {name: getattr(found, name) for name in found.model_fields_set}
+    result = GradientResult(**given)
+    result._folder = folder
+    return result
+
+
+def _drawn(rows: Sequence[tuple[str, Sequence[str]]], folder: Path) -> Figure:
+    """Rows of pictures, none of them smoothed."""
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError as error:
+        raise ImportError(needs("plot", "matplotlib")) from error
+    wide = min(max((len(files) for _, files in rows), default=0), _MOST_SHOWN)
+    if not wide:
+        raise InputError(f"what is in {folder} are no pictures; see arrays() or rows")
+    figure, axes = plt.subplots(
+        len(rows),
+        wide,
+        squeeze=False,
+        layout="constrained",
+        figsize=(1.6 * wide + 2, 1.8 * len(rows)),
+    )
+    for line, (head, files) in zip(axes, rows, strict=True):
+        line[0].set_title(head, loc="left", fontsize="small")
+        for place, axis in enumerate(line):
+            axis.set_axis_off()
+            if place < len(files) and (folder / files[place]).is_file():
+                with opened_picture(folder / files[place]) as image:
+                    axis.imshow(image.convert("RGB"), interpolation="nearest")
+    return figure
 
 
 def attack_of_folder(

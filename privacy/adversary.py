@@ -94,6 +94,7 @@ def parse_adversary(text: str, agents: int, *, deviating: bool = False) -> Adver
     """
     if text in _OUTSIDERS:
         return _OUTSIDERS[text]
+    # Who it is: one agent, an agent that deviates, or several that share what they see.
     kind, _, members = text.partition(":")
     if kind == ACTIVE_NEIGHBOUR and not deviating:
         raise InputError(
@@ -105,6 +106,7 @@ def parse_adversary(text: str, agents: int, *, deviating: bool = False) -> Adver
             f"adversary {text!r} is unknown; use one of {', '.join(_OUTSIDERS)}, neighbour, "
             "neighbour:K, coalition:K,L"
         )
+    # Agents by number: each is in the network, and is named once.
     try:
         listed = [int(member) for member in members.split(",")]
     except ValueError as error:

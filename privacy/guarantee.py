@@ -43,6 +43,15 @@ class Status(enum.StrEnum):
         """
         return self not in (Status.NO_PROTECTION, Status.CANNOT_BE_EXPRESSED)
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is that of an upper bound: proven, or of a list of releases if that is true.
+
+        >>> [str(status) for status in Status if status.is_bound]
+        ['proven', 'declared', 'declared, checked']
+        """
+        return self in (Status.PROVEN, Status.DECLARED, Status.CHECKED)
+
 
 NOT_A_CLIENT = (
     "only declared releases have unit='client'; use unit='agent', which is all that one agent holds"
@@ -171,6 +180,7 @@ class Statement:
         if not self.holders:
             return
         group(sum(records for _, records in self.holders), 1.0)
+        # A person with records at several agents is a statement of its own.
         if self.unit is not Unit.RECORD:
             raise InputError(
                 f"holders={agents} are about records, and unit='{self.unit}' is not; give one"
@@ -238,12 +248,10 @@ def _whose(holders: Iterable[tuple[int, int]]) -> str:
     return f"one person with {said}" if said else ""
 
 
-# What a file may hold of each: nothing that is planned or totalled is declared, or about a client.
-WrittenStatus = Annotated[
-    Status, Words(("proven", "heuristic", "no protection", "cannot be expressed"))
-]
+# What a file may hold of each.
+WrittenStatus = Annotated[Status, Words(tuple(map(str, Status)))]
 WrittenAdjacency = Annotated[Adjacency, Words(("add-or-remove-one", "zero-out", "replace-one"))]
-WrittenUnit = Annotated[Unit, Words(("record", "user", "agent"))]
+WrittenUnit = Annotated[Unit, Words(tuple(map(str, Unit)))]
 
 
 @described()
@@ -347,6 +355,11 @@ class Guarantee:
     def proven(self) -> bool:
         """Whether epsilon is an upper bound, whatever else is true."""
         return self.status is Status.PROVEN and self.bound.is_upper
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether epsilon is an upper bound, if the list of releases is true where there is one."""
+        return self.status.is_bound and self.bound.is_upper
 
     @property
     def unit_name(self) -> str:

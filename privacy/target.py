@@ -50,6 +50,7 @@ class Goal:
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise InputError(f"give epsilon, advantage or tpr, exactly one of them; {found} given")
+        # Each target lies where some noise, and not every noise, may meet it.
         if self.epsilon is not None:
             check_epsilon(self.epsilon, positive=True)
         if self.advantage is not None:

@@ -49,6 +49,8 @@ class BestRebuilt:
     scenario: str
     preset: str
     round: int
+    found: str = ""
+    """Whether records were rebuilt, or what is shown is an estimate."""
     error: float | None = None
     """Of rows of a table, in place of a PSNR."""
     blind_guess_error: float | None = None
@@ -117,6 +119,12 @@ class Comparison:
         runs = [asdict(run) | {"adversaries": [*map(_row, run.adversaries)]} for run in self.runs]
         return as_text({"schema": SCHEMA, "runs": runs, "flags": self.flags})
 
+    def __str__(self) -> str:
+        """The table as Markdown, which notebooks show."""
+        return comparison_markdown(self)
+
+    _repr_markdown_ = __str__
+
 
 def _row(figure_of: Guarantee) -> dict[str, str | float]:
     return {
@@ -161,7 +169,7 @@ def _compared(run: CheckedRun) -> ComparedRun:
         rounds=of.rounds,
         rounds_done=of.rounds_done,
         sampling_rate=of.sampling_rate,
-        noise_multiplier=float(of.noise_multiplier),
+        noise_multiplier=facts.noise_multiplier,
         evaluation_noise_seed=of.evaluation_noise_seed,
         victim=run.victim,
         adversaries=facts.claims,
@@ -194,6 +202,7 @@ def _attack(attack: Attack) -> BestRebuilt | None:
                 scenario=scenario.scenario,
                 preset=scenario.preset,
                 round=scenario.round,
+                found=next(row.found_in_all for row in scenario.rows if row.name == "defended"),
             )
     return best
 
@@ -263,6 +272,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     Args:
         runs: as `compare_runs` gives them.
     """
+    # Adversaries of any of the runs have a row.
     adversaries = dict.fromkeys(row.adversary for run in runs for row in run.adversaries)
     audited = dict.fromkeys(name for run in runs if run.audit for name in run.audit.adversaries)
     rows: list[tuple[str, Callable[[ComparedRun], str]]] = [
@@ -282,7 +292,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
             "test accuracy, worst agent",
             lambda one: _NONE if one.accuracy is None else percent(one.accuracy.worst),
         ),
-        ("best rebuilt, defence on", _rebuilt),
+        ("closest attack, defence on", _rebuilt),
         ("blind guess beside it", _guessed),
         ("audit", lambda one: one.audit.verdict if one.audit else "not audited"),
         *((f"measured epsilon: {name}", _measured_cell(name)) for name in audited),
@@ -305,7 +315,7 @@ def _epsilon_cell(name: str) -> Callable[[ComparedRun], str]:
         row = next((row for row in one.adversaries if row.adversary == name), None)
         if row is None:
             return "not accounted for"
-        shown = epsilon_text(row.epsilon, proven=row.proven)
+        shown = epsilon_text(row.epsilon, upper=row.is_bound)
         if is_infinite(row.epsilon):
             return f"{shown}: {row.status}"
         return f"{shown} at delta {small(row.delta)}, {row.status}"
@@ -331,7 +341,8 @@ def _rebuilt(one: ComparedRun) -> str:
     found = one.attack
     if found is None:
         return "not attacked"
-    how = f"{found.scenario} by {found.preset}, round {found.round}"
+    by = f"{found.scenario} by {found.preset}, round {found.round}"
+    how = f"{found.found}; {by}" if found.found else by
     if found.error is not None:
         return f"error {figure(found.error)} of a record ({how})"
     return f"{figure(found.psnr)} dB PSNR ({how})"

@@ -105,25 +105,25 @@ STATUSES: Mapping[Status, str] = {
 }
 
 
-def sign_of(epsilon: float | str, *, proven: bool) -> str:
-    """How an epsilon stands to the truth: "≤" proven, "≥" heuristic, "=" infinite."""
+def sign_of(epsilon: float | str, *, upper: bool) -> str:
+    """How an epsilon stands to the truth: "≤" an upper bound, "≥" heuristic, "=" infinite."""
     if is_infinite(epsilon):
         return "="
-    return "≤" if proven else "≥"
+    return "≤" if upper else "≥"
 
 
-def kind_of(*, proven: bool) -> str:
+def kind_of(*, upper: bool) -> str:
     """How an epsilon is written, one of `cited.KINDS`: only an upper bound is rounded up."""
-    return "bound" if proven else "figure"
+    return "bound" if upper else "figure"
 
 
-def epsilon_text(epsilon: float | str, *, proven: bool) -> str:
+def epsilon_text(epsilon: float | str, *, upper: bool) -> str:
     """An epsilon with its sign, rounded to the side on which it is true.
 
-    >>> epsilon_text(2.0714, proven=True), epsilon_text(2.0714, proven=False)
+    >>> epsilon_text(2.0714, upper=True), epsilon_text(2.0714, upper=False)
     ('≤ 2.08', '≥ 2.07')
     """
     if is_infinite(epsilon):
         return "∞"
-    shown = bound(epsilon) if proven else figure(epsilon)
-    return f"{sign_of(epsilon, proven=proven)} {shown}"
+    shown = bound(epsilon) if upper else figure(epsilon)
+    return f"{sign_of(epsilon, upper=upper)} {shown}"

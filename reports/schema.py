@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
 from ..privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
-from ..privacy.guarantee import Status, WrittenAdjacency, WrittenStatus, WrittenUnit
+from ..privacy.guarantee import WrittenAdjacency, WrittenStatus, WrittenUnit
 from ..runs.audit.evidence import LastModel, Membership
 from ..runs.audit.evidence_schema import Assumption, Attack, Audit, Measured, Trail
 from ..runs.described import Described
@@ -39,6 +39,12 @@ class About(Described):
     contact: str | None = None
     data: str | None = None
     purpose: str | None = None
+    controller: str | None = None
+    processors: str | None = None
+    legal_basis: str | None = None
+    retention: str | None = None
+    review_by: str | None = None
+    reference: str | None = None
     records_per_person: Count | None = None
     """How many records one person has at most, as far as is known."""
 
@@ -48,7 +54,8 @@ class Run(Described):
 
     name: str
     algorithm: str
-    form: Literal["repaired", "published"]
+    form: Literal["repaired", "published", "declared"]
+    """Declared: the run was not ours, and its logs list what it released."""
     graph: str
     agents: Count
     edges: list[tuple[Count, Count]]
@@ -70,11 +77,12 @@ class Run(Described):
     """Whether agents send anything to each other."""
     links: Literal["clear", "encrypted"]
     data: str
-    records: Count
+    records: Count | None
+    """Null where the run was declared, as are its parameters and its noise multiplier."""
     duplicate_records: Count
     """Records that are equal to another one; the figures hold for one copy."""
     model: str
-    parameters: Count
+    parameters: Count | None
     rounds: Count
     """Planned."""
     rounds_done: Count
@@ -86,7 +94,7 @@ class Run(Described):
     """Where its budget ends it early, as stopped.json says; null where it runs to its end."""
     sampling_rate: Fraction
     clip_norm: NotNegative
-    noise_multiplier: NotNegative
+    noise_multiplier: NotNegative | None
     """Noise on a sum of clipped gradients / clip_norm."""
     evaluation_noise_seed: int | None
     """Not null: the noise can be repeated, and no figure is proven."""
@@ -179,6 +187,10 @@ class Utility(Described):
     agent_accuracy_last: list[Fraction]
     """Of each agent, at the last of the rounds."""
     consensus_distance: list[Score]
+    constant_accuracy: Fraction | None = None
+    """Of the most frequent class of the test records, said of every one."""
+    constant_rmse: Score | None = None
+    """Of the mean of the test targets, said of every record."""
     consensus_rmse: list[Score] = Field(default_factory=list)
     """Root of the mean squared error; of a regression, else empty."""
     consensus_r2: list[Score | None] = Field(default_factory=list)
@@ -224,9 +236,9 @@ class TotalAdversary(Described):
     because: str
 
     @property
-    def proven(self) -> bool:
+    def is_bound(self) -> bool:
         """Whether epsilon is an upper bound."""
-        return self.status is Status.PROVEN
+        return self.status.is_bound
 
 
 class Total(Described):
@@ -283,6 +295,27 @@ class PersonTotal(Described):
     """Runs that several ledgers name alike; they are counted once."""
 
 
+class KeptChecks(Described):
+    """What checks of kept releases found of the logs as they are."""
+
+    said: str
+    rounds: list[Count]
+    passed: list[str]
+    failed: list[str]
+
+
+class Declared(Described):
+    """What a report of declared releases stands on."""
+
+    status: WrittenStatus
+    """Declared, or checked where what was kept of releases agrees with the logs."""
+    releases: Count
+    depends_on: Literal["released", "public"]
+    """What everything else in a release depends on."""
+    checks: KeptChecks | None
+    """Null where no one checked."""
+
+
 class Report(Described):
     """The figures of one run, of one record of one agent, for every adversary."""
 
@@ -316,6 +349,8 @@ class Report(Described):
     """How the items of the data were made of records, where they do not come along."""
     assumptions: list[Assumption]
     reproduce: Reproduce
+    declared: Declared | None = None
+    """Where the run was not ours: what somebody listed of it."""
     trail: Trail | None = None
     """Audits of the run file that this run was trained from, where their list is beside it."""
     about: About | None = None
@@ -336,18 +371,18 @@ def report_schema() -> JsonSchemaValue:
 
 
 def total_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of `overhear total --json`.
+    """JSON Schema (2020-12) of `overhear total --format json`.
 
     >>> total_schema()["properties"]["schema"]["const"]
     1
     """
-    return schema_of(Total, "overhear total --json, version 1")
+    return schema_of(Total, "overhear total --format json, version 1")
 
 
 def person_total_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of `overhear person --json`.
+    """JSON Schema (2020-12) of `overhear person --format json`.
 
     >>> person_total_schema()["properties"]["schema"]["const"]
     1
     """
-    return schema_of(PersonTotal, "overhear person --json, version 1")
+    return schema_of(PersonTotal, "overhear person --format json, version 1")

@@ -90,6 +90,7 @@ def fields_of(request: type) -> dict[str, RequestField]:
     for field in dataclasses.fields(request):
         kind, flag, metavar = hints[field.name], f"--{field.name.replace('_', '-')}", ""
         choices, reader = (), None
+        # Beside a type stand choices, a reader, and a flag or metavar.
         for item in getattr(kind, "__metadata__", ()):
             if isinstance(item, tuple):
                 choices = item
@@ -98,6 +99,7 @@ def fields_of(request: type) -> dict[str, RequestField]:
             else:
                 named, _, rest = item.partition(" ")
                 flag, metavar = (named, rest) if named.startswith("--") else (flag, item)
+        # The type without None, and of containers that of an entry.
         kind = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
         if NoneType in get_args(kind):
             kind = functools.reduce(operator.or_, [k for k in get_args(kind) if k is not NoneType])

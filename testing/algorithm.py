@@ -161,6 +161,7 @@ def _traced(bound: Bound, graph: Topology) -> list[RoundTrace]:
 
 def _check_rows(bound: Bound, graph: Topology) -> None:
     """Every message and end state of a run equals its row over what the round drew and sent."""
+    # A traced round beside one that ran, with the state before it.
     record = _traced(bound, graph)[_LOOKED_AT - 1]
     transcript = Transcript()
     engine = _engine(bound, graph, taps=[transcript])
@@ -169,6 +170,7 @@ def _check_rows(bound: Bound, graph: Topology) -> None:
         before, recorded = engine.snapshot(), Recorded()
         engine.advance(recorded=recorded)
     sent = transcript.of(round=engine.round)
+    # What each group of columns is in the run; both sides have as many, by the same links.
     held = {
         Contributions: recorded.contributions,
         NoiseSources: recorded.noise,
@@ -188,6 +190,7 @@ def _check_rows(bound: Bound, graph: Topology) -> None:
             and message.links.tolist() == group.links.tolist()
         )
         _demand(same, f"message {message.kind!r} leaves on other links than {group.kind!r} traced")
+    # The columns in their order, with which each row is evaluated.
     rest = {kind: iter(values) for kind, values in held.items()}
     columns = [next(rest[type(group)]) for group in record.groups]
     spans = [slice(group.start, group.start + group.size) for group in record.groups]
@@ -238,6 +241,7 @@ def _check_contributions(bound: Bound, graph: Topology) -> None:
 
 def _check_noise(bound: Bound, graph: Topology) -> None:
     """Every source is standard normal, and no two of them, nor two rounds, go together."""
+    # The first coordinates of all sources, over rounds.
     engine = _engine(bound, graph)
     draws: list[list[Tensor]] = []
     for _ in range(_DRAWS):
@@ -245,6 +249,7 @@ def _check_noise(bound: Bound, graph: Topology) -> None:
         engine.advance(recorded=recorded)
         draws.append([z[:, :5].T for z in recorded.noise])  # (coordinates, sources) of each call
     _demand(bool(draws[0]), "no noise is drawn in a round of a private algorithm")
+    # Variance 1 in each source, and no correlation between sources or rounds.
     for call in range(len(draws[0])):
         z = torch.stack([draw[call] for draw in draws])  # (rounds, coordinates, sources)
         flat = z.flatten(0, 1)
@@ -261,6 +266,7 @@ def _check_noise(bound: Bound, graph: Topology) -> None:
             lagged < _SIGMAS / math.sqrt(z[1:].numel()),
             f"the noise of call {call} goes together in two rounds that follow each other",
         )
+    # No correlation between calls either.
     for one, other in combinations(range(len(draws[0])), 2):
         a, b = (torch.stack([draw[call] for draw in draws]).flatten(0, 1) for call in (one, other))
         if a.shape == b.shape:

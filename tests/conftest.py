@@ -224,6 +224,11 @@ def sample_report() -> dict[str, Any]:
         "clipping only": (0.00021, 36.8, 0.998),
         "defended": (0.172, 7.64, -0.021),
     }
+    found = ["estimate, no better than the blind guess", "blind guess"]
+    words = dict.fromkeys(scores, (found, found[0])) | {
+        "blind guess": (["", ""], ""),
+        "no defence": (["rebuilt: adam", "blind guess"], "1 of 2 rebuilt"),
+    }
     return {
         "schema": 3,
         "tool": {"name": "overhear", "version": "0.1.0"},
@@ -328,6 +333,8 @@ def sample_report() -> dict[str, Any]:
                             "ssim": [scores[name][2], scores[name][2] * 0.9],
                             "mean": dict(zip(("mse", "psnr", "ssim"), scores[name], strict=True)),
                             "stage": ["", ""] if name == "blind guess" else ["adam", "prior"],
+                            "found": words[name][0],
+                            "found_in_all": words[name][1],
                             "images": [
                                 f"attacks/{name.replace(' ', '-')}{k}.png" for k in range(2)
                             ],

@@ -33,6 +33,7 @@ from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.checked_run import _told_of
+from overhear.reports.document.found import read_found, render_found
 from overhear.reports.judgement.policy import load_policy
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.runs.attack.invert import read_columns
@@ -141,6 +142,30 @@ def _zip(*members: tuple[str, bytes], how: int = zipfile.ZIP_DEFLATED) -> bytes:
         for name, data in members:
             packed.writestr(name, data)
     return held.getvalue()
+
+
+_FLOATS = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuJ%btQ"
+
+
+def _of_storage(*, says: int = 4, shape: int = 4, stride: int = 1) -> bytes:
+    """A pickle of torch's with one tensor."""
+    numbers = [b"J" + struct.pack("<i", n) for n in (says, 0, shape, stride)]
+    storage = _FLOATS.replace(b"J%b", numbers[0])
+    return (
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + numbers[1]
+        + numbers[2] + b"\x85" + numbers[3] + b"\x85\x89ccollections\nOrderedDict\n)RtR"
+    )  # fmt: skip
+
+
+def _torch(
+    pickled: bytes = _of_storage() + b".",
+    *others: tuple[str, bytes],
+    data: bytes = np.ones(4, dtype=np.float32).tobytes(),
+    how: int = zipfile.ZIP_STORED,
+) -> bytes:
+    """What torch.save writes of one tensor, with another pickle perhaps."""
+    kept = (("a/data.pkl", pickled), ("a/byteorder", b"little"), ("a/data/0", data))
+    return _zip(*kept, ("a/version", b"3\n"), *others, how=how)
 
 
 @functools.cache
@@ -267,6 +292,44 @@ HOSTILE: dict[str, Mapping[str, bytes | Callable[[], bytes]]] = {
         "one part": save({"000.m.rows": torch.ones(2, 3)}, {"round": "4"}),
         "another round": save({"a": torch.ones(2)}, {"round": "-7"}),
         "infinite": save({"inputs": torch.full((1, 1, 3, 4), torch.inf)}),
+    },
+    "torch": {
+        "code": _torch(b"cos\nsystem\n(S'false'\ntR."),
+        "code by protocol 4": _torch(pickle.dumps(eval, protocol=4)),
+        "bytes of terabytes": _torch(b"\x80\x02c__builtin__\nbytearray\n\x8a\x06" + bytes(5)
+                                     + b"\x10\x85R."),
+        "a tensor of terabytes": _torch(b"\x80\x02ctorch\nTensor\n\x8a\x06" + bytes(5)
+                                        + b"\x10\x85R."),
+        "a storage beyond its member": _torch(_of_storage(says=1 << 30, shape=1 << 30) + b"."),
+        "a view of gigabytes": _torch(_of_storage(shape=1 << 30, stride=0) + b"."),
+        "views of gigabytes": _torch(b"](" + _of_storage(shape=1 << 22, stride=0) + b"q\0"
+                                     + b"h\0" * 999 + b"e."),
+        "a pickle of megabytes": _torch(_of_storage() + b"0N" * (3 << 20) + b"."),
+        "lists of lists": _torch(b"]q\0" + b"](" + b"h\0" * 999 + b"eq\0" * 1 + b"](" +
+                                 b"h\0" * 999 + b"eq\0](" + b"h\0" * 999 + b"e."),
+        "a list in itself": _torch(b"]q\0h\0a."),
+        "deep lists": _torch(b"]" * 50_000 + b"a" * 49_999 + b"."),
+        "an unknown step": _torch(b"\xfe" * 9),
+        "no pickle": _torch(b""),
+        "two pickles": _torch(_of_storage() + b".", ("b/data.pkl", b"N.")),
+        "a member twice": _torch(_of_storage() + b".", ("a/data/0", bytes(16))),
+        "packed": _torch(how=zipfile.ZIP_DEFLATED),
+        "many members": _torch(_of_storage() + b".", *((f"a/data/{n}", b"") for n in range(30000))),
+        "no storage": _zip(("a/data.pkl", _of_storage() + b"."), how=zipfile.ZIP_STORED),
+        "not a number": _torch(data=np.full(4, np.nan, dtype=np.float32).tobytes()),
+        "a name twice": _torch(b"}(X\x01\0\0\x000" + _of_storage() + b"K\0" + _of_storage()
+                               + b"u."),
+        "no tensors": _torch(b"}."),
+        "TorchScript": _zip(("a/constants.pkl", b"N."), ("a/data.pkl", b"N.")),
+        "a model of Keras": _zip(("model.weights.h5", b"")),
+        "HDF5": b"\x89HDF\r\n\x1a\n" + bytes(99),
+        "GGUF": b"GGUF\3\0\0\0" + b"\xff" * 99,
+        "msgpack": b"\x82\xa6params\x81\xa1a\xc7\xff\xff\xff\xff",
+        "torch of before 1.6": b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + bytes(99),
+        "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\n",
+        "cut off": _torch()[:-30],
+        "more in front": b"PK\3\4" + _torch(),
+        "a directory elsewhere": _damaged(_torch(), at=len(_torch()) - 6),
     },
     "picture": {
         "cut off": _picture()[:40],
@@ -425,6 +488,18 @@ _LOG = b"".join(
         {"round": 1, "releases": [{"from": 0, "to": [1], "kind": "m", "noise": 2.0}]},
     )
 )
+_FOUND = json.dumps({
+    "schema": 1, "model": "m", "parameters_from": "file", "parameters": 9, "intercepts": 1,
+    "preset": "matched", "input_shape": [1, 2, 2], "classes": 2, "records": 1, "clip_norm": None,
+    "clip_batch": False, "noise_std": 0.0, "labels": [1], "labels_given": False,
+    "stage": ["exact"], "supported": [True], "objective": 0.1, "iterations": 1,
+    "relative_residual": 0.1, "residual_of_noise": 0.0, "scores": None, "images": ["image-0.png"],
+    "originals": [], "reconstruction": "r.safetensors", "notes": ["a"], "conclusion": "A leak.",
+})  # fmt: skip
+HOSTILE["json"] |= {
+    "pictures elsewhere": _FOUND.replace("image-0.png", "../image-0.png").encode(),
+    "more pictures than records": _FOUND.replace('["image-0.png"]', '["a.png", "b.png"]').encode(),
+}
 _SWEEP = b'base = "run.toml"\nseeds = 2\n[grid]\n"training.rounds" = [3, 4]\n'
 _SVM = b"1 1:0.5 3:1\n-1 2:0.25\n" * 8
 READERS = (
@@ -442,6 +517,8 @@ READERS = (
     Reader("privacy/releases/log.py", ("jsonl",), "0.jsonl", _LOG, read_log),
     Reader("reports/document/checked_run.py", ("json",), "privacy.json",
            b'{"recipients": {"victim": 3}}', _beside(_told_of)),
+    Reader("reports/document/found.py", ("json",), "attack.json", _FOUND.encode(),
+           lambda path: render_found(path.parent, read_found(path.parent))),
     Reader("reports/judgement/policy.py", ("toml",), "policy.toml",
            b'schema = 1\n[[limits]]\nadversary = "eavesdropper"\nepsilon = 4.0\ndelta = 1e-5\n',
            load_policy),
@@ -466,6 +543,10 @@ READERS = (
            lambda path: read_records(path, ROWS)),
     Reader("runs/attack/prior_records.py", ("safetensors",), "g.safetensors",
            save({"a": torch.ones(2, 2)}, {"records": "4"}), read_tensors),
+    Reader("runs/attack/prior_records.py", ("torch",), "g.pt", _torch(), read_tensors),
+    Reader("runs/attack/prior_records.py", ("npy",), "g.npy", _npy(X), read_tensors),
+    Reader("runs/attack/prior_records.py", ("npz", "torch"), "g.npz",
+           _npz(a=X, b=X + 1), read_tensors),
     Reader("runs/audit/audit_log.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
            lambda path: read_trail([path], _CONFIG)),
     Reader("runs/described.py", ("json",), "environment.json",
@@ -508,8 +589,8 @@ READERS = (
            lambda path: read_libsvm(path, features=3)),
     Reader("training/data/readers.py", ("bz2",), "a.svm.bz2", bz2.compress(_SVM),
            lambda path: read_libsvm(path, features=3)),
-    Reader("training/data/columns.py", ("text",), "t.csv", CSV, _table("csv")),
-    Reader("training/data/columns.py", ("parquet",), "t.parquet", _parquet(),
+    Reader("training/data/table_rows.py", ("text",), "t.csv", CSV, _table("csv")),
+    Reader("training/data/table_rows.py", ("parquet",), "t.parquet", _parquet(),
            _table("parquet")),
     Reader("training/engine/checkpoint.py", ("safetensors",), "round-000004.safetensors",
            _made(lambda path: save_checkpoint(

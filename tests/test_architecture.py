@@ -235,7 +235,11 @@ _UNPICKLES = re.compile(
     r"|\b(send|recv|scatter|broadcast|gather|all_gather)_object(_list)?\b"
 )
 _TELLTALES = ("ickle", "torch.load", "_object")
-_ALLOW_LIST = {"training/data/readers.py"}  # four names, with fixed arguments
+_ALLOW_LIST = {
+    "training/data/readers.py",  # four names, with fixed arguments
+    "training/engine/tensor_file.py",  # torch's loader of weights alone, after a list of names
+    "privacy/formats/tensor_archives.py",  # in lines that tell users how to convert a file
+}
 
 
 def test_nothing_is_unpickled_but_pictures_through_an_allow_list():

@@ -116,7 +116,7 @@ DECODES = (
 # Files outside of the layer that do so, and why they may.
 OUTSIDE = {
     "training/data/readers.py": "idx, LIBSVM and CIFAR-10 are read there, with the layer's bounds",
-    "training/data/columns.py": "parquet is read there, with the layer's bounds",
+    "training/data/table_rows.py": "parquet is read there, with the layer's bounds",
     "training/graphs/topologies.py": "a matrix as text, of lines that are bounded before",
     "runs/run_file/hyper_parameters.py": "what it wrote itself a line before",
     "training/own/objects.py": "code that is imported",
@@ -173,6 +173,7 @@ WITHOUT_FILE = {
     "reports/document/collect.py",  # copies pictures as they are
     "reports/reproduced/reproduce.py",  # json_text.py with a key
     "runs/attack/batch.py",  # a bound on memory
+    "runs/attack/layouts.py",  # a type; prior_records.py reads
     "runs/attack/model.py",  # a type; prior/tensor_file.py reads
     "runs/audit/membership.py",  # copies a file as it is
     "runs/folder/released.py",  # described.py, of a file that the ledger names by digest

@@ -217,7 +217,8 @@ def test_dp_cga_costs_sqrt_of_the_neighbourhood(graph, mu, adversary):
 
 @pytest.mark.parametrize(("uses", "eps"), [(1, 0.6220), (2, 1.0004), (4, 1.8282)])
 def test_cross_gradients_of_one_batch_are_one_louder_release(uses, eps):
-    step = functools.partial(dpdl.step, form=Form.REPAIRED, alpha=1.0, momentum=0.9, **NUMBERS)
+    settings = dpdl.Settings(alpha=1.0, momentum=0.9)
+    step = functools.partial(dpdl.step, form=Form.REPAIRED, settings=settings, **NUMBERS)
     of = trace(dpdl.init, step, graph=full(uses), rounds=1000, noise_multiplier=1.0)
     found = exposed(of, rate=0.01, adversary="final-models")
     assert run_epsilon(found, noise_multiplier=2.0, statement=STATEMENT) == pytest.approx(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SKIPPED = {"tests", "benchmarks", ".venv", "build", "dist"}
+SKIPPED = {"tests", "benchmarks", ".venv", ".venv-flower", "build", "dist"}
 PAGES = [
     *(ROOT / "docs").glob("*.md"),
     *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")),

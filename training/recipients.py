@@ -28,7 +28,7 @@ from ..privacy.adversary import EAVESDROPPER, FINAL_MODELS, neighbour
 from ..privacy.errors import InputError
 from ..privacy.guarantee import Statement, Unit
 from ..privacy.participation import Event, poisson
-from ..privacy.view.steered import heard_by, late_age, late_mu, steered_mu
+from ..privacy.view.steered import heard_by, late_age, late_mu, steered_plan
 from .accounts.accounted_run import AccountedRun
 from .algorithms import ALGORITHMS
 from .data.load import Dataset
@@ -76,13 +76,14 @@ def steered(
     graph = subject.graph
     assert isinstance(graph, Graph)  # noqa: S101 - as the hypotheses say
     heard: Collection[int] = () if agent is None else heard_by(graph.weights, [agent])
-    mu = steered_mu(
+    # All rounds together are one Gaussian release.
+    mu = steered_plan(
         graph.weights,
         victim=victim,
         heard=heard,
         rounds=subject.rounds,
         final_models=final_models,
-    )
+    ).mu
 
     def spent(multiplier: float, rounds: int, rate: float) -> float:
         return epsilon_of(
@@ -96,6 +97,7 @@ def steered(
 
     epsilon = 0.0 if mu == 0 else spent(noise_multiplier / mu, 1, 1.0)
     late, age = None, None if agent is None else late_age(graph.weights, victim=victim, heard=heard)
+    # Messages of neighbours alone: rounds one by one, amplified by sampling, bound it too.
     if not final_models and agent is not None:
         late = late_mu(graph.weights, victim=victim, heard=heard)
         rounds = 0 if age is None else subject.rounds - age
@@ -361,6 +363,7 @@ def _of_trace(subject: AccountedRun, traces: AlgorithmTrace) -> str | None:
     agents = graph.agents
     if len(traces.rounds) != 1 or traces.start.messages:
         return "rounds differ, or the start sends something"
+    # The one round, open and closed, and the final models, over the agents' own data.
     part = traces.rounds[0][0]
     one = DenseRound.of(part, EAVESDROPPER, range(agents), closed=False)
     points = DenseRound.of(part, EAVESDROPPER, range(agents), closed=True).seen
@@ -372,6 +375,7 @@ def _of_trace(subject: AccountedRun, traces: AlgorithmTrace) -> str | None:
     models = points.carried[agents:]  # where gradients are taken, behind the messages
     if models.shape != unit.shape or np.abs(models - unit).max() > _ROUNDING:
         return "gradients are not taken at the mixed models alone"
+    # A message is the model, a share of the agent's own sum, and noise of its own.
     share, noise = seen.contributions[0, 0], seen.noise[0, 0]
     wanted = (unit, share * unit, noise * unit)
     weights = graph.weights if isinstance(graph, Graph) else unit

@@ -25,9 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, gammaincinv
 
+from ...privacy.durable import make_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError, needs
 from ...privacy.guarantee import Unit
+from ...privacy.plain_text import plain
 from ...privacy.releases.lines import MOST_AGENTS, integer, number, positive
+from ...privacy.releases.log import WITHHELD
 from ...runs.recorder.record import record as open_log
 from ...runs.recorder.record import rounds_to_keep
 
@@ -36,6 +39,7 @@ from ...runs.recorder.record import rounds_to_keep
 
 _SHOWN = 6
 TRAIN = "train"
+_WEIGHT = "num-examples"  # by which Flower's strategies weight a reply: how many records there are
 
 
 def check_reply(
@@ -64,8 +68,7 @@ def check_reply(
         verb = "is" if len(beside) == 1 else "are"
         raise InputError(
             f"the reply to {message_type!r} holds {names}, which {verb} sent without noise, and no "
-            "line declares it; leave it out of the reply, or, only where it depends on no record, "
-            f"say record(..., allow=[{beside[0]!r}])"
+            f"line declares it; {_remedy(beside)}"
         )
     if train and not declared:
         raise InputError(
@@ -76,6 +79,25 @@ def check_reply(
         _check_numbers(content.array_records[name], name)
         _check_arrays(content.array_records[name], name, received)
     return declared[0] if declared else None
+
+
+def _remedy(beside: Sequence[str]) -> str:
+    """What to leave out of a reply, and what to send alike from everybody, by which FedAvg adds."""
+    counts = [name for name in beside if name.endswith(f".{_WEIGHT}")]
+    others = [name for name in beside if name not in counts]
+    said = []
+    if others:
+        shown = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+        said.append(
+            f"leave {shown} out of the reply, or, only where it depends on no record, say "
+            f"record(..., allow=[{others[0]!r}])"
+        )
+    if counts:
+        said.append(
+            f"let every client send {counts[0]} as 1, which tells nothing, and say "
+            f"record(..., allow=[{counts[0]!r}])"
+        )
+    return "; ".join(said)
 
 
 def _entries(content: Any, allow: Collection[str]) -> Iterator[str]:
@@ -172,6 +194,7 @@ def check_noise(sent: Any, received: Any, *, unit: Unit, clip: float, noise_std:
                 f"the array {name!r} has the shape {now.shape}, and that of the message has "
                 f"{before.shape}; send the model's own arrays alone"
             )
+        # Noise alone moves an array by more than this, but once in 1e12.
         here = _squared(now.astype(np.float64) - before)
         if now.size and here < noise_std**2 * 2 * gammaincinv(now.size / 2, _FALSE_ALARM):
             raise InputError(
@@ -183,6 +206,7 @@ def check_noise(sent: Any, received: Any, *, unit: Unit, clip: float, noise_std:
         change, length = change + here, length + _squared(now)
         rounding += float(np.finfo(now.dtype).eps) * (_squared(now) + _squared(before)) ** 0.5
         numbers += now.size
+    # Bound, noise and rounding together move the reply by no more than this.
     most = clip + noise_std * float(chdtri(max(numbers, 1), _FALSE_ALARM)) ** 0.5 + rounding
     if unit is Unit.CLIENT and min(change, length) ** 0.5 > most * (1 + 1e-6):
         raise InputError(
@@ -218,6 +242,8 @@ def _squared(of: NDArray[Any]) -> float:
 
 _LOG = logging.getLogger(__name__)
 _UNSAID = "the client sends no reply; why stands in the client's log"
+_REFUSED = 6  # Flower's code of a mod whose precondition does not hold
+_MOST_REASONS = 20  # that are kept of one client
 _PARTITION, _PARTITIONS, _ROUND = "partition-id", "num-partitions", "server-round"
 
 
@@ -323,10 +349,12 @@ class RecordedReplies:
     def __call__(self, msg: Any, ctxt: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         """Let the app answer, and write the line of its answer.
 
+        Where the app failed, or its reply is not what its line would declare, the reply is an error
+        that says nothing. Why stands in the client's own log, since the server reads the text of an
+        error, and even the name of a metric may tell of the records.
+
         Raises:
-            RuntimeError: the app failed, or its reply is not what its line would declare; nothing
-                leaves. Why stands in the client's own log, since the server reads the text of an
-                exception, and even the name of a metric may tell of the records.
+            RuntimeError: the message is none of Flower's, and the reply is withheld.
             ValueError: the message or the node allows no line; the app was not asked.
             OSError: the line may not be on the disk, so nothing leaves.
         """
@@ -334,26 +362,41 @@ class RecordedReplies:
         agent, agents = self._who(ctxt)
         if self.unit is Unit.CLIENT:
             check_clip_of_server(msg.content, clip=self.clip)
+        # The server reads the text of exceptions, which may tell of records.
         try:
             reply = call_next(msg, ctxt)
         except Exception:  # noqa: BLE001 its text would be sent to the server
             _LOG.exception("the client app failed; the server learns no more than that")
-            raise RuntimeError(_UNSAID) from None
+            return self._withheld(msg, agent, "the client app failed, as its own log tells")
         if reply.has_error():
             _LOG.error("a mod or the client app replied with an error: %s", reply.error.reason)
-            raise RuntimeError(_UNSAID)
+            return self._withheld(msg, agent, "the client app or a mod replied with an error")
+        # The line is on the disk before the reply leaves.
         try:
             sent = self._declared(reply.content, msg)
-        except InputError as error:
-            _LOG.error("%s", error)
-            raise RuntimeError(_UNSAID) from None
-        if sent is not None:
-            try:
+            if sent is not None:
                 self._write(at, sent, msg.content, agent=agent, agents=agents)
-            except InputError as error:  # of what leaves
-                _LOG.error("%s", error)
-                raise RuntimeError(_UNSAID) from None
+        except InputError as error:  # of what leaves
+            return self._withheld(msg, agent, str(error))
         return reply
+
+    def _withheld(self, msg: Any, agent: int, why: str) -> Any:
+        """A reply that says nothing. Why is told once, in the client's log and beside its lines."""
+        path = self.folder / f"agent-{agent}{WITHHELD}"
+        told = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        said = plain(why, most=None)
+        if said not in told:
+            _LOG.error("no reply is sent: %s", said)
+            make_folder(self.folder)
+            write_durably(
+                path, "".join(f"{one}\n" for one in (*told, said)[-_MOST_REASONS:]).encode()
+            )
+        if importlib.util.find_spec("flwr") is not None:
+            from flwr.app import Error, Message
+
+            if isinstance(msg, Message):  # an exception would be told with a traceback each time
+                return Message(Error(code=_REFUSED, reason=_UNSAID), reply_to=msg)
+        raise RuntimeError(_UNSAID) from None
 
     def _declared(self, content: Any, msg: Any) -> Any:
         """The arrays of a reply that a line declares, None where it says nothing."""

@@ -63,6 +63,7 @@ def from_history(
             f"poisson_sampling={shown(poisson_sampling)} must be True or False, as it was given to "
             "make_private"
         )
+    # Steps of each stretch, as many as an account takes.
     clip = positive(clip, "clip")
     stretches = [_stretch(one, at) for at, one in enumerate(history)]
     if not sum(steps for _, _, steps in stretches):
@@ -74,6 +75,7 @@ def from_history(
         raise InputError(
             f"the history holds more than {_MOST_STEPS} steps; account for parts of it"
         )
+    # A new log, of which each step is a line.
     path = Path(path)
     path = path / "releases.jsonl" if path.suffix != ".jsonl" else path
     header = {"schema": SCHEMA, "system": "opacus", "agents": 1, "agent": 0, "clip": clip}

@@ -45,6 +45,7 @@ def gradients_of(
     Raises:
         ValueError: a parameter that is trained is none of the model's.
     """
+    # The parameters that are trained, in the optimizer's order.
     network = getattr(model, "_module", model)
     names = {id(of): name for name, of in network.named_parameters()}
     if strays := [tuple(of.shape) for of in parameters if id(of) not in names]:
@@ -56,15 +57,15 @@ def gradients_of(
     shapes = [of.shape for of in parameters]
     sizes = [of.numel() for of in parameters]
 
+    # One record's loss as a function of the flat parameters.
     def one(point: Tensor, others: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Tensor:
         parts = zip(trained, point.split(sizes), shapes, strict=True)
         values = {**others, **{name: part.view(shape) for name, part, shape in parts}}
         outputs = torch.func.functional_call(network, values, (inputs[None],))
         return loss(outputs, target[None])
 
-    each = torch.func.vmap(
-        torch.func.grad(one), in_dims=(None, None, 0, 0), randomness="different"
-    )  # so that dropout is found to be another each time
+    # Its randomness differs, so that dropout is found to be another each time.
+    each = torch.func.vmap(torch.func.grad(one), in_dims=(None, None, 0, 0), randomness="different")
 
     def gradients(point: Tensor, positions: NDArray[np.int64]) -> Tensor:
         if not len(positions):

@@ -144,6 +144,7 @@ class OpacusSystem:
                 f"order of the {lost} that the loader had are gone, and the figure is without them",
                 stacklevel=3,
             )
+        # Hooks around clipping and around the inner step: between them the line is written.
         self._recorder, self._round = recorder, recorder.next_round
         self._batches.attach()
         self._clipping = self._optimizer.clip_and_accumulate
@@ -226,6 +227,7 @@ class OpacusSystem:
 
     def _before_clipping(self) -> None:
         """Tell which batch is clipped, and plant what an audit plants."""
+        # A step is one batch, all of whose gradients are there.
         optimizer = self._optimizer
         if optimizer._step_skip_queue:
             raise InputError(
@@ -238,6 +240,7 @@ class OpacusSystem:
                 "gradients of several batches are added up before a step, so that a record may be "
                 "in it twice; take one step a batch"
             )
+        # The batch that the loader gave, each of whose records has a gradient.
         samples = optimizer.grad_samples
         positions = self._batches.take()
         here, rows = present(self._dataset, positions), len(samples[0])
@@ -247,6 +250,7 @@ class OpacusSystem:
                 f"has {len(here)}; go through the loader that make_private returned, with one step "
                 "a batch, and a collate_fn that keeps every record once"
             )
+        # What the line of this step will say, with its point where the round is kept.
         clip, self._inside = _clip(optimizer), False
         kept = self._recorder is not None and self._recorder.keeps(self._round)
         self._step = _Step(
@@ -267,6 +271,7 @@ class OpacusSystem:
         """Write the line of a step; nothing has changed by it yet."""
         if self._inside:  # a subclass calls the step of the class that it is derived from
             return
+        # A step of a batch that was clipped, without numbers that tell of an overflow.
         step, self._step = self._step, None
         if step is None or self._recorder is None:
             raise InputError(
@@ -280,11 +285,13 @@ class OpacusSystem:
                 "the noisy gradient holds a number that is not finite, which shows that a sum "
                 "overflowed, and that depends on the records; use a smaller learning rate"
             )
+        # The value is a mean where the optimizer divides by a public size.
         scale = 1.0
         if optimizer.loss_reduction == "mean":
             scale = 1.0 / (optimizer.expected_batch_size * optimizer.accumulated_iterations)
         self._gap = self._gap or not recorder.keeps(self._round)
         kept: dict[str, Any] = {}
+        # A kept round has its value, batch and rows.
         if step.point is not None:
             kept = {"value": _flat(grads), "batch": step.positions, "point": step.point}
             kept |= {"records": self._batches.records, "rows": step.gradients}
@@ -297,6 +304,7 @@ class OpacusSystem:
             scale=scale,
             **kept,
         )
+        # The audit scores the noisy sum; then the step counts as released.
         if self._canaries is not None:
             noisy = torch.cat([of.reshape(-1) for of in grads]) / scale
             self._canaries.note(noisy, std=step.std, clip=step.clip, rate=self._batches.rate)

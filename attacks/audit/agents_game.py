@@ -171,6 +171,7 @@ class Views:
     ) -> list[Observed]:
         rows, left, drowned = seen
         found = list[Observed]()
+        # Of the host's own canaries none is known: what they add counts with the noise.
         first = first_block(happened.trace)
         noise = left[:, self._at[host]]
         batches = happened.trace.of_victim(host).items()
@@ -180,6 +181,7 @@ class Views:
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
                 continue
+            # The matched filter of a batch, and the evidence that it can give.
             filtered, size = rows.filter(mine), planted.size[mine]
             v = float(size @ filtered.information @ size)
             shows = filtered.is_perfect
@@ -187,6 +189,7 @@ class Views:
                 continue  # none of it is seen
             w = filtered.weights @ size
             q = _chance(draws, cohort, happened.recorded, host)
+            # What is seen without noise decides by itself.
             decided = None
             if shows:
                 shown = filtered.revealing @ (noise + own)
@@ -236,6 +239,7 @@ class Views:
             made = happened.recorded.contributions[place]
             if group.block != 0:
                 continue
+            # Agents without a canary sent what was recorded; a canary is a sign and a coin.
             others = ~np.isin(group.owners, list(self._at))
             rows = directions.project(made).numpy()
             clean[here] = np.where(others[:, None], rows, 0.0)
@@ -263,6 +267,7 @@ def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str
     """
     found: dict[str, dict[int, Array]] = {}
     votes: dict[tuple[str, int], NDArray[np.int64]] = {}
+    # Likelihood ratios by place, added up over the rounds of a run.
     for (name, host, _, _), every in _by_place(observed).items():
         total = found.setdefault(name, {}).setdefault(host, np.zeros(len(observed)))
         vote = votes.setdefault((name, host), np.zeros(len(observed), dtype=np.int64))
@@ -275,6 +280,7 @@ def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str
         ratio = log_mixture(strength.exponent(s, v), q)
         if replace:
             ratio = ratio - log_mixture(strength.exponent(-s, v), q)
+        # A round that is sure of its answer votes, and adds no ratio.
         sure = np.array([math.nan if o.decided is None else o.decided for _, o in every])
         ratio = np.where(np.isnan(sure), ratio, sure)
         finite = np.isfinite(ratio)
@@ -533,6 +539,7 @@ class PlantedAgents:
             self.calls.append(Sent(holders.numpy(), signs))
         planted = [e for e, d in enumerate(holders.tolist()) if d in self._at]
         made = models.new_zeros(len(holders), models.shape[-1])
+        # Agents without a canary send gradients of their own.
         others = torch.tensor([e for e in range(len(holders)) if e not in set(planted)])
         if len(others):
             others = others.long()
@@ -544,6 +551,7 @@ class PlantedAgents:
                 coefficients=coefficients,
                 pairs_of_run=pairs_of_run,
             )
+        # A planted agent sends a vector of known length, with the sign of its coin.
         for e in planted:
             host = int(holders[e])
             length = self._part[host] * self._norms[host] * int(self.calls[-1].signs[e])

@@ -116,9 +116,11 @@ def audit(
         risk=1.0 - confidence,
         of_links=LINKS * (1.0 - confidence) if game.linked is not None else 0.0,
     )
+    # First looks at each adversary, and then at all of them together.
     looks = [_first_look(one, played, rules, confidence=confidence) for one in played_against]
     looks = _among_all(looks, played, risk=1.0 - confidence - rules.of_links)
     found = []
+    # Evidence decides; a suspicion is looked at again with fresh canaries.
     for place, look in enumerate(looks, start=1):
         if look.evidence is not None and decisive(look.evidence, tested=rules.tested):
             found.append(_decided(look, rules))
@@ -152,18 +154,21 @@ def _first_look(one: Proven, played: Played, rules: _Rules, *, confidence: float
     """The figures of one adversary; suspicious if a message of it exceeds, else consistent."""
     guesses = played.guesses[one.name]
     count = len(guesses.scores)
+    # Single messages, at a confidence of their own.
     links: list[LinkBound] = []
     if one.name == rules.game.linked:
         surely = 1.0 - rules.of_links
         links = link_bounds(played.links, statement=one.statement, confidence=surely)
     best, evidence, seen = None, None, None
+    share = (rules.risk - rules.of_links) / rules.tested if one.is_tested else rules.risk
     if math.isfinite(one.epsilon):
-        best = ideal(one.claim, canaries=count, delta=one.delta, confidence=confidence)
+        best = ideal(one.claim, canaries=count, delta=one.delta, confidence=1.0 - share)
     if one.is_tested:
         known = rules.before.get(one.name, Evidence())
-        surely = 1.0 - (1.0 - SHARE) * (1.0 - confidence - rules.of_links) / rules.tested
+        surely = 1.0 - (1.0 - SHARE) * share
         evidence = after_first_look(known, guesses, claim=one.claim)
         seen = seen_from(one.claim, canaries=count, delta=one.delta, confidence=surely)
+    # A message that exceeds makes suspicious, unless nothing but a heuristic is claimed.
     over = one.status is not Status.HEURISTIC and any(link.exceeded for link in links)
     verdict = Verdict.CONSISTENT if one.is_tested else Verdict.NOTHING_PROVEN
     return Audited(
@@ -184,23 +189,19 @@ def _among_all(looks: Sequence[Audited], played: Played, *, risk: float) -> list
     What exceeds at risk / n, n being how many are tested, is suspicious; without it n is smaller,
     and so on until nothing more exceeds.
     """
-    tested = [look for look in looks if look.proven.is_tested]
-    rest = [one for one in tested if one.bounds[0].exceeds(one.proven.epsilon)]
     found = {look.proven.name: look for look in looks}
-    left = len(tested)
+    rest = [look.proven for look in looks if look.proven.is_tested]
     while rest:
         over = set[str]()
         for one in rest:
-            name = one.proven.name
-            bound = _headline(played.guesses[name], one.proven, confidence=1.0 - risk / left)
-            found[name] = replace(one, together=bound)
-            if bound.exceeds(one.proven.epsilon):
-                found[name] = replace(found[name], verdict=Verdict.SUSPICIOUS)
-                over.add(name)
+            bound = _headline(played.guesses[one.name], one, confidence=1.0 - risk / len(rest))
+            found[one.name] = replace(found[one.name], together=bound)
+            if bound.exceeds(one.epsilon):
+                found[one.name] = replace(found[one.name], verdict=Verdict.SUSPICIOUS)
+                over.add(one.name)
         if not over:
             break
-        rest = [one for one in rest if one.proven.name not in over]
-        left -= len(over)
+        rest = [one for one in rest if one.name not in over]
     return list(found.values())
 
 
@@ -216,12 +217,12 @@ def _at_rest(one: Audited) -> Audited:
     """One that no second look follows; not measured where it could not have shown anything."""
     if one.evidence is not None:
         one = replace(one, evidence=replace(one.evidence, looks=(*one.evidence.looks, 0.0)))
-    proven, best = one.proven, one.ideal
+    proven, best, bound = one.proven, one.ideal, one.bound
     least = LEAST_SHARE * proven.epsilon
-    if not proven.is_tested or best is None or max(best, one.measured) >= least:
+    if bound is None or not proven.is_tested or best is None or max(best, bound.epsilon) >= least:
         return one
-    confidence = one.bounds[0].confidence
-    more = canaries_for(proven.claim, epsilon=least, delta=proven.delta, confidence=confidence)
+    sure = bound.confidence
+    more = canaries_for(proven.claim, epsilon=least, delta=proven.delta, confidence=sure)
     remedy = "no number of them would" if more is None else f"about {more} could"
     why = (
         f"a perfect audit of {one.canaries} canaries shows {best:.2g}, less than a tenth of it; "
@@ -236,6 +237,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
     linked = name if any(link.exceeded for link in one.links) else None
     game = rules.game.narrowed(name, linked=linked)
     threshold = best_threshold(first.scores, first.included)
+    # Fresh canaries, part by part, until the evidence is enough.
     attempt = 1 if evidence is None else len(evidence.looks) + 1
     parts: list[Played] = []
     for part in range(AGAIN):
@@ -247,6 +249,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
         evidence = after(evidence, guesses, claim=proven.claim, threshold=threshold)
         if decisive(evidence, tested=rules.tested):
             return _decided(replace(one, evidence=evidence), rules)
+    # All parts together, at the confidence that this attempt is left.
     guesses = Guesses.joined([part.guesses[name] for part in parts])
     # A confidence that a float cannot tell from 1 is none; the stake pays for this risk.
     risk = max(_LEAST_RISK, second_risk(attempt, risk=rules.risk, tested=rules.tested))
@@ -256,6 +259,7 @@ def _second_look(one: Audited, first: Guesses, rules: _Rules, *, place: int) -> 
         won = 1.0 / (rules.risk * risk) if again.exceeds(proven.epsilon) else 0.0
         evidence = replace(evidence, looks=(*evidence.looks, won))
     decided = evidence is not None and decisive(evidence, tested=rules.tested)
+    # Links whose first figure was exceeded are looked at again by themselves.
     sure, doubted = list[LinkBound](), list[LinkBound]()
     if linked is not None:
         suspects = {(link.message, link.agent) for link in one.links if link.exceeded}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.formats.codec import Count, NotNegative, described
 from ...privacy.guarantee import Statement, Status
-from ..bounds.evidence import Evidence
+from ..bounds.evidence import RISK, Evidence
 from ..bounds.lower_bounds import SEEN_IN, Guesses, LowerBound, total_error
 from ..bounds.mechanism import Claim, epsilon
 
@@ -113,6 +113,36 @@ class Verdict(enum.StrEnum):
     NOT_MEASURED = "not measured"
 
 
+class Look(Protocol):
+    """A lower bound of one look, in nats."""
+
+    @property
+    def epsilon(self) -> float:
+        """In nats."""
+        ...
+
+
+_Look = TypeVar("_Look", bound=Look)
+
+
+def deciding(
+    verdict: str, proven: float, *, first: _Look, fresh: _Look | None, again: _Look | None
+) -> _Look:
+    """The bound on which a verdict rests, which is the one that is told as measured.
+
+    Args:
+        verdict: of one adversary, a `Verdict`.
+        proven: epsilon.
+        first: of the first look, at the confidence at which it is held against the proof.
+        fresh: of a second look, at the confidence of the first; None where there was none.
+        again: of the same, at its own confidence.
+    """
+    if verdict == Verdict.CONTRADICTED:
+        above = (look for look in (again, first) if look is not None and look.epsilon > proven)
+        return next(above, again or first)
+    return first if fresh is None or verdict == Verdict.CONSISTENT else fresh
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proven:
     """What an audit holds a measurement against.
@@ -151,12 +181,12 @@ class Audited:
     Attributes:
         proven: what they are held against.
         bounds: lower bounds by every estimator, the headline first; empty if not measured.
-        ideal: the headline that a perfect audit of as many canaries expects; None where infinite.
+        ideal: the first look that a perfect audit of as many canaries expects; None where infinite.
         seen: the least true epsilon that 95 of 100 perfect first looks tell from what is proven;
             None where nothing is tested, or nothing would be told.
         canaries: how many were scored.
         verdict: of all of it.
-        together: the headline at the confidence that is left to it among several adversaries.
+        together: the headline at the confidence that is left to it among all that are tested.
         again: the headline of the second look at its high confidence, where there was a whole one.
         fresh: of the same canaries at the confidence of the first look.
         links: single messages, of the adversary whose messages were scored one by one.
@@ -182,13 +212,33 @@ class Audited:
     seen: float | None = None
 
     @property
+    def first(self) -> LowerBound | None:
+        """The first look's bound: among all that are tested, or by itself where nothing is."""
+        return self.together or next(iter(self.bounds), None)
+
+    @property
+    def bound(self) -> LowerBound | None:
+        """The bound on which the verdict rests; None where nothing was measured."""
+        if self.first is None:
+            return None
+        epsilon = self.proven.epsilon
+        found = deciding(
+            self.verdict, epsilon, first=self.first, fresh=self.fresh, again=self.again
+        )
+        if self.decided and found.epsilon <= epsilon:  # by odds, which say no more than that
+            above = math.nextafter(epsilon, math.inf)
+            return replace(found, name="odds", epsilon=above, confidence=1.0 - RISK)
+        return found
+
+    @property
     def measured(self) -> float:
-        """The headline's epsilon, 0 where nothing was measured."""
-        return self.bounds[0].epsilon if self.bounds else 0.0
+        """Epsilon of the bound on which the verdict rests, 0 where nothing was measured."""
+        return 0.0 if self.bound is None else self.bound.epsilon
 
     def words(self) -> str:
         """One sentence for a reader."""
         at = f"at delta {_small(self.proven.delta)}"
+        # What is not measured, or has nothing proven to be held against.
         if self.verdict is Verdict.NOT_MEASURED:
             if self.proven.epsilon == 0:
                 return f"{self.proven.name}: nothing about the data reaches it"
@@ -203,8 +253,10 @@ class Audited:
                 return f"{found}; nothing protects against it"
             over = "more" if self.measured > self.proven.epsilon else "no more"
             return f"{found}, {over} than the {self.proven.epsilon:.3g} that is claimed, unproven"
+        # What the looks say of the proof.
         if self.verdict is Verdict.CONSISTENT:
-            return f"{found}{self._within(proven)}{self._seen()}"
+            within = f", within {proven}" if self.measured else ""
+            return f"{found}{within}{self._seen()}"
         if self.verdict is Verdict.CONTRADICTED:
             return f"{found}; {self._against(proven)}"
         fresh = "" if self.fresh is None else f"{_least(self.fresh.epsilon)} at least"
@@ -215,15 +267,17 @@ class Audited:
 
     def _found(self, at: str) -> str:
         """What the first look found, and what of it exceeds."""
-        confidence = f"{_share(self.bounds[0].confidence)} confidence, {self.canaries} canaries"
+        first = self.first
+        assert first is not None  # noqa: S101 # it was measured
+        confidence = f"{_share(first.confidence)} confidence, {self.canaries} canaries"
         name = self.proven.name
-        found = f"{name}: epsilon is at least {_least(self.measured)} {at} ({confidence})"
+        found = f"{name}: epsilon is at least {_least(first.epsilon)} {at} ({confidence})"
         if self.verdict is Verdict.NOTHING_PROVEN:
             return found
-        if self.measured == 0:
+        if first.epsilon == 0:
             found = f"{name}: {self.canaries} canaries show nothing {at}"
-        elif self.measured <= self.proven.epsilon and self.bounds[0].exceeds(self.proven.epsilon):
-            scale = self.bounds[0].noise_scale or 0.0
+        elif first.epsilon <= self.proven.epsilon and first.exceeds(self.proven.epsilon):
+            scale = first.noise_scale or 0.0
             found += f"; the declared noise is rejected, it is at most {scale:.3g} of it"
         if over := [link for link in self.links if link.exceeded]:
             some = ", ".join(
@@ -232,16 +286,6 @@ class Audited:
             )
             found += f"; single messages show more than their own noise promises: {some}"
         return found
-
-    def _within(self, proven: str) -> str:
-        if self.measured == 0:
-            return ""
-        if self.together is None or not self.bounds[0].exceeds(self.proven.epsilon):
-            return f", within {proven}"
-        return (
-            f", above {proven} by itself; among all that is tested it is at least "
-            f"{_least(self.together.epsilon)} ({_share(self.together.confidence)}), within it"
-        )
 
     def _seen(self) -> str:
         if self.seen is None:

@@ -275,10 +275,12 @@ class PlantedGradients:
         """See `PairGradients.clipped_sums`."""
         owners = torch.as_tensor(pairs[0], dtype=torch.int64).cpu()
         holders = torch.as_tensor(pairs[1], dtype=torch.int64).cpu()
+        # Signs of each canary in every pair, drawn here or given.
         if self._signs is None:
             signs = self._generator.integers(2, size=(len(owners), self._count)) * 2 - 1
         else:
             signs = np.multiply.outer(*next(self._signs))
+        # Canaries apart from ordinary records, and which of them took part with which sign.
         present = np.zeros((len(batches), self._count), dtype=np.int16)
         drawn = np.zeros(present.shape, dtype=bool)
         ordinary, canaries = list[Batch](), list[tuple[Batch, np.ndarray]]()
@@ -291,6 +293,7 @@ class PlantedGradients:
             drawn[d, (-1 - codes[codes < 0]).cpu().numpy()] = True
             np.add.at(present[d], code // 2, 1 - 2 * (code % 2))
             canaries.append(((inputs[planted], own[planted]), code))
+        # What was released is kept for the scores.
         norms = self._norms
         if norms is None:
             norms = np.full((len(batches), self._count), LENGTH)
@@ -308,6 +311,7 @@ class PlantedGradients:
                 coefficients=tuple(coefficients),
             )
         )
+        # Every pair has a batch of its own, in which canaries have its signs.
         scale = self._clip_norm / self._weight(coefficients)
         self._task.lengths = torch.from_numpy(norms.ravel() * scale)
         of_rows = list[Batch]()

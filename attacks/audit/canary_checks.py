@@ -127,6 +127,7 @@ def independence_check(noise: Sequence[CanaryNoise]) -> Check:
         noise: by adversary.
     """
     found, pairs = Finding(), 0
+    # Hosts of one run in pairs, rounds at each lag, and all scores together.
     for of in noise:
         for kind, z in _kinds(of):
             for run in np.unique(of.run):

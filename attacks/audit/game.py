@@ -47,7 +47,7 @@ from .canaries import (
 )
 from .canary_checks import canary_checks
 from .canary_noise import CanaryNoise, ObservedNoise, Residue, gathered
-from .scores import LinkScores, Scorer
+from .scores import BatchRates, LinkScores, Scorer
 
 # Clipping in the run's own layout: records whose gradients are from a half to 1,000 clip norms.
 #
@@ -75,6 +75,7 @@ def layout_check(setting: Setting) -> Check:
     Returns:
         Passed if every row agrees with the oracle; nothing is left to chance.
     """
+    # Gradients of single records, unclipped, by the oracle.
     batches = _single(setting)
     start = setting.task.initial() if setting.task else flatten(setting.model)
     point = start.detach()[None]
@@ -83,7 +84,9 @@ def layout_check(setting: Setting) -> Check:
         point[None], [0] * len(batches), holders=list(rows), batches=batches, clip_norm=None
     )
     norms = torch.linalg.vector_norm(clean, dim=1)
+    # A record without a gradient to speak of shows no clipping.
     kept = [b for b in rows if float(norms[b]) > 1e-6 * float(norms.max())]
+    # In the run's precision and in double: bounds that cut hardly, and by far.
     tests, fault, layouts = 0, "", list[str]()
     for dtype in sorted({setting.dtype, torch.float64}, key=str):
         gradients = gradients_of(replace(setting, dtype=dtype))
@@ -261,6 +264,7 @@ class Game(ABC):
             if progress is not None:
                 progress(done, total, "canaries")
 
+        # Runs of this game, each with coins of its own, and then the game beside it.
         coins, runs = list[NDArray[np.bool_]](), []
         for run in range(self.runs):
             tossed = generator.integers(2, size=(len(self.hosts), self.of_each)).astype(bool)
@@ -456,14 +460,17 @@ class CanaryGame(Game):
             self.setting.task or self.setting.model,
             directions=directions,
             adversaries=self.adversaries,
-            sampling_rate=self.setting.sampling_rate,
+            batches=BatchRates(
+                self.setting.sampling_rate,
+                {h: sampler.drawn[h].rate for h in self.hosts} if sampler is not None else {},
+                self.scheme.in_epochs,
+            ),
             replace=self.replace,
             linked=self.linked,
             own={h: np.r_[self.own(h), self.own_short(h)] for h in self.hosts},
             together=self.together,
-            rates={h: sampler.drawn[h].rate for h in self.hosts} if sampler is not None else {},
-            public=self.scheme.in_epochs,
         )
+        # Canaries stand behind an agent's records, or in their place where sizes are fixed.
         planted = self.codes(coins, together=self.together if sampler is None else None)
         own = self.setting.shards
         if sampler is None:

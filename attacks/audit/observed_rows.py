@@ -69,6 +69,7 @@ class ObservedRows:
         from scipy.sparse import csr_array
 
         self.trace = trace
+        # Rows of the first block: messages that are seen, then fields of the end state.
         rows, names, unseen = trace.seen_rows(adversary)
         closed = sum(matrix.shape[0] for _, matrix in trace.record.closure)
         kept, start = list[np.ndarray](), 0
@@ -86,6 +87,7 @@ class ObservedRows:
                 self._fields.append(field)
                 kept.append(start + np.arange(matrix.shape[0]))
             start += matrix.shape[0]
+        # Over contributions and noise, without what other messages hold.
         chosen = np.concatenate([np.zeros(0, dtype=int), *kept])
         self.rows: csr_array = csr_array(trace.expand(rows, unseen=unseen)[chosen])
         sent = sum(len(at) for _, at in self._messages)

@@ -78,6 +78,20 @@ class Planted:
     drawn: Array
 
 
+class BatchRates(NamedTuple):
+    """How likely a record is in a batch.
+
+    Attributes:
+        rate: of batches without a rate of their own.
+        of_hosts: by host, of batches of fixed size, in place of it.
+        public: whether everybody knows which records are in which batch, as of shuffled epochs.
+    """
+
+    rate: float
+    of_hosts: Mapping[int, float] = {}
+    public: bool = False
+
+
 class Scorer:
     """Adds up the scores of all canaries of one run for several adversaries.
 
@@ -85,13 +99,11 @@ class Scorer:
         objective: what the run minimises, without canaries.
         directions: of the canaries.
         adversaries: by adversary name and host, whose view.
-        sampling_rate: of batches without a rate of their own.
+        batches: how likely a record is in one.
         replace: whether the game is +u against -u.
         linked: the adversary of whose view each message is scored by itself, too; None for none.
         own: by host, which directions have canaries of its own; all by default.
         together: how many records of one person a canary is.
-        rates: by host, of batches of fixed size, in place of `sampling_rate`.
-        public: whether everybody knows which records are in which batch, as of shuffled epochs.
 
     Attributes:
         scores: by adversary and host, (n,).
@@ -106,20 +118,18 @@ class Scorer:
         *,
         directions: Directions,
         adversaries: Mapping[str, Mapping[int, Adversary]],
-        sampling_rate: float,
+        batches: BatchRates,
         replace: bool,
         linked: str | None = None,
         own: Mapping[int, NDArray[np.int64]] | None = None,
         together: int = 1,
-        rates: Mapping[int, float] | None = None,
-        public: bool = False,
     ) -> None:
-        self._together, self._rates, self._public = together, rates or {}, public
+        self._together, self._batches = together, batches
         self._own = own or {}
         self.residues: dict[str, list[Residue]] = {name: [] for name in adversaries}
         self._oracle, self._linked = Oracle(objective), linked
         self._directions, self._adversaries = directions, adversaries
-        self._rate, self._replace = sampling_rate, replace
+        self._replace = replace
         self._rows_seen = RowsSeen()
         self.scores = {
             name: {host: np.zeros(directions.count) for host in of}
@@ -161,6 +171,7 @@ class Scorer:
         self, happened: HappenedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
     ) -> tuple[Array, list[Residue]]:
         total, residues = np.zeros(self._directions.count), list[Residue]()
+        public = self._batches.public
         own = self._own.get(host, np.arange(self._directions.count))
         first = first_block(happened.trace)
         whole = planted.size * planted.part
@@ -171,13 +182,15 @@ class Scorer:
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
                 continue
+            # The matched filter of the batch, against every direction at once.
             matched_filter = rows.filter(mine)
             size = planted.size[mine]
-            q = 1.0 if self._public else draws.rate(self._rates.get(host, self._rate))
-            known = planted.drawn[mine[0]] > 0 if self._public else np.ones(len(total), dtype=bool)
+            q = 1.0 if public else draws.rate(self._batches.of_hosts.get(host, self._batches.rate))
+            known = planted.drawn[mine[0]] > 0 if public else np.ones(len(total), dtype=bool)
             s = ((matched_filter.weights.T @ left) * size).sum(axis=0)
             v = ((matched_filter.information @ size) * size).sum(axis=0)
             norms = planted.norms[mine[0]]
+            # Likelihood ratios at the strength that canaries of full length have most likely.
             guessed = own[(norms[own] >= 1.0) & known[own]]
             k = self._together
             strength = likeliest(s[guessed], v[guessed], q=q, replace=self._replace, together=k)
@@ -190,6 +203,7 @@ class Scorer:
             total += np.where(known, ratio, 0.0)  # who is known to be elsewhere shows nothing
             if not (v[own] > 0).all():
                 continue
+            # Scores without what the host's canaries add, of which the noise is tested.
             alone = ((matched_filter.weights.T @ noise) * size).sum(axis=0)
             residues.append(
                 Residue(
@@ -225,8 +239,9 @@ class Scorer:
             # Two batches under one noise are no two messages; the whole view scores them.
             reach_of = np.abs(own).sum(axis=1)
             alone = np.abs(every).sum(axis=1) - reach_of < 1e-12
-            q = draws.rate(self._rate)
+            q = draws.rate(self._batches.rate)
             for row in np.flatnonzero((energy > 0) & (reach_of > 0) & alone):
+                # The message's own likelihood ratio, and mu of what hides there.
                 size = own[row] @ planted.size[mine]
                 there = own[row] @ (planted.size[mine] * planted.part[mine])
                 s = (left[row] + there) * size / energy[row]
@@ -264,6 +279,7 @@ class Scorer:
         calls = iter(happened.calls)
         own: dict[int, tuple[Array, ...]] = {}
         done, at = set[int](), 0
+        # Each call of gradients planted once, whichever groups hold its rows.
         for place, group in enumerate(groups):
             here = slice(at, at + group.size)
             at += group.size
@@ -284,6 +300,7 @@ class Scorer:
             part[here] = call.present[call.holders.numpy()]
             norms[here] = call.norms[call.holders.numpy()]
             drawn[here] = call.drawn[call.holders.numpy()]
+            # Self-loops are the owners' own sums, of which a bounded function may be made later.
             loops = at - group.size + np.flatnonzero((call.owners == call.holders).numpy())
             kept = tuple(one[loops] for one in (clean, size, part, norms, drawn))
             own.setdefault(group.batch, kept)

@@ -47,7 +47,7 @@ from .canary_noise import ObservedNoise, Residue
 from .game import CanaryGame, Played, Scores, layout_check
 from .observed_noise import heard_check
 from .observed_rows import DROWNED, Projected
-from .scores import Planted, Scorer
+from .scores import BatchRates, Planted, Scorer
 from .strength import log_mixture
 from .whole_run_outcome import Column, MatchedFilter
 
@@ -93,6 +93,7 @@ class WholeRunGame(CanaryGame):
         progress: Callable[[int], None],
     ) -> Scores:
         """See `Game.run`."""
+        # Each canary's sign, which every call turns by those of its rows.
         each = generator.integers(2, size=self.directions) * 2 - 1
         of_calls = ((rows, each) for calls in self.signs for rows in calls)
         directions, gradients = self.drawn_canaries(generator=generator, signs=of_calls)
@@ -102,7 +103,7 @@ class WholeRunGame(CanaryGame):
                 self.setting.task or self.setting.model,
                 directions=directions,
                 adversaries={},
-                sampling_rate=self.setting.sampling_rate,
+                batches=BatchRates(self.setting.sampling_rate),
                 replace=self.replace,
             ),
             directions=directions,
@@ -111,6 +112,7 @@ class WholeRunGame(CanaryGame):
             turns=turns,
             replace=self.replace,
         )
+        # All rounds are scored together once they have run.
         after: Mapping[str, Tensor] = {}
         how: dict[str, Any] = {"traces": self.traces, "rounds": self.rounds}
         for happened in rounds_with_canaries(setting, self.bound, gradients=gradients, **how):
@@ -325,20 +327,24 @@ class WholeRunScorer:
 
     def _of_host(self, told: MatchedFilter, host: int) -> tuple[Array, list[Residue]]:
         turn, columns = self._turns[host], told.columns[host]
+        # Where each canary was allowed a turn, and what it adds there.
         at = [(self._planted[column.round], column.place) for column in columns]
         of_round = np.array([column.round for column in columns], dtype=int)
         open_ = turn.allowed[of_round]  # (columns, n)
         own = turn.own
         c = np.array([of.size[place, own] for of, place in at]) * open_
         part = np.array([of.part[place, own] for of, place in at])
+        # What is seen of the run: noise, and what the host's canaries add.
         M, noise = told.information(host), told.scores(host)[:, own]
         seen = noise + M @ (c * part)
+        # Scores by turn, and those of the noise alone.
         rounds = np.unique(of_round)
         member = (of_round[None, :] == rounds[:, None]).astype(float)  # (turns, columns)
         scores, alone = member @ (c * seen), member @ (c * noise)
         size = np.sqrt((c * (M @ c)).sum(axis=0))
         told_of = size > 0
         self._along[told.adversary.name].append(alone.sum(axis=0)[told_of] / size[told_of])
+        # The likelihood ratio: all turns for certain, or each by a coin.
         if turn.coin >= 1.0:
             ratio = scores.sum(axis=0) - 0.5 * (c * (M @ c)).sum(axis=0)
             against = -scores.sum(axis=0) - 0.5 * (c * (M @ c)).sum(axis=0)
@@ -370,6 +376,7 @@ class WholeRunScorer:
         shape = alone.shape
         standard, information = np.full(shape, np.nan), np.full(shape, np.nan)
         there, sign, long = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
+        # A canary's turns have noise in common; a triangular factor makes them independent.
         for j in range(shape[1]):
             made = member * c[:, j]  # (turns, columns)
             at, L = _independent(made @ M @ made.T)

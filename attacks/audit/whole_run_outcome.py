@@ -148,10 +148,12 @@ class MatchedFilter:
         self._release(after, project)
 
     def _part(self, part: RoundTrace) -> _Part:
+        # Rounds that repeat a part share its rows.
         held = self._parts.get(id(part))
         if held is not None:
             return held
         rows = RoundRows.of(part, self.adversary, closed=False, release=self._released)
+        # Messages of the first block that the adversary sees, by group.
         unseen = part.seen_rows(self.adversary, end_state=False, closed=False)[2]
         seen, sent, start = list[int](), list[tuple[int, NDArray[np.int64]]](), 0
         for number, group in enumerate(part.messages):
@@ -160,6 +162,7 @@ class MatchedFilter:
                 sent.append((number, at))
                 seen += range(start, start + len(at))
             start += len(at)
+        # Columns whose values it knows; contributions are never among them.
         hidden = np.zeros(part.columns, dtype=bool)
         hidden[rows.unknown] = hidden[rows.held] = True
         everybody = [g for g in part.groups if isinstance(g, Contributions)]
@@ -169,6 +172,7 @@ class MatchedFilter:
             told = np.flatnonzero(~hidden[of.start : of.start + of.size])
             own = isinstance(of, Contributions) or of.block != 0
             known.append(None if own or not len(told) else told)
+        # Fields of the state that are released, by their place among the rows.
         released, position = dict[str, range](), 0
         for field, matrix in part.record.end_state.items():
             if position in rows.released and _block(part, matrix) == 0:

@@ -346,10 +346,12 @@ def from_errors(errors: Errors, *, claim: Claim, delta: float, confidence: float
     """`two_sided` from counts."""
     check_confidence(confidence)
     check_delta(delta)
+    # Both error rates are bounded, each at half of the risk.
     each = 0.5 + 0.5 * confidence
     alarms = upper_limit(errors.false_alarms, errors.out, each)
     missed = upper_limit(errors.misses, errors.inside, each)
     leaked = 1.0 - alarms - missed
+    # A Gaussian curve has one number; other claims are held against the total variation.
     if family(claim) is Family.GAUSSIAN:
         mu = _mu_between(alarms, missed)
         epsilon = epsilon_from_mu(mu, delta)

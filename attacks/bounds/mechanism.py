@@ -243,6 +243,7 @@ def noise_scale(claim: Claim, leaked: float) -> float:
     # No test beats the chance that the record is in any batch; closer to it, what is left matters.
     if leaked > 0.9 * _ever_sampled(claim) and leaked >= _most_leaked(claim):
         return beyond
+    # The leak falls with the noise, from the least scale that can be resolved on.
     lowest, most = math.log(least), math.log(_MOST_SCALE)
 
     def excess(x: float) -> float:

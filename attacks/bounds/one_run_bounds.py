@@ -253,6 +253,7 @@ def _smallest_rejected(claim: Claim, *, canaries: int, made: int, right: int, ri
     grid = np.concatenate([[0.0], np.geomspace(risk * right / canaries, 1.0, _STEPS)])
     steps = grid.tolist()
 
+    # A scale is rejected where more guesses are right than its trade-off curve allows.
     def excess_at(x: float) -> float:
         scaled = at_scale(claim, math.exp(x))
         curve = trade_off(scaled.rounds, adjacency=scaled.adjacency)

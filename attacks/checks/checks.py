@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from .noise_streams import stream_check
 from .result import Check
 from .sampler import sampler_check
 from .sensitivity import sensitivity_check, value_check
-from .watched_run import WatchedRun, placed, traces_of, watch
+from .watched_run import WatchedRun, chosen_rounds, placed, traces_of, watch
 
 # Messages: every message and end state equals A G + B z + known, to float rounding.
 #
@@ -48,6 +49,7 @@ def message_check(run: WatchedRun) -> Check:
     if run.mismatch:
         return Check.not_as_traced(_NAME, run.mismatch)
     rows, wrong, worst, first = 0, 0, 0.0, ""
+    # What is left of every message without its noise, in units of what rounding may leave.
     for watched, residuals in zip(run.rounds, run.residuals, strict=True):
         for residual in residuals:
             left = (residual.value - residual.recorded_noise(watched)).norm(dim=1).numpy()
@@ -204,6 +206,7 @@ def record_check(run: WatchedRun, *, source: Store | None = None) -> Check:
                         f"batch {call} of agent {agent} in round {watched.number} holds record "
                         f"{position} {int((at == position).sum())} times"
                     )
+    # Records that are equal, beside how often the source has them.
     stored = _places(run.setting.shards)
     equal = {key: places for key, places in stored.items() if len(places) > 1}
     fault, told = _against(stored, equal, source)
@@ -236,6 +239,7 @@ def _against(
             "equal to another one), and no source says that there are so many",
             "",
         )
+    # Each record is stored as often as the source has it, and none is left out.
     had = {key: len(places) for key, places in _places([source]).items()}
     for key, places in stored.items():
         if len(places) > had.get(key, 0):
@@ -305,6 +309,7 @@ def knowledge_check(run: WatchedRun) -> Check:
         return Check.not_as_traced(_NAME_KNOWLEDGE, run.mismatch)
     pairs, other, first = 0, 0, ""
     undeclared: dict[int, int] = {}
+    # Each source is made again from its seed, to the same bits.
     for watched in run.rounds:
         groups = [g for g in watched.trace.groups if isinstance(g, NoiseSources)]
         made = zip(groups, watched.recorded.noise, watched.recorded.makers, strict=True)
@@ -321,6 +326,7 @@ def knowledge_check(run: WatchedRun) -> Check:
                 pairs += len(agents)
                 is_same = torch.equal(again[row], z[row])
                 other += not is_same and not _differs_in_size(again[row], z[row])
+                # A maker that is not declared to know a source could subtract it unseen.
                 for agent in sorted(agents - knowers):
                     undeclared[agent] = undeclared.get(agent, 0) + 1
                     first = first or (
@@ -360,7 +366,6 @@ def engine_checks(
     bound: Bound,
     *,
     rounds: int,
-    planned: int | None = None,
     generator: np.random.Generator | None = None,
     traces: AlgorithmTrace | None = None,
     randomness: SecretRandomness | None = None,
@@ -379,23 +384,35 @@ def engine_checks(
         setting: graph, model and data of the run.
         bound: the algorithm with its numbers, at the noise of the run.
         rounds: how many to watch: the first two, the last, and others by chance.
-        planned: how many the run has, as many as are watched when None; the noise of all of them
-            is looked at.
         generator: chooses rounds; of the system's entropy when None.
-        traces: of all planned rounds, at the noise of the run; made here when None.
+        traces: of all rounds of the run, at its noise; as many as are watched, and made here, when
+            None. The noise of all of them is looked at.
         randomness: of the system's entropy when None.
         source: all records that the shards were dealt from; see `record_check`.
         watched_so_far: called after each round of the first run that is watched, with their number.
     """
-    last, own = max(rounds, planned or rounds), randomness or SecretRandomness()
-    chance = generator or np.random.default_rng()
-    traces = traces or traces_of(bound, setting, rounds=last)
-    how: dict[str, Any] = {"rounds": rounds, "planned": last, "generator": chance, "traces": traces}
-    run = watch(setting, bound, randomness=own, kept_so_far=watched_so_far, **how)
+    # The rounds that are watched, at the run's own noise.
+    own, chance = randomness or SecretRandomness(), generator or np.random.default_rng()
+    traces = traces or traces_of(bound, setting, rounds=rounds)
+    some = functools.partial(
+        chosen_rounds, rounds, planned=sum(count for _, count in traces.rounds), generator=chance
+    )
+    run = watch(
+        setting,
+        bound,
+        rounds=some(),
+        traces=traces,
+        randomness=own,
+        kept_so_far=watched_so_far,
+    )
+    # Sharp checks need double precision, in which some rounds run once more.
     sharp = run
     if setting.dtype is not torch.float64:
         precise = replace(setting, dtype=torch.float64)
-        sharp = watch(precise, bound, randomness=randomness, seconds=0.0, **how)
+        sharp = watch(
+            precise, bound, rounds=some(), traces=traces, randomness=randomness, seconds=0.0
+        )
+    # A fault in the run's own precision is told first; else the sharper run decides.
     messages = message_check(run)
     if messages.passed and sharp is not run:
         messages = message_check(sharp)

@@ -71,6 +71,7 @@ def choose_records(
     bases = min(_MADE_OF, max(1, affordable))
     real, own, near, shards, ratios = [], [], [], [], list[float]()
     for agent, shard in enumerate(run.setting.shards):
+        # Real records: those of the largest gradients, and others by chance.
         candidates = _candidates(run, agent, generator=generator)
         norms = np.zeros(len(candidates))
         if found is not None:
@@ -78,6 +79,7 @@ def choose_records(
         largest = candidates[np.argsort(-norms, kind="stable")]
         rest = generator.permutation(largest[each // 2 :])
         real.append([int(i) for i in np.concatenate([largest[: (each + 1) // 2], rest])[:each]])
+        # Records of our own, picked by the length of their gradients.
         every = _made_of(shard, labels, count=bases, generator=generator)
         sizes = np.zeros(len(every.targets))
         if found is not None and found[1] is not None:

@@ -27,14 +27,6 @@ exactly, whatever D: no test here is approximate.
 
 Noise halved on one of three releases shows in its row, a seed used twice in the pair of those that
 share it, whichever rows and rounds they are.
-
-Every pair of rows: noise that is declared independent is, whichever rows and rounds it is in.
-
-Of two standard normal rows u and v with the declared correlation rho
-
-    |u +- v|^2 / (2 (1 +- rho))        chi-square, D degrees
-
-exactly. A seed used twice shows in the pair of those that share it.
 """
 
 from __future__ import annotations
@@ -89,6 +81,7 @@ def note_repeats(found: Finding, pool: Pool) -> None:
         return
     step = -(-pool.values.size // _MOST_VALUES)
     values, names = pool.values[::step], pool.names[::step]
+    # Products in each lag and reflection; an even reflection has a square, of mean 1.
     lags, turns = np.arange(1, D), np.arange(2 * D - 1)
     terms = np.minimum(turns, 2 * D - 2 - turns) + 1
     means = (turns % 2 == 0).astype(float)
@@ -109,6 +102,7 @@ def note_repeats(found: Finding, pool: Pool) -> None:
             found.note(
                 float(p[row, at]), tests=p.size, what=_with_sum(words, part[row, at], norm, at)
             )
+    # The same over all rows, which shows what is weak in each.
     n = len(values)
     for total, norm, places, what in (
         (totals[0], n * (D - lags) / 2.0, lags, "coordinates {} apart in every {}"),
@@ -182,6 +176,7 @@ def note_subsets(found: Finding, pool: Pool) -> None:
             ),
         )
 
+    # Tensors, single coordinates, windows, beginnings, ends and strides.
     for part in pool.parts:
         _note_tensor(note, s, part)
     note(s, np.ones(D, dtype=int), lambda at: _named(pool, at, at + 1))
@@ -360,6 +355,7 @@ def residual_check(run: Recording) -> Check:
     """
     if run.mismatch:
         return Check.not_as_traced(_NAME, run.mismatch)
+    # Rows by width, in units of the declared deviation; those without noise must be exact.
     every, silent, exact = list[Rows](), 0, Finding()
     starts, sources = run.source_starts
     for start, residuals in zip(starts, run.residuals, strict=True):
@@ -367,10 +363,12 @@ def residual_check(run: Recording) -> Check:
         for width in sorted({of.value.shape[1] for of in residuals}, reverse=True):
             block = [of for of in residuals if of.value.shape[1] == width]
             every.append(scaled(block, before=start, all_sources=sources))
+    # Rows whose noise is lost in rounding cannot be tested, and fail.
     blocks = [of.only(np.flatnonzero(of.resolution < DROWNED)) for of in every]
     drowned = sum(len(of.names) for of in every) - sum(len(of.names) for of in blocks)
     blocks = [of for of in blocks if of.names]
     white = [one for of in blocks for one in whitened(of)]
+    # As they are and whitened: rows, kinds and pairs over rounds.
     rows, combined, pairs, within = Finding(), Finding(), Finding(), Finding()
     for block_ in blocks:
         note_coordinates(within, block_.values, block_.names)

@@ -79,6 +79,7 @@ def scaled(residuals: Sequence[Residual], *, before: int, all_sources: int) -> R
     values, noise = list[np.ndarray](), list[csr_array]()
     rounding, resolution = list[np.ndarray](), list[np.ndarray]()
     for of in residuals:
+        # Rows with noise, in units of its deviation.
         size = deviations(of)
         at = np.flatnonzero(size)
         rounds += [of.round] * len(at)
@@ -121,6 +122,7 @@ def whitened(of: Rows) -> list[Rows]:
         rows = of.only(np.flatnonzero(np.array(of.kinds) == kind))
         if len(rows.names) > _MOST_WHITENED or not is_correlated(rows):
             continue
+        # Eigenvectors of the declared covariance, as far as rounding does not hide them.
         covariance = (rows.noise @ rows.noise.T).toarray()
         squares, vectors = np.linalg.eigh(covariance)
         lost = float(np.linalg.norm(rows.resolution))  # of any combination of norm 1
@@ -237,6 +239,7 @@ def note_shape(found: Finding, values: NDArray[np.float64], what: str) -> None:
         return
     flat = values.ravel()
     size = np.abs(flat)
+    # How many values lie below each quantile, and how many beyond each limit.
     limits = ndtri(_QUANTILES)
     below = np.searchsorted(limits, flat, side="right")
     counts = np.cumsum(np.bincount(below, minlength=len(limits) + 1))[:-1]
@@ -256,6 +259,7 @@ def note_shape(found: Finding, values: NDArray[np.float64], what: str) -> None:
             f"deviations, where {N * chance[at]:,.4g} are expected"
         ),
     )
+    # The largest value may be too large, or too small for so many.
     largest = float(size.max())
     tail = float(erfc(largest / math.sqrt(2.0)))
     p_of = 2.0 * min(1.0, N * tail, math.exp(N * float(log1p(-min(tail, 1.0 - 1e-16)))))

@@ -80,6 +80,7 @@ def note_values(
     step = max(1, -(-rows.size // _MOST_VALUES))
     rows, names = rows[::step], list(names)[::step]
     n, D = rows.shape
+    # The chance that two numbers of this precision have one size.
     chance = 2.0 ** (1 - _BITS[rows.dtype])
     size = np.abs(rows)
 
@@ -93,6 +94,7 @@ def note_values(
             ),
         )
 
+    # In each row, in each coordinate, in each tensor, and in all together.
     by_row = _equal_pairs(np.sort(size, axis=1))
     note(by_row, np.full(n, D), [f"the noise of {name}" for name in names])
     pairs = n * D * (D - 1.0) / 2.0
@@ -109,6 +111,7 @@ def note_values(
     order = np.argsort(size, axis=None, kind="stable")
     ordered = size.ravel()[order]
     note(_equal_pairs(ordered[None]), np.array([size.size]), [what])
+    # A bound on sizes shows in the largest of them.
     largest = ordered[-_LARGEST:]
     if len(largest) > 2 and size.size >= 100 * _LARGEST:
         _note_bound(found, largest, what)
@@ -202,6 +205,7 @@ def stream_check(
     made, broken = _bare(setting, bound, traces, planned, randomness, generator)
     ran = {one.number for one in made}
     exact, spread, shapes, fresh = Finding(), Finding(), Finding(), Finding()
+    # Sources of rounds that ran, and of the others by their seeds alone.
     sources = [_drawn(made, setting, randomness)]
     sources.append(_by_hand(setting, traces, ran, randomness, width=sources[0].values.shape[1]))
     every = _Sources(
@@ -332,6 +336,7 @@ def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
                 what
                 or f"round {bare_round.number} adds noise that does not come from its randomness"
             )
+        # What should be added, and the size that its rounding is relative to.
         for call, (z, added) in enumerate(pairs):
             sources = z.double()
             mixed = (
@@ -370,6 +375,7 @@ def _note_equal(found: Finding, of: _Sources) -> None:
     with np.errstate(divide="ignore", invalid="ignore"):  # sources of 0 are told below
         ratios = values / values[np.arange(len(values)), at_first][:, None]
     kept = np.isfinite(ratios).all(axis=1)
+    # In units of its largest number a source has the digits of any multiple of it.
     keys = np.round(ratios[kept] * 10.0**_DIGITS).astype(np.int32)
     places = of.places[kept]
     _, first, counts = np.unique(
@@ -472,6 +478,7 @@ def _note_roots(found: Finding, setting: Setting, bound: Bound, traces: Algorith
     same = 0
     rows = sum(g.size for g in traces.rounds[0][0].groups if isinstance(g, NoiseSources))
     engines = _ENGINES if rows else 0
+    # New engines begin from equal global generators, which must not decide their noise.
     try:
         for _ in range(engines):
             _set_global_generators()
@@ -483,6 +490,7 @@ def _note_roots(found: Finding, setting: Setting, bound: Bound, traces: Algorith
                 firsts.add(first)
         what = f"{same} of {engines} new engines draw the noise of another" if same else ""
         found.note(0.0 if same else 1.0, tests=engines, what=what)
+        # Roots alone cost little, so that many are drawn.
         firsts.clear()
         _set_global_generators()
         state = _global_generators()  # to seed torch 500 times would take a second

@@ -202,6 +202,7 @@ class Residuals:
 
     def of_round(self, watched: WatchedRound) -> list[Residual]:
         """Residuals of a round's messages, in the order of sending, and then of its end state."""
+        # Messages first; of several of a kind each has its place in its name.
         columns = self._columns(watched)
         found, kinds = list[Residual](), [group.kind for group in watched.trace.messages]
         for place, (group, message) in enumerate(
@@ -273,6 +274,7 @@ class Residuals:
             if isinstance(group, NoiseSources):
                 continue
             more, value = np.zeros(group.size), made
+            # A contribution by the oracle; a gradient is known to the root of a unit only.
             if isinstance(group, Contributions):
                 how = next(calls)
                 unit = torch.finfo(made.dtype).eps

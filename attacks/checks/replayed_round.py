@@ -400,6 +400,7 @@ class Judge:
         self, found: Differences, changed: frozenset[int]
     ) -> tuple[str, int | None, float, int]:
         """Each contribution's difference is within its bound, or zero where nothing changed."""
+        # Parts of one vector are in several groups, and share its bound.
         squares = dict[int, float]()
         facts = dict[int, tuple[int, float, float]]()  # owner, bound and rounding of a vector
         unit = max((torch.finfo(value.dtype).eps for value in self._recorded), default=0.0)
@@ -415,6 +416,7 @@ class Judge:
                 owner, _, before = facts.get(vector, (0, 0.0, 0.0))
                 facts[vector] = (int(group.owners[i]), bound, before + slack)
                 squares[vector] = squares.get(vector, 0.0) + length**2
+        # A vector moves by no more than its bound, and not at all where no record changed.
         share, worst, fault, agent = 0.0, 0.0, "", None
         for vector, (owner, bound, slack) in facts.items():
             length = math.sqrt(squares[vector])
@@ -440,6 +442,7 @@ class Judge:
         starts = [group.start for group in self._groups]
         changes = [value.numpy() for value in found.contributions]
         moved = [lengths.numpy() for lengths in found.moved]
+        # All that is sent, is public or is carried on, with its row over the contributions.
         entries = [
             ("a value that is sent or is treated as public", rows, value, first.base)
             for rows, value, first in zip(
@@ -449,6 +452,7 @@ class Judge:
             (f"state {field}", rows, found.end[field], self._watched.after[field])
             for field, rows in record.end_state.items()
         ]
+        # What the row does not account for is rounding.
         for number, (what, rows, difference, first) in enumerate(entries):
             left = difference.numpy()
             if number not in self._allowed:

@@ -190,9 +190,11 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     Returns:
         Passed if no test is beyond a false-alarm rate of 1e-6 for all of them together.
     """
+    # What the run drew, and what further rounds would draw.
     finding = Finding()
     _test_recorded(finding, run)
     every = _every_call(finding, run, rounds)
+    # Batches by how they are drawn: in turns, by a coin for each record, or of one scheme.
     sampler, turns = run.setting.sampler, run.setting.turns
     if turns is not None:
         for one in every:
@@ -204,6 +206,7 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     else:
         for one in every:
             test_schemes(finding, sampler, one.members, call=int(one.call), rate=one.rate)
+    # Cohorts of agents, where the step draws any.
     cohorts = drawn_cohorts(finding, run)
     test_batches(finding, _of_coins(cohorts))
     test_drawn_cohorts(finding, run, cohorts)
@@ -258,9 +261,8 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 again = coins.draw(run, round=watched.number, call=call, agent=agent)
                 same = np.array_equal(at.numpy(), again.numpy())
                 found.exact(same, f"{where} is not what the engine draws")
-                if (
-                    run.setting.sampler is not None or run.setting.turns is not None
-                ):  # sizes are tested with those that follow
+                # Sizes of schemes and turns are tested with those of the rounds that follow.
+                if run.setting.sampler is not None or run.setting.turns is not None:
                     continue
                 count, rate = coins.many(run, agent), coins.rate
                 there = len(coins.whose(found, run, at.numpy(), agent=agent, where=where))
@@ -277,6 +279,7 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
     every = []
     for call, coins in sorted(steady.items()):
         rate, sizes = coins.rate, [coins.many(run, a) for a in range(run.setting.graph.agents)]
+        # Rounds enough to tell the rate, as far as draws and turns go.
         count = _enough_sampler(rate, sum(sizes)) if rounds is None else rounds
         if run.setting.sampler is not None and rounds is None:
             most = math.ceil(_MOST_DRAWS / max(sum(sizes), 1))

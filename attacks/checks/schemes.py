@@ -66,6 +66,7 @@ def test_schemes(
         who = f"of agent {agent} (call {call}, batches {drawn.scheme})"
         if drawn.of_agents:
             who = f"of cohort {call} ({drawn.scheme}, with agents as records)"
+        # Sizes first; then the places of an epoch, or who takes part in each draw.
         if drawn.scheme is Scheme.TRUNCATED:
             _test_cut_sizes(found, of, drawn, rate, who)
         else:

@@ -129,6 +129,7 @@ def _check(
         for turn, watched in enumerate(run.rounds):
             if pass_.others and not watched.trace.has_contributions:
                 continue
+            # The round again with some records changed, and all else equal, noise included.
             every = _changes(watched, run, chosen, pass_, turn=turn)
             some = _some(every, agents=run.setting.graph.agents, generator=generator)
             world = _World({}, {})
@@ -143,6 +144,7 @@ def _check(
             # That of a real record is a statistic of the data, and would be told without noise.
             share = max(share, found.share if pass_.made else 0.0)
             replays += 1
+            # One fault ends the check, once it is known whose it is.
             if found.fault:
                 who, found = _culprit(run, watched, some, found, world)
                 words = (
@@ -366,6 +368,7 @@ def _functions(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, in
     if not len(each) == len(recorded.arguments) == len(results):
         yield "functions are called more often, or more rarely, than operations name them", 1
         return
+    # The round goes on with what a function returned, which saw what it was given.
     for calls, arguments, (went_on, hides) in zip(each, recorded.arguments, results, strict=True):
         values = [recorded.given[at] for at in arguments]
         same = len(calls) == len(went_on) and all(

@@ -89,9 +89,11 @@ def transcript_check(
         Passed if no test is beyond a false-alarm rate of 1e-6 for all of them together; with
         nothing looked at where nothing was kept, or no kept row has noise of its own.
     """
+    # Parts of the trace by number of the round; 0 is the start.
     rounds = [one for one, count in traces.rounds for _ in range(count)]
     by_number = [traces.start, *rounds]
     rows, left_out, seen = list[_Row](), 0, set[int]()
+    # Every kept message and state whose row has noise of its own.
     for release, transcript in enumerate(transcripts):
         kept = {message.round for message in transcript}
         for number in sorted(kept.union(states or ()) if release == 0 else kept):
@@ -147,6 +149,7 @@ def _rows_of(
     """Messages and end states with noise of their own, None for each other one."""
     kept: dict[int, tuple[NDArray[np.float64], float]] = {}  # by column of the trace
     found = list[_Value]()
+    # Messages that were kept, at their places in the trace.
     for message in messages:
         group = trace.messages[message.call]
         places = _places(group.senders, group.links)
@@ -163,6 +166,7 @@ def _rows_of(
             values, unit = _numbers(states[field])
             for agent, value in enumerate(values):
                 found.append((f"state {field} of agent {agent}", rows, agent, value, unit))
+    # A message that was not kept counts as what it holds.
     whole = {
         id(rows): trace.expand(rows, unseen=lambda one: _missing(one, kept))
         for _, rows, *_ in found
@@ -207,12 +211,14 @@ def _row(
     deviation = float(np.linalg.norm(weights[own]))
     if deviation == 0 or not len(value):
         return None
+    # Kept messages in the value are subtracted, which adds their rounding.
     left, lost = value, unit * float(np.abs(value).max())
     for column, weight in zip(columns.tolist(), weights.tolist(), strict=True):
         if column in kept:
             message, its_unit = kept[column]
             left = left - weight * message
             lost += its_unit * abs(weight) * float(np.abs(message).max())
+    # Where rounding covers the noise, nothing can be tested.
     rounding = 8 * lost / deviation
     if not rounding <= _DROWNED:  # nor where something is no number
         return None
@@ -257,6 +263,7 @@ def _apart(rows: Sequence[_Row]) -> list[_Row]:
 def _findings(rows: Sequence[_Row], parts: Mapping[int, Sequence[int]]) -> list[Finding]:
     """The plainest words come first."""
     squares, small, pairs, repeated = Finding(), Finding(), Finding(), Finding()
+    # Each row by itself: its length, that of its parts, small and repeated values.
     for row in rows:
         count = row.values.size
         p = float(_squares(row.values, row.rounding))
@@ -273,6 +280,7 @@ def _findings(rows: Sequence[_Row], parts: Mapping[int, Sequence[int]]) -> list[
         atom = min(1.0, count * (laws.ATOM + 2 * row.rounding))
         p = float(laws.at_least(same, count, atom))
         repeated.note(p, what=f"the number of values that are repeated in the {row.name}")
+    # Rows that share no source are independent, and tested together.
     apart = _apart(rows)
     for name, some in _together(apart, parts):
         worst = max(row.rounding for row in apart)
@@ -280,6 +288,7 @@ def _findings(rows: Sequence[_Row], parts: Mapping[int, Sequence[int]]) -> list[
         if some.size >= _LEAST:
             words = f"the number of small values in {name}"
             small.note(_small(np.abs(some) + worst), what=words)
+    # Coordinates, and pairs of rows, of each width.
     for width in sorted({row.values.size for row in rows}):
         _note_coordinates(squares, [row for row in apart if row.values.size == width])
         of_width = [row for row in rows if row.values.size == width]

@@ -355,9 +355,7 @@ def watch(
     setting: Setting,
     bound: Bound,
     *,
-    rounds: int,
-    planned: int | None = None,
-    generator: np.random.Generator | None = None,
+    rounds: int | Sequence[int],
     traces: AlgorithmTrace | None = None,
     randomness: SecretRandomness | None = None,
     planted: Callable[[int], Mapping[int, Examples]] | None = None,
@@ -374,11 +372,8 @@ def watch(
     Args:
         setting: graph, model and data.
         bound: the algorithm with its numbers; its noise is that of the run.
-        rounds: how many to keep, at most those that it was bound for.
-        planned: of how many; as many as are kept when None, and then they follow one another.
-        generator: chooses which; of the system's entropy when None. The first two and the last are
-            among them wherever there are so many.
-        traces: of the planned rounds; made here when None.
+        rounds: which to keep, ascending, or how many of the first.
+        traces: of all rounds up to the last of these; made here when None.
         randomness: of the system's entropy when None.
         planted: for a round the agents whose batch is given instead of drawn.
         seconds: for rounds between.
@@ -390,13 +385,15 @@ def watch(
     Raises:
         ValueError: no round to watch.
     """
-    last = max(rounds, planned or rounds)
-    traces = traces or traces_of(bound, setting, rounds=last)
+    # Which rounds are kept, and the engine that runs them.
+    numbers = chosen_rounds(rounds, planned=rounds) if isinstance(rounds, int) else rounds
+    traces = traces or traces_of(bound, setting, rounds=numbers[-1])
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]
-    kept = [0, *chosen_rounds(rounds, planned=last, generator=generator)]
+    kept = [0, *numbers]
     transcript, own = Transcript(rounds=kept), randomness or SecretRandomness()
     engine = Engine(setting, bound, randomness=own, taps=[transcript], scripts=traces.scripts)
     found, left = list[WatchedRound](), seconds
+    # Rounds between are run or passed over; of kept ones everything is recorded.
     for number in kept:
         if number:
             left -= _reach(engine, number, seconds=left)
@@ -442,7 +439,7 @@ def traces_of(bound: Bound, setting: Setting, *, rounds: int) -> AlgorithmTrace:
 def chosen_rounds(
     rounds: int, *, planned: int, generator: np.random.Generator | None = None
 ) -> list[int]:
-    """Which rounds are watched: the first two and the last, and others by chance.
+    """Which rounds are watched: the first two and the last if so many, and others by chance.
 
     Args:
         rounds: how many.

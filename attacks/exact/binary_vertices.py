@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from ...training.models.parameters import unflatten
-from ..problem.observation import Observation, sent_gradient
+from ..problem.observation import Observation, Sent, sent_gradient
 from ..problem.problem import Box, Certified, Problem
 
 # Which layer of a network is linear and sees the records as they are.
@@ -190,6 +190,7 @@ def sparse_mixtures(
         order = keys.topk(unknowns + looked, dim=1).indices
         if dependent:
             order = _independent_first(rows, keys)
+        # A column of the inverse vanishes on its set but for one; more zeros tell a sparse vector.
         drawn, further = order[:, :unknowns], order[:, unknowns : unknowns + looked]
         inverse, failed = torch.linalg.inv_ex(rows[drawn])  # (many, D, D)
         columns = inverse / torch.linalg.vector_norm(inverse, dim=1, keepdim=True)
@@ -276,6 +277,7 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
     )  # fmt: skip
     if observation.is_noisy or not observation.is_plain:
         return None
+    # One intercept in float64, and the first linear layer's gradient with its bias beside it.
     seen, tries = observation.only(0), TRIES
     seen = replace(seen, gradient=seen.gradient.double(), points=seen.points.double())
     name = first_linear(model, seen.points[0, 0], shape)
@@ -287,6 +289,7 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
     if spaces is None:
         return None
     size = float(spaces.values[0])
+    # Portions of sets, until one shows no record or all are found.
     kept: list[Tensor] = []
     labels: list[int] = []
     common = torch.ones(len(spaces.units), dtype=torch.float64)
@@ -335,6 +338,7 @@ def _portion(
     tried: set[bytes] = set()
     used = idle = 0
     rank = len(spaces.values)
+    # Candidates: the one that there is, or sparse mixtures of rows that rounding leaves.
     if rank == 1:
         portions: Iterable[Tensor] = [torch.ones(1, 1, dtype=torch.float64)]
     else:
@@ -348,6 +352,7 @@ def _portion(
             ends, doubt=spaces.noise, chances=likely, tries=tries, generator=generator,
             fewest=min(FEWEST, rank), dependent=True,
         )  # fmt: skip
+    # A candidate counts as a record where the gradient certifies it.
     for columns in portions:
         used, idle = used + TOGETHER, idle + 1
         for column in _likely(spaces, columns):
@@ -402,6 +407,7 @@ def _measure(
     rank = int(steps.argmax()) + 1
     if rank >= min(joint.shape) or float(steps[rank - 1]) < _GAP:
         return None
+    # Bases of both sides, and the numbers in units of the box.
     basis, last = right[:rank].T, right[:rank, -1]
     low, span = (v.double().expand(tuple(input_shape)).flatten() for v in (box.low, box.span))
     return _Spaces(
@@ -503,7 +509,11 @@ def _derivatives(seen: Observation, model: nn.Module, name: str, inputs: Tensor)
 
     def clipped(label: Tensor) -> Tensor:
         alone = sent_gradient(
-            model, seen.points[0, 0], inputs=inputs[None], targets=label[None], clip_norm=None
+            model,
+            seen.points[0, 0],
+            inputs=inputs[None],
+            targets=label[None],
+            of=Sent(clip_norm=None),
         )
         return (bound / alone.norm().clamp_min(1e-300)).clamp_max(1.0)
 

@@ -80,6 +80,7 @@ def censored_record(problem: Problem) -> Censored | None:
         of messages or a batch, the network is no chain of linear layers, convolutions, average
         pools, sigmoids and tanhs, or a convolution's input has more than 4,096 numbers.
     """
+    # One record, no noise, and a chain of smooth layers.
     observation, box, shape = problem.observation, problem.box, problem.shape
     if observation.records != 1 or observation.is_noisy or not observation.is_plain:
         return None
@@ -93,11 +94,13 @@ def censored_record(problem: Problem) -> Censored | None:
     last = chain[-1]
     if not isinstance(last, Affine):
         return None
+    # The last layer's gradient shows the features in front of it, and the label.
     known_size = observation.clip_norm is None and observation.mean_of is None
     read = _features(last, gradients, known_size=known_size)
     if read is None:
         return None
     top, label = read
+    # Down to the lowest level that linear layers give; below it equations are solved.
     low = box.inputs(torch.zeros(shape).to(box.span)).double()
     high = box.inputs(torch.ones(shape).to(box.span)).double()
     descent = _descend(chain[:-1], gradients, top=top, low=low, high=high)
@@ -108,6 +111,7 @@ def censored_record(problem: Problem) -> Censored | None:
     if rest:
         system = System(rest, gradients, top=top)
         solved = search(system, start, low=low, high=high, rounding=1e-3)
+    # A solution that is not certain is no certified record, and says why.
     inputs = start if solved is None else solved.inputs
     certified = solved is not None and _is_certain(solved)
     explains = solved is not None and solved.misfit <= _MISFIT
@@ -179,6 +183,7 @@ def _features(
     off = (every - features).abs() / features.abs().clamp_min(_SMALLEST)
     if float(off[:, features.abs() > 1e-12].max()) > 64 * ROUNDING:
         return None  # not of one record, or rounded more than float32 is
+    # The derivative of the logits is softmax less the label, up to one factor.
     label = delta.argmin()
     wanted = torch.softmax(layer.push(features) + layer.offset(), dim=0)
     wanted[label] = 0
@@ -203,6 +208,7 @@ def _descend(
     chain: list[Layer], gradients: dict[str, Tensor], *, top: Top, low: Tensor, high: Tensor
 ) -> tuple[Top, list[Layer], Tensor, int, int] | None:
     """The lowest level that a linear layer gives, what is below, and an estimate of the record."""
+    # From the last layer down: features and derivatives, with what each is off by.
     at, level, saturated, units = top, None, 0, 0
     rest = chain
     for position in range(len(chain) - 1, -1, -1):
@@ -224,6 +230,7 @@ def _descend(
                     z=at.features, deviation=at.deviation, side=none, delta=at.derivative,
                     variance=at.variance,
                 )  # fmt: skip
+            # An input lies in the range of the activation below, or else in the record's box.
             below = next((x for x in reversed(chain[:position]) if isinstance(x, Activation)), None)
             if below is None:
                 least, most = low.reshape(layer.inside), high.reshape(layer.inside)
@@ -289,6 +296,7 @@ def _input(
     layer: Affine, gradients: dict[str, Tensor], level: _Level, *, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     """A convolution's input in its bounds, and the deviation of every number."""
+    # Outputs and weight gradients are both linear in the input.
     shape = layer.inside
     forward = _matrix(lambda v: layer.push(v.reshape(shape)).flatten(), like=low)
     target = (level.z - layer.offset()).flatten()
@@ -298,6 +306,7 @@ def _input(
     if layer.name is not None:
         backward = _matrix(lambda v: layer.outer(v.reshape(shape), level.delta).flatten(), like=low)
         seen = weight_gradient(layer, gradients).flatten()
+    # Weighted least squares with a weak prior; a saturated output bounds one side alone.
     middle, prior = ((low + high) / 2).flatten(), 1 / (_SPREAD * (high - low).flatten()) ** 2
     x, active, normal = middle, side == 0, torch.diag(prior)
     for turn in range(4):
@@ -320,6 +329,7 @@ def _input(
         if turn and bool((after == active).all()) and float(step.abs().max()) < 1e-3:
             break
         active = after
+    # Deviations by the inverse of the normal equations.
     factor, failed = torch.linalg.cholesky_ex(normal)
     if int(failed):
         return None

@@ -115,6 +115,7 @@ class System:
 
     def deviations(self, x: Tensor, *, rounding: float) -> Tensor:
         """(E,) of the equations at a record, where every number is off by `rounding` of itself."""
+        # Forward: the variance that rounding leaves in each layer's output.
         e, inputs, noise, var = rounding, list[Tensor](), list[Tensor](), torch.zeros_like(x)
         for layer in self.chain:
             inputs.append(x)
@@ -126,6 +127,7 @@ class System:
                 var = smooth(layer.kind, a)[1] ** 2 * var + (e * x) ** 2
             else:
                 var = layer.at(var)[0]
+        # Backward: what it leaves in the derivatives, and so in each weight gradient.
         off = [(var + self.top.deviation**2).sqrt().flatten()]
         delta, var = self.top.derivative, self.top.variance + (e * self.top.derivative) ** 2
         for layer, a, before in zip(
@@ -150,12 +152,14 @@ class System:
 
     def jacobian(self, x: Tensor) -> Tensor:
         """(E, N)."""
+        # The record's own activations, once for every direction.
         shape = x.shape
         inputs = list[Tensor]()
         for layer in self.chain:
             inputs.append(x)
             x = _output(layer, x)
 
+        # Forward and back along one direction, by the product rule.
         def along(way: Tensor) -> Tensor:
             ways = list[Tensor]()
             for layer, a in zip(self.chain, inputs, strict=True):
@@ -183,6 +187,7 @@ class System:
                     delta, moved = layer.pull(delta), layer.pull(moved)
             return torch.cat(made)
 
+        # Some directions at a time.
         every = torch.eye(shape.numel(), dtype=x.dtype).to(x).split(_TOGETHER)
         return torch.cat([vmap(along)(ways.reshape(-1, *shape)) for ways in every]).T
 
@@ -214,6 +219,7 @@ def search(
     patience = min(_STALE, max(1, int(_WASTED / (len(system.seen) * x.numel() ** 2))))
     wide, middle = (high - low).flatten(), ((high + low) / 2).flatten()
     for _ in range(_ROUNDS):
+        # A Gauss-Newton step, weighted by what rounding of this size leaves in each equation.
         e = max(rounding, ROUNDING)
         off = system.deviations(x, rounding=e)
         left = (system.made(x) - system.seen) / off
@@ -226,6 +232,7 @@ def search(
         step = bounded(normal, right, low=low.flatten() - flat, high=high.flatten() - flat)
         if step is None:
             return None
+        # The best of a few lengths of the step.
         before, best = _rms(left), (float("inf"), x)
         for share in (1.0, 0.5, 0.25, 0.1, 0.03):
             moved = (x + share * step.reshape(x.shape)).clamp(low, high)
@@ -235,6 +242,7 @@ def search(
                 break
         far = float(((best[1] - x).flatten().abs() / wide).max())
         x = best[1]
+        # The rounding that is assumed falls with the misfit, and rises where steps gain nothing.
         if e == ROUNDING and far < 1e-4:
             break
         if best[0] < 1.5:
@@ -245,6 +253,7 @@ def search(
         least = min(least, max(rounding, ROUNDING))
         if stale == patience:
             break
+    # Misfit and error at the rounding of float64.
     off = system.deviations(x, rounding=ROUNDING)
     rows = system.jacobian(x) / off[:, None]
     normal = rows.T @ rows

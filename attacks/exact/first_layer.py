@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
-from ..problem.observation import Observation, sent_gradient, sent_gradients
+from ..problem.observation import Observation, Sent, sent_gradient, sent_gradients
 from ..problem.problem import Problem
 from .binary_vertices import first_linear, joint_of, parameter_name
 from .patches import rounding_of
@@ -248,6 +248,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
     >>> round((found - x).abs().max().item(), 4)
     0.0
     """
+    # One record in several local steps, without noise.
     observation, model, box = problem.observation, problem.model, problem.box
     steps, rate = observation.local_steps, observation.local_rate
     alone = observation.records == 1 and len(observation.gradient) == 1
@@ -263,6 +264,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
     rounded = rounding_of(point) * _size(start) / (math.sqrt(steps) * rate)
     rounded += rounding_of(observation.gradient) * _size(changed)
     edge = _EDGE * rounded * sum(math.sqrt(length) for length in changed.shape)
+    # But for decay of the model the change has rank 1.
     flat = torch.cat([start[:, :-1], torch.zeros_like(start[:, -1:])], dim=1)
     for decayed in (None, start, flat):  # of the bias too, or of the weights alone
         rest = changed if decayed is None else changed - _decay(changed, decayed) * decayed
@@ -271,12 +273,14 @@ def repeated_input(problem: Problem) -> Tensor | None:
             break
     else:
         return None
+    # The right direction is the input beside a 1 for the bias, up to a factor.
     direction, last = right[0], abs(float(right[0, -1]))
     if last * float(values[0]) <= rounded:
         return None
     found = (direction[:-1] / direction[-1]).reshape(problem.shape)
     if float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS:
         return None
+    # The error that rounding leaves; within it the record lies in its box.
     error = rounded / (last * float(values[0])) * (1 + float(found.abs().max()))
     wide = box.to(dtype=torch.float64)
     pixels = wide.pixels(found)
@@ -288,11 +292,12 @@ def repeated_input(problem: Problem) -> Tensor | None:
 
     def derivative(x: Tensor, label: int) -> Tensor:
         sent = sent_gradient(
-            model, point, inputs=box.inputs(x)[None].to(point), clip_norm=None,
+            model, point, inputs=box.inputs(x)[None].to(point), of=Sent(clip_norm=None),
             targets=torch.tensor([label], device=point.device),
         )  # fmt: skip
         return unflatten(model, sent.detach())[parameter_name(name, "bias")].double()
 
+    # Derivatives of other inputs must be apart, or several records would have rank 1, too.
     least = _APART * edge / float(values[0])
     angle = _angle(left[:, 0], derivative, pixels=pixels, classes=problem.classes)
     return box.inputs(pixels)[None] if angle > least else None

@@ -116,6 +116,7 @@ def _filled_in(
     The features of the models that were drawn at random are piecewise linear in them. Slopes are
     differences, in float64.
     """
+    # Hidden pixels are the unknowns, and features of the drawn models the equations.
     base = box.pixels(x)
 
     def record(values: Tensor) -> Tensor:
@@ -134,6 +135,7 @@ def _filled_in(
         slopes = torch.stack([(features(values + _STEP * e) - at) / _STEP for e in one])
         normal = slopes @ slopes.T  # (U, U)
         scale = normal.diagonal().mean().clamp_min(1e-300)
+        # More damping until the step improves on the features, and less after it did.
         for _ in range(_TRIES):
             step = torch.linalg.solve(normal + damping * scale * one, slopes @ (goal - at))
             moved = (values + step).clamp(0, 1)

@@ -108,6 +108,7 @@ def embedded_patches(problem: Problem) -> Tensor | None:
     embedding = _recognised(model, observation.points[0, 0], input_shape)
     if embedding is None:
         return None
+    # Derivatives of the embeddings times the patches are the weight's gradient.
     rounding = max(rounding_of(observation.gradient), observation.rounding)
     left, right = [], []
     for row in observation.gradient.double():
@@ -124,6 +125,7 @@ def embedded_patches(problem: Problem) -> Tensor | None:
     patches, error = solved
     if not error <= _DETERMINED * float(wide.span.min()):
         return None
+    # Each patch at its place.
     flat = patches.new_zeros(math.prod(input_shape))
     found = flat.scatter(0, embedding.pixels.flatten(), patches.flatten()).reshape(input_shape)
     return box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
@@ -332,6 +334,7 @@ def attended_patches(problem: Problem) -> Tensor | None:
     def feed(x: Tensor) -> list[_Fed]:
         return _fed(twin, values, x, without=embedding)
 
+    # The tokens that each patch feeds, and the layers that read them.
     rows, layers = _apart(feed, x, pixels)
     rounding = max(rounding_of(observation.gradient), observation.rounding)
     return _solved_attended(
@@ -379,6 +382,7 @@ def _fed(twin: nn.Module, values: dict[str, Tensor], x: Tensor, *, without: str)
 
         return hook
 
+    # A forward pass up to the first layer that is fed other tokens.
     hooks = [
         module.register_forward_pre_hook(note(name, module), with_kwargs=True)
         for name, module in twin.named_modules()
@@ -432,6 +436,7 @@ def _solved_attended(
     """Newton's method for all patches at once; None where one of them is left open."""
     if rows is None or not all(layer.weight in gradients for layer in layers):
         return None
+    # Tokens lie in the row space of the gradients; what is orthogonal to it vanishes on them.
     count, features = layers[0].tokens.shape
     seen = torch.cat([gradients[layer.weight] for layer in layers])
     if features <= count or len(pixels.flatten()) * features > _NUMBERS or not seen.any():
@@ -440,6 +445,7 @@ def _solved_attended(
     if not float(sizes[count - 1]) > rounding * float(sizes[0]):
         return None
     equations, wanted = right[count:], x.new_zeros(features - count)
+    # The gradient of the biases gives the direction on which every token is 1.
     if all(layer.bias in gradients for layer in layers):
         summed = torch.cat([gradients[str(layer.bias)] for layer in layers])
         one = right[:count].T @ ((left[:, :count].T @ summed) / sizes[:count])
@@ -447,6 +453,7 @@ def _solved_attended(
         wanted = torch.cat([wanted, 1 / one.norm()[None]])
     span = box.span.expand(x.shape[1:]).flatten()[pixels]  # (N, P)
     values, size = x.new_ones(1, 1), math.inf
+    # Newton steps in the pixels of every patch.
     for _ in range(_STEPS):
         tokens = feed(x)[0].tokens[rows]  # (N, F)
         slopes = equations @ _slopes(feed, x, rows=rows, pixels=pixels, span=span)  # (N, R, P)

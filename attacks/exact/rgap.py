@@ -95,6 +95,7 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
     observation, model, box = problem.observation, problem.model, problem.box
     if observation.records != 1 or observation.is_noisy or not observation.is_plain:
         return None
+    # In float64, and through layers that can be undone one by one.
     one = observation.only(0)
     exact = replace(one, gradient=one.gradient.double(), points=one.points.double())
     values = unflatten(model, exact.points[0, 0])
@@ -103,6 +104,7 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
         return None
     gradients = unflatten(model, exact.gradient[0])
     known_size = observation.clip_norm is None and observation.mean_of is None
+    # From the last layer's features down to the record.
     last = _last_layer(chain[-1], gradients, known_size=known_size, accepted=accepted)
     if last is None:
         return None
@@ -115,6 +117,7 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
     if descent is None:
         return None
     found, layers = descent
+    # The record counts where its own gradient is the one observed.
     inputs = box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
     left = residual(exact, model, inputs=inputs.double(), targets=label)
     if not left <= accepted and _is_rounded(
@@ -225,6 +228,7 @@ def _scaled(
         return torch.cat([shape, scale], dim=-1)
 
     best: tuple[float, Tensor] | None = None
+    # The best size on a grid, of either sign, and Newton steps from there.
     for sign in (1.0, -1.0):
         grid = sign * sizes
         c = grid[misfit(grid).square().sum(dim=-1).argmin()]
@@ -254,6 +258,7 @@ def _descend(
     point, slope = features, last.at(features)[2](delta)
     _note(layers, last, gradients, point, delta)
     level: Level | None = None
+    # Activations are inverted, and linear layers solved for their inputs.
     for position in range(len(chain) - 2, -1, -1):
         layer = chain[position]
         if isinstance(layer, Reshape):
@@ -274,6 +279,7 @@ def _descend(
             )
         point_below = _layer_input(layer, gradients, level) if isinstance(layer, Affine) else None
         if point_below is None or not isinstance(layer, Affine):
+            # What this layer alone leaves open, all that are left may determine together.
             rest = chain[: position + 1]
             whole = solve_record(
                 rest,
@@ -316,6 +322,7 @@ def _layer_input(layer: Affine, gradients: dict[str, Tensor], level: Level) -> T
     delta, size = level.delta, float(seen.norm())
     if size == 0:
         return None
+    # A linear layer's input is read off; a convolution's solves least squares.
     if layer.is_linear:
         return delta @ seen / (delta @ delta)
     hidden = bool((level.known == 0).any())

@@ -383,6 +383,7 @@ class _Newton:
     ) -> None:
         self.x = x
         self.maps: list[tuple[Layer, Map, Map]] = []
+        # Forward: each layer's linear map at x.
         inputs: list[Tensor] = []
         for layer in chain:
             inputs.append(x)
@@ -396,6 +397,7 @@ class _Newton:
         self.shares: dict[int, float] = {-1: float(self.left.norm()) / self.size}
         self.sizes: dict[int, float] = {-1: self.size}
         delta = level.delta
+        # Backward: what each weight gradient lacks.
         for k in range(len(chain) - 1, -1, -1):
             layer, _, pull = self.maps[k]
             if isinstance(layer, Affine) and layer.name is not None:

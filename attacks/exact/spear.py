@@ -86,6 +86,7 @@ def last_patterns(
     missing = records - len(directions)
     if not 1 <= missing <= 2:
         return nothing
+    # The space that is left; the last number of an input is 1.
     known = torch.stack([d.mixture for d in directions], dim=1) if directions else None
     free = torch.eye(records, dtype=spaces.left.dtype)
     if known is not None:
@@ -97,6 +98,7 @@ def last_patterns(
     begin = images @ (last / last.square().sum())
     if missing == 1:
         return (spaces.weight @ begin > 0)[None]
+    # Of two records a line is left, cut by the box and where units change sign.
     along = images @ torch.stack([-last[1], last[0]])
     along = along / along.norm().clamp_min(1e-300)
     ends = torch.stack([low - _BEYOND * span - begin[:-1], low + (1 + _BEYOND) * span - begin[:-1]])
@@ -172,12 +174,14 @@ def sampled_directions(
         if tries <= 0 or len(found) == records:
             break
         tries -= 1  # of a turn without a set, too
+        # Without the directions that are known the space is smaller, and the next is found sooner.
         inside, apart = _smaller(spaces, found, mixed, turn=turn)
         weights = torch.ones_like(chances)
         if turn % 3 == 0:  # units differ in how often they rest, by far or hardly
             weights = chances
         elif turn % 3 == 1:
             weights = torch.stack([chances, *(1.0 - d.pattern.double() for d in found)]).mean(dim=0)
+        # Units that a record leaves at rest make the vector sparse.
         for columns in sparse_mixtures(
             spaces.left[inside] @ apart,
             doubt=torch.linalg.vector_norm(apart * spaces.noise[:, None], dim=0),
@@ -429,6 +433,7 @@ def _certified(
     generator: torch.Generator,
 ) -> Separated:
     """The images of one intercept whose every condition holds."""
+    # Directions by the patterns of units, and where these are too few, by sampling.
     nothing = torch.zeros_like(spaces.back)
     patterns = activity_patterns(
         torch.cat([spaces.left, nothing], dim=1),
@@ -451,6 +456,7 @@ def _certified(
         )
         last = last_patterns(spaces, directions, low=low, span=span)
         directions = _directions(spaces, last, known=directions)
+    # An image counts by its box, its error, its activations and its derivative together.
     kept: list[Tensor] = []
     labels: list[int | None] = []
     residuals: list[float] = []

@@ -87,6 +87,7 @@ def find_relu_layers(
         return None
     if one.bias is None or one.in_features != count or two.in_features != one.out_features:
         return None
+    # Probes show that the input is fed to the first layer, and its ReLU to the second.
     values = unflatten(model, flat)
     probe = torch.stack([torch.linspace(-1, 1, count), torch.linspace(1, -1, count) ** 3])
     probe = probe.to(flat).reshape(2, *input_shape)
@@ -117,6 +118,7 @@ def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> R
             parts.append(source[parameter_name(layer, "bias")][:, None])
         return torch.cat(parts, dim=1)
 
+    # The first layer's gradient has the rank of the batch, by a clear gap.
     records = seen.records
     first, second = joint(gradients, layers.first), joint(gradients, layers.second)
     if records >= min(first.shape):
@@ -127,6 +129,7 @@ def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> R
     if top == 0 or last < _GAP * behind or behind > _FLOOR * top:
         return None
     rounding = (10 * behind / top) ** 0.75  # between the rounding and what a record leaves
+    # Units that no record activates, and those that every record does.
     rows = torch.linalg.vector_norm(first, dim=1)
     never = rows <= rounding * rows.max()
     outgoing = values[parameter_name(layers.second, "weight")]
@@ -137,6 +140,7 @@ def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> R
         sizes = outgoing.T.abs() @ slope.abs()
         always = (first[:, -1] - outgoing.T @ slope).abs() <= rounding * sizes
         always &= ~never
+    # The second layer's gradient: derivatives span its columns, and activations its rows.
     classes, weights, rest = torch.linalg.svd(second, full_matrices=False)
     # All of V^T is free of rounding; where it leaves too much open, its part in dV's column space.
     back = outgoing.T
@@ -201,6 +205,7 @@ def find_direction(spaces: ReluSpaces, pattern: Tensor) -> Direction | None:
     if size < 1e-6:
         return None
     q = z[:records] / size
+    # One null vector, clearly: small beside noise, and no second one near it.
     noise = float(torch.linalg.vector_norm(q * spaces.noise))
     residual = float(sizes[-1]) / size
     rival = float(torch.linalg.vector_norm(right[-2, :records] * spaces.noise))
@@ -273,6 +278,7 @@ def _single_image(spaces: ReluSpaces, direction: Direction) -> Image | None:
     noise = torch.cat(
         [spaces.noise * torch.linalg.matrix_norm(spaces.weight, ord=2), spaces.activation_noise]
     )
+    # One solution, clearly: the next singular value is far above noise.
     own, rival = (float(torch.linalg.vector_norm(v * noise)) for v in (z, right[-2]))
     if scale == 0 or float(sizes[-2]) < 10 * max(own, rival):
         return None
@@ -375,6 +381,7 @@ def activity_patterns(
     n = _unit_rows(torch.cat([n[:, :own] @ first, n[:, own:] @ rest], dim=1))
     squares, values = _squares(p, n, own=own)
     last = min(records, len(squares))
+    # Starts are settled to patterns; where these are too few, more are drawn.
     starts = _pencils(squares[-last:, :own, :own], generator=generator)
     found = _settle(_complete(starts, p, n), p, n)
     if len(found) < records:

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...privacy._validate import Progress, whole, within
 from ...privacy.errors import InputError, InputTypeError
-from ..audit.audited import AGAIN, Verdict, after_second_look
+from ..audit.audited import AGAIN, Verdict, after_second_look, deciding
 from .assignment import SealedCoins
 from .claimed import DELTA, Claimed
 from .own_training import (
@@ -349,6 +349,7 @@ class TrainingAudit:
     Attributes:
         first: the first look.
         again: the second, at 99.9 %, where the first exceeded the claim.
+        fresh: the second at the confidence of the first.
         verdict: of both.
         trainings: how many were played.
     """
@@ -357,11 +358,19 @@ class TrainingAudit:
     again: ScoresAudit | None
     verdict: Verdict
     trainings: int
+    fresh: ScoresAudit | None = None
+
+    @property
+    def found(self) -> ScoresAudit:
+        """The look on which the verdict rests."""
+        first, fresh, again = self.first, self.fresh, self.again
+        epsilon = self.claimed.epsilon
+        return deciding(self.verdict, epsilon, first=first, fresh=fresh, again=again)
 
     @property
     def epsilon(self) -> float:
-        """The lower bound of the first look, in nats."""
-        return self.first.epsilon
+        """The lower bound on which the verdict rests, in nats."""
+        return self.found.epsilon
 
     @property
     def claimed(self) -> Claimed:
@@ -377,11 +386,11 @@ class TrainingAudit:
         """What was found, in a sentence or two."""
         if self.again is None:
             return self.first.words()
-        looked = (
-            f"First look: {self.first.words()}. {AGAIN} times as many fresh canaries: "
-            f"epsilon is at least {math.floor(100 * self.again.epsilon) / 100:g} at 99.9 %"
+        return (
+            f"{self.found.measured_words()}, by {AGAIN} times as many fresh canaries; verdict on "
+            f"the claim of {self.claimed.words()}: {self.verdict}. The first look exceeded it: "
+            f"{self.first.measured_words()}"
         )
-        return f"{looked}; verdict: {self.verdict}"
 
     def __repr__(self) -> str:
         """What a perfect audit shows, and what this one does."""
@@ -439,17 +448,19 @@ def audit_training(
         seed=seed,
         progress=progress,
     )
+    # The first look; what is claimed may be what was observed.
     played = game.play(runs, total=runs)
     known = claim or played.claim or Claimed(epsilon=math.inf, delta=delta)
     first = played.audited(known, confidence)
     if not first.contradicted:
         return TrainingAudit(first=first, again=None, verdict=first.verdict, trainings=runs)
-    fresh = game.play(AGAIN * runs, total=(1 + AGAIN) * runs)
-    again = fresh.audited(known, max(SURE, confidence))
-    verdict = after_second_look(
-        sure=again.contradicted, doubted=fresh.audited(known, confidence).contradicted
+    second = game.play(AGAIN * runs, total=(1 + AGAIN) * runs)
+    again = second.audited(known, max(SURE, confidence))
+    fresh = second.audited(known, confidence)
+    verdict = after_second_look(sure=again.contradicted, doubted=fresh.contradicted)
+    return TrainingAudit(
+        first=first, again=again, fresh=fresh, verdict=verdict, trainings=game.done
     )
-    return TrainingAudit(first=first, again=again, verdict=verdict, trainings=game.done)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -518,6 +529,7 @@ class _Game:
                 "model; let it return the log of a recorder with an adapter, or plant mislabelled "
                 "records"
             )
+        # Models are scored by their losses; what was observed has scores of its own.
         if models is not None:
             found = planted.score(models, loss=self.loss)
             return _Played(found.scores, found.included, ratios=False, claim=None)

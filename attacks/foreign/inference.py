@@ -220,6 +220,7 @@ def membership(
             f"references={references} must be at least 2: a record must be in one and out of "
             "another; 8 to 64 are usual"
         )
+    # The target's coins come from a generator of their own.
     entropy = secrets.randbits(128) if seed is None else seed
     generator = np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(0,)))
     coins_of = np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(1,)))
@@ -230,6 +231,7 @@ def membership(
             "or out by a coin"
         )
     at_stake = np.sort(generator.choice(size, size=records, replace=False))
+    # References and target have the other records in common, and those at stake by coins.
     training = OwnTraining(train, data, probes=[int(at) for at in at_stake])
     always = np.setdiff1d(np.arange(size), at_stake)
     items = [data[int(at)] for at in at_stake]
@@ -245,6 +247,7 @@ def membership(
         found.append(confidences_of(training.model(Subset(data, inside)), items))
     if progress is not None:
         progress(models + 1, models + 1, "")
+    # Scores by the references, and the bound that the target's coins give.
     scores = ATTACKS[name](found[-1], np.reshape(found[:-1], (models, records)), known)
     told = None
     if np.ptp(scores) > 0.0:

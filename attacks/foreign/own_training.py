@@ -87,6 +87,7 @@ def make_records(
         raise InputError(f'records belong to kind="yours", not to {kind!r}; leave them out')
     if kind == GRADIENT:
         return [data[int(at)] for at in generator.choice(size, size=count)]
+    # As many records as canaries, or as many as tell the number of classes.
     picked = generator.choice(size, size=min(size, max(count, _LOOKED_AT)), replace=False)
     pairs = [_pair(data, int(at)) for at in picked]
     classes = labels or 1 + max(label for _, _, label in pairs)

@@ -67,6 +67,7 @@ def _read(path: Path, rows: CsvRows) -> ScoreFile:
     names = [name.strip().lower() for name in next(rows, [])]
     _check_names(path, names)
     scores, coins, splits, seen = list[float](), list[bool](), list[bool](), set[str]()
+    # One canary a line, each of them once.
     for row in rows:
         if not row:
             continue

@@ -97,6 +97,7 @@ def score_bounds(
     if ratios:
         every = np.random.default_rng(1).permutation(guesses.scores.size)
         cut.append(("ratio 0", 0.0, guesses.scores[every], guesses.included[every]))
+    # Each cut with each number of guesses is a bound, and all share the risk.
     looks = [
         (name, at, Guesses(scores=scores - at, included=included), made)
         for name, at, scores, included in cut
@@ -263,13 +264,16 @@ class ScoresAudit:
         """Whether more leaked than is claimed."""
         return self.verdict is Verdict.CONTRADICTED
 
+    def measured_words(self) -> str:
+        """The bound that was found, without what follows."""
+        return (
+            f"epsilon is at least {_down(self.epsilon)} at delta {small(self.claimed.delta)} "
+            f"({100 * self.confidence:.6g} % confidence, {self.canaries} canaries)"
+        )
+
     def words(self) -> str:
         """What was found, as one sentence."""
-        share = f"{100 * self.confidence:.6g} %"
-        found = (
-            f"epsilon is at least {_down(self.epsilon)} at delta {small(self.claimed.delta)} "
-            f"({share} confidence, {self.canaries} canaries)"
-        )
+        found = self.measured_words()
         if self.verdict is Verdict.NOTHING_PROVEN:
             return f"{found}; nothing is claimed to check it against"
         said = self.claimed.words()
@@ -374,6 +378,7 @@ def audit_scores(
     guesses = _guesses(scores, included)
     setting = _split(split, guesses)
     count = guesses.scores.size
+    # What a perfect audit of so many canaries would show, and of many more.
     best = many = None
     if claim.is_tested:
         how: dict[str, Any] = {"ratios": ratios, "confidence": confidence}

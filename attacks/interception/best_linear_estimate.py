@@ -77,6 +77,7 @@ def best_weights(unknown: Array, noise: Array, *, targets: Sequence[int] | Array
             "with one row per equation each"
         )
     wanted = _combinations(targets, count=unknown.shape[1])
+    # Equations of length 1; one that holds nothing stays 0.
     size = np.sqrt(np.square(unknown).sum(axis=1) + np.square(noise).sum(axis=1))
     scale = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
     M, B = unknown * scale[:, None], noise * scale[:, None]
@@ -86,12 +87,14 @@ def best_weights(unknown: Array, noise: Array, *, targets: Sequence[int] | Array
     # A vector lies in the row space exactly if its part in it has its length.
     length = np.square(wanted).sum(axis=1)
     inside = length - np.square(picked).sum(axis=1) < _IDENTIFIED * length
+    # Weights without bias, and combinations of equations that no unknown is in.
     first = (picked[inside] / values[:rank]) @ left[:, :rank].T
     free = left[:, rank:].T
     # Rows are of length 1, so the cut is absolute: combinations may show no noise at all.
     left, values, right = np.linalg.svd(free @ B, full_matrices=False)
     kept = values > _RANK
     inverse = (right[kept].T / values[kept]) @ left[:, kept].T  # (Z, R - rank)
+    # What these combinations tell of the noise is taken off.
     weights = first - (first @ B) @ inverse @ free
     errors, added = weights @ B, np.abs(weights) @ np.abs(B)
     return Weights(

@@ -159,6 +159,7 @@ class Equations:
                 f"{len(self.replay.rounds)} rounds, more than the {_MOST_EQUATIONS} that can be "
                 "solved; attack the view of one neighbour, or a smaller graph"
             )
+        # Bounded contributions of others count as noise of their size where a spread is given.
         nuisance: dict[int, float] = {}
         if spread is not None:
             nuisance = {c: b * spread for c, b in self._bounds.items() if math.isfinite(b)}
@@ -191,6 +192,7 @@ class Equations:
         Returns:
             A target for each batch of which exactly one combination of all its targets is told.
         """
+        # Targets of one batch that were clipped and scaled alike.
         batches: dict[tuple[object, ...], list[Target]] = {}
         for target in targets:
             call = target.call
@@ -354,6 +356,7 @@ class _Columns:
     def _known(self, group: Known, place: int) -> int:
         """Columns that came from outside; 1 where the value is none of `recorded.known`."""
         mine, played = self._system.who.agents, self._played
+        # Tables, fields of the state before, or values that came out of what was received.
         if group.table is not None:
             self._add(self._units(group))
             for i, value in enumerate(group.table):
@@ -392,18 +395,21 @@ class _Columns:
         self._add(self._units(group))
         recorded, replay = self._played.recorded, self._system.replay
         values, call = recorded.contributions[place], recorded.calls[place]
+        # A contribution is known if it is the adversary's own, and bounded if another's.
         for i, owner in enumerate(group.owners.tolist()):
             own = owner in self._system.who.agents
             if not own and owner != replay.trial.victim:
                 self._system.note_bound(self._column(group, i), float(group.bounds[i]))
             self._system.note(self._column(group, i), value=values[i] if own else None)
             wanted = owner == replay.trial.victim and self._number in replay.attacked
+            # One owner's gradients at one model make a series over the rounds.
             if _is_plain(call) and group.block == 0:
                 key = (owner, place, int(call.owners[i]))
                 series = self._system.series.setdefault(key, Series(owner, [], [], []))
                 series.columns.append(self._column(group, i))
                 series.values.extend([values[i]] if own else [])
                 series.target.append(len(self._system.targets) if wanted else -1)
+            # The victim's contributions in attacked rounds are the targets.
             if wanted and group.block == 0 and place in recorded.local:
                 change = local_target(
                     recorded.local[place], row=i, column=self._column(group, i), round=self._number

@@ -77,6 +77,7 @@ def slow_weights(
     Returns:
         One row, or none where it is not told; None where the adversary has no gradients of its own.
     """
+    # How much gradients stay and move, by those of the adversary.
     own = [of.values for of in system.series.values() if len(of.values) >= _FEWEST]
     if not own:
         return None
@@ -84,6 +85,7 @@ def slow_weights(
     walk = max(WALK * (constant + apart), _slope(own[0]))
     hidden, E, unknown, noise = system.seen()
     constants = np.array([column for column, at in _members(victim) if at >= 0])
+    # The prior: others' series stay about constant, and the victim's walks.
     parts = [E[:, noise].toarray()] if noise else []
     taken = set(constants.tolist())
     for of in system.series.values():
@@ -96,6 +98,7 @@ def slow_weights(
     step = math.sqrt(walk * records / max(batch_size, 1.0))  # of a sum of fewer records
     of_victim = E[:, constants].toarray()
     parts.append(step * of_victim @ _walk(len(constants)))
+    # Unknown without a prior: the victim's constant, which is the target, and what is left.
     left = [column for column in unknown if column not in taken]
     known_not = np.hstack([of_victim.sum(1, keepdims=True), E[:, left].toarray()])
     weights = best_weights(known_not, np.hstack(parts), targets=[0])
@@ -122,6 +125,7 @@ def drift_of(system: Equations, victim: Series, weights: Weights, *, scale: floa
         scale: units of the estimate over those of the equations.
     """
     hidden, E, unknown, noise = system.seen()
+    # How much of each column is in the estimate.
     row = weights.rows[0][hidden]
     share = dict(zip(range(E.shape[1]), np.asarray(E.T @ row).ravel().tolist(), strict=True))
     known = set(unknown)
@@ -132,6 +136,7 @@ def drift_of(system: Equations, victim: Series, weights: Weights, *, scale: floa
         if of.owner != victim.owner and any(column in known for column in of.columns)
     ]
     drawn = np.random.default_rng(0)  # signs of a picture of the unknown, and no noise of a run
+    # Signs of the other agents in opposite pairs; in the first pair all are alike.
     half = drawn.choice([-1.0, 1.0], size=(_SAMPLES // 2, len(others)))
     half[0] = 1.0
     samples = []
@@ -258,6 +263,7 @@ def estimate(
         # A sum of B clipped vectors is at most B bounds long; spread evenly over D coordinates.
         dimension = system.targets[0].points.shape[1]
         ways.append(max(replay.trial.batch_size, 1.0) / math.sqrt(dimension))
+    # Contributions of others as unknowns or as noise, whichever tells more.
     found = [_solved(replay, system, spread=spread) for spread in ways]
     best = max(found, key=_told)  # the first where both tell as much
     if bounded and found[0].observation is None and (slow := _slow(replay, system)) is not None:
@@ -294,11 +300,13 @@ def _slow(replay: Replay, system: Equations) -> Estimate | None:
 def _solved(replay: Replay, system: Equations, *, spread: float | None) -> Estimate:
     targets = system.targets
     weights = system.solve(targets, spread=spread)
+    # Where no target is told alone, those of one batch may be told together.
     if not weights.identified and (together := system.combined(targets)):
         targets = together
         weights = system.solve(targets, spread=spread)
     found = [targets[i] for i in weights.identified]
     missing = tuple(t.name for i, t in enumerate(targets) if i not in weights.identified)
+    # Targets of one form are averaged; the form that tells most is kept.
     forms: list[list[int]] = []
     for i, target in enumerate(found):
         for form in forms:
@@ -338,14 +346,17 @@ def _observation(
 ) -> Observation:
     target = kept[0][1]
     first, at = target.call, [i for i, _ in kept]
+    # Units of a mean gradient, or of one step of a local update.
     scale = 1.0 if first.mean_of is not None else 1.0 / replay.records
     steps, rate = target.local or (1, 0.0)
     if target.local is not None:  # steps along means of a batch: before less after
         scale = -1.0 / (steps * rate)
+    # The covariance of what is kept; estimates that are clean have none.
     covariance = torch.from_numpy(weights.covariance[np.ix_(at, at)] * scale**2)
     clean = weights.clean[at[0]]
     covariance = torch.zeros_like(covariance) if clean else _definite(covariance)
     bound = target.bound / 2 if first.mean_of is not None else target.bound
+    # Gradients, and rounding relative to their length.
     gradient = torch.stack([system.value(weights.rows[i]) * scale for i in at])
     sizes = torch.linalg.vector_norm(gradient, dim=1).clamp_min(1e-300).tolist()
     left = [system.rounding(weights.rows[i]) * abs(scale) for i in at]

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 from ...training.own.names import algorithm_named, is_own
 
 NOT_IDENTIFIED = "not identified"  # the stage of a record of which nothing was seen by itself
+NO_BETTER = "estimate, no better than the blind guess"
+NEARER = "estimate, nearer than the blind guess"
+_GUESSES = ("prior", NOT_IDENTIFIED)  # stages at which nothing in the messages told
+_SEARCHED = ("optimisation", "denoiser", "posterior", "first layer")  # stages without algebra
+_TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
+_NEARLY_NONE = 1e-3  # of the blind guess's error: no search comes so close by chance
 
 
 class Scenario(enum.StrEnum):
@@ -21,3 +28,54 @@ def scenarios_of(algorithm: str) -> tuple[Scenario, ...]:
     """The scenarios of an algorithm; every one has the view, and one of the user's nothing else."""
     single = () if is_own(algorithm) else algorithm_named(algorithm).single_gradients
     return (*map(Scenario, single), Scenario.VIEW)
+
+
+def is_no_better(error: float, blind: float) -> bool:
+    """Whether an error is no smaller than that of the blind guess; one that is no number is not."""
+    return not error < blind * (1.0 - _TIE)
+
+
+def what_was_found(stage: str, error: float, blind: float, threshold: float = 0.0) -> str:
+    """Whether one record was rebuilt, or what is shown of it is an estimate or the blind guess.
+
+    Args:
+        stage: what made it; empty of the blind guess itself.
+        error: of it.
+        blind: error of the blind guess.
+        threshold: error at which a record counts as rebuilt.
+
+    >>> what_was_found("exact", 1e-9, 0.06), what_was_found("posterior", 0.07, 0.06)
+    ('rebuilt: exact', 'estimate, no better than the blind guess')
+    >>> what_was_found("posterior", 0.05, 0.06), what_was_found("prior, approximate", 0.06, 0.06)
+    ('estimate, nearer than the blind guess (posterior)', 'blind guess, approximate')
+    """
+    if not stage:
+        return ""
+    if stage.startswith(_GUESSES):
+        how = stage.removeprefix("prior").removeprefix(", ")
+        return f"blind guess, {how}" if how else "blind guess"
+    worse, searched = is_no_better(error, blind), stage.startswith(_SEARCHED)
+    if error <= max(threshold, _NEARLY_NONE * blind) and not (worse and searched):
+        return f"rebuilt: {stage}"
+    return NO_BETTER if worse else f"{NEARER} ({stage})"
+
+
+def found_in_all(each: Sequence[str], error: float, blind: float) -> str:
+    """The same of several records, by their mean errors.
+
+    Args:
+        each: what was found of each, as `what_was_found` says it.
+        error: mean.
+        blind: mean, of the blind guess.
+
+    >>> found_in_all(["rebuilt: exact", "blind guess"], 0.03, 0.06)
+    '1 of 2 rebuilt'
+    >>> found_in_all([f"{NEARER} (posterior)", NO_BETTER], 0.06, 0.06)
+    'estimate, no better than the blind guess'
+    """
+    rebuilt = sum(one.startswith("rebuilt") for one in each)
+    if rebuilt:
+        return f"{rebuilt} of {len(each)} rebuilt"
+    if all(one.startswith("blind") for one in each):
+        return "blind guess"
+    return NO_BETTER if is_no_better(error, blind) else NEARER

@@ -238,6 +238,7 @@ def replay(
     Returns:
         Everything that happened from the snapshot on.
     """
+    # The engine, in which one agent may deviate.
     made = trace_of(trial) if traces is None else traces
     by_round = [made.start, *(part for part, count in made.rounds for _ in range(count))]
     transcript = Transcript()
@@ -253,6 +254,7 @@ def replay(
         if crafted
         else Engine(trial.setting, _bound(trial), **how)
     )
+    # Attacked rounds have the planted batch, and everything of a round is kept.
     last = trial.round + trial.together - 1
     attacked, played = range(trial.round, last + 1), dict[int, WatchedRound]()
 
@@ -267,6 +269,7 @@ def replay(
             planted={trial.victim: planted} if number in attacked else {},
         )
 
+    # From the start, or from a snapshot whose own start nobody sees.
     if trial.snapshot is None:
         recorded = Recorded()
         engine.start(recorded=recorded)

@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from ...privacy.adversary import Sees
 from ...privacy.errors import InputError
-from ...training.algorithms.algorithm import Algorithm, Form
-from ...training.engine.transcript import Transcript
-from ...training.graphs.graph import Graph, Topology
+from ...training.graphs.graph import Graph
 from ...training.own.names import algorithm_named
 from ..problem.observation import Observation
 from .estimate import Estimate, estimate
@@ -35,32 +32,12 @@ from .replay import Replay
 # what share of the noise is left. Here the messages are collected and the rest is accounted for.
 
 
-def intercept_momentum(
-    transcript: Transcript,
-    *,
-    algorithm: Algorithm,
-    graph: Topology,
-    settings: Any,
-    form: Form,
-    round: int,
-    victim: int,
-    records: int,
-    batch_size: float,
-    clip_norm: float | None,
-    noise_std: float,
-) -> Observation:
+def intercept_momentum(replay: Replay, round: int) -> Observation:
     """The victim's own gradient, from momenta and cross-gradients of two rounds.
 
     Args:
-        transcript: what crossed the links in this round and, from round 2 on, in the one before.
-        algorithm: what ran, which says how its momenta are undone.
-        settings: hyper-parameters of the run.
-        form: published or repaired.
-        victim: the agent whose batch is attacked.
-        records: how many records the attacker takes the batch to hold.
-        batch_size: the public normaliser.
-        clip_norm: bound on one record's gradient; None where nothing is clipped.
-        noise_std: noise on the sum of clipped gradients.
+        replay: the re-enacted rounds, with what crossed the links in them.
+        round: the later of the two; of round 1 nothing was mixed before.
 
     Returns:
         One intercept, of the victim's gradient on its own model.
@@ -69,8 +46,12 @@ def intercept_momentum(
         LookupError: a message of this or the previous round was not kept.
         ValueError: the victim has no neighbour, or the algorithm's momenta cannot be undone.
     """
+    trial, transcript = replay.trial, replay.transcript
+    algorithm, graph = algorithm_named(trial.algorithm), trial.setting.graph
+    victim, records = trial.victim, replay.records
     if algorithm.own_gradient is None:
         raise InputError(f"algorithm {algorithm.name!r} sends no momenta that can be undone")
+    # The victim's momentum, those that it mixed, and the cross-gradients that it heard.
     now, previous = graph.at(round), graph.at(round - 1)
     others = [j for j in now.neighbours(victim) if j != victim]
     if not others:
@@ -96,23 +77,25 @@ def intercept_momentum(
         )
         for d in others
     ]
+    # The algorithm undoes its own momenta.
     own = algorithm.own_gradient(
         sent,
         before=before,
         heard=heard,
         own_weight=float(now.weights[victim, victim]),
         agents=graph.agents,
-        settings=settings,
-        form=form,
+        settings=trial.settings,
+        form=trial.form,
     )
     u = own.multiple
     observation = Observation.single(
-        gradient=(u * (batch_size / (records * own.factor))).to(sent.dtype),
+        gradient=(u * (trial.batch_size / (records * own.factor))).to(sent.dtype),
         model=transcript.sent(round=round, kind="model", sender=victim, receiver=to),
-        noise_std=noise_std / records * own.noise_share,
-        clip_norm=clip_norm,
+        noise_std=trial.noise_std / records * own.noise_share,
+        clip_norm=trial.clip_norm,
         records=records,
     )
+    # Rounding of large momenta is left in their small difference.
     largest = float(torch.linalg.vector_norm(sent.double()))  # of what nearly cancels
     left = torch.finfo(sent.dtype).eps * largest / max(float(torch.linalg.vector_norm(u)), 1e-300)
     return replace(observation, rounding=left if sent.dtype != torch.float64 else 0.0)
@@ -146,6 +129,7 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
         raise InputError(
             f"scenario={str(scenario)!r} does not exist for {trial.algorithm!r}; it has: {known}"
         )
+    # By momenta alone, of which all have to be heard.
     if scenario is Scenario.MOMENTUM:
         names = tuple(f"own gradient of round {n}" for n in replay.attacked)
         if not _hears_momenta(replay):
@@ -156,9 +140,10 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
                 owners=(),
                 reason="this adversary does not hear all momenta that the victim mixes",
             )
-        observations = [_momentum(replay, number) for number in replay.attacked]
+        observations = [intercept_momentum(replay, number) for number in replay.attacked]
         owners = (trial.victim,) * len(observations)
         return Estimate(observation=join(observations), identified=names, missing=(), owners=owners)
+    # By the rows of the equations, for one owner where cross-gradients are asked for.
     seen = estimate(replay)
     if scenario is Scenario.CROSS_GRADIENT:
         heard = [trial.model_owner, *(owner for owner in seen.owners if owner != trial.victim)]
@@ -167,7 +152,7 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
     hidden = [n for n in replay.attacked if any(m.startswith(f"round {n},") for m in seen.missing)]
     if not (Scenario.MOMENTUM in possible and hidden and _hears_momenta(replay)):
         return seen
-    own = [_momentum(replay, number) for number in hidden]
+    own = [intercept_momentum(replay, number) for number in hidden]
     names = tuple(f"own gradient of round {n}, by momenta" for n in hidden)
     held = [] if seen.observation is None else [seen.observation]
     return Estimate(
@@ -215,23 +200,6 @@ def join(observations: Sequence[Observation]) -> Observation:
         clip_parts=first.clip_parts,
         task=first.task,
         rounding=max(o.rounding for o in kept),
-    )
-
-
-def _momentum(replay: Replay, round: int) -> Observation:
-    trial = replay.trial
-    return intercept_momentum(
-        replay.transcript,
-        algorithm=algorithm_named(trial.algorithm),
-        graph=trial.setting.graph,
-        settings=trial.settings,
-        form=trial.form,
-        round=round,
-        victim=trial.victim,
-        records=replay.records,
-        batch_size=trial.batch_size,
-        clip_norm=trial.clip_norm,
-        noise_std=trial.noise_std,
     )
 
 

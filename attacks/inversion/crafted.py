@@ -84,6 +84,7 @@ def trunk_of(chain: Chain, shape: tuple[int, ...], *, low: Tensor) -> Trunk | st
     >>> found.inputs_of(torch.arange(4.0)).tolist()
     [[[0.0, 1.0], [2.0, 3.0]]]
     """
+    # Layers that can pass pixels on at all.
     if any(of.start_dim != 1 or of.end_dim != -1 for _, of in chain if isinstance(of, nn.Flatten)):
         return "it flattens a part of its dimensions alone"
     layers = [entry for entry in chain if not isinstance(entry[1], nn.Flatten)]
@@ -98,6 +99,7 @@ def trunk_of(chain: Chain, shape: tuple[int, ...], *, low: Tensor) -> Trunk | st
         return "its first layer takes no rows of numbers"
     if low.numel() not in (1, shape[0]):
         return "its inputs have bounds of their own for every pixel"
+    # Each convolution moves pixels to channels; the first lifts them over the ReLUs.
     parameters, held, size = dict[str, Tensor](), None, shape
     for name, layer in layers:
         if isinstance(layer, nn.ReLU) and held is not None:
@@ -116,6 +118,7 @@ def trunk_of(chain: Chain, shape: tuple[int, ...], *, low: Tensor) -> Trunk | st
         parameters |= {f"{name}.weight": weight, f"{name}.bias": bias}
         size = (layer.out_channels, *(_out(layer, i, side) for i, side in enumerate(size[1:])))
     assert held is not None  # noqa: S101 # there is a layer
+    # Where each pixel is in the features, which have to hold all of them.
     stride = math.prod(_square(of.stride)[0] for _, of in layers if isinstance(of, nn.Conv2d))
     pixels = _pixels(held, size, shape, stride=stride)  # (F,), -1 where a feature is empty
     full = pixels >= 0
@@ -150,6 +153,7 @@ def _moved(
     layer: nn.Conv2d, held: Sequence[_Shift], *, scale: float
 ) -> tuple[list[_Shift], Tensor] | str:
     """Every phase of a convolution's stride in a channel of its own, and the weights for it."""
+    # A convolution that reaches every pixel of its stride, with a channel for each phase.
     side, step, pad = (_square(of)[0] for of in (layer.kernel_size, layer.stride, layer.padding))
     plain = layer.groups == 1 and _square(layer.dilation) == (1, 1) and layer.bias is not None
     alike = all(len(set(_square(of))) == 1 for of in (layer.kernel_size, layer.stride))
@@ -162,6 +166,7 @@ def _moved(
             f"a convolution with stride {step} has {layer.out_channels} channels, and all pixels "
             f"need {len(held) * step**2}"
         )
+    # One weight a channel: the pixel of one phase.
     weight = torch.zeros_like(layer.weight, dtype=torch.float64, device="cpu")
     found = list[_Shift]()
     for channel, at in enumerate(held):
@@ -300,6 +305,7 @@ def craft(
     known = _public(public, input_shape, bounds=bounds, generator=generator)
     features = trunk.features_of(known)  # (N, F) float64
     made = list[Imprint]()
+    # Of several models the first is a reference for the others.
     for number in range(rounds):
         values = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in _named(model)}
         values |= {name: value.double().clone() for name, value in trunk.parameters.items()}

@@ -67,7 +67,6 @@ def build_problem(
     bounds: tuple[Tensor, Tensor],
     labels: Tensor | None,
     prior_image: Tensor | None,
-    device: torch.device,
 ) -> Problem:
     """The problem on the CPU, where its labels are read."""
     if labels is not None and labels.shape != (observation.records,):
@@ -95,7 +94,6 @@ def build_problem(
         classes=classes,
         labels=None if labels is None else labels.to(HOST),
         prior_image=prior_image,
-        device=device,
     )
 
 
@@ -329,6 +327,7 @@ def reconstruct(
     >>> found.stage, found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)
     ('exact', [1], 0.0)
     """
+    # What the preset can do with this observation and these records.
     if isinstance(preset, str):
         preset = preset_of(preset)
     known = candidates is not None or (denoiser is not None and observation.is_noisy)
@@ -346,6 +345,7 @@ def reconstruct(
             "the model looks its inputs up in an embedding, so its records are tokens, which are "
             "not searched for; use reconstruct_tokens"
         )
+    # The problem on the device; a checkpoint knows it by name.
     problem = build_problem(
         observation,
         model,
@@ -355,14 +355,15 @@ def reconstruct(
         bounds=bounds,
         labels=labels,
         prior_image=prior_image,
-        device=observation.gradient.device if device is None else device,
     )
-    problem = replace(problem, imprints=tuple(imprints))
+    where = observation.gradient.device if device is None else device
+    problem = replace(problem, imprints=tuple(imprints), device=where)
     kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=name_of(problem))
     problem = problem.to(device=home_of(problem.device))
     with full_precision():  # as the gradients that were observed were computed
         if observation.drift is not None:
             return _of_drift(problem, candidates, generator, given=labels is not None)
+        # What public records tell, of the label first, which may be all.
         weighed = _weighed(problem, candidates, generator)
         if weighed is not None and labels is None and problem.observation.is_noisy:
             problem = replace(problem, labels=weighed.labels.argmax()[None])
@@ -373,6 +374,7 @@ def reconstruct(
             not (preset.searches or guided) or is_hopeless(problem, candidates, _again(generator))
         ):
             return _of_posterior(problem, weighed, dtype=observation.gradient.dtype)
+        # By the denoiser, or exactly, or by a search for what exact stages leave.
         if guided and denoiser is not None:
             way = functools.partial(
                 denoised,
@@ -400,6 +402,7 @@ def reconstruct(
             done = _kept(problem, found, generator, search=search, dtype=observation.gradient.dtype)
             if isinstance(solved, Unsolved) and not any(done.supported):
                 done = replace(done, reason=solved.reason)
+        # Under noise the candidates' posterior stands in for what nothing supports.
         if weighed is not None and problem.observation.is_noisy and not any(done.supported):
             done = _of_posterior(
                 problem, weighed, dtype=observation.gradient.dtype, iterations=done.iterations
@@ -462,6 +465,7 @@ def _of_drift(
     prior, records = problem.prior_image, problem.observation.records
     assert prior is not None  # noqa: S101 # set above
     found, share = None, 0.0
+    # As much of the search is kept as it earned in rehearsals on public records.
     if problem.preset.searches:
         found = way(problem)
         share = rehearsed_share(problem, candidates, _again(generator), way=way)

@@ -119,6 +119,7 @@ def optimise(
     Returns:
         The batch found.
     """
+    # New starts, or those of a checkpoint as it left them.
     preset, home = problem.preset, problem.box.span.device
     kept = None if checkpoint is None else checkpoint.load()
     if kept is None:
@@ -146,11 +147,13 @@ def optimise(
             more = {} if finish is None else finish.tensors()
             checkpoint.save({**search.tensors(), **place, **more})
 
+    # Adam moves all starts that are left.
     if search.step < preset.adam_steps:
         search = search.to(problem.device)
         steps = problem.to(device=problem.device, dtype=torch.float32)
         descend(steps, search, kept=known, tick=tick, save=save)
     search = search.to(home)  # before the type changes, which the device may not have
+    # Ends in the order of their objective, which L-BFGS finishes.
     ends, logits = search.pixels.to(problem.box.span), search.soft.to(problem.box.span)
     order = list(range(len(ends)))
     if preset.adam_steps:
@@ -229,6 +232,7 @@ def _newton(
 
 def _newton_part(problem: Problem, finish: _Finish, *, tick: Callable[[int], None]) -> bool:
     """Up to `_REFRESHED` outer steps; True where there is nothing more to gain."""
+    # Labels are unknowns, too, until they are rounded.
     joint = problem.labels is None and not finish.rounded
     pixels = finish.pixels.clone().requires_grad_()
     soft = finish.soft.clone().requires_grad_(joint)
@@ -250,6 +254,7 @@ def _newton_part(problem: Problem, finish: _Finish, *, tick: Callable[[int], Non
         loss.backward()
         return loss
 
+    # Until the value is small enough, or hardly falls.
     enough, ended, values = _NEAR if joint else _EXHAUSTED, False, [math.inf]
     for step in range(1, _REFRESHED + 1):
         value = optimiser.step(closure).item() / _SCALE  # of the point before this step

@@ -304,11 +304,13 @@ def descend(
     looks = {preset.adam_steps * k // 8 for k in range(2, 8)} - {0}
     with Smoothed(preset.softness) as network:
         while search.step < preset.adam_steps:
+            # The smoothed network sharpens with every step.
             done = search.step / preset.adam_steps
             network.width = preset.softness * _SHARP**done
             if search.together < 0:
                 together = is_faster_together(problem, search.pixels, search.soft)
                 search.together = int(together)
+            # The objective of starts that still run.
             chosen = search.running.nonzero()[:, 0]
             pixels = search.pixels[chosen].requires_grad_()
             soft = search.soft[chosen].requires_grad_(joint)
@@ -320,6 +322,7 @@ def descend(
             if (weight := max(weight, asked)) > 0:
                 loss = loss + weight * variations(problem, pixels)
             slopes = torch.autograd.grad(loss.sum(), [pixels, soft] if joint else [pixels])
+            # A step of Adam, at a rate that falls three times.
             search.step += 1
             search.taken += len(chosen)
             rate = preset.step_size * 0.1 ** sum(done >= k / 8 for k in (3, 5, 7))

@@ -110,6 +110,7 @@ class Tiling:
     def _model(
         self, model: nn.Module, pieces: Sequence[tuple[_Path, _Path]], *, classes: int
     ) -> Imprint:
+        # All weights are zero but those on the pieces' paths.
         values = {
             name: torch.zeros_like(p, dtype=torch.float64, device="cpu")
             for name, p in model.named_parameters()
@@ -120,6 +121,7 @@ class Tiling:
         last = values[parameter_name(self.linears[-1][0], "weight")]
         slopes = _slopes(classes)
         places = torch.full((first.out_channels, first.weight[0].numel()), -1)
+        # Each piece has a channel, a path of kernels and a feature of the first linear layer.
         for channel, (row, column) in enumerate(pieces):
             for at, (of, _) in enumerate(self.convolutions):
                 kernel = values[parameter_name(of, "weight")][channel, channel]
@@ -130,6 +132,7 @@ class Tiling:
             else:
                 into[0, feature] = _GENTLE / len(pieces)
             places[channel] = self._places(row.place, column.place)
+        # Further linear layers pass one number on.
         for of, _ in self.linears[1:-1]:
             values[parameter_name(of, "weight")][0, 0] = 1.0
         if len(self.linears) > 1:
@@ -188,6 +191,7 @@ def tiling_of(chain: Chain, shape: tuple[int, ...]) -> Tiling | str:
         return "its first layer takes no rows of numbers"
     if not chain or not isinstance(chain[0][1], nn.Conv2d):
         return "its first layer is no convolution"
+    # Convolutions and pools, then linear layers, with activations between.
     trunk, head = list[tuple[str, nn.Module]](), list[tuple[str, nn.Linear]]()
     sizes: list[tuple[int, ...]] = [shape]
     for name, layer in chain:
@@ -214,6 +218,7 @@ def tiling_of(chain: Chain, shape: tuple[int, ...]) -> Tiling | str:
     assert isinstance(first, nn.Conv2d)  # noqa: S101 # the caller's chain begins with one
     if first.bias is None:
         return "its first convolution has no bias"
+    # Paths that cover every row and column of pixels.
     rows, columns = (
         _covering(
             first,

@@ -150,6 +150,7 @@ def worst_start(
     inputs, targets = records.inputs.to(setting.device), records.targets.to(setting.device)
     classes = model(inputs[:1]).shape[1]
     optimiser = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
+    # Records are fitted until they move little, so that the canary stands out.
     for _ in range(steps):
         optimiser.zero_grad()
         logits = model(inputs)
@@ -379,6 +380,7 @@ def measure_last_model(
     Raises:
         ValueError: too few runs, or a price above `most_seconds`.
     """
+    # Each look has coins of its own.
     coins = [np.random.default_rng(one) for one in np.random.SeedSequence(seed).spawn(2)]
 
     def look(which: int) -> tuple[str, Guesses, float]:
@@ -394,6 +396,7 @@ def measure_last_model(
     def bound(guesses: Guesses, at: float) -> LowerBound:
         return held_out(guesses, claim=limit.claim, delta=limit.delta, confidence=at)
 
+    # The first look, and the best that so many runs could show.
     model, guesses, seconds = look(0)
     first = bound(guesses, confidence)
     best = ideal(limit.claim, canaries=first.guesses, delta=limit.delta, confidence=confidence)
@@ -401,6 +404,7 @@ def measure_last_model(
     verdict = Verdict.CONSISTENT
     least = LEAST_SHARE * limit.epsilon
     if first.exceeds(limit.epsilon):
+        # A bound above the proof is decided by fresh runs.
         _, guesses, longer = look(1)
         seconds = max(seconds, longer)
         again, fresh = bound(guesses, SURE), bound(guesses, confidence)
@@ -408,6 +412,7 @@ def measure_last_model(
             sure=again.exceeds(limit.epsilon), doubted=fresh.exceeds(limit.epsilon)
         )
     elif max(best, first.epsilon) < least:
+        # Too few runs to show even a small part of the limit.
         verdict = Verdict.NOT_MEASURED
         more = canaries_for(limit.claim, epsilon=least, delta=limit.delta, confidence=confidence)
         needed = None if more is None else math.ceil(more * EVERY / (EVERY - 1))

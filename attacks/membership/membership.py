@@ -87,16 +87,25 @@ class Inference:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Trainer:
-    """Trains what the run file says on other records, and asks the models about the pool."""
+class Trainer:
+    """Trains what a run trained on other records, and asks the models about the pool.
+
+    Attributes:
+        setting: of the run; its shards are replaced.
+        bound: its algorithm, at its noise.
+        pool: the records at stake.
+        rounds: that it trained.
+        scripts: what every round has to follow, those of the run's plan.
+    """
 
     setting: Setting
     bound: Bound
     pool: Pool
     rounds: int
-    scripts: Scripts | None
+    scripts: Scripts | None = None
 
     def confidences(self, included: Coins) -> dict[str, Array]:
+        """By model what it says of the pool's records, once it was trained on those included."""
         setting = replace(self.setting, shards=self.pool.shards(included), users=None)
         engine = Engine(setting, self.bound, scripts=self.scripts)
         engine.start()
@@ -106,30 +115,22 @@ class _Trainer:
 
 
 def infer_membership(
-    setting: Setting,
-    bound: Bound,
-    pool: Pool,
+    trainer: Trainer,
     *,
     models: Tensor | None,
-    rounds: int,
     references: int,
     games: int,
     generator: np.random.Generator,
-    scripts: Scripts | None = None,
     most_seconds: float = float("inf"),
     progress: Progress | None = None,
 ) -> Inference:
     """Attack a run's final models, and games, with references that are trained as the run was.
 
     Args:
-        setting: of the run; its shards are replaced.
-        bound: its algorithm, at its noise.
-        pool: the records at stake.
+        trainer: trains the references, and the games.
         models: (A, D) that the run ended with, or None.
-        rounds: that it trained.
         references: K, at least 2.
         games: G, may be 0.
-        scripts: what every round has to follow, those of the run's plan.
         most_seconds: that all trainings together may take, told from the first.
         progress: called with (trainings done, trainings in all, what comes next and its price).
 
@@ -142,11 +143,13 @@ def infer_membership(
             f"games={games} leaves nothing to attack; play at least one, or attack a run that has "
             "final models"
         )
+    setting, pool = trainer.setting, trainer.pool
+    # References hold each record in balance, and games by fair coins.
     size = len(pool.owners)
     coins = balanced_coins(references, size, generator=generator)
     fair = fair_coins(games, size, generator=generator)
-    trainer = _Trainer(setting=setting, bound=bound, pool=pool, rounds=rounds, scripts=scripts)
     done, total, price = [], references + games, 0.0
+    # The first training tells the price of all.
     for number, included in enumerate([*coins, *fair]):
         if progress is not None:
             what = "reference" if number < references else "game"
@@ -163,6 +166,7 @@ def infer_membership(
             )
     if progress is not None:
         progress(total, total, "scores")
+    # The run and the games are attacked by the same references.
     known, played = done[:references], done[references:]
     own = None
     if models is not None:

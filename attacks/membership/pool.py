@@ -90,6 +90,7 @@ def make_pool(
             f"and at most {most} of each are taken: membership needs at least {LEAST_RECORDS} of "
             "each, so that members can be distinguished from others"
         )
+    # As many held-out records as members, with agents given to them as members have theirs.
     owners = np.empty(len(data.targets), dtype=np.int64)
     for agent, part in enumerate(parts):
         owners[part] = agent
@@ -98,6 +99,7 @@ def make_pool(
     given = _owners_like(
         data.targets.numpy(), owners, data.test_targets.numpy()[outside], generator=generator
     )
+    # Records at stake leave the parts that every training holds.
     at_stake = np.zeros(len(data.targets), dtype=np.bool_)
     at_stake[inside] = True
     kept = [torch.from_numpy(part[~at_stake[part]]) for part in parts]

@@ -311,6 +311,7 @@ def measure(
     (400, True)
     """
     found: list[tuple[int, tuple[str, str], Guesses]] = []
+    # Every score guesses in two ways, and the best of all guesses pays for their number.
     for guesser, values in scores.items():
         order = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
         for shifted in (order + 1.0, order - 0.5 * (len(order) - 1)):
@@ -321,6 +322,7 @@ def measure(
     right, guesser, guesses = max(found, key=lambda one: one[0])
     risk = (1.0 - confidence) / len(found)
     bound = one_run_f_dp(guesses, claim=limit.claim, delta=limit.delta, confidence=1.0 - risk)
+    # A contradiction of the proof needs a far smaller risk.
     certain = bound
     if bound.epsilon > limit.epsilon:
         certain = one_run_f_dp(

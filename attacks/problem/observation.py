@@ -138,17 +138,11 @@ HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Observation:
-    """One batch's gradients as an adversary estimates them.
+class Sent:
+    """How the gradients of a batch's records become what is sent of them.
 
     Attributes:
-        gradient: (K, D) estimates of means of (clipped) gradients of the batch.
-        points: (K, P, D') flat parameters the gradients were taken at, in `named_parameters` order;
-            D' exceeds D where a task has further blocks, of which nothing is observed.
-        covariance: (K, K) of the Gaussian noise on each coordinate; positive definite, or zero
-            where nothing is noisy. It is read on the host by every test, and stays on the CPU.
         clip_norm: L2 bound on each record's vector, None where nothing is clipped.
-        records: number of records B that the mean runs over.
         coefs: (P,) of the points: numbers, or (D',) tensors where blocks differ.
         mean_of: where the mean of the batch is clipped in place of each record: the divisor B' in
             gradient[k] = clip(1/B' sum_b grad_b) + noise[k]. None where records are clipped.
@@ -159,6 +153,28 @@ class Observation:
             Nothing is clipped then.
         local_rate: size of such a step; 0 where there is one alone.
         task: the loss, where it is not the cross-entropy of a network's logits.
+    """
+
+    clip_norm: float | None
+    coefs: tuple[float | Tensor, ...] = (1.0,)
+    mean_of: float | None = None
+    clip_parts: bool = False
+    local_steps: int = 1
+    local_rate: float = 0.0
+    task: Task | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Observation(Sent):
+    """One batch's gradients as an adversary estimates them, and how they were sent.
+
+    Attributes:
+        gradient: (K, D) estimates of means of (clipped) gradients of the batch.
+        points: (K, P, D') flat parameters the gradients were taken at, in `named_parameters` order;
+            D' exceeds D where a task has further blocks, of which nothing is observed.
+        covariance: (K, K) of the Gaussian noise on each coordinate; positive definite, or zero
+            where nothing is noisy. It is read on the host by every test, and stays on the CPU.
+        records: number of records B that the mean runs over.
         rounding: what rounding of messages may leave in the gradient, over its norm; algebra that
             looks for an exact solution has to allow for it.
         drift: what it rests on, where the covariance is a guess; no test may trust that then.
@@ -177,14 +193,7 @@ class Observation:
     gradient: Tensor
     points: Tensor
     covariance: Tensor
-    clip_norm: float | None
     records: int
-    coefs: tuple[float | Tensor, ...] = (1.0,)
-    mean_of: float | None = None
-    clip_parts: bool = False
-    local_steps: int = 1
-    local_rate: float = 0.0
-    task: Task | None = None
     rounding: float = 0.0
     drift: Drift | None = None
 
@@ -222,6 +231,7 @@ class Observation:
         )
 
     def __post_init__(self) -> None:
+        # Gradient, points and covariance fit together and are finite.
         g, p, s = self.gradient, self.points, self.covariance
         if g.ndim != 2 or p.ndim != 3 or len(p) != len(g) or p.shape[2] < g.shape[1]:
             raise InputError(
@@ -241,6 +251,7 @@ class Observation:
                 "covariance must be positive definite, or zero; keep the noise-free intercepts "
                 "alone where some are"
             )
+        # How a batch is sent: clipping, records, local steps and coefficients.
         if self.clip_norm is not None:
             within("clip_norm", self.clip_norm, "(0, inf)", "None says that nothing is clipped")
         within("records", self.records, "[1, inf)")
@@ -316,13 +327,7 @@ def sent_gradient(
     *,
     inputs: Tensor,
     targets: Tensor,
-    clip_norm: float | None,
-    coefs: Sequence[float | Tensor] = (1.0,),
-    mean_of: float | None = None,
-    clip_parts: bool = False,
-    local_steps: int = 1,
-    local_rate: float = 0.0,
-    task: Task | None = None,
+    of: Sent,
 ) -> Tensor:
     """The mean clipped gradient that a batch sends, differentiable in the batch.
 
@@ -331,23 +336,17 @@ def sent_gradient(
         points: (D,) flat parameters, or (P, D) of several points.
         inputs: (B, *shape).
         targets: (B,) class indices or, without a task, (B, C) probabilities.
-        clip_norm: L2 bound on each record's vector; None clips nothing.
-        coefs: of the points.
-        mean_of: as in `Observation`.
-        clip_parts: as in `Observation`.
-        local_steps: as in `Observation`.
-        local_rate: as in `Observation`.
-        task: as in `Observation`.
+        of: how it is sent.
 
     Returns:
         (D,) gradient.
 
     >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
-    >>> sent = sent_gradient(model, torch.zeros(6), inputs=x, targets=y, clip_norm=None)
+    >>> sent = sent_gradient(model, torch.zeros(6), inputs=x, targets=y, of=Sent(clip_norm=None))
     >>> [round(value, 2) for value in sent.tolist()]
     [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
     """
-    every = points if points.ndim == 2 else points[None]
+    every, task, clip_norm = points if points.ndim == 2 else points[None], of.task, of.clip_norm
 
     def slope(point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """(D,) gradient of the mean loss."""
@@ -365,28 +364,30 @@ def sent_gradient(
     def over_steps(point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """(D,) mean gradient along the local steps."""
         total = first = slope(point, x, y)
-        for _ in range(local_steps - 1):
-            point = point - local_rate * first
+        for _ in range(of.local_steps - 1):
+            point = point - of.local_rate * first
             first = slope(point, x, y)
             total = total + first
-        return total / local_steps
+        return total / of.local_steps
 
+    # One vector of a batch over all points, whose parts may be clipped first.
     def combined(x: Tensor, y: Tensor) -> Tensor:
         slopes = [over_steps(p, x, y) for p in every]
-        if clip_parts and clip_norm is not None:
+        if of.clip_parts and clip_norm is not None:
             slopes = [g * _clip_factor(g, clip_norm) for g in slopes]
-        parts = [c * g for c, g in zip(coefs, slopes, strict=True)]
+        parts = [c * g for c, g in zip(of.coefs, slopes, strict=True)]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
 
-    if mean_of is not None:
-        mean = combined(inputs, targets) * (len(inputs) / mean_of)
+    if of.mean_of is not None:
+        mean = combined(inputs, targets) * (len(inputs) / of.mean_of)
         return mean if clip_norm is None else mean * _clip_factor(mean, clip_norm)
     if clip_norm is None or len(inputs) == 1:  # one gradient: no need for one row per record
         flat = combined(inputs, targets)
-        free = clip_norm is None or clip_parts
+        free = clip_norm is None or of.clip_parts
         return flat if free else flat * _clip_factor(flat, clip_norm or math.inf)
+    # Each record's vector by itself.
     rows = vmap(combined)(inputs.unsqueeze(1), targets.unsqueeze(1))  # (B, D)
-    if clip_parts:
+    if of.clip_parts:
         return rows.mean(dim=0)
     return (rows * _clip_factor(rows, clip_norm)).mean(dim=0)
 
@@ -414,19 +415,7 @@ def sent_gradients(
     [1.0]
     """
     rows = [
-        sent_gradient(
-            model,
-            points,
-            inputs=inputs,
-            targets=targets,
-            clip_norm=observation.clip_norm,
-            coefs=observation.coefs,
-            mean_of=observation.mean_of,
-            clip_parts=observation.clip_parts,
-            local_steps=observation.local_steps,
-            local_rate=observation.local_rate,
-            task=observation.task,
-        )
+        sent_gradient(model, points, inputs=inputs, targets=targets, of=observation)
         for points in observation.points
     ]
     return torch.stack(rows)[:, : observation.gradient.shape[1]]
@@ -465,9 +454,9 @@ def observe(
     >>> round(seen.gradient.norm().item(), 4)
     1.0
     """
-    models = parameters.detach().reshape(-1, parameters.shape[-1])
+    models, of = parameters.detach().reshape(-1, parameters.shape[-1]), Sent(clip_norm=clip_norm)
     rows = [
-        sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=clip_norm).detach()
+        sent_gradient(model, flat, inputs=inputs, targets=targets, of=of).detach()
         for flat in models
     ]
     sent = torch.stack(rows)

@@ -111,7 +111,7 @@ def with_columns(data: Dataset) -> Dataset:
 
 
 def _told(column: TableColumn, data: Dataset, *, declared: bool) -> TableColumn:
-    if column.kind != "number":
+    if column.kind != "number" or column.dates:
         return column
     values = data.test_inputs[:, column.start]
     if bool(((values == 0) | (values == 1)).all()):

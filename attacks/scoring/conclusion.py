@@ -15,12 +15,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..interception.names import NOT_IDENTIFIED
+from ..interception.names import NOT_IDENTIFIED, is_no_better
 from ..interception.replay import Protection
 from .columns import ColumnGain
 from .evaluation import BLIND, Row
 
-_TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
 _CHANCE = 0.05
 _RARE = 0.01  # of each further test, of labels, of lineups and of columns
 
@@ -74,6 +73,7 @@ def _verdict(
     blind, defended = by_name[BLIND], by_name[Protection.DEFENDED]
     undefended = by_name[Protection.NONE]
     count = len(defended.mse)
+    # A record that is rebuilt, or nearer than public ones are, is a leak by itself.
     hits = _beyond_guessing(
         defended.mse, blind.mse, threshold=threshold, guessed=guessed, table=table
     )
@@ -88,14 +88,17 @@ def _verdict(
             f"A leak is shown: with the defence on, {close} of {count} {what} are nearer to the "
             f"truth ({error} below {near:.3g}) than 19 in 20 public records are to any other."
         )
+    # Without the victim's gradient nothing was attacked.
     if all(stage == NOT_IDENTIFIED for stage in rows[-1].stages):
         return (
             "No leak shown: what this adversary saw does not single out the victim's gradient "
             f"from those of others{_because(rows[-1])}."
         )
+    # Leaks that rebuild nothing: labels, lineups and columns.
     every = (_label_leak(rows[-1], count, guessed_label), _lineup_leak(rows[-1]))
     if leak := next(filter(None, (*every, _column_leak(gains))), ""):
         return leak
+    # An attack that fails without a defence tells nothing of the defence.
     rebuilt = sum(mse <= threshold for mse in undefended.mse)
     none = next(row for row in rows if row.name == Protection.NONE)
     read = rebuilt or _label_leak(none, count, guessed_label) or _lineup_leak(none)
@@ -104,7 +107,7 @@ def _verdict(
             f"The attack fails even without a defence{_because(none)}, so it says nothing about "
             "the defence: no leak shown."
         )
-    if defended.mean_mse >= blind.mean_mse * (1 - _TIE):
+    if is_no_better(defended.mean_mse, blind.mean_mse):
         said = "No leak shown: with the defence on, the attack is no better than the blind guess"
         return f"{said}{', in the mean over columns' if table else ''}."
     if len(defended.mse) == 1:
@@ -211,7 +214,7 @@ def _beyond_guessing(
     from scipy.stats import binom
 
     hits = sum(
-        error <= threshold and error < own * (1 - _TIE)
+        error <= threshold and not is_no_better(error, own)
         for error, own in zip(errors, blind, strict=True)
     )
     # An error this small is no guess: a pixel in a thousand grey levels, on average.

@@ -294,6 +294,7 @@ def attack_images(
     """
     if batch < 1:
         raise InputError(f"batch={batch} must be at least 1")
+    # The blind guess, by the mean image.
     truth = _pixels(data, images)
     guess = _pixels(data, prior_image.expand_as(images))
     groups = list(torch.arange(len(images)).split(batch))
@@ -308,11 +309,13 @@ def attack_images(
     lots = torch.Generator().manual_seed(generator.initial_seed())  # leaves the starts as they were
     rows = [Row(name=BLIND, scores=scores, images=guess, stages=("",) * len(images))]
     for protection in Protection:
+        # The same run under each protection.
         under = trial.under(protection)
         traces = trace_of(under)
         seen, found = list[Estimate](), list[Reconstruction | None]()
         ranked, power = list[Mapping[int, int]](), list[float]()
         for number, at in enumerate(groups):
+            # A group is planted, intercepted and rebuilt.
             planted = Examples(images[at], labels[at])
             sent = _crafted(under, data, len(at), candidates, images=images, number=number)
             played = replay(
@@ -358,6 +361,7 @@ def attack_images(
                     )  # fmt: skip
             if progress is not None:
                 progress(f"{scenario}, {protection}: group {number + 1}/{len(groups)}")
+        # Errors, labels, lineups and power of all groups.
         row = _row(data, protection, (truth, guess), groups=groups, seen=seen, found=found)
         right = [got == asked for got, asked in zip(row.labels, labels.tolist(), strict=True)]
         rows.append(

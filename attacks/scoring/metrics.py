@@ -260,6 +260,7 @@ def match(
     from scipy.optimize import linear_sum_assignment
 
     found, lacking = len(guess), len(truth) - len(guess)
+    # What is missing stands as the fallback.
     if lacking > 0 and fallback is not None:
         if not guess.shape[1:] == fallback.shape == truth.shape[1:]:
             raise InputError(
@@ -271,6 +272,7 @@ def match(
     if len(first) == 0:
         raise InputError("an empty batch has no score")
     rows, columns = first.reshape(len(first), -1), second.reshape(len(first), -1)
+    # The pairing of least total error, by which each image is scored.
     cost = np.stack([((row - columns) ** 2).mean(axis=1) for row in rows])  # (B, B)
     _, paired = linear_sum_assignment(cost)
     pairs = [(truth[row], guess[column]) for row, column in enumerate(paired)]
@@ -374,10 +376,12 @@ def bootstrap_interval(
         )
     if len(data) == 1:
         return math.nan, math.nan
+    # An infinite score lifts the upper limit alone.
     finite = np.isfinite(data)
     if not finite.any():
         return math.inf, math.inf
     degrees = len(data) - 1
+    # The level at which the percentile interval is as wide as Student's t.
     reach = math.sqrt(len(data) / degrees) * float(t.isf((1 - confidence) / 2, degrees))
     interval = bootstrap(
         (np.where(finite, data, data[finite].max()),),

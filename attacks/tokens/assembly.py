@@ -61,6 +61,7 @@ def tests_of(
     within = [layer for layer in layers if layer.places is None]
     if not within:
         return []
+    # Random records show what each layer can be fed.
     allowed = [v for v in range(network.table.vocabulary) if v != network.table.padding]
     widest = max(layer.gradient(network.values).shape[1] for layer in within)
     draw = torch.Generator().manual_seed(0)
@@ -257,6 +258,7 @@ def suggested(candidates: Candidates, *, records: int, generator: torch.Generato
     if not candidates.ordered:
         return _counted(candidates, slopes[:, 0], records=records, generator=generator)
     best: tuple[float, Tensor] | None = None
+    # Clusters of like directions, a token a position, from several first centres.
     for _ in range(_ROUNDS):
         centres = _first_centres(unit[usable], records, generator)
         at, likeness = torch.zeros(0), 0.0

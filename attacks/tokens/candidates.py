@@ -58,6 +58,7 @@ def by_sums(
     count, half = len(of_tokens), (records + 1) // 2
     if not 1 < records <= _MOST or count < records:
         return None
+    # The sums of one half meet those of the other.
     chosen = [list(itertools.combinations(range(count), size)) for size in (half, records - half)]
     if max(len(sets) for sets in chosen) > _SUMS:
         return None
@@ -73,6 +74,7 @@ def by_sums(
     sorted_ = (two @ along)[order]
     reach = slack * float(along.norm())
     told: dict[int, list[int]] = {}
+    # Sums that fit along the direction, and then as vectors.
     for place, row in enumerate(of_places):
         wanted = float(row @ along) - one @ along
         low = torch.searchsorted(sorted_, wanted - reach)
@@ -92,6 +94,7 @@ def by_sums(
             told[place] = sorted(next(iter(found)))
     if not told:
         return None
+    # Tokens of a position that is told stand nowhere else.
     taken = {token for tokens in told.values() for token in tokens}
     free = torch.tensor([token not in taken for token in range(count)])
     allowed = free[:, None].expand(-1, len(of_places)).clone()
@@ -213,6 +216,7 @@ def outside_few(
     none, inside = torch.zeros(0, dtype=torch.int64), len(rows) - most
     if directions >= rows.shape[1] or inside <= 2 * directions:
         return none
+    # Of many draws the one whose space leaves least of the rows within.
     sizes = rows.norm(dim=1)
     best, basis = float("inf"), rows[:0]
     for _ in range(_DRAWS):
@@ -232,6 +236,7 @@ def outside_few(
     left = (rows - rows @ basis.T @ basis).norm(dim=1)
     order = left.sort()
     least = 1e-12 * float(sizes.max())
+    # Rows outside are told by a clear step in what is left of them.
     steps = order.values[inside:] / order.values[inside - 1 : -1].clamp_min(least)
     first = int(steps.argmax())
     if float(steps[first]) < _APART:
@@ -329,6 +334,7 @@ def candidates_of(
         rounding: of a number of the gradient, relative.
         hidden: whether the model hides padding.
     """
+    # Tokens that the embedding's gradient shows, or all, and padding.
     shown = shown_tokens(gradients, network, records=records, rounding=rounding)
     length, spans = network.length, None
     tokens = torch.arange(network.table.vocabulary) if shown is None else shown
@@ -337,6 +343,7 @@ def candidates_of(
         tokens = torch.cat([tokens, torch.tensor([padding])]).unique()
     allowed = torch.ones(len(tokens), length, dtype=torch.bool)
     moves = False
+    # Places by the spans of layers that tell positions apart.
     for group in _groups(network, [layer for layer in layers if layer.places is not None]):
         held = [layer.gradient(gradients) for layer in group]
         space = spanned(held, most=records * group[0].rows, rounding=rounding)
@@ -348,8 +355,10 @@ def candidates_of(
     if alone and (records == 1 or spans is None):
         allowed &= _by_positions(gradients, network, tokens, records=records, rounding=rounding)
     seen = allowed.clone()
+    # Padding that is hidden, or that no span holds, may stand anywhere.
     if padding is not None and (hidden or spans is None):
         allowed[tokens == padding] = True
+    # Of all tokens those that may stand somewhere; shown ones in any case.
     some = allowed.any(dim=1) | (torch.zeros(len(tokens)).bool() if shown is None else True)
     tokens, allowed, seen = tokens[some], allowed[some], seen[some]
     known = torch.isin(tokens, shown) if shown is not None else torch.zeros(len(tokens)).bool()
@@ -461,6 +470,7 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
     if name is None or len(allowed) < length or table.constant:
         return None
     tokens = torch.tensor(allowed[:length])
+    # The gradient at a probe, in which each token stands at one position.
     owned = {key: value.clone().requires_grad_() for key, value in network.values.items()}
     with twice_differentiable():
         logits = functional_call(network.model, owned, (tokens[None],))
@@ -471,6 +481,7 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
     if own is None or not bool(own.any()):
         return None
     rows = own[tokens]  # (L, width), in the order of the positions
+    # Rows of another parameter that are the same, up to a factor.
     for key, value in gradients.items():
         if key == name or value is None or value.shape[-1:] != rows.shape[-1:]:
             continue

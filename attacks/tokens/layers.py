@@ -141,6 +141,7 @@ def token_table(model: nn.Module, input_shape: Sequence[int]) -> Table | None:
     (50, None)
     """
     shape = tuple(input_shape)
+    # What differs between two inputs is looked up by the input.
     zeros, ones = (_looked_up(model, torch.full((1, *shape), value)) for value in (0, 1))
     fed = [
         (one, two)
@@ -155,9 +156,11 @@ def token_table(model: nn.Module, input_shape: Sequence[int]) -> Table | None:
             f"input_shape={shape} of a model whose inputs are tokens must be one number, the "
             "length of a record; flatten the records"
         )
+    # Lookups of the whole record, without options that change gradients.
     for one, two in fed:
         _check_whole(one, two, length=shape[0], name=_name(model, one.table))
         _check_plain(one, name=_name(model, one.table))
+    # The table that is trained, and the values of places that no input changes.
     trained = [one for one, _ in fed if id(one.table) in names] or [fed[0][0]]
     first = trained[0]
     same = [two for one, two in fed if one is first]
@@ -402,6 +405,7 @@ def linear_layers(network: Network, generator: torch.Generator) -> list[Layer]:
     Returns:
         Those whose rows can be told apart by record, in the order of their calls.
     """
+    # Random records, and one of them with each of its tokens changed in turn.
     length, table = network.length, network.table
     allowed = [v for v in range(table.vocabulary) if v != table.padding]
     other = allowed[1:] + allowed[:1]
@@ -414,6 +418,7 @@ def linear_layers(network: Network, generator: torch.Generator) -> list[Layer]:
     counts = Counter((call.parameter, call.first) for call in together)
     if any(len(calls) != len(together) for calls in (*apart, changed)):
         return []
+    # Layers whose weight is used once, and whose rows are those of each record.
     found = []
     for index, call in enumerate(together):
         if counts[call.parameter, call.first] > 1:

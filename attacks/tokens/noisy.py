@@ -175,6 +175,7 @@ def noisy_tokens(
     records, length, table = seen.records, network.length, network.table
     if table.parameter is None:
         return _told(seen, network, (), power=0.0, note=_UNTRAINED)
+    # Tokens whose rows stand out, at a false-alarm rate for the whole vocabulary.
     rows = unflatten(network.model, seen.whiten(seen.gradient))[table.parameter]  # (K, V, d)
     energy = rows.square().sum(dim=(0, 2)) / seen.noise_std**2  # (V,)
     threshold = float(chi2.isf(FALSE_ALARM / table.vocabulary, rows.shape[0] * rows.shape[2]))
@@ -191,6 +192,7 @@ def noisy_tokens(
     likely = order[energy[order] > loose].sort().values
     if len(found) == 0 or records * length * len(likely) > _TRIED:
         return _told(seen, network, said, power=power, note=_TOO_LARGE if said else "")
+    # Places by the likelihood, first of few tokens each and then of more.
     near = _softly_placed(seen, network, layers, likely, rows=rows[0])
     candidates = Candidates(
         tokens=likely,
@@ -209,6 +211,7 @@ def noisy_tokens(
     )
     if best is None:
         return _told(seen, network, said, power=power, note=_TOO_LARGE)
+    # A place is kept where noise alone is left, others are unlikely, and order is seen.
     kept = _left_as_noise(explainer, best, network)
     if bool(kept.any()):
         kept &= _kept(explainer, best, likely, vocabulary=table.vocabulary, generator=generator)
@@ -341,6 +344,7 @@ def _kept(
     generator: torch.Generator,
 ) -> Tensor:
     """(B, L) whether a token is likely enough at its place, given all others."""
+    # Other tokens: the likely ones, and some for all of the rest.
     outside = torch.tensor(sorted(set(range(vocabulary)) - set(found.tolist())), dtype=torch.int64)
     drawn = (
         outside[torch.randint(max(len(outside), 1), (_OUTSIDERS,), generator=generator)]
@@ -352,6 +356,7 @@ def _kept(
         torch.ones(len(found)).double(),
         torch.full((len(drawn),), len(outside) / max(len(drawn), 1)).double(),
     ])  # fmt: skip
+    # The token's odds at its place, all other places held.
     reached = explainer.distance(best.tokens, best.labels)
     kept = torch.zeros(best.tokens.shape, dtype=torch.bool)
     for record, place in torch.cartesian_prod(*(torch.arange(n) for n in best.tokens.shape)):

@@ -185,6 +185,7 @@ def _exact(
 ) -> TokenReconstruction:
     table, length, classes = network.table, network.length, explainer.classes
     gradients = unflatten(network.model, seen.gradient[0])
+    # Layers by record; where padding makes them fewer, the model hides it.
     layers = faithful(
         network, linear_layers(network, generator), records=seen.records, classes=classes,
         generator=generator,
@@ -199,6 +200,7 @@ def _exact(
             padded=True,
         )
     )
+    # Tokens and their places, and a batch assembled of these.
     candidates = candidates_of(
         gradients, network, layers, records=seen.records, rounding=rounding, hidden=hidden
     )
@@ -214,11 +216,13 @@ def _exact(
         allowed=allowed,
     )
     known = tuple(candidates.tokens[candidates.shown].tolist())
+    # A batch that does not explain the gradient decides nothing, though tokens may be known.
     if batch is None or not batch.residual <= allowed:
         why = _why_undecided(seen, candidates, network=network)
         if len(known) + (table.padding is not None) >= table.vocabulary:
             known, why = (), _FILLED
         return _undecided(seen, known, length=length, why=why)
+    # What is said to be known is what no other batch that is tried explains.
     batch = _in_order(batch, labels)
     certificate = certified(explainer, batch, held=candidates, generator=generator)
     if not certificate.tokens:

@@ -28,6 +28,13 @@ BECAME: Mapping[str, Mapping[str, str]] = {
 }
 """Options of a command that are no more, each with the command that does what it did."""
 
+_SHORT_FORMATS: Mapping[str, str] = {
+    "--json": "--format=json",
+    "--markdown": "--format=markdown",
+    "--format=md": "--format=markdown",
+}
+"""Other spellings of a format, which scripts may hold; help shows one."""
+
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="Show no progress; results and errors are still printed.")
 ]
@@ -76,7 +83,7 @@ class AnywhereCommand(TyperCommand):
                 f"{_what_to_type(ctx, name, others)}"
             )
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._in_full(args))
         except Exception as error:  # of typer, which keeps click's errors to itself
             option = getattr(error, "option_name", "")
             if where := [
@@ -87,6 +94,17 @@ class AnywhereCommand(TyperCommand):
                     f"`overhear {where[0]} --help` shows it"
                 ) from None
             raise
+
+    def _in_full(self, args: list[str]) -> list[str]:
+        """The words with other spellings of a format as `--format`, where there is one."""
+        if not any("--format" in param.opts for param in self.params):
+            return args
+        end = args.index("--") if "--" in args else len(args)
+        words = [_SHORT_FORMATS.get(word, word) for word in args[:end]]
+        for place, word in enumerate(words[:-1]):
+            if word == "--format" and words[place + 1] == "md":
+                words[place + 1] = "markdown"
+        return [*words, *args[end:]]
 
     def invoke(self, ctx: Any) -> Any:
         """Take what these options say, and run the command with its own."""

@@ -33,20 +33,22 @@ def measured_table(found: Audit) -> Table:
         )
     table.add_column("verdict", no_wrap=True)
     for adversary in found.adversaries:
-        shown = bound(adversary.proven_epsilon) + ("" if adversary.status == "proven" else "*")
+        digits, low = adversary.digits, adversary.measured_epsilon
+        most = bound(adversary.proven_epsilon, digits)
+        shown = most + ("" if adversary.status == "proven" else "*")
         alarms, misses = adversary.false_alarms, adversary.misses
         table.add_row(
             adversary.name,
             adversary.status if math.isinf(adversary.proven_epsilon) else shown,
-            "-" if adversary.measured_epsilon is None else lower_bound(adversary.measured_epsilon),
+            "-" if low is None else lower_bound(low, digits),
             _plain(adversary.ideal_epsilon, "{:.2f}"),
             _plain(adversary.seen_epsilon, "{:.2f}"),
             "-" if alarms is None else f"{alarms} + {misses}",
             adversary.verdict,
         )
     table.caption = (
-        f"* not proven; at least: a lower bound at {level} "
-        "confidence; ideal: what a perfect audit of so many "
+        f"* not proven; at least: the lower bound that the verdict rests on, at {level} confidence "
+        "for all that are tested together, or more; ideal: what a perfect audit of so many "
         "canaries expects; seen: the least true epsilon that 95 of 100 of them would tell from the "
         "proven one; errors: false positives + false negatives where the log-likelihood "
         "ratio is cut at 0, as fixed in advance, or where every fifth canary says for the others"
@@ -63,7 +65,7 @@ def checks_table(checks: Sequence[AuditCheck]) -> Table:
     for check in checks:
         told = check.power if check.passed and check.tests else check.words
         table.add_row(check.name, "passed" if check.passed else "FAILED", str(check.tests), told)
-    table.caption = "what each compared, and how surely, stands in the JSON (--json) and the report"
+    table.caption = "what each compared, and how surely, stands in --format json and the report"
     table.caption_justify = "left"
     return table
 

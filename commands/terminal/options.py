@@ -51,7 +51,26 @@ class IsThere:
 NO_RUN = "{}/run.toml does not exist; is {} the --out folder of a finished `overhear train`?"
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run."), IsThere(NO_RUN)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+class TableOrJson(enum.StrEnum):
+    """How a command prints its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class TextFormat(enum.StrEnum):
+    """How a command prints a table that may stand in a document."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+_FORMAT = typer.Option("--format", help="Format of what is printed; json is one object alone.")
+Format = Annotated[TableOrJson, _FORMAT]
+FormatOfTable = Annotated[TextFormat, _FORMAT]
 Device = Annotated[
     str | None,
     typer.Option(

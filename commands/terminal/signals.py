@@ -78,11 +78,13 @@ def _listening() -> Iterator[Stop]:
     stop.finish()
     told = _current.set(stop)
     try:
+        # Only the main thread hears signals; others take part in the command's stop.
         if threading.current_thread() is not threading.main_thread():
             yield stop
             return
         heard = {number: signal.getsignal(number) for number in SIGNALS}
         mine = [n for n, handler in heard.items() if handler not in (signal.SIG_IGN, None)]
+        # A thread hears them, too, by a socket, and ends what does not end by itself.
         near, far = socket.socketpair()
         near.setblocking(False)
         thread = threading.Thread(target=_listen, args=(far, stop, mine), daemon=True)
@@ -97,6 +99,7 @@ def _listening() -> Iterator[Stop]:
 
         sys.unraisablehook = ignore
         thread.start()
+        # Handlers are set last, and put back first.
         try:
             for number in mine:
                 signal.signal(number, lambda number, _: stop.ask(number))

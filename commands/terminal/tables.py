@@ -17,7 +17,7 @@ from ...reports.schema import PersonTotal, Total
 from ...runs.audit.evidence import MembershipPart, MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small
-from ...runs.plan.plan import bracket_words
+from ...runs.plan.opinions import bracket_words
 from ...runs.plan.schema import SecondOpinion
 from .terminal import make_table
 
@@ -98,7 +98,7 @@ def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
     """A row for each combination of a sweep, a column for each adversary; then what is refused.
 
     Args:
-        combinations: as in the list of `overhear plan --sweep --json`.
+        combinations: as in the list of `overhear plan --sweep --format json`.
     """
     planned = [c for c in combinations if c["refused"] is None]
     refused = [c for c in combinations if c["refused"] is not None]
@@ -124,7 +124,7 @@ def total_rows(total: Total) -> list[dict[str, str]]:
         {
             "adversary": row.name,
             "largest alone": bound(max(row.alone)),
-            "together": epsilon_text(row.epsilon, proven=row.proven),
+            "together": epsilon_text(row.epsilon, upper=row.is_bound),
             "delta": small(total.delta),
             "status": row.status,
         }
@@ -177,7 +177,7 @@ def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
     """One Markdown table; a cell reads joint sensitivity, epsilon, status.
 
     Args:
-        combinations: as in the list of `overhear plan --sweep --json`.
+        combinations: as in the list of `overhear plan --sweep --format json`.
 
     >>> eavesdropper = {"name": "eavesdropper", "joint_sensitivity": 3**0.5, "epsilon": 2.0714,
     ...     "delta": 1e-5, "status": "proven"}
@@ -275,15 +275,15 @@ def attack_table(
     heads = ("error", "certified", "whole") if rows_of_table else ("MSE", "PSNR (dB)", "SSIM")
     for head in heads:
         table.add_column(head, justify="right")
+    table.add_column("found")
     for row in rows:
         if rows_of_table:
             of = f" of {len(row.mse)}"
-            cells = (row.name, figure(row.mean.mse), f"{row.certified}{of}", f"{row.whole}{of}")
-            table.add_row(*(Text(cell) for cell in cells))
-            continue
-        mean = row.mean if convention is None else row.conventions[convention]
-        cells = (row.name, figure(mean.mse), figure(mean.psnr), score(mean.ssim))
-        table.add_row(*(Text(cell) for cell in cells))
+            cells = (figure(row.mean.mse), f"{row.certified}{of}", f"{row.whole}{of}")
+        else:
+            mean = row.mean if convention is None else row.conventions[convention]
+            cells = (figure(mean.mse), figure(mean.psnr), score(mean.ssim))
+        table.add_row(*(Text(cell) for cell in (row.name, *cells, row.found_in_all)))
     return table
 
 

@@ -75,9 +75,12 @@ def write(text: object, *, end: str = "\n") -> None:
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-    """Print an object, infinite numbers as strings."""
+    """Print an object, or a list of them, each with its version; infinite numbers as strings."""
     import json
 
     from ...privacy.formats.codec import finite
 
-    write(json.dumps(finite(value), indent=2, allow_nan=False))
+    # What has no version of its own, as a file has, is of the first that commands print.
+    several = [value] if isinstance(value, Mapping) else value
+    found: Any = finite([{"schema": 1, **one} for one in several])
+    write(json.dumps(found if several is value else found[0], indent=2, allow_nan=False))

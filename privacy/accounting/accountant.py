@@ -70,7 +70,7 @@ def epsilon(
         rounds: how many, from 1 to 10 million; `composed_epsilon` takes rounds that differ.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: an `Accountant`, by name; see its `kind`.
         contributions: how many a record makes to a batch, released jointly; changes nothing.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
@@ -119,7 +119,7 @@ def delta(
         rounds: how many, from 1 to 10 million; `composed_delta` takes rounds that differ.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp" or "gdp-clt".
+        accountant: an `Accountant` that answers delta, by name.
         contributions: how many a record makes to a batch, released jointly; changes nothing.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
@@ -175,7 +175,7 @@ def noise_multiplier(
         rounds: how many, from 1 to 10 million.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: an `Accountant`, by name; see its `kind`.
         contributions: how many a record makes to a batch, released jointly; changes nothing.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
@@ -197,11 +197,13 @@ def noise_multiplier(
     )
     if (rate := float(sampling_rate)) == 0.0:
         return 0.0
+    # Below the probability that the record is ever drawn, delta asks for some noise.
     if rate < 1.0 and delta >= (ever := -math.expm1(count * math.log1p(-rate))):
         raise InputError(
             f"delta={delta} must be below {ever:.6g}, the probability that a record is ever "
             f"sampled in rounds={count}: no noise at all meets it; choose a smaller delta"
         )
+    # Accountants for comparison have a formula of their own, or a search.
     if not by.by_losses:
         if (found := COMPARED[by].multiplier) is not None:
             return found(epsilon, delta, rounds=count, rate=rate)

@@ -274,7 +274,9 @@ def _blank_cells(
         return two.log_ratio(z, offset) - one.log_ratio(z, offset)
 
     middle = 0.5 * (math.erf(half / math.sqrt(2.0)) + math.erf(3.0 * half / math.sqrt(2.0)))
+    # The atom at loss 0: the mass of the middle interval where the record is not drawn.
     parts = [(np.zeros(1), np.array([(1.0 - rate) * middle]))]
+    # This direction: the blank mixture above the middle, the pair ADD below it.
     if pair is Pair.BLANK:
         parts.append(
             _split(
@@ -287,6 +289,7 @@ def _blank_cells(
         if half < reach:
             parts.insert(0, _cells(0.0, one, Pair.ADD, bounds=(-reach, -half), step=step))
         return parts
+    # The other direction: the pair REMOVE above the middle, the blank mixture below it.
     upper = (max(-reach, -half), reach)
     parts.append(_cells(distance, one, Pair.REMOVE, bounds=upper, step=step))
     if half < reach:  # mirrored, so that losses rise

@@ -57,7 +57,7 @@ def max_rounds(
         delta: strictly between 0 and 1.
         sampling_rate: probability of a record to be in a round's batch, in (0, 1].
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: an `Accountant`, by name; see its `kind`.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
@@ -73,6 +73,7 @@ def max_rounds(
     noise_multiplier, epsilon, delta = _checked(noise_multiplier, epsilon, delta)
     check_setting(1, sampling_rate, adjacency, accountant, reach=reach)
     sampling_rate = float(sampling_rate)
+    # A round that costs nothing has no last number of rounds.
     if sampling_rate == 0.0 or noise_multiplier == math.inf:
         free = "sampling_rate=0" if sampling_rate == 0.0 else "noise_multiplier=inf"
         raise InputError(f"{free} costs nothing: any number of rounds meets the target")
@@ -89,12 +90,14 @@ def max_rounds(
         )
         return spent - epsilon
 
+    # A first guess by the central limit, where mu grows with the square root of the rounds.
     start = 1
     event = Event(noise_multiplier, poisson(sampling_rate), Reach(reach))
     mu, orders = orders_of({event: 1}, adjacency)
     if noise_multiplier > 0.0:
         share = _clt_share(mu or orders[0][0].mu, sampling_rate, epsilon=epsilon, delta=delta)
         start = round(min(max(min(share, 1e9) ** 2, 1.0), MOST_ROUNDS))
+    # A better guess without composing; x is minus the log of the count, so that excess falls.
     if Accountant(accountant).by_losses and orders:
 
         def guess_excess(x: float) -> float:
@@ -105,6 +108,7 @@ def max_rounds(
 
         x = smallest_safe(guess_excess, -math.log(start), step=0.5, tolerance=1e-4)
         start = round(min(max(math.exp(-x), 1.0), MOST_ROUNDS))
+    # The answer is the accountant's own, looked for around the guess.
     return _last_that_meets(excess, start)
 
 
@@ -126,7 +130,7 @@ def max_sampling_rate(
         delta: strictly between 0 and 1.
         rounds: how many, from 1 to 10 million.
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
-        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: an `Accountant`, by name; see its `kind`.
         reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
@@ -155,13 +159,16 @@ def max_sampling_rate(
             reach=reach,
         )
 
+    # The ends first: full batches may meet the target, or no rate at all.
     if (full := spent(1.0)) <= epsilon:
         return 1.0
     if spent(math.exp(-_SMALLEST)) > epsilon:
         return 0.0
+    # x is minus the log of the rate. In the central limit mu grows with rate times sqrt(rounds).
     sampled = _at_rate(noise_multiplier, 0.5, adjacency, reach)
     share = _clt_share(sampled.mu, 1.0, epsilon=epsilon, delta=delta)
     start = min(max(-math.log(share / math.sqrt(count)), 0.01), _SMALLEST)
+    # A better guess without composing.
     if Accountant(accountant).by_losses:
 
         def guess_excess(x: float) -> float:
@@ -179,6 +186,7 @@ def max_sampling_rate(
             return full - epsilon if x <= 0.0 else -epsilon
         return spent(math.exp(-x)) - epsilon
 
+    # The root is approached from above in x, so that the rate is rounded down.
     x = smallest_safe(excess, start, step=1e-3, tolerance=_TOLERANCE)
     return math.exp(-min(x, _SMALLEST))
 
@@ -214,6 +222,7 @@ def scale_for(
     """
     epsilon, delta = check_epsilon(epsilon, positive=True), check_delta(delta)
     events = check_rounds(rounds, adjacency, accountant=accountant)
+    # Only rounds that may sample a record, and whose noise is finite, cost anything.
     sampled = {
         event: n
         for event, n in events.items()
@@ -225,6 +234,7 @@ def scale_for(
         raise InputError(
             "noise_multiplier=0 of a sampled round stays 0 at every scale; give it noise"
         )
+    # From the probability that a record is ever sampled on, delta is met without any noise.
     rates = [(event.rate, n) for event, n in sampled.items()]
     never = sum(n * math.log1p(-q) if q < 1.0 else -math.inf for q, n in rates)
     if delta >= -math.expm1(never):
@@ -289,6 +299,7 @@ def _grouped(counts: Mapping[Event, int]) -> Mapping[Event, int]:
     groups: dict[object, list[tuple[Event, int]]] = {at: [(at, n)] for at, n in counts.items()}
     plain = [e for e in counts if e.moves.is_poisson and e.otherwise is None]
     most = _GROUPS + len(counts) - len(plain)
+    # Cells of the logs of multiplier and rate grow until there are few; other events stay apart.
     while len(groups) > most:
         groups = {}
         for event, n in counts.items():
@@ -298,6 +309,7 @@ def _grouped(counts: Mapping[Event, int]) -> Mapping[Event, int]:
                 cell = (*(math.floor(v / width) for v in logs), event.reach, event.coin)
             groups.setdefault(cell, []).append((event, n))
         width *= 1.5
+    # Of a group remain its number of rounds, its mean square of 1/z and its mean rate.
     together: dict[Event, int] = {}
     for members in groups.values():
         total = sum(n for _, n in members)

@@ -279,10 +279,12 @@ def scale_for_risk(
     elif advantage is not None:
         within("advantage", advantage, "(0, 1)")
 
+    # x is the log of the factor on the noise.
     def scaled(x: float) -> dict[Event, int]:
         factor = math.exp(x)
         return {e.scaled(factor): n for e, n in events.items()}
 
+    # TPR at the given FPR by the trade-off curve; advantage is delta at epsilon 0.
     def excess(x: float) -> float:
         if true_positive_rate is not None:
             rate, alarms = true_positive_rate

@@ -126,6 +126,7 @@ def scale_bound(orders: tuple[tuple[Round, ...], ...], *, epsilon: float, delta:
     >>> round(scale_bound(((one,),), epsilon=1.0, delta=1e-5), 3)
     1.415
     """
+    # Every search is over x, the log of the factor, and for log delta.
     first = orders[0][0]
     missing = max(1e-8 * delta / first.count, LEAST_MISSING)
     goal = math.log(delta)

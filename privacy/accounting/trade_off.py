@@ -202,6 +202,7 @@ def _read(loss: LossDistribution) -> _Lines:
     """Delta at 0 and at every larger grid point, as sums of positive terms."""
     from scipy.signal import lfilter
 
+    # Masses of the losses from 0 on, with the tilt taken off.
     first = max(loss.start, 0)
     index = np.arange(first, max(loss.start + loss.tilted.size, first + 1))
     losses = np.asarray(index * loss.grid, dtype=np.float64)  # (K,)
@@ -212,6 +213,7 @@ def _read(loss: LossDistribution) -> _Lines:
     # D_k = sum over j >= k of e^-(j-k)h m_j, and delta_(k-1) - delta_k = (1 - e^-h) D_k.
     discounted = lfilter([1.0], [1.0, -math.exp(-loss.grid)], masses[::-1])[::-1]
     at_least = np.cumsum(masses[::-1])[::-1]
+    # Each delta includes what is infinite, and the mass that composing may have displaced.
     steps = -math.expm1(-loss.grid) * discounted
     lines = _Lines(
         epsilons=losses,

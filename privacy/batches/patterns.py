@@ -408,6 +408,7 @@ def least_epsilon_of_shuffled(
         )
     if epochs == 0:
         return 0.0
+    # A test flags the record where m epochs or more pass a threshold; every m, or a choice of them.
     counts = np.unique(np.geomspace(1, epochs, _MOST_COUNTS).round()).astype(np.int64)
     if epochs <= _MOST_COUNTS:
         counts = np.arange(1, epochs + 1)
@@ -418,6 +419,7 @@ def least_epsilon_of_shuffled(
         p, q = _probabilities(c, z, batches, replace=replace, share=share)
         return _bounds(p[:, None], q[:, None], counts[None, :], epochs, delta)
 
+    # Every threshold gives a lower bound; the best one is looked for from coarse to fine.
     low, high = -6.0 * z, 2.0 + z * (8.0 + math.sqrt(2.0 * math.log(batches + 1.0)))
     best = 0.0
     for _ in range(6):  # a finer grid around the best threshold

@@ -210,6 +210,7 @@ def drawings(
             "bound is known here for batches drawn otherwise, so draw each record on its own"
         )
     scheme = Scheme(batches)
+    # Probabilities that depend on the number of records are counted up to a bound only.
     if max(records, default=0) > MOST_COUNTED and (
         scheme is not Scheme.POISSON or largest_batch is not None
     ):
@@ -217,6 +218,7 @@ def drawings(
             f"records={max(records)} of an agent must be at most {MOST_COUNTED:g} where batches "
             "depend on them; lower it, or use batches='poisson' without largest_batch"
         )
+    # Batches of one size: the agent's number of records makes the rate.
     if scheme is not Scheme.POISSON:
         if largest_batch is not None:
             raise InputError(
@@ -230,10 +232,12 @@ def drawings(
             )
         size = check_size(batch_size, records, scheme=scheme)
         return tuple(Drawing(scheme, n, size, n) for n in records)
+    # Poisson batches that nothing cuts draw each record on its own.
     if largest_batch is None:
         return None
     if not records:
         raise InputError("largest_batch needs the public number of records of every agent")
+    # Where Poisson batches are cut: one size for every agent, which "auto" fits to all of them.
     if largest_batch == "auto":
         largest = max(largest_for(n, sampling_rate) for n in set(records))
     elif isinstance(largest_batch, bool) or not isinstance(largest_batch, int):
@@ -285,6 +289,7 @@ def epoch_events(rounds: Sequence[EpochRound], epoch: int, *, replaced: bool) ->
     {2.0: 1, 1.0: 2}
     """
     found: dict[Event, int] = {}
+    # Rounds that differ in how a record takes part have no dearest one among them.
     if len({(one.moves, one.reach) for one in rounds}) > 1 and any(
         one.moves != always() for one in rounds
     ):
@@ -304,6 +309,7 @@ def epoch_events(rounds: Sequence[EpochRound], epoch: int, *, replaced: bool) ->
         twice = replaced or one.reach is Reach.BALL
         return (2.0 if twice else 1.0) / max(one.multiplier, 1e-300)
 
+    # A record takes part once in each epoch, and counts in the dearest round of that epoch.
     dearest: dict[int, EpochRound] = {}  # of epochs that meet several kinds of rounds
     for one in rounds:
         note(one, one.replays)

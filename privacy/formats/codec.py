@@ -133,12 +133,14 @@ def described(
     """
     other = dict(names or {})
 
+    # pydantic's own schema of the dataclass, with a writer around it.
     def core_schema_of(_: type[_T], source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         from pydantic_core import core_schema
 
         fields = {other.get(field.name, field.name): field for field in dataclasses.fields(source)}
         known = {field.name for field in fields.values()}
 
+        # Attributes beyond the fields are written too; defaults may be left out.
         def write(value: Any, dictionary_of: Any, info: Any) -> Any:
             more = {key: of for key, of in vars(value).items() if key not in known}
             held = dictionary_of(value) | more
@@ -154,6 +156,7 @@ def described(
         )
         return found
 
+    # What pydantic reads off a class: the names of the file, and the schema above.
     def mark(kind: type[_T]) -> type[_T]:
         _TITLES[f"{kind.__module__}.{kind.__qualname__}"] = title or kind.__name__
         config = {

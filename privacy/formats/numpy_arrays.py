@@ -103,7 +103,7 @@ class PackedArrays(Mapping[str, NDArray[Any]]):
 
     def __init__(self, path: Path, *, copies: int) -> None:
         self._path = path
-        _check_directory(path)
+        check_directory(path, what="npz file", most=_MOST_MEMBERS, remedy="write it by np.savez")
         with decoding(path, "npz file"), zipfile.ZipFile(path) as packed:
             members = packed.infolist()
         self._members = dict[str, zipfile.ZipInfo]()
@@ -153,28 +153,37 @@ def _why_refused(of: zipfile.ZipInfo) -> str:
     return ""
 
 
-def _check_directory(path: Path) -> None:
+def check_directory(path: Path, *, what: str, most: int, remedy: str) -> None:
     """Refuse a zip whose directory is too large to be read, by the records at its end.
+
+    Args:
+        what: it should be.
+        most: members.
+        remedy: how to write the file anew.
 
     Raises:
         FileNotFoundError: it is not there.
-        ValueError: it is no zip as NumPy writes one, or names too much.
+        ValueError: it is no zip as NumPy and torch write one, or names too much.
     """
     size = check_size(path, 1 << 62)
     with path.open("rb") as file:
         file.seek(max(0, size - _LOOKED_AT))
         end = file.read(_LOOKED_AT).rjust(_LOOKED_AT, b"\0")
-    mark, _, _, _, members, directory, _, comment = struct.unpack("<4s4H2IH", end[-22:])
+    mark, _, _, _, members, directory, begins, comment = struct.unpack("<4s4H2IH", end[-22:])
+    rest = 22
     if mark != b"PK\5\6" or comment:
-        raise InputError(f"{path} is no npz file or is damaged; write it by np.savez")
+        raise InputError(f"{path} is no {what} or is damaged; {remedy}")
     if end[-42:-38] == b"PK\6\7":  # more than 4 GB: the record before says it
-        mark, *_, members, directory, _ = struct.unpack("<4sQ2H2I4Q", end[:56])
+        mark, *_, members, directory, begins = struct.unpack("<4sQ2H2I4Q", end[:56])
+        rest = _LOOKED_AT
         (at,) = struct.unpack("<Q", end[-34:-26])
         if mark != b"PK\6\6" or at != size - _LOOKED_AT:
-            raise InputError(f"{path} is no npz file or is damaged; write it by np.savez")
-    if members > _MOST_MEMBERS or directory > _LARGEST_DIRECTORY:
+            raise InputError(f"{path} is no {what} or is damaged; {remedy}")
+    if begins + directory + rest != size:  # readers would not agree on where members stand
+        raise InputError(f"{path} is no {what} or is damaged; {remedy}")
+    if members > most or directory > _LARGEST_DIRECTORY:
         raise InputError(
-            f"{path} has {members} members, named in {directory} bytes; at most {_MOST_MEMBERS} in "
+            f"{path} has {members} members, named in {directory} bytes; at most {most} in "
             f"{_LARGEST_DIRECTORY} bytes are read: give fewer arrays"
         )
 

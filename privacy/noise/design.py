@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -210,12 +210,14 @@ def design(
     [1.74, 1.11, 0.955, 0.6404, 0.7088]
     """
     rounds = count("rounds", rounds, MOST_ROUNDS)
+    # Step sizes that differ need dense strategies, which short runs alone can take.
     period = rounds if period is None else count("period", period, rounds)
     if len(step_sizes) and rounds > MOST_DENSE:
         raise InputError(
             f"step_sizes of rounds={rounds} are taken for at most {MOST_DENSE} rounds; leave them "
             "out to design for equal ones"
         )
+    # The design splits over eigenspaces of W; rounds times their number bound the work.
     modes = modes_of(weights)
     spaces = len(modes.eigenvalues)
     if spaces * rounds > _MOST_LONG:
@@ -224,6 +226,7 @@ def design(
             f"a design takes; use at most {_MOST_LONG // spaces} rounds"
         )
     certified = certified and (rounds <= MOST_DENSE or spaces * rounds**2 <= _MOST_BOUND)
+    # Short runs have dense strategies, long ones filters of few bands; one band has no memory.
     dense = rounds <= MOST_DENSE and bands is None and not _too_large(kind, modes, rounds)
     if not kind.has_memory:
         bands = 1
@@ -290,16 +293,12 @@ class _Maker:
         scale = self.uses / self.rounds
         if kind is Kind.INDEPENDENT:
             energy = float(self.modes.weights @ spent) * scale
-            return self._made(kind, energy, energy, precise=np.ones((1, 1, 1)), bands=1)
+            return replace(self._made(kind, energy, energy, precise=np.ones((1, 1, 1))), bands=1)
         found = self._over_agents(spent)
         precise = found.precisions / self.uses
-        return self._made(
-            kind,
-            found.cost * scale,
-            found.lower_bound * scale,
-            bands=1,
-            variances=1.0 / precise[:, 0, 0],
-        )
+        variances = 1.0 / precise[:, 0, 0]
+        lower = found.lower_bound * scale
+        return replace(self._made(kind, found.cost * scale, lower, variances=variances), bands=1)
 
     def over_time(self) -> Design:
         weights = self.modes.weights
@@ -321,6 +320,7 @@ class _Maker:
         return self._made(Kind.TIME, energy, low, filters=(self._scaled(made.coefficients, 1.0),))
 
     def joint(self) -> Design:
+        # Dense: the precision of each eigenspace is free in every entry.
         if self.bands is None and self.grams is not None:
             found = optimum(self.grams, self.shares, patterns(self.rounds, self.period))
             low, of_all = self._bound_over_all(found)
@@ -331,6 +331,7 @@ class _Maker:
                 precise=found.precisions,
                 of_all=of_all,
             )
+        # A filter for each eigenspace by itself, and then how loud each of them is.
         every = [self._filter(alone) for alone in np.eye(len(self.modes.eigenvalues))]
         costs = np.array([one.cost for one in every])
         costs = np.maximum(costs, _FLOOR * costs.max())
@@ -339,6 +340,7 @@ class _Maker:
             self._scaled(one.coefficients, float(precise))
             for one, precise in zip(every, found.precisions[:, 0, 0], strict=True)
         )
+        # The lower bound: of the dense design, or by stretched multipliers.
         low, energy = 0.0, found.cost * self.uses / self.rounds
         if self.certified and not self.equal_steps and self.grams is not None:
             turns = patterns(self.rounds, self.period)
@@ -352,11 +354,13 @@ class _Maker:
     def pairs(self, weights: Matrix, knowing: Collection[frozenset[int]]) -> Design:
         from scipy.optimize import minimize_scalar
 
+        # The covariance of pair secrets is a Laplacian; of it counts the mean in each eigenspace.
         laplacian = decor_covariance(weights, local_variance=0.0, pair_variance=1.0)
         sizes = np.einsum("kij,ij->k", self.modes.projectors, laplacian)
         of = sizes / np.einsum("kii->k", self.modes.projectors)  # mean eigenvalue an eigenspace
         bands = self.bands
 
+        # One number is searched: the log of pair variance over own variance.
         def energy(log_ratio: float) -> float:
             ratio = float(np.exp(log_ratio))
             return self._pair_energy(1.0 + ratio * of) * pair_exposure(
@@ -366,6 +370,7 @@ class _Maker:
         found = minimize_scalar(energy, bounds=_RATIOS, method="bounded", options={"xatol": 1e-3})
         ratio = float(np.exp(found.x))
         exposed = pair_exposure(weights, ratio=ratio, knowing=knowing)
+        # The strategy over time at the best ratio: dense, or else a filter.
         costs = self.modes.weights * (1.0 + ratio * of)
         if bands is None and self.grams is not None:
             best = self._dense(self._summed(costs))
@@ -448,7 +453,6 @@ class _Maker:
         variances: Matrix | None = None,
         ratio: float = 0.0,
         of_all: bool = False,
-        bands: int | None = None,
     ) -> Design:
         return Design(
             kind=kind,
@@ -457,7 +461,7 @@ class _Maker:
             energy=energy,
             lower_bound=lower,
             of_all=of_all,
-            bands=bands or self.bands or self.rounds,
+            bands=self.bands or self.rounds,
             precisions=precise,
             filters=filters,
             variances=variances,

@@ -93,6 +93,7 @@ def optimum(grams: Array, shares: Matrix, patterns: Sequence[NDArray[np.int64]])
     >>> round(found.cost, 4), found.gap < 1e-9  # both rounds use the record: independent noise
     (5.8284, True)
     """
+    # With several constraints Newton's method follows a barrier.
     problem = _Problem(grams, shares, patterns)
     barrier = len(shares) > 1
     mu = problem.first_barrier if barrier else 0.0
@@ -112,6 +113,7 @@ def optimum(grams: Array, shares: Matrix, patterns: Sequence[NDArray[np.int64]])
         if after is None:
             break
         at = after
+        # The barrier falls once the step is nearly full and little is left to gain at this one.
         if barrier and taken > 0.5 and slope < problem.close * mu:
             mu *= 0.1
             at = problem.at(at.L, mu) or at

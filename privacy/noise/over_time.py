@@ -123,6 +123,7 @@ def modes_of(weights: ArrayLike) -> Modes:
             f"weights has eigenvalue {values[np.abs(values).argmax()]:.6g}, outside [-1, 1]; "
             "rows of a mixing matrix sum to 1"
         )
+    # Equal eigenvalues are one eigenspace; no choice of its basis changes the projector.
     starts = [0, *(np.flatnonzero(np.diff(values) > _SAME) + 1).tolist(), len(values)]
     spans = list(itertools.pairwise(starts))
     projectors = np.stack([vectors[:, a:b] @ vectors[:, a:b].T for a, b in spans])
@@ -332,6 +333,7 @@ def best_filter(
 
     values = np.asarray(eigenvalues, dtype=np.float64)
     shares = np.asarray(weights, dtype=np.float64)
+    # What mixing removes, or nothing weighs, costs nothing.
     used = (values != 0) & (shares > 0)
     values, shares = values[used], shares[used]
     heard = np.cumprod(np.repeat(values[:, None], rounds, axis=1), axis=1)  # lambda^1 .. lambda^T
@@ -339,6 +341,7 @@ def best_filter(
     if not used.any():
         return Filter(coefficients=np.eye(1, bands)[0], cost=floor)
 
+    # The log of the cost of c at norm 1, and its slope.
     def cost(tail: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         c = np.concatenate([[1.0], tail])
         with np.errstate(over="ignore", invalid="ignore"):

@@ -263,6 +263,7 @@ def calibrated_schedule(
         )
     if joint_sensitivity == 0.0 or schedule.sampling_rate == 0.0:
         return 0.0
+    # One factor for all rounds, evaluated until the schedule itself meets the target.
     least = scale_for(
         [(r, schedule.sampling_rate) for r in schedule.relative_multipliers.tolist()],
         epsilon=epsilon,

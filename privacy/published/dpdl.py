@@ -67,10 +67,12 @@ def dpdl_theorem_1(
     check_run(rounds, sampling_rate, delta)
     within("c2", c2, "(0, inf)")
     within("sensitivity_factor", sensitivity_factor, "(0, inf]")
+    # The theorem: epsilon times noise is the spread, and one of the two is given.
     spread = c2 * sampling_rate * sensitivity_factor * math.sqrt(rounds * math.log(1.0 / delta))
     claimed, multiplier = epsilon_and_noise(
         spread, noise_multiplier, epsilon, name="noise_multiplier"
     )
+    # What is proven of the same noise, by the accountant, where K itself is proven.
     proven: float | None = None
     proven_by = "nothing: no upper bound on the sensitivity of this form is known"
     if sensitivity_status is Status.PROVEN:

@@ -83,9 +83,11 @@ def dpmixsgd_theorem_3(
     check_run(rounds, batch_size / examples, delta)
     within("gradient_bound", gradient_bound, "(0, inf)")
     within("c", c, "(0, inf)")
+    # The theorem: epsilon times noise is the spread, and one of the two is given.
     spread = gradient_bound * math.sqrt(c * rounds * math.log(1.0 / delta)) / examples
     claimed, std = epsilon_and_noise(spread, noise_std, epsilon, name="noise_std")
     per_example = std / gradient_bound
+    # As published nothing is clipped, and so nothing is proven.
     proven, proven_by = math.inf, "nothing is clipped: one record may move a gradient at will"
     caveats: tuple[str, ...] = (
         f"the constant c is not known to us; {c:g} is put in its place",
@@ -93,6 +95,7 @@ def dpmixsgd_theorem_3(
         "G is assumed, not enforced: the published form clips nothing",
         "the published recursion keeps a record, without noise of its own, in every later step",
     )
+    # The repaired form is a sampled Gaussian mechanism in every round, and at the start.
     if repaired:
         caveats = (*caveats[:2], "the start with its large batch is not in the claim")
         counts = {(per_example * batch_size, batch_size / examples): rounds}

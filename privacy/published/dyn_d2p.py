@@ -64,6 +64,7 @@ def dyn_d2p_clt(
     delta = statement.delta
     check_one_given(noise_multiplier, epsilon, name="noise_multiplier")
     within("sampling_rate", schedule.sampling_rate, "(0, inf)")
+    # By the central limit: epsilon of a given noise, or the noise of a given epsilon.
     if noise_multiplier is not None:
         within("noise_multiplier", noise_multiplier, "(0, inf)")
         mu = math.exp(min(_log_clt_mu(schedule, noise_multiplier), 700.0))

@@ -147,9 +147,11 @@ def muffliato_bound(
     whole("victim", victim, f"[0, {len(W) - 1}]")
     if victim == observer:
         raise InputError(f"victim={victim} must not be the observer")
+    # The paper's loss of the pair, added up over the runs as a Renyi divergence.
     losses = muffliato_losses(W, observer=observer, gossip_steps=gossip_steps)
     rounds = check_count(rounds)
     rho = rounds * float(losses[victim]) / 2.0 / noise_multiplier / noise_multiplier
+    # What is proven: the exact view of a single run, or of several the victim's own release.
     closed = epsilon_from_mu(math.sqrt(rounds) / noise_multiplier, delta)
     if rounds == 1:
         share = math.sqrt(_determined(W, neighbours, observer, gossip_steps)[victim])

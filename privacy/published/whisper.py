@@ -102,6 +102,7 @@ def whisper_theorem_2(
     >>> whisper_theorem_2(**setting, with_slips=True).proven_epsilon
     inf
     """
+    # Epsilon of a given noise by the theorem's bound, or the noise at which it allows epsilon.
     check_one_given(noise_multiplier, epsilon, name="noise_multiplier")
     if noise_multiplier is not None:
         check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, "pld")
@@ -116,6 +117,7 @@ def whisper_theorem_2(
             epsilon=claimed, delta=delta, rounds=rounds, clip_norm=clip_norm
         )
         multiplier = 1.0 / (clip_norm * math.sqrt(allowed))
+    # The inequality as printed is met without any noise, which costs least.
     if with_slips:
         multiplier = 0.0
     caveats = (

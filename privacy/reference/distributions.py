@@ -243,6 +243,7 @@ def _within(kind: Kind, interval: float, *, tails: float) -> PrivacyLossDistribu
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
+    # Both directions of the sampled Gaussian, at the distance of the law.
     blank, rate = kind.law is Law.BLANK, kind.moves.rate
     distance = (1.0 if blank else 2.0) / kind.multiplier
     remove, add = (
@@ -255,12 +256,14 @@ def _within(kind: Kind, interval: float, *, tails: float) -> PrivacyLossDistribu
         )
         for way in (AdjacencyType.REMOVE, AdjacencyType.ADD)
     )
+    # A replaced record: at each loss the direction whose divergence is larger there.
     if not blank:
         ends = remove.connect_dots_bounds().epsilon_upper, add.connect_dots_bounds().epsilon_lower
         grid = _grid(ends[1], ends[0], interval)
         low, high = grid[grid < 0], grid[grid >= 0]
         deltas = [add.get_delta_for_epsilon(low), remove.get_delta_for_epsilon(high)]
         return pld.PrivacyLossDistribution(_dots(grid, np.concatenate(deltas), interval))
+    # A blanked record: the mixture at twice the distance, on a grid up to the largest loss.
     further = GaussianPrivacyLoss(
         1.0,
         sensitivity=2.0 * distance,
@@ -272,6 +275,7 @@ def _within(kind: Kind, interval: float, *, tails: float) -> PrivacyLossDistribu
     grid = _grid(add.connect_dots_bounds().epsilon_lower, top, interval)
     low, high = grid[grid < 0], grid[grid >= 0]
     ahead = [add.get_delta_for_epsilon(low), _blank(high, rate, distance)]
+    # The way back at negative losses is its mirror: delta(e) = 1 - exp(e) + exp(e) delta'(-e).
     grids = grid, _grid(-top, remove.connect_dots_bounds().epsilon_upper, interval)
     low, high = grids[1][grids[1] < 0], grids[1][grids[1] >= 0]
     back = -np.expm1(low) + np.exp(low) * _blank(-low, rate, distance)

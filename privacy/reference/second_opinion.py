@@ -373,6 +373,7 @@ def _needs(kinds: Sequence[Kind], *, pessimistic: bool, delta: float, tails: flo
     smallest = min(side.multiplier for k in kinds for side in k.sides)
     if smallest < _LEAST_MULTIPLIER:
         raise Unanswered(f"noise_multiplier={smallest:g} makes losses too large for a grid")
+    # What has to be put on a grid and convolved, both ways.
     found = [losses_of(k, reach=reach) for k in kinds]
     cells = sum(direction.width for directions in found for direction in directions)
     bins = 0.0

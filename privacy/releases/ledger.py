@@ -210,6 +210,7 @@ def _read(file: BinaryIO, path: Path) -> Spent:
     torn = False  # whether a line that announced a round was cut off since then
     following = 0  # the round that is announced next
     for at, found, is_mark in lines:
+        # A line that was cut off may have announced a round, which counts where the run went on.
         if found is None:
             torn = torn or not is_mark
         elif found.keys() == {"resumed_after"}:
@@ -248,9 +249,10 @@ def _header(lines: Lines, path: Path) -> tuple[int, Mapping[str, Any]]:
     header = {"schema": 1} if body is None else parsed(body, path=path, at=1)
     schema = header.pop("schema", None)
     if schema not in READABLE or isinstance(schema, bool | float):
+        by = "a newer" if isinstance(schema, int) and schema > SCHEMA else "another"
         raise InputError(
             f"{path} is of schema {str(schema)[:20]}, and this version reads {READABLE[0]} to "
-            f"{READABLE[-1]}: another version of overhear wrote it, which environment.json beside "
+            f"{READABLE[-1]}: {by} version of overhear wrote it, which environment.json beside "
             "it names. Report the run with that version; until then its rounds stay spent, and "
             "count as an epsilon without a bound"
         )

@@ -365,6 +365,7 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
     >>> read_release(one, header, round=1).noise[0].std
     2.0
     """
+    # Keys and kinds first, so that a refusal names what is missing.
     if not isinstance(found, Mapping):
         raise InputError(f"a release must be an object with from, to and kind, not {shown(found)}")
     check_keys(found, _RELEASE_KEYS, "a release")
@@ -384,6 +385,7 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
         check_text(found["public"], "public")
     if not isinstance(found.get("noise_first", False), bool):
         raise InputError(f"noise_first={shown(found['noise_first'])} must be true or false")
+    # What is in it: the vectors listed, or else one of the sender's own.
     if "of" in found:
         if not isinstance(found["of"], Sequence) or isinstance(found["of"], str):
             raise InputError(f"of={shown(found['of'])} must be a list of vectors")
@@ -396,6 +398,7 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
     else:
         specs = [{"owner": sender}]
     of = tuple(_vector(spec, found, header, round=round) for spec in specs)
+    # The parts read the rest of the release themselves, by the same rules.
     return Release(
         sender=sender,
         to=receivers(found["to"], header.agents),
@@ -415,12 +418,14 @@ def _vector(found: Any, release: Mapping[str, Any], header: Header, *, round: in
     check_keys(found, _VECTOR_KEYS, "a vector of `of`")
     if "owner" not in found:
         raise InputError("owner is missing in a vector of `of`: the agent whose records it holds")
+    # The clip norm that stands nearest: the vector's, the release's or the header's.
     clip = found.get("clip", release.get("clip", header.clip))
     if clip is None:
         raise InputError(
             "clip is missing: without a bound on what one unit changes, no noise hides it; give "
             'clip in the header, in the release or in the vector, or "none" if nothing is clipped'
         )
+    # Parts, and vectors of earlier rounds, are known for the same ones by a name alone.
     at = found.get("round")
     if at is not None:
         at = integer(at, "round of a vector", least=0, most=round)

@@ -17,9 +17,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..bounded import check_links, check_size
+from ..bounded import check_links, check_size, read_bounded
 from ..errors import InputError, UnsupportedView
 from ..guarantee import Status
+from ..plain_text import plain
 from .chained_file import Lines, damaged, parsed, round_number
 from .lines import (
     SCHEMA,
@@ -44,6 +45,7 @@ def check_joined(
     Returns:
         What is missing of a part of a system, in a sentence.
     """
+    # Each file is of one party, and each party has one file.
     header, parties = every[0].header, [log_file.header.agent for log_file in every]
     for log_file in every:
         if log_file.header.agent is None:
@@ -57,6 +59,7 @@ def check_joined(
                 f"{log_file.path}: two files are of "
                 f"{party_name(log_file.header.agent or 0, header)}; give each party's log once"
             )
+    # Agents without a file are absent; otherwise they are missing, which a part of a system may be.
     if unknown := [agent for agent in absent if not 0 <= agent < header.agents]:
         raise InputError(f"absent agent {unknown[0]} must lie in 0..{header.agents - 1}")
     missing = sorted(set(range(header.agents)) - set(parties) - set(absent))
@@ -66,8 +69,9 @@ def check_joined(
     if missing:
         raise InputError(
             f"no log of agent {missing[0]} of {header.agents} is given; add its file, or say in "
-            "which rounds it was absent"
+            f"which rounds it was absent{_told(every[0].path)}"
         )
+    # Who has no file was declared absent in every round that others played.
     rounds = sorted({played.round for log_file in every for played in log_file.rounds})
     for party in sorted(set(absent) - set(parties)):
         if there := sorted(set(rounds) - set(absent[party])):
@@ -75,6 +79,7 @@ def check_joined(
                 f"no log of agent {party} is given, which is not declared absent in round "
                 f"{there[0]}; add its file"
             )
+    # Who has a file releases in every round but those of its absence.
     for log_file in every:
         party = log_file.header.agent or 0
         held = {played.round for played in log_file.rounds}
@@ -84,7 +89,7 @@ def check_joined(
                 raise InputError(
                     f"{log_file.path} has no release of agent {party} in round {number}, in which "
                     f"others released; say that it was absent, --absent {party}:{number}, if that "
-                    "is publicly known, or add what it released"
+                    f"is publicly known, or add what it released{_told(log_file.path)}"
                 )
             if number in held and number in away:
                 raise InputError(
@@ -162,6 +167,11 @@ def check_same_system(first: LogFile, other: LogFile) -> None:
 _MOST_BYTES = 4 << 30
 _MOST_RELEASES = 5_000_000
 _PATTERN = "*.jsonl"
+WITHHELD = ".withheld"
+"""Ends the name of the file that says, beside a client's lines, why replies of it did not leave."""
+_LONGEST_WHY = 1 << 16  # bytes
+TRAINING = "training-"
+"""Begins the name of the folder of a further training, in that of the first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,6 +239,7 @@ def read_log(
             released twice or not at all, a release that does not say what it holds of what its
             sender received.
     """
+    # Files of one system, whose rounds are complete where each agent keeps a log of its own.
     files = _files([paths] if isinstance(paths, Path) else list(paths))
     every = [_read(path) for path in files]
     first = every[0]
@@ -242,12 +253,16 @@ def read_log(
             f"absent={sorted(absent)} has no effect on {files[0]}, which holds everybody's "
             "releases; leave it out"
         )
+    for folder in dict.fromkeys(path.parent for path in files):
+        warnings += [*withheld(folder), *_other_trainings(folder)]
+    # What releases say of received messages is held against those; then all go by round.
     stated = hold_received(every)
     warnings += stated
     rounds: dict[Played, list[Release]] = {}
     for one in every:
         for played, releases in one.rounds.items():
             rounds.setdefault(played, []).extend(releases)
+    # Warnings say what counts otherwise than it is written, or does not count.
     unsampled = sum(release.unsampled for of in rounds.values() for release in of)
     if unsampled:
         warnings.append(
@@ -291,6 +306,36 @@ def holds_logs(folder: Path) -> bool:
     return False
 
 
+def withheld(folder: Path) -> list[str]:
+    """Why replies of clients did not leave, in a sentence for each reason that was told."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.glob(f"*{WITHHELD}")):
+        if path.is_file():
+            told = read_bounded(path, _LONGEST_WHY).decode("utf-8", "replace")
+            for why in told.splitlines():
+                found.setdefault(plain(why, most=None), []).append(plain(path.stem))
+    return [f"replies of {', '.join(of)} did not leave: {why}" for why, of in found.items()]
+
+
+def _other_trainings(folder: Path) -> list[str]:
+    """That further trainings in a folder are not counted, in a sentence."""
+    first = folder.parent if folder.name.startswith(TRAINING) else folder
+    every = [first, *sorted(first.glob(f"{TRAINING}*"))]
+    others = [one for one in every if one != folder and any(one.glob(_PATTERN))]
+    if not others:
+        return []
+    shown = ", ".join(plain(one) for one in others[:5]) + ", ..." * (len(others) > 5)
+    return [
+        f"{shown} {'is' if len(others) == 1 else 'are'} of another training, of which nothing is "
+        "counted here; where it has the same records, what both cost adds up"
+    ]
+
+
+def _told(log: Path) -> str:
+    """The same behind a sentence about logs that lie beside this one."""
+    return "".join(f"; {said}" for said in withheld(log.parent))
+
+
 def _files(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
@@ -298,7 +343,8 @@ def _files(paths: Sequence[Path]) -> list[Path]:
             check_links(path)
             inside = sorted(path.glob(_PATTERN))
             if not inside:
-                raise InputError(f"{path} holds no {_PATTERN}, the logs of releases; name a file")
+                said = withheld(path) or ["name a file"]
+                raise InputError(f"{path} holds no {_PATTERN}, the logs of releases; {said[0]}")
             found += inside
         else:
             found.append(path)
@@ -338,6 +384,7 @@ class _Reader:
                 log_file.torn += 1
                 continue
             self._now = at
+            # The run went on after a round, so that later ones may be played again.
             if body.keys() == {"resumed_after"}:
                 after = round_number(body["resumed_after"], least=-1)
                 if after is None:
@@ -345,6 +392,7 @@ class _Reader:
                 last, went_on, seen = after, went_on + 1, set()
                 log_file.resumed_after.append(after)
                 continue
+            # A round that an earlier session played already is a play of its own.
             number = self._number(body, last)
             if number != last:
                 seen = set()
@@ -360,6 +408,7 @@ class _Reader:
             log_file.rounds.setdefault(played, []).extend(releases)
             if log_file.header.public:
                 log_file.at.setdefault(played, []).extend([self._now] * len(releases))
+        # For a torn line all releases count once more, which takes one that can be read.
         if log_file.torn and not any(log_file.rounds.values()):
             raise damaged(
                 self._path, self._now, "it is cut off, and no line says what it announced"

@@ -192,6 +192,7 @@ def read_person_ledger(path: Path) -> PersonLedger:
     """
     text = read_bounded(path, _LARGEST)
     chain, runs, schema = Chain(), list[PersonRun](), SCHEMA
+    # Each line carries the digest of the lines before it, so that none is changed or moved.
     for at, line in enumerate(io.BytesIO(text), start=1):
         body = chain.body(line, path=path, at=at)
         if body is None:
@@ -209,12 +210,14 @@ def read_person_ledger(path: Path) -> PersonLedger:
             continue
         if len(runs) >= _MOST_RUNS:
             raise InputError(f"{path} has more than {_MOST_RUNS} runs, and no more are added up")
+        # A run that cannot be read stays in the ledger, and has no bound.
         try:
             runs.append(_run(found, schema))
         except (InputError, TypeError, ValueError) as error:
             runs.append(_unread(found, path, at, str(error).rstrip(".")))
     if not text:
         raise InputError(f"{path} is empty; a person's ledger begins with a line of its own")
+    # A run counts once.
     seen: dict[str, int] = {}
     for at, run in enumerate(runs, start=2):
         if (first := seen.setdefault(run.run, at)) != at:
@@ -255,6 +258,7 @@ def compose(runs: Sequence[PersonRun], adversary: str, *, delta: float | None = 
             )
     if delta is not None:
         check_delta(delta)
+    # A run that cannot be read may have cost anything.
     if any(run.unread for run in runs):
         return math.inf
     of = {run.adjacency: run.label for run in runs}
@@ -271,6 +275,7 @@ def compose(runs: Sequence[PersonRun], adversary: str, *, delta: float | None = 
                 f"{', '.join(run.views)}; give a name that every run has, such as the one that "
                 "sees most, or name it in [privacy] adversaries of that run"
             )
+    # One adversary holds all views, so that their events compose.
     least = min(run.delta for run in runs) if delta is None else delta
     check_delta(least)
     together: Counter[Event] = Counter()

@@ -255,6 +255,7 @@ def hold_received(every: Sequence[LogFile]) -> list[str]:
     if not header.public:
         return []
     received = Received(header)
+    # Of several files no order within a round is known, and after a resumption none at all.
     several = len(every) > 1
     at_once = several and any(log_file.resumed_after for log_file in every)
     rounds = list(dict.fromkeys(played for log_file in every for played in log_file.rounds))
@@ -265,6 +266,7 @@ def hold_received(every: Sequence[LogFile]) -> list[str]:
     for played in rounds:
         if several and not at_once:
             _take_in(received, every, [played])
+        # What a release leaves out may stand in a later one of its round.
         later = list[tuple[str, Release]]()
         for log_file in every:
             of = log_file.rounds.get(played, [])

@@ -116,6 +116,7 @@ class _Numbers:
         self._of_source: dict[str, int] = {}
 
     def column(self, vector: Vector, played: Played) -> int:
+        # A vector of an earlier round stands in the column that it has there.
         if vector.round is not None:
             played = Played(vector.round, vector.again)
         key = vector.owner, played, vector.batch
@@ -127,6 +128,7 @@ class _Numbers:
             )
         if vector.vector is None:
             return self._new(vector, batch, self._vectors())
+        # A vector with a name is clipped once, and released whole or in parts, never both.
         name: tuple[object, ...] = (*key, vector.vector)
         if name not in self._of_vector:
             self._of_vector[name] = self._vectors(), vector.clip, vector.part is None
@@ -142,6 +144,7 @@ class _Numbers:
                 "released whole and in parts, which share coordinates; declare the whole as the "
                 "sum of its parts, one entry of `of` for each"
             )
+        # Parts have columns of their own, and share the number of their vector.
         name = (*name, vector.part)
         if name not in self._of_column:
             self._of_column[name] = self._new(vector, batch, whole[0])
@@ -252,6 +255,7 @@ class Views:
     def __init__(self, log: ReleaseLog) -> None:
         self._header = log.header
         self.whole_run = rounds_are_tied(log)
+        # Rounds that are tied are one view; of a torn line nobody knows what it repeats there.
         if self.whole_run:
             if log.torn:
                 raise UnsupportedView(
@@ -268,6 +272,7 @@ class Views:
             whole = [(played, of) for played, of in log.rounds.items()]
             self._shapes = {shape_of(whole): (1, 0)}
         else:
+            # Rounds of one shape have one view, and count.
             self._shapes = dict[Shape, tuple[int, int]]()
             for played, of in log.rounds.items():
                 shape = shape_of([(played, of)])

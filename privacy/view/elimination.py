@@ -268,6 +268,7 @@ def _small(A: csr_array, B: csr_array) -> csr_array:
     none = csr_array(A.shape)
     if not A.nnz:
         return none
+    # Entries that are small beside the largest one of their column.
     columns = np.asarray(abs(A).max(axis=0).toarray(), dtype=float).ravel()
     held = A.tocoo()
     is_small = abs(held.data) <= columns[held.coords[1]] * CUT
@@ -275,6 +276,7 @@ def _small(A: csr_array, B: csr_array) -> csr_array:
         return none
     at = tuple(of[is_small] for of in held.coords)
     T = csr_array((abs(held.data[is_small]), at), shape=A.shape)
+    # Sources of noise by the rows that they enter.
     by_source, by_column = B.tocsc(), A.tocsc()
     by_source.sort_indices()
     by_column.sort_indices()
@@ -282,6 +284,7 @@ def _small(A: csr_array, B: csr_array) -> csr_array:
     for z in range(B.shape[1]):
         rows = by_source.indices[by_source.indptr[z] : by_source.indptr[z + 1]]
         sources.setdefault(rows.astype(np.int64).tobytes(), []).append(z)
+    # A column that is a multiple of a source in the same rows cancels with it as a whole.
     kept = np.ones(A.shape[1])
     for c in np.unique(at[1]).tolist():
         span = slice(by_column.indptr[c], by_column.indptr[c + 1])

@@ -11,7 +11,7 @@ are gamma-Lipschitz, lengths of what is left obey, whatever the data are,
 
 with c_t the most that noise is moved. If rho is 0 at all that the recipient sees, both runs look
 alike to it, and they differ by noise that is moved by at most c_t, a predictable shift: so the view
-is mu-GDP, mu^2 = sum |c_t|^2 in units of that noise. Any rho >= 0 gives a valid mu: `steered_mu`
+is mu-GDP, mu^2 = sum |c_t|^2 in units of that noise. Any rho >= 0 gives a valid mu: `steered_plan`
 takes the cost of the one that a solver returned, never the solver's own word for it.
 
 `late_mu` moves everything at one age h, the first at which the recipient can hear of the record.
@@ -23,14 +23,14 @@ amplifies (`docs/mathematics.md` has both proofs, and what they rest on).
 | W        | weights   | (A, A) | W[i, j]: weight that i gives to the message of j         |
 | gamma    | gamma     | scalar | Lipschitz constant of every agent's step                 |
 | rho      | -         | (T, A) | lengths of what is left of the difference after a round  |
-| eta C    | entries   | (T,)   | length of the record's vector in a round, 0 if not used  |
-| eta s    | noise     | (T, A) | noise of a message in a round                            |
+| eta C    | -         | scalar | length of the record's vector in a round that uses it    |
+| eta s    | -         | scalar | noise of a message in a round                            |
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -56,57 +56,6 @@ class Plan(NamedTuple):
     mu: float
 
 
-def steered_mu(
-    weights: ArrayLike,
-    *,
-    victim: int,
-    heard: Collection[int],
-    rounds: int,
-    final_models: bool = False,
-    using: Collection[int] | None = None,
-    gamma: float = 1.0,
-    mixes: int = 1,
-    entries: Sequence[float] = (),
-    noise: ArrayLike | None = None,
-) -> float:
-    """Mu of all that a recipient sees of one record of the victim, in units of one round's noise.
-
-    Args:
-        weights: W, (A, A), of any signs; W[i, j] is the weight that i gives to j.
-        victim: v.
-        heard: agents whose messages the recipient sees, in every round and every mixing.
-        rounds: T.
-        final_models: whether it sees every message of the last round besides.
-        using: rounds, from 1, that use the record; all when None.
-        gamma: of every step, at least 0.
-        mixes: mixings after each step; messages of all of them are heard.
-        entries: length of the record's vector in each round; 1 in the rounds of `using`.
-        noise: of each message, (T, A) or what broadcasts to it; 1.
-
-    Returns:
-        mu at noise of standard deviation 1; infinite where a message without noise has to be moved.
-
-    Raises:
-        ValueError: numbers out of range.
-
-    >>> path = np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]) / 3
-    >>> round(steered_mu(path, victim=0, heard=[1], rounds=2, using=[1]), 6)
-    0.316228
-    """
-    return steered_plan(
-        weights,
-        victim=victim,
-        heard=heard,
-        rounds=rounds,
-        final_models=final_models,
-        using=using,
-        gamma=gamma,
-        mixes=mixes,
-        entries=entries,
-        noise=noise,
-    ).mu
-
-
 def steered_plan(
     weights: ArrayLike,
     *,
@@ -116,27 +65,40 @@ def steered_plan(
     final_models: bool = False,
     using: Collection[int] | None = None,
     gamma: float = 1.0,
-    mixes: int = 1,
-    entries: Sequence[float] = (),
-    noise: ArrayLike | None = None,
 ) -> Plan:
-    """What `steered_mu` is the price of; arguments and errors are the same."""
+    """All that a recipient sees of one record of the victim, in units of one round's noise.
+
+    Args:
+        weights: W, (A, A), of any signs; W[i, j] is the weight that i gives to j.
+        victim: v.
+        heard: agents whose messages the recipient sees, in every round.
+        rounds: T.
+        final_models: whether it sees every message of the last round besides.
+        using: rounds, from 1, that use the record; all when None.
+        gamma: of every step, at least 0.
+
+    Raises:
+        ValueError: numbers out of range.
+
+    >>> path = np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]) / 3
+    >>> round(steered_plan(path, victim=0, heard=[1], rounds=2, using=[1]).mu, 6)
+    0.316228
+    """
     from scipy.optimize import minimize
     from scipy.sparse import csr_array
 
     W = _absolute(weights)
     agents = len(W)
-    _check(agents, victim=victim, rounds=rounds, gamma=gamma, mixes=mixes)
-    size = _noise(noise, rounds, agents)
-    entry = _entries(entries, using, rounds)
-    step = csr_array(gamma * np.linalg.matrix_power(W, mixes))
+    _check(agents, victim=victim, rounds=rounds, gamma=gamma)
+    step = csr_array(gamma * W)
+    # rho, what goes on unseen, is 0 where a message is heard or a final model is seen.
     free = np.ones((rounds, agents), dtype=bool)  # where rho may be positive
-    free[:, _shown(W, heard, mixes)] = False
+    free[:, sorted(heard)] = False
     if final_models:
         free[-1] = False
+    # A record enters at the victim alone, in the rounds that use it.
     source = np.zeros((rounds, agents))
-    source[:, victim] = entry
-    scale = 1.0 / np.where(size > 0, size, 1.0)
+    source[:, victim] = _entries(using, rounds)
 
     def moved(rho: NDArray[np.float64]) -> NDArray[np.float64]:
         """C before it is cut at 0, (T, A)."""
@@ -144,15 +106,13 @@ def steered_plan(
         arrived[1:] += (step @ rho[:-1].T).T
         return np.asarray(arrived - rho)
 
-    silent = size <= 0
-
+    # The squared length of what is left to be seen, and its slope by the step's adjoint.
     def cost(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         rho = np.zeros((rounds, agents))
         rho[free] = flat
-        c = np.maximum(moved(rho), 0.0) * scale
-        back = c * scale
-        slope = -2.0 * back
-        slope[:-1] += 2.0 * (step.T @ back[1:].T).T
+        c = np.maximum(moved(rho), 0.0)
+        slope = -2.0 * c
+        slope[:-1] += 2.0 * (step.T @ c[1:].T).T
         return float(np.square(c).sum()), slope[free]
 
     start = np.zeros((rounds, agents))
@@ -160,13 +120,9 @@ def steered_plan(
     for t in range(rounds):  # nothing is moved but where it is seen
         left = np.where(free[t], step @ left + source[t], 0.0)
         start[t] = left
-    if silent.any():
-        # A message without noise cannot be moved: what arrives there has to stay.
-        unmoved = np.maximum(moved(start), 0.0)
-        if (unmoved[silent] > 0).any():
-            return Plan(unmoved, start, math.inf)
     best = start[free]
-    if best.size and not silent.any():
+    # A convex problem within bounds; the start stays where the solver finds nothing better.
+    if best.size:
         found = minimize(
             cost,
             best,
@@ -191,7 +147,7 @@ def late_age(weights: ArrayLike, *, victim: int, heard: Collection[int]) -> int 
     (1, 0)
     """
     W = _absolute(weights) > 0
-    _check(len(W), victim=victim, rounds=1, gamma=1.0, mixes=1)
+    _check(len(W), victim=victim, rounds=1, gamma=1.0)
     listed = sorted(heard)
     reached = np.zeros(len(W), dtype=bool)
     reached[victim] = True
@@ -220,7 +176,7 @@ def late_mu(
     >>> round(late_mu(path, victim=0, heard=[1]), 6)
     0.745356
     """
-    _check(len(_absolute(weights)), victim=victim, rounds=1, gamma=gamma, mixes=1)
+    _check(len(_absolute(weights)), victim=victim, rounds=1, gamma=gamma)
     last = late_age(weights, victim=victim, heard=heard)
     if last is None:
         return 0.0
@@ -246,17 +202,6 @@ def heard_by(weights: ArrayLike, agents: Collection[int]) -> frozenset[int]:
     return frozenset(np.flatnonzero(W[listed].any(axis=0)).tolist()) | frozenset(listed)
 
 
-def _shown(W: NDArray[np.float64], heard: Collection[int], mixes: int) -> list[int]:
-    """Whose difference has to be gone: what reaches a heard message in a mixing that is heard."""
-    seen = np.zeros(len(W), dtype=bool)
-    seen[sorted(heard)] = True
-    shown = seen.copy()
-    for _ in range(mixes - 1):
-        seen = (W.T @ seen) > 0
-        shown |= seen
-    return np.flatnonzero(shown).tolist()
-
-
 def _absolute(weights: ArrayLike) -> NDArray[np.float64]:
     W = np.abs(np.asarray(weights, dtype=np.float64))
     if W.ndim != 2 or W.shape[0] != W.shape[1] or not W.size or not np.isfinite(W).all():
@@ -264,36 +209,22 @@ def _absolute(weights: ArrayLike) -> NDArray[np.float64]:
     return W
 
 
-def _check(agents: int, *, victim: int, rounds: int, gamma: float, mixes: int) -> None:
+def _check(agents: int, *, victim: int, rounds: int, gamma: float) -> None:
     within("victim", victim, f"[0, {agents - 1}]")
     if rounds < 1 or agents * rounds > _MOST:
         raise InputError(
             f"{agents} agents times {rounds} rounds must lie in 1..{_MOST}; take fewer rounds"
         )
     within("gamma", gamma, "[0, inf)")
-    within("mixes", mixes, "[1, inf)")
 
 
-def _noise(noise: ArrayLike | None, rounds: int, agents: int) -> NDArray[np.float64]:
-    size = np.broadcast_to(
-        np.asarray(1.0 if noise is None else noise, dtype=np.float64), (rounds, agents)
-    )
-    if not (np.isfinite(size) & (size >= 0)).all():
-        raise InputError("noise must be finite numbers of at least 0, one for each message")
-    return size
-
-
-def _entries(
-    entries: Sequence[float], using: Collection[int] | None, rounds: int
-) -> NDArray[np.float64]:
-    found = np.asarray(entries if len(entries) else np.ones(rounds), dtype=np.float64)
-    if found.shape != (rounds,) or not (np.isfinite(found) & (found >= 0)).all():
-        raise InputError(f"entries of shape {found.shape} must be rounds={rounds} numbers >= 0")
+def _entries(using: Collection[int] | None, rounds: int) -> NDArray[np.float64]:
+    """(T,) length of the record's vector in each round: 1, or 0 where it is not used."""
     if using is None:
-        return found
+        return np.ones(rounds)
     outside = [t for t in using if not 1 <= t <= rounds]
     if outside:
         raise InputError(f"round {outside[0]} of using must lie in 1..{rounds}")
     used = np.zeros(rounds)
     used[[t - 1 for t in using]] = 1.0
-    return found * used
+    return used

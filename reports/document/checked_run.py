@@ -23,7 +23,8 @@ from ...runs.described import LARGEST_OBJECT, Described
 from ...runs.folder import folder as run_folder
 from ...runs.folder.resume import read_run
 from ...runs.folder.signature import check_signature
-from ...runs.plan.plan import Plan, second_traces
+from ...runs.plan.opinions import second_traces
+from ...runs.plan.plan import Plan
 from ...runs.run_file.run_file import RunFile
 from ..judgement.facts import Facts, facts_of_report
 from ..judgement.policy import Policy
@@ -188,9 +189,10 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
         raise InputError(f"{error}, or write it with `overhear report {folder}`") from error
     version = held.get("schema") if isinstance(held, dict) else None
     if isinstance(version, int) and version != REPORT_SCHEMA:
+        newer = ", which a newer overhear wrote," if version > REPORT_SCHEMA else ""
         raise InputError(
-            f"{path} is of version {version}, and this program reads version {REPORT_SCHEMA}; "
-            f"write it again with `overhear report {folder}`"
+            f"{path} is of version {version}{newer} and this program reads version "
+            f"{REPORT_SCHEMA}; write it again with `overhear report {folder}`"
         )
     # As the fresh one would be read back: tuples are lists.
     place = first_difference(held, parse_json(json.dumps(fresh)))

@@ -29,7 +29,8 @@ from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
 from ...runs.folder.records import Items, header_of, read_environment, read_metrics
 from ...runs.folder.resume import AccountedRun, epsilon_of_ledger, read_run, released_sensitivities
-from ...runs.plan.plan import Plan, contradiction, opinions
+from ...runs.plan.opinions import contradiction, opinions
+from ...runs.plan.plan import Plan
 from ...runs.plan.recipients import recipients as recipients_of
 from ...runs.plan.schema import Recipients
 from ...runs.run_file.build import Built
@@ -129,7 +130,7 @@ def collect(
     report = Report(
         version=REPORT_SCHEMA,
         tool=Tool(name="overhear", version=__version__),
-        made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        made=made_now(),
         run=run,
         plan=plan.planned(),
         ledger=ledger,
@@ -160,6 +161,11 @@ def collect(
     return report.model_copy(update={key: one for key, one in told.items() if one is not None})
 
 
+def made_now() -> str:
+    """When a report is made, in UTC."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
 def _recipients(config: RunFile, plan: Plan, ledger: Released, victim: int) -> Recipients:
     """As planned, where the ledger has no more than what was planned."""
     if ledger.repeated or ledger.torn or ledger.rounds > plan.rounds:
@@ -188,7 +194,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
         torn=spent.torn or any(entry.get("torn", False) for entry in spent.entries),
         seed=run.evaluation_noise_seed,
         duplicates=run.duplicate_records,
-        records=run.records,
+        records=len(built.data.targets),
         clipped=built.clip_norm is not None,
         encrypted=run.links == "encrypted",
         server=run.server,
@@ -202,7 +208,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
         counted=None if plan.summary is None else plan.summary.counted,
         participation=run.participation,
         missing=run.missing,
-        records_of_user=plan.statement.at_once if plan.statement.unit is Unit.USER else None,
+        records_of_user=plan.said_of.at_once if plan.said_of.unit is Unit.USER else None,
         users_known=built.data.users is not None,
     )
 
@@ -210,7 +216,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
 def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None) -> float:
     return run_epsilon(
         exposure,
-        statement=plan.statement,
+        statement=plan.said_of,
         noise_multiplier=plan.noise_multiplier,
         rounds=rounds,
     )

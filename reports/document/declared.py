@@ -1,63 +1,57 @@
-"""A declared system: its figures, what they rest on, a decision on them, and its page.
+"""The report of a declared system from its logs, what it rests on, and a decision on it.
 
-The log is a list of releases that somebody declared, and nothing here shows that it is true. So the
-page is not that of a run: its word is "declared" where that one says "proven", it has no tick, and
-what it rests on stands beside the figures.
+The log is a list of releases that somebody declared, and nothing here shows that it is true. Its
+report is one as of a run of ours, on the same page: what is "proven" there is "declared" here.
 """
 
 from __future__ import annotations
 
-import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal
 
+from ... import __version__
 from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
-from ...privacy.formats.codec import finite
 from ...privacy.guarantee import Statement, Status
-from ...privacy.plain_text import markdown_table, markdown_text, plain
+from ...privacy.plain_text import plain
 from ...privacy.releases.lines import Header
 from ...privacy.releases.log import ReleaseLog, read_log
+from ...privacy.target import Target
+from ...runs.audit.evidence import measured
+from ...runs.audit.evidence_schema import Assumption, Audit
+from ...runs.folder.folder import AUDIT, PRIVACY, REPORT, digest
+from ...runs.folder.records import Environment
 from ...runs.folder.signature import Signed, check_signature
 from ...runs.numbers import bound, small
-from ...runs.recorder.outcome import Held, read_held
+from ...runs.plan.opinions import described
+from ...runs.plan.schema import Planned
+from ...runs.recorder.outcome import FILE as CONFORMANCE
+from ...runs.recorder.outcome import Held, read_held, read_kept_audit
 from ...training.accounts.declared import (
     DeclaredAccount,
     account_of_releases,
     usual_adversaries,
 )
-from ..judgement.facts import FigureRequirement
+from ..judgement.facts import FigureRequirement, facts_of_report
 from ..judgement.findings import Kind, Outcome
-from ..judgement.gate import Decision, Requirement, limit_name
+from ..judgement.gate import Decision, Requirement, audits, limit_name, proofs
 from ..judgement.policy import Evidence, Limit, Policy
-from ..judgement.sentence import KINDS, adversary_words, fill, text_of
-from ..references import STATUSES
-from ..template import template
+from ..judgement.sentence import KINDS, fill, text_of
+from ..judgement.wording import sentence
+from ..schema import REPORT_SCHEMA, Declared, KeptChecks, Released, Report, Reproduce, Run, Tool
+from .collect import made_now
+from .html import render
+from .summary import MOST_LINKS, risk_of, utility
 
 # What the figures rest on. An assumption is checked where a check of kept releases passed, and the
 # entry says in which rounds.
-
-
-class Assumed(NamedTuple):
-    """One thing that the figures rest on.
-
-    Attributes:
-        number: "A1" to "A6".
-        text: what must hold.
-        how: what speaks for it: that it is assumed, or which checks passed in which rounds.
-        checked: whether some check passed that bears on it.
-    """
-
-    number: str
-    text: str
-    how: str
-    checked: bool
 
 
 CHECKS: Mapping[str, tuple[str, ...]] = {
@@ -91,9 +85,8 @@ def assumed(
     sampled: bool | None = None,
     stated: Sequence[str] = (),
     noise_first: int = 0,
-    passed: Sequence[str] = (),
-    rounds: Sequence[int] = (),
-) -> list[Assumed]:
+    held: Held | None = None,
+) -> list[Assumption]:
     """The assumptions of a log.
 
     Args:
@@ -101,13 +94,12 @@ def assumed(
             header says when None.
         stated: which releases count as public because they say so, in sentences.
         noise_first: how many releases say that their noise met the bare sum first.
-        passed: names of the checks of kept releases that passed.
-        rounds: the rounds in which they looked.
+        held: what checks of kept releases found.
 
     >>> from overhear.privacy.releases.lines import read_header
     >>> found = assumed(read_header({"schema": "releases-1", "agents": 2, "clip": 1.0}))
-    >>> found[3].text
-    'Batches are drawn as they are declared: every record may be in every batch.'
+    >>> found[3].name, found[3].text
+    ('A4', 'Batches are drawn as they are declared: every record may be in every batch.')
     """
     unit = str(header.unit)
     words = {
@@ -121,11 +113,10 @@ def assumed(
             else f"every {unit} may be in every batch"
         ),
     }
+    # An assumption that checks of kept releases looked at says where.
     found = []
     for number, text in _TEXTS.items():
-        by = [name for name in CHECKS[number] if name in passed]
-        checks = f"the {'check' if len(by) == 1 else 'checks'} of {' and '.join(by)}"
-        how = f"{checks} passed in {_of(rounds)}; otherwise assumed" if by else _ASSUMED
+        how, status = _how(number, held)
         said = text.format(**words)
         if number == "A2":
             said = " ".join([said, *(f"{one.removesuffix('.')}." for one in stated)])
@@ -134,8 +125,23 @@ def assumed(
                 f" In {noise_first} of the releases it was added to the sum before anything else, "
                 "as they say."
             )
-        found.append(Assumed(number, said, how, bool(by)))
+        found.append(Assumption(name=number, text=said, status=status, how=how))
     return found
+
+
+def _how(number: str, held: Held | None) -> tuple[str, Literal["assumed", "gap"]]:
+    """What speaks for an assumption, or against it; no check shows one in full."""
+    if held is None:
+        return _ASSUMED, "assumed"
+    if failed := [name for name in CHECKS[number] if name in held.failed]:
+        return f"{_checks_of(failed)} FAILED in {_of(held.rounds)}", "gap"
+    if passed := [name for name in CHECKS[number] if name in held.passed]:
+        return f"{_checks_of(passed)} passed in {_of(held.rounds)}; otherwise assumed", "assumed"
+    return _ASSUMED, "assumed"
+
+
+def _checks_of(names: Sequence[str]) -> str:
+    return f"the {'check' if len(names) == 1 else 'checks'} of {' and '.join(names)}"
 
 
 def _of(rounds: Sequence[int]) -> str:
@@ -157,8 +163,8 @@ def decide_declared(
     policy: Policy,
     account: Callable[[Limit], DeclaredAccount],
     *,
+    system: DeclaredSystem,
     victim: int | None = None,
-    held: Held | None = None,
     signed: Signed | None = None,
 ) -> Decision:
     """Hold the account of a log against a policy.
@@ -166,8 +172,8 @@ def decide_declared(
     Args:
         policy: what must hold.
         account: of the log, for each limit of the policy one that holds its adversary.
+        system: what stands beside the figures.
         victim: the agent that figures are about, where they are about one alone.
-        held: what checks of kept releases found.
         signed: whether a key of the policy signed the logs; None where nobody looked.
 
     Raises:
@@ -178,12 +184,13 @@ def decide_declared(
     for limit, one in zip(policy.limits, accounts, strict=True):
         for asked in FigureRequirement.of_limit(limit):
             outcome, said = _held(asked, one, evidence=policy.evidence, victim=victim)
-            name, sentence = plain(limit_name(asked)), plain(said, most=None)
-            found.append(Requirement(name=name, outcome=outcome, sentence=sentence))
+            name = plain(limit_name(asked))
+            found.append(Requirement(name=name, outcome=outcome, sentence=plain(said, most=None)))
     if all(one.outcome is Outcome.NOT_APPLICABLE for one in found):
         raise InputError("the policy limits other agents alone, and there is none; limit others")
-    if held is not None:
-        found.append(_checks(held))
+    if system.held is not None:
+        found.append(_checks(system.held))
+    found += _of_audit(policy, system)
     found += _evidence(policy.evidence, accounts[0])
     if policy.evidence.signed_by:
         signed = signed or Signed(False, "logs are signed by folder, so name the folder alone")
@@ -222,6 +229,7 @@ def _held(
         return Outcome.OVER, (
             f"The figure is about the records of agent {victim} alone; leave --victim out."
         )
+    # The figure itself.
     if math.isinf(one.epsilon):
         return Outcome.OVER, f"Epsilon is infinite: {one.because}."
     said = f"Epsilon is at most {bound(one.epsilon)}"
@@ -235,6 +243,7 @@ def _held(
         return Outcome.OVER, (
             f"Epsilon is {bound(one.epsilon)}, as declared, above {asked.epsilon:g}."
         )
+    # Even a declared figure holds only if the list is true, which needs evidence.
     if one.status not in (Status.DECLARED, Status.CHECKED):
         return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
     said = f"{said} if the list of releases is true"
@@ -260,14 +269,38 @@ def _checks(held: Held) -> Requirement:
     )
 
 
+def _of_audit(policy: Policy, system: DeclaredSystem) -> Iterator[Requirement]:
+    """What an audit of the training leaves of the list, and whether it is as the policy asks."""
+    if system.audit is None:
+        if policy.evidence.wants_audit:
+            yield Requirement(
+                name="evidence: audit",
+                outcome=Outcome.MISSING,
+                sentence="No audit of this training is kept beside the logs; audit_training "
+                "measures one, and keep_audit keeps it.",
+            )
+        return
+    facts = facts_of_report(report_of_logs(system))
+    ran = facts.ran
+    if ran is None:
+        return
+    found = [(name.replace("proof:", "list:"), of[0]) for name, of in proofs(facts, ran)]
+    found += [(f"evidence: {what}", one) for what, one in audits(policy, facts, ran)]
+    for name, one in found:
+        said = text_of(sentence(one, facts))
+        if one.kind.outcome is not Outcome.PASSED:  # what would turn it is about a run file
+            said = f"{said.partition('. ')[0].removesuffix('.')}."
+        yield Requirement(name=plain(name), outcome=one.kind.outcome, sentence=said)
+
+
 def _evidence(wanted: Evidence, account: DeclaredAccount) -> Iterator[Requirement]:
     """What is asked for beside the figures, of which a log has only that it is whole."""
     absent = {
-        "audit": wanted.wants_audit,
         "attack": bool(wanted.attack_presets),
         "membership": wanted.wants_membership,
         "second opinion": wanted.second_opinion,
     }
+    # A log holds none of the evidence that a run of ours has.
     for what, asked in absent.items():
         if asked:
             yield Requirement(
@@ -292,70 +325,7 @@ def _evidence(wanted: Evidence, account: DeclaredAccount) -> Iterator[Requiremen
         )
 
 
-SCHEMA = 1
 DELTA = 1e-5  # where none is asked for, as in a run file without [privacy]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeclaredReport:
-    """What a log of releases says and costs.
-
-    Attributes:
-        account: the figures.
-        assumptions: what they rest on.
-        decision: of a policy, None where none was given.
-        held: what checks of kept releases found of these very logs, None where nobody checked.
-    """
-
-    account: DeclaredAccount
-    assumptions: Sequence[Assumed]
-    decision: Decision | None
-    held: Held | None = None
-
-    def dump(self) -> dict[str, Any]:
-        """The report as an object of JSON; infinite figures are floats."""
-        log, said, held = self.account.log, self.account.said_of, self.held
-        header = log.header
-        return {
-            "schema": SCHEMA,
-            "system": header.system,
-            "status": str(self.account.status),
-            "logs": [str(path) for path in log.paths],
-            "agents": header.agents,
-            "rounds": len(log.rounds),
-            "releases": sum(map(len, log.rounds.values())),
-            "lines_cut_off": log.torn,
-            "unit": str(header.unit),
-            "depends_on": "public" if header.public else "released",
-            "links": "encrypted" if header.encrypted else "clear",
-            "delta": said.delta,
-            "adjacency": str(said.adjacency),
-            "accountant": str(said.accountant),
-            "adversaries": [
-                {
-                    "name": g.adversary,
-                    "worst_adversary": g.worst_adversary,
-                    "victim": g.victim,
-                    "mu_per_round": g.mu_per_round,
-                    "epsilon": g.epsilon,
-                    "delta": g.delta,
-                    "status": str(g.status),
-                    "because": g.because,
-                }
-                for g in self.account.guarantees.values()
-            ],
-            "assumptions": [assumption._asdict() for assumption in self.assumptions],
-            "warnings": list(self.account.warnings),
-            "checks": None
-            if held is None
-            else {
-                "said": held.said,
-                "rounds": list(held.rounds),
-                "passed": list(held.passed),
-                "failed": list(held.failed),
-            },
-            **({} if self.decision is None else {"policy": self.decision.dump()}),
-        }
 
 
 def check_declared(folder: Path, policy: Policy) -> Decision:
@@ -365,7 +335,8 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
         ValueError: a log that cannot be read.
     """
     signed = _signed([folder], policy)  # before anything of it is read
-    log, held = _read([folder])
+    system = account_of_logs([folder])
+    log = system.account.log
     accounts = dict[tuple[float, str], DeclaredAccount]()
     for limit in policy.limits:
         stated = limit.at_delta, limit.adjacency
@@ -385,7 +356,10 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
                 or usual_adversaries(log),
             )
     return decide_declared(
-        policy, lambda one: accounts[one.at_delta, one.adjacency], held=held, signed=signed
+        policy,
+        lambda one: accounts[one.at_delta, one.adjacency],
+        system=system,
+        signed=signed,
     )
 
 
@@ -406,7 +380,24 @@ def _signed(paths: Sequence[Path], policy: Policy | None) -> Signed | None:
     )
 
 
-def declared_report(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeclaredSystem:
+    """What logs of releases cost, and what stands beside them.
+
+    Attributes:
+        account: the figures.
+        held: what checks of kept releases found of these very logs, None where nobody checked.
+        audit: an audit of the training that these very logs declare, None where there is none.
+        decision: of a policy, None where none was given.
+    """
+
+    account: DeclaredAccount
+    held: Held | None = None
+    audit: Audit | None = None
+    decision: Decision | None = None
+
+
+def account_of_logs(
     paths: Sequence[Path],
     *,
     delta: float = DELTA,
@@ -416,8 +407,8 @@ def declared_report(
     accountant: Accountant = Accountant.PLD,
     absent: Mapping[int, Sequence[int]] | None = None,
     policy: Policy | None = None,
-) -> DeclaredReport:
-    """What logs of releases say and cost.
+) -> DeclaredSystem:
+    """What logs of releases cost, with what was kept beside them.
 
     Args:
         paths: logs, or the folder that holds those of one system.
@@ -434,6 +425,7 @@ def declared_report(
         FileNotFoundError: a log is not there.
         ValueError: a log that cannot be read, or an adversary that is not accounted for.
     """
+    # The log, with the checks and the signature that stand beside it.
     signed = _signed(paths, policy)
     log, held = _read(list(paths), absent)
     named = [] if policy is None else [limit.adversary for limit in policy.limits]
@@ -446,145 +438,163 @@ def declared_report(
         adversaries=[*(adversaries or usual_adversaries(log)), *limited],
         victim=victim,
     )
-    return DeclaredReport(
-        account=account,
+    found = DeclaredSystem(account=account, held=held, audit=read_kept_audit(log.paths))
+    if policy is None:
+        return found
+    decision = decide_declared(
+        policy,
+        lambda _: account,
+        system=found,
+        victim=victim,
+        signed=signed,
+    )
+    return replace(found, decision=decision)
+
+
+def report_of_logs(found: DeclaredSystem) -> Report:
+    """The report of a declared system."""
+    account, held = found.account, found.held
+    log, figures = account.log, account.guarantees
+    rounds, again = len(log.rounds), Counter(played.round for played in log.rounds)
+    epsilon = {name: one.epsilon for name, one in figures.items()}
+    return Report(
+        version=REPORT_SCHEMA,
+        tool=Tool(name="overhear", version=__version__),
+        made=made_now(),
+        run=_run(log),
+        plan=Planned(
+            version=1,
+            noise_multiplier=account.noise_multiplier,
+            target=Target(epsilon=None, delta=account.said_of.delta, adversary=None),
+            adversaries=list(figures.values()),
+            published_bound=None,
+            warnings=[*account.warnings, *_of_other_logs(found)],
+        ),
+        ledger=Released(
+            rounds=rounds,
+            rounds_accounted=rounds,
+            entries=sum(map(len, log.rounds.values())),
+            resumed_after=[],
+            repeated=[(number, times) for number, times in again.items() if times > 1],
+            torn=log.torn > 0,
+            epsilon=epsilon,
+            reading=epsilon,
+        ),
+        second_opinion={name: described(of) for name, of in account.opinions().items()},
+        risk={
+            name: risk_of(
+                account.joint_sensitivities[name],
+                noise_multiplier=account.noise_multiplier,
+                epsilon=one.epsilon,
+                statement=account.said_of,
+                status=one.status,
+            )
+            for name, one in figures.items()
+        },
+        epsilon_by_round=account.by_round(),
+        within_limit={},
+        fixes=[],
+        utility=utility([]),
+        attack=None,
+        audit=found.audit,
+        measured=measured(found.audit),
         assumptions=assumed(
             log.header,
             sampled=log.sampled,
             stated=log.stated,
             noise_first=log.noise_first,
-            passed=() if held is None else held.passed,
-            rounds=() if held is None else held.rounds,
+            held=held,
         ),
-        decision=None
-        if policy is None
-        else decide_declared(policy, lambda _: account, victim=victim, held=held, signed=signed),
-        held=held,
+        reproduce=Reproduce(
+            commands=["overhear account DIR", "overhear report DIR"],
+            check=[],
+            environment=Environment(),
+            files={
+                path.name: digest(path)
+                for path in (*log.paths, *_kept_beside(log.paths[0].parent, found))
+            },
+        ),
+        declared=Declared(
+            status=account.status if account.status.is_finite else log.status,
+            releases=sum(map(len, log.rounds.values())),
+            depends_on="public" if log.header.public else "released",
+            checks=None
+            if held is None
+            else KeptChecks(
+                said=held.said,
+                rounds=list(held.rounds),
+                passed=list(held.passed),
+                failed=list(held.failed),
+            ),
+        ),
     )
 
 
-# The report in words, as Markdown, and as one page without a script.
-
-_JSON, _PAGE = "declared.json", "report.html"
-_FACTS = (
-    "system", "agents", "rounds", "releases", "unit", "adjacency", "delta", "accountant", "links",
-    "logs",
-)  # fmt: skip
-HEADS = ("adversary", "victim", "epsilon", "status", "because")
-
-
-def headline(found: DeclaredReport) -> str:
-    """What the list costs, in a sentence."""
-    account = found.account
-    worst = next(iter(account.guarantees.values()))
-    if found.held is not None and found.held.failed:
-        return "The list is contradicted by what was kept of the releases"
-    who, unit = adversary_words(worst.adversary, worst.worst_adversary), worst.unit
-    if worst.status is Status.NO_PROTECTION:
-        return f"As declared, nothing protects a {unit} from {who}"
-    return (
-        f"As declared, epsilon is at most {bound(worst.epsilon)} against {who}, for one {unit} at "
-        f"delta {small(worst.delta)}"
-    )
-
-
-def _word(found: DeclaredReport) -> str:
-    """What stands above the headline."""
-    if found.held is not None and found.held.failed:
-        return "contradicted"
-    checked = found.account.status is Status.CHECKED
-    return f"{found.held.said}, not proven" if checked and found.held else "declared, not proven"
-
-
-def meaning(found: DeclaredReport) -> str:
-    """What the word in the headline means."""
-    if found.held is not None and found.held.failed:
-        return (
-            "Somebody listed what the system releases, and what was kept of these releases "
-            f"contradicts the list ({', '.join(found.held.failed)}): the figures are not those of "
-            "the system."
-        )
-    if found.account.status is Status.CHECKED:
-        return (
-            "Somebody listed what the system releases, and what was kept of these releases agrees "
-            "with the list. The figures hold if the list is true; nothing proves that it is."
-        )
-    return (
-        "Somebody listed what the system releases. The figures hold if the list is true; no one "
-        "looked whether it is, and nothing here proves it."
-    )
-
-
-def facts(found: DeclaredReport) -> list[tuple[str, str]]:
-    """What the list is about."""
-    said = found.dump()
-    said |= {"delta": small(said["delta"]), "logs": ", ".join(said["logs"])}
-    return [(key, str(said[key])) for key in _FACTS]
-
-
-def rows(found: DeclaredReport) -> list[tuple[str, ...]]:
-    """A row for each adversary."""
-    return [
-        (
-            adversary_words(g.adversary, g.worst_adversary),
-            f"agent {g.victim}",
-            bound(g.epsilon),
-            str(g.status),
-            g.because,
-        )
-        for g in found.account.guarantees.values()
-    ]
-
-
-def declared_markdown(found: DeclaredReport) -> str:
-    """The report as Markdown."""
-    parts = [f"# {markdown_text(headline(found))}\n", meaning(found) + "\n"]
-    parts.append("".join(f"- {key}: {markdown_text(value)}\n" for key, value in facts(found)))
-    parts.append(markdown_table(HEADS, rows(found)))
-    parts.append(
-        "## What the figures rest on\n\n"
-        + "".join(
-            f"- {assumption.number}: {markdown_text(assumption.text)} "
-            f"({markdown_text(assumption.how)})\n"
-            for assumption in found.assumptions
-        )
-    )
-    if found.account.warnings:
-        parts.append("".join(f"- {markdown_text(warning)}\n" for warning in found.account.warnings))
-    if found.decision is not None:
-        parts.append(
-            "## The policy\n\n"
-            + "".join(
-                f"- {requirement.outcome.value}: {markdown_text(requirement.name)}: "
-                f"{markdown_text(requirement.sentence)}\n"
-                for requirement in found.decision.requirements
+def _of_other_logs(found: DeclaredSystem) -> Iterator[str]:
+    """What lies beside the logs and is of others, or of these before more was released."""
+    folder = found.account.log.paths[0].parent
+    for name, one in ((CONFORMANCE, found.held), (AUDIT, found.audit)):
+        if one is None and (folder / name).exists():
+            yield (
+                f"{name} beside the logs is of other logs, or of these before they went on, and "
+                "counts for nothing here; check or audit again"
             )
-        )
-    return "\n".join(parts)
 
 
-def declared_html(found: DeclaredReport) -> str:
-    """The report as a page, complete in itself."""
-    return template(__package__ or "overhear.reports", "declared.html").render(
-        headline=headline(found),
-        meaning=meaning(found),
-        facts=[(key, plain(value, most=None)) for key, value in facts(found)],
-        heads=HEADS,
-        rows=rows(found),
-        word=_word(found),
-        words=[
-            words
-            for status, words in STATUSES.items()
-            if status in {g.status for g in found.account.guarantees.values()}
+def _kept_beside(folder: Path, found: DeclaredSystem) -> list[Path]:
+    names = [(CONFORMANCE, found.held), (AUDIT, found.audit)]
+    return [folder / name for name, one in names if one is not None]
+
+
+def _run(log: ReleaseLog) -> Run:
+    """What a log says of its system, in place of a run file."""
+    header = log.header
+    arcs = {
+        (release.sender, to)
+        for releases in log.rounds.values()
+        for release in releases
+        for to in (release.to if release.to is not None else range(header.agents))
+        if to != release.sender
+    }
+    among = sorted({(min(arc), max(arc)) for arc in arcs if max(arc) < header.agents})
+    shown = among[:MOST_LINKS]
+    return Run(
+        name=header.system,
+        algorithm=header.system,
+        form="declared",
+        graph="as declared",
+        agents=header.agents,
+        edges=shown,
+        edges_in_all=len(among),
+        one_way=[
+            arc
+            for a, b in shown
+            for arc in ((a, b), (b, a))
+            if arc in arcs and arc[::-1] not in arcs
         ],
-        assumptions=found.assumptions,
-        warnings=found.account.warnings,
-        decision=found.decision,
+        graphs_in_turn=1,
+        server=any(header.agents in arc for arc in arcs),
+        links_used=bool(among),
+        links="encrypted" if header.encrypted else "clear",
+        data="not declared",
+        records=None,
+        duplicate_records=0,
+        model="not declared",
+        parameters=None,
+        rounds=len(log.rounds),
+        rounds_done=len(log.rounds),
+        finished=True,
+        stopped=None,
+        sampling_rate=header.rate if header.poisson else 1.0,
+        clip_norm=math.inf if header.clip is None else header.clip,
+        noise_multiplier=None,
+        evaluation_noise_seed=None,
+        device="",
     )
 
 
 def write_declared(folder: Path) -> Path:
-    """Write declared.json and report.html into a folder of logs.
+    """Write privacy.json and report.html into a folder of logs.
 
     Returns:
         The page.
@@ -592,9 +602,7 @@ def write_declared(folder: Path) -> Path:
     Raises:
         ValueError: a log that cannot be read.
     """
-    found = declared_report([folder])
-    text = json.dumps(finite(found.dump()), indent=2, allow_nan=False) + "\n"
-    write_durably(folder / _JSON, text.encode(), mode=SHOWN)
-    page = folder / _PAGE
-    write_durably(page, declared_html(found).encode(), mode=SHOWN)
-    return page
+    report = report_of_logs(account_of_logs([folder]))
+    report.write(folder / PRIVACY, mode=SHOWN)
+    write_durably(folder / REPORT, render(report).encode(), mode=SHOWN)
+    return folder / REPORT

@@ -10,14 +10,16 @@ import base64
 import functools
 import hashlib
 import math
+import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup, escape
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.formats.codec import as_text
-from ...privacy.guarantee import Unit
+from ...privacy.guarantee import Status, Unit
 from ...runs.numbers import is_infinite
 from ..figures.chart import both, key
 from ..figures.graph import graph_figure, network, network_key
@@ -46,6 +48,7 @@ _SEES = {
     "all-others": "everybody but the victim, pooling what they see and the noise they know",
     "final-models": "holds the models that the agents end with, and nothing else",
     "single-message": "one message alone, as papers often count; every adversary sees more",
+    "server": "the server: what is sent to it or by it",
     "agent": "one agent: what is sent to it or by it, and its own noise",
     "coalition": "agents that pool what they see and the noise they know",
 }
@@ -57,10 +60,26 @@ _ROWS = {
     "clipping only": "clipped, no noise",
     "defended": "the run as it was",
 }
-_GUESS = "prior"  # the stage of a record of which nothing in the messages told
+# What each check of an audit looked at, as a reader would call it.
+_CHECKS = {
+    "messages": "Messages are what the account says",
+    "residuals": "Noise has the declared size",
+    "streams": "Noise is new in every draw",
+    "sampler": "Batches are drawn as declared",
+    "knowledge": "An agent that makes noise is taken to know it",
+    "functions": "Functions of a step return the same again",
+    "values": "Values that count as known can be formed again",
+    "records": "No record is stored or drawn twice",
+    "sensitivity": "A record moves a message no further than clipped",
+    "transcript": "The run's own messages fit its ledger",
+    "absent canaries": "Who took no part leaves noise alone",
+    "clipping": "Gradients of canaries are clipped",
+    "independence": "Scores of canaries do not go together",
+    "layout": "The run's way of clipping clips",
+}
 _MOST_COLUMNS = 40  # of a table
 _MOST_SHOWN = 4  # records of a scenario
-_MOST_BYTES = 150_000  # of pictures, before they are written as text
+_MOST_BYTES = 115_000  # of pictures, before they are written as text
 
 
 def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
@@ -77,6 +96,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     # Figures are cited by their places in the file; a template may ask for what is not set there.
     held: Any = report.model_dump(mode="json", by_alias=True)
     facts, text = facts_of_report(report), as_text(report.dump())
+    # The verdict, and claims by adversary as the page words them.
     found, head, cited = verdict(facts), facts.head, References(held)
     series = epsilon_series(report)
     claims = {claim.adversary: claim for claim in facts.claims}
@@ -92,17 +112,22 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         parts=_parts(report),
         verdict=found,
         officer=summary_of(report, facts, found),
+        gaps=sum(one.status == "gap" for one in report.assumptions),
+        yardstick=_yardstick(),
+        check_names=_CHECKS,
         scale=_twice(functools.partial(scale_figure, report, cited, name=head.adversary)),
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,
         markup=functools.partial(_markup, cited=cited),
         sees=functools.partial(_sees, links=report.run.links),
-        image=_Pictures(images or {}),
+        image=Pictures(images or {}),
         phrase=lambda name: phrases.get(name, name),
-        kind=lambda row: kind_of(proven=row["status"] == "proven"),
-        sign=lambda row, epsilon: sign_of(epsilon, proven=row["status"] == "proven"),
+        upper=_is_bound,
+        kind=lambda row: kind_of(upper=_is_bound(row)),
+        sign=lambda row, epsilon: sign_of(epsilon, upper=_is_bound(row)),
+        proven="proven" if report.declared is None else "declared",
         bounded=next(
-            (n for n, c in enumerate(facts.claims) if c.proven and math.isfinite(c.epsilon)), None
+            (n for n, c in enumerate(facts.claims) if c.is_bound and math.isfinite(c.epsilon)), None
         ),
         strongest=_strongest(report),
         badges=_BADGES,
@@ -110,7 +135,6 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         heuristic=HEURISTIC,
         standing=lambda row: str(claims[row["name"]].status),
         rows_words=_ROWS,
-        stage=_stage,
         shown=_MOST_SHOWN,
         most_columns=_MOST_COLUMNS,
         unused=_unused(report),
@@ -141,6 +165,18 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         data=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
     )
+
+
+@functools.cache
+def _yardstick() -> list[dict[str, str]]:
+    """What published deployments state: who, what it protects, epsilon, delta, source."""
+    table = tomllib.loads(Path(__file__).with_name("yardstick.toml").read_text(encoding="utf-8"))
+    return list(table["deployment"])
+
+
+def _is_bound(row: Mapping[str, Any]) -> bool:
+    """Whether the epsilon of a row is an upper bound."""
+    return Status(row["status"]).is_bound
 
 
 def _parts(report: Report) -> list[dict[str, Any]]:
@@ -223,18 +259,7 @@ def _estimators(report: Report) -> dict[str, str]:
     }
 
 
-def _stage(name: str) -> str:
-    """What made a picture: the messages, or nothing but what is public.
-
-    >>> _stage("exact"), _stage("prior, approximate")
-    ('rebuilt: exact', 'blind guess, approximate')
-    """
-    if name.startswith(_GUESS):
-        return f"blind guess{name.removeprefix(_GUESS)}"
-    return f"rebuilt: {name}"
-
-
-class _Pictures:
+class Pictures:
     """Pictures inside the page, their pixels kept apart, until the page would grow too large."""
 
     def __init__(self, images: Mapping[str, bytes]) -> None:
@@ -242,6 +267,7 @@ class _Pictures:
         self._left = _MOST_BYTES
 
     def __call__(self, path: str, *, alt: str) -> Markup:
+        """The picture of a path, or words in its place."""
         held = self._images.get(path)
         if held is None:
             return Markup('<span class="noimage">not shown</span>')

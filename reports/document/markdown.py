@@ -8,7 +8,7 @@ from ...privacy.plain_text import markdown_table, markdown_text
 from ...runs.audit.evidence import MembershipRate
 from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, lower_bound, percent, small
-from ...runs.plan.plan import bracket_words
+from ...runs.plan.opinions import bracket_words
 from ..judgement.facts import about_of, facts_of_report
 from ..judgement.sentence import adversary_words, text_of
 from ..judgement.verdict import verdict
@@ -46,6 +46,16 @@ def _verdict(report: Report) -> Iterator[str]:
     extra = (*found.actions, *found.notes)
     if extra:
         yield "".join(f"- {markdown_text(text_of(one))}\n" for one in extra)
+    if report.declared is not None:
+        digests = "".join(
+            f"- {name}: SHA-256 {of}\n" for name, of in report.reproduce.files.items()
+        )
+        yield (
+            f"{markdown_text(run.name)}: {run.agents} agents, links {run.links}, "
+            f"{report.declared.releases} releases in {run.rounds} rounds, as declared; made "
+            f"{report.made} by overhear {report.tool.version}.\n\n{digests}"
+        )
+        return
     yield (
         f"Run {markdown_text(run.name)}: {markdown_text(run.algorithm)} "
         f"({run.form}), {run.agents} agents on {markdown_text(run.graph)}, links "
@@ -54,24 +64,28 @@ def _verdict(report: Report) -> Iterator[str]:
     )
 
 
+def adversary_rows(report: Report) -> list[dict[str, str]]:
+    """A row for each adversary, by the names of the columns."""
+    return [
+        {
+            "adversary": adversary_words(row.adversary, row.worst_adversary),
+            "agent at risk": ", ".join(str(one.agent) for one in row.holders or ())
+            or str(row.victim),
+            "epsilon": epsilon_text(row.epsilon, upper=row.is_bound),
+            "delta": small(row.delta),
+            "unit": row.unit_name,
+            "adjacency": row.adjacency,
+            "records found, at FPR": _odds(report, row.adversary),
+            "status": STATUSES[row.status],
+        }
+        for row in facts_of_report(report).claims
+    ]
+
+
 def _adversaries(report: Report) -> Iterator[str]:
-    heads = ("adversary", "agent at risk", "epsilon", "delta", "unit", "adjacency")
-    rows = [[*heads, "records found, at FPR", "status"]]
-    for row in facts_of_report(report).claims:
-        rows.append(
-            [
-                adversary_words(row.adversary, row.worst_adversary),
-                ", ".join(str(one.agent) for one in row.holders or ()) or str(row.victim),
-                epsilon_text(row.epsilon, proven=row.proven),
-                small(row.delta),
-                row.unit_name,
-                row.adjacency,
-                _odds(report, row.adversary),
-                STATUSES[row.status],
-            ]
-        )
+    rows = adversary_rows(report)
     yield f"## Who could learn what about {about_of(report)}\n"
-    yield markdown_table(rows[0], rows[1:])
+    yield markdown_table([*rows[0]] if rows else [], [[*row.values()] for row in rows])
     if report.second_opinion:
         yield "".join(
             f"- second opinion ({markdown_text(one.by)}) on {markdown_text(name)}: "
@@ -89,7 +103,7 @@ def _total(report: Report) -> Iterator[str]:
         [
             row.name,
             bound(row.alone[0]),
-            epsilon_text(row.epsilon, proven=row.proven),
+            epsilon_text(row.epsilon, upper=row.is_bound),
             row.status,
         ]
         for row in report.total.adversaries
@@ -126,6 +140,7 @@ def _odds(report: Report, name: str) -> str:
 
 def _utility(report: Report) -> Iterator[str]:
     utility = report.utility
+    constant, share = utility.constant_rmse, utility.constant_accuracy
     yield "## Utility\n"
     if not utility.rounds:
         yield "Not evaluated.\n"
@@ -134,14 +149,16 @@ def _utility(report: Report) -> Iterator[str]:
         yield (
             f"Root mean squared error on test records after round {utility.rounds[-1]}: "
             f"{utility.consensus_rmse[-1]:.4g} of the agents' mean model; single agents from "
-            f"{utility.agent_rmse_min[-1]:.4g} to {utility.agent_rmse_max[-1]:.4g}.\n"
+            f"{utility.agent_rmse_min[-1]:.4g} to {utility.agent_rmse_max[-1]:.4g}."
+            + ("\n" if constant is None else f" The constant mean has {constant:.4g}.\n")
         )
         return
     yield (
         f"Test accuracy after round {utility.rounds[-1]}: "
         f"{percent(utility.consensus_accuracy[-1])} of the agents' mean model; single agents from "
         f"{percent(utility.agent_accuracy_min[-1])} to "
-        f"{percent(utility.agent_accuracy_max[-1])}.\n"
+        f"{percent(utility.agent_accuracy_max[-1])}."
+        + ("\n" if share is None else f" The most frequent class alone has {percent(share)}.\n")
     )
 
 
@@ -149,11 +166,15 @@ def _attack(report: Report) -> Iterator[str]:
     attack = report.attack
     yield "## Attack\n"
     if attack is None:
-        yield "Missing: the run was not attacked. `overhear attack DIR` does it.\n"
+        how = "Logs hold no message that could be attacked."
+        how = "`overhear attack DIR` does it." if report.declared is None else how
+        yield f"Missing: the run was not attacked. {how}\n"
         return
+    # Rows of tables have errors, and pictures PSNR.
     table = all(one.distance for one in attack.scenarios)
     scores = ["error", "certified, whole"] if table else ["PSNR (dB)"]
-    rows = [["attack", "round", "agent", "what is attacked", *scores, "rebuilt, proof allows"]]
+    heads = ["attack", "round", "agent", "what is attacked", *scores, "found"]
+    rows = [[*heads, "rebuilt, proof allows"]]
     for scenario in attack.scenarios:
         allowed = scenario.bound
         most = f"{allowed.rebuilt} of {allowed.images}, {percent(allowed.most)}"
@@ -165,6 +186,7 @@ def _attack(report: Report) -> Iterator[str]:
                 str(scenario.victim),
                 row.name,
                 *_reached(row, table=table),
+                row.found_in_all,
                 most if row.name == "defended" else "",
             ]
             for row in scenario.rows
@@ -188,7 +210,8 @@ def _audit(report: Report) -> Iterator[str]:
     yield "## Audit\n"
     yield from _trail(report)
     if audit is None:
-        yield "Missing: the run was not audited. `overhear audit DIR` does it.\n"
+        how = "`overhear audit DIR`" if report.declared is None else "`audit_training`"
+        yield f"Missing: the run was not audited. {how} does it.\n"
         return
     yield (
         f"Verdict: {markdown_text(audit.verdict)}; {audit.canaries} canaries, confidence "
@@ -196,12 +219,15 @@ def _audit(report: Report) -> Iterator[str]:
         f"{'' if audit.seed is None else f'; seed of the assignment {audit.seed}'}"
         f"{f'; audit {len(audit.earlier) + 1} of this run' if audit.earlier else ''}.\n"
     )
-    rows = [("adversary", "measured epsilon", "proven epsilon", "canaries", "verdict")]
+    bounds = "proven epsilon" if report.declared is None else "declared epsilon"
+    rows = [("adversary", "measured epsilon", bounds, "canaries", "verdict")]
     rows += [
         (
             adversary.name,
-            _measured(adversary.measured_epsilon),
-            f"≤ {bound(adversary.proven_epsilon)}" if adversary.status == "proven" else "none",
+            _measured(adversary.measured_epsilon, adversary.digits),
+            f"≤ {bound(adversary.proven_epsilon, adversary.digits)}"
+            if adversary.status.is_bound
+            else "none",
             str(adversary.canaries),
             adversary.verdict,
         )
@@ -259,13 +285,14 @@ def _trail(report: Report) -> Iterator[str]:
     yield f"The run file was audited {said} (audits.jsonl).{markdown_text(damaged)}\n"
 
 
-def _measured(value: float | str | None) -> str:
-    return "not measured" if value is None else f"≥ {lower_bound(value)}"
+def _measured(value: float | None, digits: int) -> str:
+    return "not measured" if value is None else f"≥ {lower_bound(value, digits)}"
 
 
 def _assumptions(report: Report) -> Iterator[str]:
     yield "## What this rests on\n"
     yield "".join(
-        f"- {assumption.status}: {markdown_text(assumption.text)}\n"
+        f"- {assumption.status}: {markdown_text(assumption.text)}"
+        f"{'' if report.declared is None else f' ({markdown_text(assumption.how)})'}\n"
         for assumption in report.assumptions
     )

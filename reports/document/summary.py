@@ -79,11 +79,11 @@ def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float])
         released = accounted(exposure, spent.numbers, torn=spent.torn)
         key = (released.releases, status)  # equal releases mean the same
         if key not in known:
-            known[key] = _entry(
+            known[key] = risk_of(
                 released,
                 noise_multiplier=plan.noise_multiplier,
                 epsilon=epsilon[name],
-                statement=plan.statement,
+                statement=plan.said_of,
                 status=status,
             )
         found[name] = known[key]
@@ -108,7 +108,7 @@ def odds(probability: float, of: int, *, up: bool = True) -> float:
     return min(float(exact.quantize(step, rounding=rounding)), float(of))
 
 
-def _entry(
+def risk_of(
     exposure: JointSensitivity,
     *,
     noise_multiplier: float,
@@ -116,14 +116,14 @@ def _entry(
     statement: Statement,
     status: Status,
 ) -> Risk:
-    proven = status is Status.PROVEN
+    """What a figure means: odds of an upper bound are rounded up, of another one down."""
     if math.isinf(epsilon):
         unknown = status is Status.CANNOT_BE_EXPRESSED
         source = Source.NO_BOUND if unknown else Source.NOTHING
         return _told(source, dict.fromkeys(_RATES, 1.0), advantage=1.0, mu=math.inf, up=True)
     found = _curve(exposure, noise_multiplier=noise_multiplier, adjacency=statement.adjacency)
     hits = {rate: hit for rate, (_, hit) in zip(_RATES, found.true_positive_rates, strict=True)}
-    return _told(Source.CURVE, hits, advantage=found.advantage, mu=found.mu, up=proven)
+    return _told(Source.CURVE, hits, advantage=found.advantage, mu=found.mu, up=status.is_bound)
 
 
 def _curve(exposure: JointSensitivity, *, noise_multiplier: float, adjacency: Adjacency) -> Curve:
@@ -218,11 +218,15 @@ def _meaning(report: Report, facts: Facts, found: Verdict) -> Sentence:
             "alarms": Figure("whole", hits.false_positives, (*place, "false_positives")),
         }
     said = fill(template, **words)
+    if facts.declared is not None:
+        held = "were true, this would be so: " if found.doubt else "is true: "
+        return (f"If the list of releases {held}", *said)
     return ("If the proof held, this would be so: ", *said) if found.doubt else said
 
 
 def _steps(report: Report, facts: Facts, found: Verdict) -> Iterator[Sentence]:
     yield from found.actions
+    # What was not measured, and what a reader has to decide.
     head, about = facts.head, report.about or About()
     held = about.records_per_person
     if held is not None and held > _most_covered(report):
@@ -232,9 +236,16 @@ def _steps(report: Report, facts: Facts, found: Verdict) -> Iterator[Sentence]:
             "again.",
             held=Figure("whole", held, ("about", "records_per_person")),
         )
-    if report.attack is None:
+    if report.declared is not None:
+        if report.declared.checks is None:
+            yield ("Run `overhear audit-log DIR` on logs of a recorder that kept rounds: it checks "
+                   "them by an oracle of gradients.",)  # fmt: skip
+        if report.audit is None:
+            yield ("Audit the training by `audit_training`, and keep what it finds beside the logs "
+                   "by `keep_audit`.",)  # fmt: skip
+    elif report.attack is None:
         yield ("Run `overhear attack DIR`: it shows what can be rebuilt from the messages.",)
-    if report.audit is None:
+    if report.audit is None and report.declared is None:
         yield ("Run `overhear audit DIR`: it checks that what ran is what was accounted for.",)
     yield (
         f"Decide whether {who(head, facts)} is the adversary that matters here; section 3 lists "
@@ -265,6 +276,7 @@ def _most_covered(report: Report) -> int:
 def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
     """Whose records the figure is about, and what is known of people with more."""
     head, place = facts.head, facts.place(facts.head)
+    # Whose records the figure is about.
     row = report.plan.adversaries[place[-1]]
     if row.holders:
         count = sum(holder.records for holder in row.holders)
@@ -277,30 +289,33 @@ def _covered(report: Report, facts: Facts) -> Iterator[Sentence]:
             (*place, "records_per_person"),
         ), " records at one agent")  # fmt: skip
     else:
-        yield ("the figure covers all records of one agent",)
+        yield (f"the figure covers all data of one {head.unit}",)
     # Of a run that released more than was planned, figures of the plan are too small.
-    relation = "at most" if head.proven else "at least"
+    relation = "at most" if head.is_bound else "at least"
     relation = relation if row.epsilon == head.epsilon else "more than"
     for number, one in enumerate(row.group or ()):
         at = (*place, "group", number)
         yield (
             "for ", Figure("whole", one.records, (*at, "records")),
             f" records of a person ε is {relation} ",
-            Figure(kind_of(proven=head.proven), float(one.epsilon), (*at, "epsilon")),
+            Figure(kind_of(upper=head.is_bound), float(one.epsilon), (*at, "epsilon")),
         )  # fmt: skip
+    # What is known of people with more records.
     held = None if report.about is None else report.about.records_per_person
     if held is not None:
         yield (
             "the run file says that a person has at most ",
             Figure("whole", held, ("about", "records_per_person")),
         )
-    elif head.unit is not Unit.AGENT:
+    elif head.unit is Unit.RECORD and facts.declared is not None:
+        yield ("how many records one person has is not declared",)
+    elif head.unit not in (Unit.AGENT, Unit.CLIENT):
         yield ("the run file does not say how many records one person has",)
 
 
 # What a run was: its objects in numbers, the network that a report draws, and what it learned.
 
-_MOST_LINKS = 1000
+MOST_LINKS = 1000
 _TOLERANCE = 1e-6  # of the same arithmetic on another machine
 
 
@@ -431,8 +446,8 @@ def _links(graph: Topology, *, victim: int) -> _Links:
     arcs = {(int(j), int(i)) for j, i in graph.links}
     pairs = sorted({(min(p), max(p)) for p in arcs})
     shown = pairs
-    if len(pairs) > _MOST_LINKS:
-        shown = [p for p in pairs if victim in p][:_MOST_LINKS]
+    if len(pairs) > MOST_LINKS:
+        shown = [p for p in pairs if victim in p][:MOST_LINKS]
     both = [arc for j, i in shown for arc in ((j, i), (i, j)) if arc in arcs]
     return _Links(shown, len(pairs), [(j, i) for j, i in both if (i, j) not in arcs])
 
@@ -473,6 +488,7 @@ def utility(metrics: Sequence[Metrics]) -> Utility:
     Raises:
         ValueError: some lack what others have.
     """
+    # Every line has the figures that one of them has.
     for one, mean in (("accuracy", "consensus_accuracy"), ("rmse", "consensus_rmse")):
         if len({getattr(m, name) in (None, [], ()) for m in metrics for name in (one, mean)}) > 1:
             raise InputError(
@@ -487,6 +503,8 @@ def utility(metrics: Sequence[Metrics]) -> Utility:
             m.consensus_accuracy for m in metrics if m.consensus_accuracy is not None
         ],
         consensus_loss=[m.consensus_loss for m in metrics],
+        constant_accuracy=metrics[-1].constant_accuracy if metrics else None,
+        constant_rmse=metrics[-1].constant_rmse if metrics else None,
         agent_accuracy_min=[min(each) for each in accuracy],
         agent_accuracy_median=[statistics.median(each) for each in accuracy],
         agent_accuracy_max=[max(each) for each in accuracy],

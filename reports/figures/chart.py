@@ -106,6 +106,7 @@ def axes(
     frame = area.frame
     left, top, right, floor = frame.left, frame.top, frame.edge, frame.floor
     parts = []
+    # Horizontal lines and their numbers.
     for value in ticks(area.y_max):
         if value <= area.y_max * (1 + 1e-9):
             parts.append(
@@ -117,6 +118,7 @@ def axes(
                     y_text(value),
                 )
             )  # fmt: skip
+    # Marks below and their numbers.
     for value in ticks(area.x_max):
         if value <= area.x_max * (1 + 1e-9):
             parts.append(
@@ -127,6 +129,7 @@ def axes(
                     area.x(value), area.x(value), floor, floor + 5, area.x(value), floor + 18, value
                 )
             )
+    # The frame and both titles.
     parts.append(
         Markup(
             '<path class="axis" d="M{left} {top}V{floor}H{right}"/>'

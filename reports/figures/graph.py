@@ -150,6 +150,7 @@ def _places(net: Network, name: str) -> dict[int, Place]:
     """
     import networkx as nx
 
+    # A grid has as many columns as the first agent is from the one below.
     graph = nx.Graph()
     graph.add_nodes_from(net.agents)
     graph.add_edges_from(net.links)
@@ -205,6 +206,7 @@ def _lines(net: Network, place: Mapping[int, Place], radius: float) -> list[Mark
     """Links as two paths, ordinary ones first, and an arrow on each that goes one way."""
     thin = " thin" if len(net.links) > _CROWDED else ""
     found = []
+    # Links of the victim are drawn over all others.
     for hot in (False, True):
         ends = [(place[a], place[b]) for a, b in net.links if (net.victim in (a, b)) == hot]
         path = "".join(f"M{a[0]:.1f} {a[1]:.1f}L{b[0]:.1f} {b[1]:.1f}" for a, b in ends)
@@ -212,6 +214,7 @@ def _lines(net: Network, place: Mapping[int, Place], radius: float) -> list[Mark
         kind = ("hot" if hot else "edge") + locked + thin
         if path:
             found.append(Markup('<path class="{}" d="{}"/>').format(kind, path))
+    # A server stands in the middle.
     if net.server:
         middle = _SIZE / 2
         for hot in (False, True):

@@ -50,10 +50,12 @@ def scale_figure(report: Report, cited: References, *, name: str, narrow: bool =
         narrow: whether it is for a phone.
     """
     frame = _NARROW if narrow else _WIDE
+    # The figure by what was released, in zones from weak to strong.
     row = next(one for one in report.plan.adversaries if one.adversary == name)
     row, limit = row.released(report.ledger.epsilon[name]), report.plan.target.epsilon
     parts = [_zones(frame)]
     said = []
+    # What each epsilon allows at one false positive in 100.
     for value in _SHOWN:
         found = _found(value, row.delta)
         x = _x(frame, value)
@@ -68,11 +70,13 @@ def scale_figure(report: Report, cited: References, *, name: str, narrow: bool =
             )
         )  # fmt: skip
         said.append(f"epsilon {value} allows {found} of 100 members to be found")
+    # The limit and this run on the scale.
     if limit is not None:
         words = Markup("limit ε ≤ {}").format(cited.svg("bound", "plan", "target", "epsilon"))
         parts.append(_labelled(frame, float(limit), words, y=34, mark="limit"))
-    figure = cited.svg(kind_of(proven=row.proven), "ledger", "epsilon", name)
-    words = Markup("this run: ε {} {}").format(sign_of(row.epsilon, proven=row.proven), figure)
+    figure = cited.svg(kind_of(upper=row.is_bound), "ledger", "epsilon", name)
+    of = "this run" if report.declared is None else "declared"
+    words = Markup("{}: ε {} {}").format(of, sign_of(row.epsilon, upper=row.is_bound), figure)
     parts.append(_labelled(frame, row.epsilon, words, y=14, mark="stop"))
     about = (
         f"Epsilon from {_LEAST:g} to {_MOST:g}, with the mark of this run. At a false-positive "
@@ -130,6 +134,7 @@ _IN_100 = 1  # the entry of a row's hits whose odds are in 100
 
 def odds_figure(report: Report, cited: References, *, name: str) -> Markup:
     """Fields of 100 members: those that a blind guess names, and those that the adversary does."""
+    # A blind guess beside the adversary.
     risk = report.risk[name]
     hit = risk.hits[_IN_100]
     up = risk.relation == "at most"
@@ -195,6 +200,7 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
     """
     frame = _NARROW_MEASURED if narrow else _WIDE_MEASURED
     row_height = _ROW + (_NAME if narrow else 0)
+    # Adversaries of whom anything finite is known, on one scale.
     audit = report.audit
     found = [
         (number, row, *_figures(report, row))
@@ -210,6 +216,7 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
     def x(value: float) -> float:
         return frame.left + (frame.edge - frame.left) * min(value / scale[-1], 1.0)
 
+    stands = "proven" if report.declared is None else "declared"
     parts = [
         Markup(
             '<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{b}"/>'
@@ -217,6 +224,7 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
         ).format(x=x(value), y=frame.top, b=bottom, t=bottom + 18, v=value)
         for value in scale
     ]
+    # A row each: proven, ideal and measured.
     for place, (number, row, proven, low, ideal) in enumerate(drawn):
         y = frame.top + row_height * place + (row_height - _ROW) + 29
         name = row.name
@@ -227,7 +235,8 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
         )
         if proven is not None:
             at = cited.svg("bound", "audit", "adversaries", number, "proven_epsilon")
-            parts.append(_proven(x, proven, low or 0.0, y=y, frame=frame, words=at))
+            words = Markup("{} ≤ {}").format(stands, at)
+            parts.append(_proven(x, proven, low or 0.0, y=y, frame=frame, words=words))
         if ideal is not None:
             parts.append(
                 Markup('<path class="mark s3" d="M{:.1f} {}l5 5-5 5-5-5z"/>').format(
@@ -238,11 +247,13 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
             at = cited.svg("given", "measured", name, "epsilon")
             parts.append(_measured(x, low, y=y, frame=frame, words=at))
     about = (
-        "For each adversary a bar for the proven upper bound, a circle for the measured lower "
+        f"For each adversary a bar for the {stands} upper bound, a circle for the measured lower "
         "bound, and a diamond for the most that such an audit could find"
     )
     box = f"0 0 {frame.width} {bottom + 26}"
-    return drawing(box, "Proven against measured epsilon", about, Markup("").join(parts))
+    return drawing(
+        box, f"{stands.capitalize()} against measured epsilon", about, Markup("").join(parts)
+    )
 
 
 def _figures(
@@ -250,7 +261,7 @@ def _figures(
 ) -> tuple[float | None, float | None, float | None]:
     """Proven, measured and at best, where there is such a figure and it is finite."""
     of, epsilon = report.measured[row.name], row.proven_epsilon
-    proven = row.status == "proven" and not is_infinite(epsilon)
+    proven = row.status.is_bound and not is_infinite(epsilon)
     return (
         float(epsilon) if proven else None,
         None if of.epsilon is None else float(of.epsilon),
@@ -264,7 +275,7 @@ def _proven(
     at = x(proven)
     return Markup(
         '<path class="span" d="M{a:.1f} {y}H{b:.1f}"/><path class="wall" d="M{b:.1f} {u}V{d}"/>'
-        '<text class="{side}" x="{b:.1f}" y="{v}">proven ≤ {words}</text>'
+        '<text class="{side}" x="{b:.1f}" y="{v}">{words}</text>'
     ).format(
         a=min(x(low), at),
         b=at,
@@ -308,6 +319,7 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
         return None
     part = found.played or found.run
     frame = NARROW if narrow else _WIDE_ROC
+    # Chance, what is proven, and a curve for each attack.
     parts = [_axes(frame), _line(frame, [(1e-4, 1e-4), (1.0, 1.0)], "grid")]
     # All curves end in one corner, so they are told apart by samples beside their names.
     samples = [(Markup('<path class="grid" d="M{} {}h30"/>'), "chance")]
@@ -320,6 +332,7 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
             parts.append(draw_places(Line(points=points, style=style)))
             sample = Markup('<path class="line s{}" d="M{{}} {{}}h30"/>').format(style)
             samples.append((sample, f"{curve.model}, {curve.attack}"))
+    # Names stand at the side, or below on a phone.
     left, top = (12, frame.height + 8) if narrow else (frame.edge + 16, frame.top + 20)
     for number, (sample, words) in enumerate(samples):
         y = top + _LEGEND * number
@@ -392,12 +405,12 @@ class Series:
     names: tuple[str, ...]
     points: tuple[tuple[float, float], ...]
     style: int
-    proven: bool
+    upper: bool
 
 
 def epsilon_series(report: Report) -> list[Series]:
     """The lines of `epsilon_figure`; adversaries with equal figures and status share one."""
-    status = {row.adversary: row.proven for row in report.plan.adversaries}
+    status = {row.adversary: row.is_bound for row in report.plan.adversaries}
     grouped: dict[tuple[tuple[tuple[float, float], ...], bool], list[str]] = {}
     for name, series in report.epsilon_by_round.items():
         points = tuple((float(x), float(y)) for x, y in series if math.isfinite(float(y)))
@@ -408,9 +421,9 @@ def epsilon_series(report: Report) -> list[Series]:
             names=tuple(names),
             points=points,
             style=number % MARKS,
-            proven=proven,
+            upper=upper,
         )
-        for number, ((points, proven), names) in enumerate(grouped.items())
+        for number, ((points, upper), names) in enumerate(grouped.items())
     ]
 
 
@@ -418,6 +431,7 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
     """Epsilon spent by round for each adversary, against the limit of the run file."""
     frame, lines, target = NARROW if narrow else WIDE, epsilon_series(report), report.plan.target
     limit = None if target.epsilon is None else float(target.epsilon)
+    # Both axes reach what was spent, also by rounds that were repeated.
     top = max([y for line in lines for _, y in line.points] + ([limit] if limit else [0.0]))
     last_round = max([x for line in lines for x, _ in line.points], default=1.0)
     x_max = max(float(report.run.rounds), last_round)  # rounds may have been repeated
@@ -425,6 +439,7 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
     rows = report.plan.adversaries
     about = rows[0].unit.words_with(rows[0].records_per_person) if rows else "one record"
     parts = [axes(area, x_label="training round", y_label=f"ε spent so far, {about}")]
+    # Lines end in labels; the limit has one, too.
     labels = []
     if limit is not None:
         y = area.y(limit)
@@ -439,10 +454,10 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
         parts.append(draw_line(area, Line(points=line.points, style=line.style)))
         name = line.names[0]
         last = len(report.epsilon_by_round[name]) - 1
-        kind = kind_of(proven=line.proven)
+        kind = kind_of(upper=line.upper)
         figure = cited.svg(kind, "epsilon_by_round", name, last, 1)
         more = f" +{len(line.names) - 1}" if len(line.names) > 1 else ""
-        words = Markup("{}{}: {}{}").format(_short(name), more, "" if line.proven else "≥ ", figure)
+        words = Markup("{}{}: {}{}").format(_short(name), more, "" if line.upper else "≥ ", figure)
         labels.append((area.y(line.points[-1][1]), words))
     parts.append(_end_labels(labels, frame))
     drawn = f"Lines for {', '.join(name for line in lines for name in line.names)}"
@@ -453,6 +468,7 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
 
 def utility_figure(report: Report, cited: References, *, narrow: bool = False) -> Markup:
     """Test accuracy of the mean model by round, with the range of the agents' own models."""
+    # The band of agents' own models, and the mean model in it.
     frame, utility = NARROW if narrow else WIDE, report.utility
     rounds = [float(r) for r in utility.rounds]
     area = Area(x_max=max(*rounds, 1.0), y_max=1.0, frame=frame)
@@ -471,6 +487,7 @@ def utility_figure(report: Report, cited: References, *, narrow: bool = False) -
     mean = utility.consensus_accuracy
     parts.append(draw_line(area, Line(points=list(zip(rounds, mean, strict=True)), style=0)))
     last = len(rounds) - 1
+    # Agents at the end, where they are few enough to be told apart.
     each = utility.agent_accuracy_last
     if len(each) <= _MOST_DOTS:
         path = "".join(f"M{area.x(rounds[-1]) + 1:.1f} {area.y(y):.1f}h7" for y in each)

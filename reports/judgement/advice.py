@@ -93,7 +93,7 @@ class Advice:
             raise InputError(f"epsilon={self.epsilon} must be a number >= 0, or None for no figure")
 
     def to_json(self) -> dict[str, str | float | None]:
-        """An entry of the "advice" of `overhear plan --json`; infinite is the string "inf"."""
+        """An entry of the plan's "advice" in JSON; infinite is the string "inf"."""
         infinite = self.epsilon is not None and math.isinf(self.epsilon)
         return {
             "what": str(self.what),
@@ -133,6 +133,7 @@ def advise(
     >>> [(str(found.what), round(found.epsilon, 2)) for found in advise(run, make_plan(run))]
     [('within', 2.0)]
     """
+    # A known seed outweighs every figure, which is judged as if it were secret.
     seeded = config.training.evaluation_noise_seed is not None
     if seeded:
         config, plan = _without_seed(config, plan)
@@ -155,6 +156,7 @@ def advise(
     if facts.limit is None and not (cases and hiding(facts) is Action.ADD_NOISE):
         action = Action.ADD_PRIVACY if config.privacy is None else Action.SET_TARGET
         remedies.append(_told(Remedy(action=action), Finding(kind=Kind.NO_TARGET), facts))
+    # Noise in each local step, where that would cost less.
     worst = next(iter(_asked(facts)), None)
     steps = None if worst is None or seeded else local_steps_words(plan, worst.adversary)
     if steps is not None:
@@ -241,6 +243,7 @@ def _remedies(
     slow: bool,
 ) -> Iterator[Remedy]:
     """The remedies of one case, or why none is named."""
+    # A run without noise, and one whose plan takes too long, have one remedy each.
     p, name, kind = config.privacy, case.claim.adversary, case.finding.kind
     if not facts.private or p is None or plan.noise_multiplier == 0:
         clipped = p is None or math.isfinite(p.clip_norm)
@@ -250,6 +253,7 @@ def _remedies(
     if (why := _why_long(plan, name, slow=slow)) is not None:
         yield _skipped(config, facts, case, why)
         return
+    # What would bring this adversary's figure within the limit.
     graph = graph or graph_of(config)
     aimed = config.model_copy(update={"privacy": p.model_copy(update={"adversary": name})})
     computed = fixes(
@@ -272,6 +276,7 @@ def _remedies(
                 yield Remedy(action=Action.TARGET, epsilon=more.epsilon, words=more.words)
         else:
             yield fixed(fix, facts, facts.limit)
+    # Where nothing was computed, what is known of such a case.
     whole = kind is Kind.OVER and plan.exposures[name].whole_run
     if whole:
         yield Remedy(action=Action.ONE_RELEASE)
@@ -296,7 +301,7 @@ def _still_over(plan: Plan, facts: Facts, case: _Case, fix: Fix) -> Sequence[Gua
         and run_epsilon(
             plan.exposures[claim.adversary],
             noise_multiplier=multiplier,
-            statement=plan.statement,
+            statement=plan.said_of,
         )
         > limit * (1.0 + _ROUNDING)
     ]

@@ -22,8 +22,8 @@ from ...runs.plan.schema import SecondOpinion
 from ...runs.run_file.run_file import RunFile
 from ...training.accounts.traced_twice import TracedTwice
 from ...training.own.names import algorithm_named, known_algorithm
+from ..schema import Declared, Report
 from ..schema import Remedy as Fix
-from ..schema import Report
 from .policy import Limit
 
 _ANY_NETWORK = 10**9
@@ -155,6 +155,7 @@ class Facts:
         counterpart: the private algorithm to use where it does neither.
         ran: of a run that was trained.
         counted: that the number of all records is public, in a sentence; empty where it need not.
+        declared: what the figures stand on where somebody declared them; None of a run of ours.
     """
 
     claims: Sequence[Guarantee]
@@ -176,6 +177,7 @@ class Facts:
     counterpart: str = ""
     ran: Ran | None = None
     counted: str = ""
+    declared: Declared | None = None
 
     def claim(self, adversary: str) -> Guarantee | None:
         """The claim about an adversary, however it is written; None if there is none."""
@@ -272,7 +274,7 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
         noise_multiplier=plan.noise_multiplier,
         seeded=config.training.evaluation_noise_seed is not None,
         victim=None if p is None else p.victim,
-        whose=plan.statement.whose,
+        whose=plan.said_of.whose,
         searched=(p is None or (p.victim is None and p.holders is None)) and config.data.agents > 1,
         private=p is not None and algorithm.private,
         counterpart=algorithm.private_counterpart or algorithm.name,
@@ -297,7 +299,7 @@ def facts_of_report(
         victim: the only agent whose records the figures are for.
     """
     run, plan, ledger = report.run, report.plan, report.ledger
-    algorithm = known_algorithm(run.algorithm)
+    algorithm = known_algorithm(run.algorithm) if report.declared is None else None
     limit, goal = _target(plan.target, plan.adversaries)
     return Facts(
         claims=[
@@ -312,7 +314,8 @@ def facts_of_report(
         agents=run.agents,
         encrypted=run.links == "encrypted",
         rounds=run.rounds,
-        noise_multiplier=float(run.noise_multiplier),
+        noise_multiplier=1.0 if run.noise_multiplier is None else float(run.noise_multiplier),
+        declared=report.declared,
         seeded=run.evaluation_noise_seed is not None,
         victim=victim,
         whose=whose_of(report),

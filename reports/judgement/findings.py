@@ -59,6 +59,7 @@ class Kind(enum.StrEnum):
     INEXPRESSIBLE = "cannot be expressed", Outcome.OVER
     SEEDED = "seeded noise", Outcome.OVER
     HEURISTIC = "heuristic", Outcome.OVER
+    DECLARED = "declared"
     OVER = "over the limit", Outcome.OVER
     RISK_WITHIN = "membership tests within the limit", Outcome.PASSED
     RISK_OVER = "membership tests over the limit", Outcome.OVER
@@ -69,6 +70,7 @@ class Kind(enum.StrEnum):
     MEMBERS_GUESSED = "contradicted by guesses of members", Outcome.CONTRADICTED
     LAST_MODEL = "last models tell more than is proven", Outcome.CONTRADICTED
     CHECK_FAILED = "check failed", Outcome.CONTRADICTED
+    LIST = "contradicted by kept releases", Outcome.CONTRADICTED
     SUSPICIOUS = "suspicious"
     NO_REPORT = "no report"
     STOPPED = "stopped by its budget"
@@ -248,7 +250,7 @@ def judge(
     computed = fixes(claim, asked) if _COMPUTED & set(kinds) else ()
     if asked.goal is not None:
         return _of_tests(facts, claim, asked, kinds, computed, risks)
-    if asked.epsilon is None:
+    if asked.epsilon is None and facts.declared is None:
         kinds.append(Kind.NO_TARGET)
     return tuple(_finding(kind, facts, claim, asked, computed) for kind in kinds or [Kind.WITHIN])
 
@@ -282,6 +284,7 @@ def _of_tests(
     """Hold membership tests against what they may achieve; only a proven bound passes."""
     goal = asked.goal
     findings = [_finding(kind, facts, claim, asked, computed) for kind in kinds]
+    # Only a proven and finite figure has tests to hold against the goal.
     if goal is None or math.isinf(claim.epsilon) or not claim.proven or facts.seeded:
         return tuple(findings)
     reached = 1.0 if risks is None else risks(claim, goal)
@@ -332,7 +335,7 @@ def _kinds(facts: Facts, claim: Guarantee, asked: FigureRequirement) -> Iterator
     if facts.seeded:
         yield Kind.SEEDED
     elif not infinite and not claim.proven:
-        yield Kind.HEURISTIC
+        yield Kind.DECLARED if claim.is_bound else Kind.HEURISTIC
     if not infinite and asked.epsilon is not None and not claim.epsilon <= asked.epsilon:
         yield Kind.OVER
 
@@ -349,7 +352,9 @@ _STANDARD: Mapping[Kind, Action] = {
 def _remedies(
     kind: Kind, facts: Facts, claim: Guarantee, asked: FigureRequirement, fixes: Sequence[Fix]
 ) -> Iterator[Remedy]:
-    """What would turn a finding of this kind."""
+    """What would turn a finding of this kind; nothing of ours turns what somebody declared."""
+    if facts.declared is not None:
+        return
     if kind in _STANDARD:
         yield Remedy(action=_STANDARD[kind])
         return
@@ -358,6 +363,7 @@ def _remedies(
             return  # that remedy sets a target
         yield Remedy(action=Action.SET_TARGET if facts.private else Action.ADD_PRIVACY)
         return
+    # What the finding itself calls for, then what was computed.
     of_reader = claim.adversary == SINGLE_MESSAGE.name
     if kind is Kind.HEURISTIC and of_reader:
         yield Remedy(action=Action.EAVESDROPPER)

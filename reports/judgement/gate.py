@@ -117,13 +117,14 @@ def decide(
     ran = facts.ran
     if ran is None:
         raise InputError("facts are those of a plan; a policy is for a run")
+    # Limits, proofs and evidence; each is a requirement by its worst finding.
     found = [
         *(
             (limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))
             for limit in policy.limits
             for asked in FigureRequirement.of_limit(limit)
         ),
-        *_proofs(facts, ran),
+        *proofs(facts, ran),
         *((f"evidence: {what}", [one]) for what, one in _evidence(policy, facts, ran)),
     ]
     limited = [limit.adversary for limit in policy.limits]
@@ -188,7 +189,7 @@ def limit_name(asked: FigureRequirement) -> str:
     return f"limit: {asked.adversary}, epsilon {asked.epsilon:g} at delta {delta}"
 
 
-def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
+def proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
     """What the attack and the audit leave of the proofs, where they are there."""
     against = against_proofs(facts)
     if ran.attack is not None and (scenarios := ran.attack.scenarios):
@@ -197,7 +198,7 @@ def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
         rebuilt = [one for one in against if one.kind is Kind.REBUILT]
         yield "proof: not contradicted by the attack", rebuilt or [agrees]
     if ran.audit is not None:
-        by_models = (Kind.MEMBERS_GUESSED, Kind.LAST_MODEL)
+        by_models = (Kind.MEMBERS_GUESSED, Kind.LAST_MODEL, Kind.LIST)
         others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS, Kind.TRACE_CONTRADICTS, *by_models)
         told = [one for one in against if one.kind not in others]
         refuted = [one for one in told if one.kind is not Kind.SUSPICIOUS]
@@ -224,6 +225,7 @@ def _agrees(audit: Audit) -> Finding:
 
 def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Finding]]:
     """A finding for the report, and for each piece of evidence that is asked for."""
+    # What the folder has to hold.
     wanted = policy.evidence
     yield "report", Finding(kind=Kind.REPORTED if ran.reported else Kind.NO_REPORT)
     if wanted.complete_run:
@@ -234,18 +236,15 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
     if wanted.records_alone:
         shown = ran.items is None or ran.items.shown
         yield "records alone", Finding(kind=Kind.ALONE if shown else Kind.NOT_ALONE)
+    # Other code, membership and audits, for each adversary that has a limit.
     if wanted.second_opinion:
         for name in dict.fromkeys(limit.adversary for limit in policy.limits):
             yield f"second opinion on {name}", of_opinion(name, facts)
             yield f"second trace of {name}", of_trace(name, facts)
     if wanted.wants_membership:
         yield "membership", of_membership(wanted.membership_tpr_at_1_percent, facts)
-    if wanted.wants_audit:
-        for name in dict.fromkeys(limit.adversary for limit in policy.limits):
-            limits = [limit for limit in policy.limits if limit.adversary == name]
-            gaps = (_audit_gap(wanted, limit, facts, ran) for limit in limits)
-            gap = next((gap for gap in gaps if gap is not None), None)
-            yield f"audit of {name}", gap or _audited(facts, ran.audit)
+    yield from audits(policy, facts, ran)
+    # Presets that were tried, and of these the ones that had a gradient to begin with.
     tried: dict[str, bool] = {}  # preset -> whether it weighed public records
     began = set[str]()  # presets that had a gradient of the victim's to begin with
     for one in ran.attack.scenarios if ran.attack else ():
@@ -265,6 +264,16 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
         yield f"attack by {asked}", Finding(kind=Kind.TRIED if by else missing, words=words)
 
 
+def audits(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Finding]]:
+    """A finding for each adversary of whom an audit is asked for."""
+    for name in dict.fromkeys(limit.adversary for limit in policy.limits):
+        if policy.evidence.wants_audit:
+            limits = [limit for limit in policy.limits if limit.adversary == name]
+            gaps = (_audit_gap(policy.evidence, limit, facts, ran) for limit in limits)
+            gap = next((gap for gap in gaps if gap is not None), None)
+            yield f"audit of {name}", gap or _audited(facts, ran.audit)
+
+
 def _complete(ran: Ran) -> Finding:
     """Whether the run is complete; if not what it lacks, and whether that can be had."""
     if ran.stopped is not None and ran.finished:
@@ -278,6 +287,7 @@ def _complete(ran: Ran) -> Finding:
 
 def _audit_gap(wanted: Evidence, limit: Limit, facts: Facts, ran: Ran) -> Finding | None:
     """What the audit lacks as evidence for a limit."""
+    # An audit of the statement that the limit is of.
     audit, who = ran.audit, limit.adversary
     if audit is None:
         return Finding(kind=Kind.NO_AUDIT, adversary=who)
@@ -295,6 +305,7 @@ def _audit_gap(wanted: Evidence, limit: Limit, facts: Facts, ran: Ran) -> Findin
     if audit.adjacency != limit.adjacency:
         words = {"adjacency": audit.adjacency, "wanted": limit.adjacency}
         return Finding(kind=Kind.AUDIT_ADJACENCY, adversary=who, words=words)
+    # The adversary under any of its names, with as many canaries as are wanted.
     claim = facts.claim(who)
     names = (who, claim.worst_adversary if claim else None)
     asked = {adversary_key(name) for name in names if name is not None}

@@ -316,6 +316,7 @@ _DEMANDS = {
 def _sentence(details: ErrorDetails) -> str:
     """A problem in the words of a policy."""
     loc, kind, value = details["loc"], details["type"], details["input"]
+    # Which table and key the problem is in.
     table = str(loc[0])
     place, key = "", table
     if table == "limits" and len(loc) > 2:

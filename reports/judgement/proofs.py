@@ -32,6 +32,9 @@ def against_proofs(facts: Facts) -> tuple[Finding, ...]:
     told = [opinion for opinion in opinions if opinion.kind is Kind.OPINION_CONTRADICTS]
     traced = (of_trace(name, facts) for name in facts.ran.traced)
     told += [one for one in traced if one.kind is Kind.TRACE_CONTRADICTS]
+    checks = None if facts.declared is None else facts.declared.checks
+    if checks is not None and checks.failed:
+        told.append(Finding(kind=Kind.LIST, words={"failed": ", ".join(checks.failed)}))
     refuted = (*_refuted(facts.ran.audit, facts), *_rebuilt(facts), *told)
     return (*refuted, *_guessed(facts), *_told_by_last_models(facts))
 
@@ -71,6 +74,7 @@ def of_membership(most: float | None, facts: Facts) -> Finding:
         most: largest upper limit of the true-positive rate at 1 % false positives; None for any.
         facts: of a run.
     """
+    # A contradiction, or a suspicion, goes before every rate.
     found = None if facts.ran is None else facts.ran.membership
     if found is None:
         return Finding(kind=Kind.NO_MEMBERSHIP)
@@ -78,6 +82,7 @@ def of_membership(most: float | None, facts: Facts) -> Finding:
         return next(_guessed(facts))
     if found.verdict == "suspicious":
         return Finding(kind=Kind.MEMBERS_DOUBTED, words={"said": found.words})
+    # The upper limits of true-positive rates, the largest of which decides.
     if most is not None:
         parts = [part for part in (found.run, found.played) if part is not None]
         for part in parts:
@@ -113,6 +118,7 @@ def of_membership(most: float | None, facts: Facts) -> Finding:
 
 def of_opinion(adversary: str, facts: Facts) -> Finding:
     """What another library says of the figure of one adversary, however its name is written."""
+    # The opinion on this adversary, if there is one with both bounds.
     opinions = {} if facts.ran is None else facts.ran.opinions
     claim = facts.claim(adversary)
     name = adversary if claim is None else claim.adversary
@@ -131,6 +137,7 @@ def of_opinion(adversary: str, facts: Facts) -> Finding:
         "ratio": Figure("given", found.ratio, (*place, "ratio")),
         "within": percent(AGREES_WITHIN, 0),
     }
+    # A contradiction is shown as it is; what agrees is rounded to the safe side.
     if found.verdict == "contradicted":
         return Finding(
             kind=Kind.OPINION_CONTRADICTS,
@@ -159,6 +166,7 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
     traced = {} if facts.ran is None else facts.ran.traced
     claim = facts.claim(adversary)
     name = adversary if claim is None else claim.adversary
+    # The trace of this adversary, if one was made and has an answer.
     found = traced.get(name)
     if claim is None or found is None:
         why = "the run does not account for it" if claim is None else "none was requested"
@@ -170,6 +178,7 @@ def of_trace(adversary: str, facts: Facts) -> Finding:
         "first": Figure("given", found.first),
         "second": Figure("given", found.second),
     }
+    # Whatever is no contradiction counts as traced.
     if found.verdict is not Verdict.CONTRADICTED:
         words |= {"first": Figure("sensitivity", found.first)}
         words |= {"second": Figure("sensitivity", found.second)}
@@ -198,6 +207,7 @@ def _rebuilt(facts: Facts) -> Iterator[Finding]:
 def _refuted(audit: Audit | None, facts: Facts) -> Iterator[Finding]:
     if audit is None:
         return
+    # Contradictions, then failed checks, then suspicions.
     rows = [
         (at, adversary, _doubt(adversary, audit, facts))
         for at, adversary in enumerate(audit.adversaries)
@@ -248,11 +258,12 @@ def _doubt(one: AuditedAdversary, audit: Audit, facts: Facts) -> Kind | None:
     if _is_explained(one, audit):
         return None
     claim = facts.audited(one.name)
-    if claim is None or one.measured_epsilon is None or not claim.proven:
+    if claim is None or one.measured_epsilon is None or not claim.is_bound:
         return None
+    most = max(one.measured_epsilon, one.single_epsilon or 0.0)
     # At a larger delta epsilon is smaller, so what is measured there bounds the proven one too.
     same = audit.delta >= claim.delta and audit.adjacency == claim.adjacency
-    return Kind.SUSPICIOUS if same and float(one.measured_epsilon) > claim.epsilon else None
+    return Kind.SUSPICIOUS if same and most > claim.epsilon else None
 
 
 def _is_explained(one: AuditedAdversary, audit: Audit) -> bool:
@@ -281,14 +292,20 @@ def _measured(kind: Kind, at: int, one: AuditedAdversary, audit: Audit) -> Findi
         "called": one.verdict,
         "proven": Figure("precise", one.proven_epsilon, (*place, "proven_epsilon")),
         "delta": Figure("small", audit.delta, ("audit", "delta")),
-        "confidence": Figure("given", audit.confidence, ("audit", "confidence")),
     }
-    if one.measured_epsilon is not None:
-        words["measured"] = Figure("lower", one.measured_epsilon, (*place, "measured_epsilon"))
+    figure, sure, at_ = one.measured_epsilon, one.measured_confidence, "measured"
+    if figure is not None and one.single_epsilon and figure <= one.proven_epsilon:
+        figure, sure, at_ = one.single_epsilon, None, "single"
+    refuted = one.verdict in ("contradicted", "suspicious")  # perhaps by a message, or by odds
+    if figure is not None and (figure > one.proven_epsilon or not refuted):
+        words["measured"] = Figure("lower", figure, (*place, f"{at_}_epsilon"))
+        words["confidence"] = Figure("given", audit.confidence, ("audit", "confidence"))
+        if sure is not None:
+            words["confidence"] = Figure("given", sure, (*place, "measured_confidence"))
     return Finding(
         kind=kind,
         adversary=one.name,
-        figure=None if one.measured_epsilon is None else float(one.measured_epsilon),
+        figure=figure,
         remedy=(Remedy(action=_OF_AUDIT[kind]),),
         words=words,
     )

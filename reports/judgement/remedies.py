@@ -114,6 +114,7 @@ def limit_fixes(
 
     def found(claim: Guarantee, asked: FigureRequirement) -> Sequence[Fix]:
         p = config.privacy
+        # The statement that the limit asks for, planned as a new run.
         if p is None or asked.unit != claim.unit or asked.records != claim.records_per_person:
             return ()
         try:
@@ -127,6 +128,7 @@ def limit_fixes(
                 holders=None,
                 records_held=None,
             )
+            # With secret noise, at the multiplier of the run.
             secret = config.training.model_copy(update={"evaluation_noise_seed": None})
             anew = config.model_copy(update={"privacy": stated, "training": secret})
             plan = make_plan(anew, graph=graph)
@@ -163,11 +165,11 @@ def limit_risks(config: RunFile, spent: Spent) -> Callable[[Guarantee, Goal], fl
 
     def found(claim: Guarantee, goal: Goal) -> float:
         plan = planned()
-        if plan.statement.accountant is not Accountant.PLD:
-            plan = replace(plan, statement=replace(plan.statement, accountant=Accountant.PLD))
+        if plan.said_of.accountant is not Accountant.PLD:
+            plan = replace(plan, said_of=replace(plan.said_of, accountant=Accountant.PLD))
         return reached(
             accounted(plan.exposures[claim.adversary], spent.numbers, torn=spent.torn),
-            statement=plan.statement,
+            statement=plan.said_of,
             noise_multiplier=plan.noise_multiplier,
             goal=goal,
         )
@@ -199,11 +201,13 @@ def fixes(
         anew: whether to leave out a number of rounds that, planned anew, is over the limit; else
             the caller plans it.
     """
+    # A proven figure within its limit needs nothing.
     guarantee = plan.guarantee(adversary)
     finite = guarantee.status is Status.PROVEN and math.isfinite(epsilon)
     if finite and (limit is None or epsilon <= limit):
         return []
     found: list[Fix] = []
+    # Fewer rounds or more noise, for a finite figure that is over the limit.
     if finite and limit is not None:
         within = rounds_within(plan, spent, limit=limit).get(adversary)
         if within is not None and within.rounds > 0:
@@ -285,7 +289,7 @@ def _noise(plan: Plan, spent: Spent, adversary: str, limit: float) -> list[Fix]:
     """The noise multiplier that would have covered everything that was released."""
     released = accounted(plan.exposures[adversary], spent.numbers, torn=spent.torn)
     try:
-        multiplier = calibrated_multiplier(released, epsilon=limit, statement=plan.statement)
+        multiplier = calibrated_multiplier(released, epsilon=limit, statement=plan.said_of)
     except InputError:  # what cannot be planned or accounted for is not named
         return []
     spends = _epsilon(replace(plan, noise_multiplier=multiplier), released)
@@ -321,6 +325,6 @@ def _epsilon(
     return run_epsilon(
         exposure,
         noise_multiplier=plan.noise_multiplier,
-        statement=plan.statement,
+        statement=plan.said_of,
         rounds=rounds,
     )

@@ -20,6 +20,7 @@ from ..references import Key
 _TEXT = resources.files("overhear.reports.judgement").joinpath("phrases.toml").read_text("utf-8")
 _TABLES: Mapping[str, Mapping[str, str]] = tomllib.loads(_TEXT)
 HEADLINES, WITHOUT_TARGET = _TABLES["headlines"], _TABLES["without_target"]
+AS_DECLARED = _TABLES["as_declared"]
 KINDS, ACTIONS, NOTES = _TABLES["findings"], _TABLES["actions"], _TABLES["notes"]
 STATEMENTS, NAMES, PARTS = _TABLES["statements"], _TABLES["names"], _TABLES["parts"]
 
@@ -94,6 +95,7 @@ class Note(enum.StrEnum):
     REPEATED = "repeated"
     TORN = "torn ledger"
     SEEDED = "seeded noise"
+    DECLARED = "declared"
     DUPLICATES = "duplicates"
     ALONE = "records alone"
     SUSPICIOUS = "suspicious"

@@ -57,6 +57,7 @@ def verdict(facts: Facts) -> Verdict:
     Raises:
         KeyError: the target adversary is missing from the plan or from the ledger.
     """
+    # What measurements say against the proofs goes before the target.
     measured = against_proofs(facts)
     failed = [one for one in measured if one.kind is Kind.CHECK_FAILED]
     refuted = [one for one in measured if one.kind.refutes and one not in failed]
@@ -65,6 +66,7 @@ def verdict(facts: Facts) -> Verdict:
     asked = FigureRequirement.of_target(facts.head, facts.limit)
     found = list(judge(facts, asked, fixes=_held(facts)))
     suspicious = [one for one in measured if one.kind is Kind.SUSPICIOUS]
+    # A target is met by a proven figure that nothing casts doubt on.
     outcome = Outcome.NOT_MET
     if against:
         found = against

@@ -15,10 +15,11 @@ from ...privacy.guarantee import Guarantee, Status
 from ...runs.folder import folder as run_folder
 from ..references import Key, kind_of, sign_of
 from .facts import Facts, Ran
-from .findings import Finding, Kind, Remedy
+from .findings import Action, Finding, Kind, Remedy
 from .proofs import against_proofs
 from .sentence import (
     ACTIONS,
+    AS_DECLARED,
     HEADLINES,
     KINDS,
     NAMES,
@@ -34,6 +35,8 @@ from .sentence import (
     text_of,
 )
 
+_DECLARED = {"proven": "declared", "the proof": "the list of releases", "proof": "list"}
+_PROVEN = re.compile(r"(?<![{\w])(?:proven|the proof|proof)\b")
 _WHAT = {
     "record": "a given record of agent",
     "user": "a given user of agent",
@@ -44,7 +47,8 @@ _WHAT = {
 
 def who(claim: Guarantee, facts: Facts) -> str:
     """An adversary in a sentence."""
-    if claim.adversary == EAVESDROPPER.name and (facts.encrypted or facts.agents == 1):
+    ours = facts.declared is None
+    if claim.adversary == EAVESDROPPER.name and ours and (facts.encrypted or facts.agents == 1):
         return "the eavesdropper (who reads the released models alone)"
     members = re.fullmatch(
         r"(?:neighbour|coalition):([\d,]+)", claim.worst_adversary or claim.adversary
@@ -69,8 +73,10 @@ def listed(words: Sequence[str], joint: str = "and") -> str:
 
 def headline(finding: Finding, facts: Facts) -> Sentence:
     """A finding in one line, without a full stop."""
-    template = HEADLINES[finding.kind]
-    if finding.claim is not None and finding.limit is None:
+    template = HEADLINES.get(finding.kind, "")
+    if facts.declared is not None:
+        template = AS_DECLARED.get(finding.kind, template)
+    elif finding.claim is not None and finding.limit is None:
         open_ = HEADLINES[Kind.NO_TARGET]
         template = WITHOUT_TARGET.get(finding.kind, open_)
     return _filled(template, finding, facts)
@@ -82,7 +88,7 @@ def sentence(finding: Finding, facts: Facts) -> Sentence:
     if "verdict" in finding.words:
         template = PARTS["verdict_alone"]
     elif finding.kind in (Kind.MEASURED, Kind.SUSPICIOUS) and "measured" not in finding.words:
-        template = PARTS["nothing_measured"]
+        template = PARTS["without_figure"]
     return _filled(template, finding, facts)
 
 
@@ -103,8 +109,8 @@ def same_sentence(finding: Finding, others: Sequence[Guarantee], facts: Facts) -
 def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
     """The figure of a verdict as a statement, and what the run file allows."""
     claim = facts.head
-    lead = "proven" if claim.proven else "heuristic"
-    if claim.proven and doubted:
+    lead = "proven" if claim.proven else "declared" if claim.is_bound else "heuristic"
+    if claim.is_bound and doubted:
         lead = "doubted"
     if math.isinf(claim.epsilon):
         lead = "inexpressible" if claim.status is Status.CANNOT_BE_EXPRESSED else "unprotected"
@@ -114,7 +120,7 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
         claim=claim,
         limit=facts.limit,
         words={
-            "lead": (STATEMENTS[lead],),
+            "lead": (as_declared(STATEMENTS[lead]) if facts.declared else STATEMENTS[lead],),
             "Subject": _subject(claim, facts),
             "rounds": Figure("whole", accounted, ("ledger", "rounds_accounted")),
         },
@@ -145,6 +151,7 @@ def _key_of(claim: Guarantee) -> str:
 
 def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
     """What would turn a finding, with the figure that it leads to."""
+    # Words of every remedy; parts that do not apply are empty.
     words: dict[str, Value] = {
         "again": ("plan again" if facts.ran is None else "train again",),
         "algorithm": facts.algorithm,
@@ -162,6 +169,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
         "unseeded": (),
         **remedy.words,
     }
+    # Where the remedy leads, and who is still over the limit.
     if remedy.epsilon is not None and finding.claim is not None:
         at: tuple[Key, ...] = (*remedy.path, "epsilon") if remedy.path else ()
         then = fill(
@@ -183,6 +191,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
     if remedy.others:
         others = listed([who(one, facts) for one in remedy.others])
         words["still"] = fill("; {others} would still be over the limit", others=others)
+    # The noise that it takes, in place of what was used.
     multiplier = words.get("multiplier")
     if isinstance(multiplier, Figure):
         if facts.goal is None or finding.limit != facts.limit:  # else another noise meets the goal
@@ -190,12 +199,16 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
         used = words["used"]
         if isinstance(used, Figure) and used.text != multiplier.text:
             words["now"] = fill(" in place of {used}", used=used)
-    return _filled(ACTIONS[remedy.action], finding, facts, words)
+    template = ACTIONS[remedy.action]
+    if facts.declared is not None and remedy.action is Action.AUDIT_AGAIN:
+        template = PARTS["audit_declared_again"]
+    return _filled(template, finding, facts, words)
 
 
 def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
     """What every phrase of a finding may name."""
     words: dict[str, Value] = {"adversary": finding.adversary, "over_limit": (), "only_proven": ()}
+    # The run, where there is one.
     ran, claim = facts.ran, finding.claim
     if ran is not None:
         words |= {
@@ -205,6 +218,7 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
             "waive": (PARTS["waive"],),
             "Continue": fill(PARTS["continue"], folder=ran.folder, file=run_folder.RUN),
         }
+    # The limit, and the goal that it stands for.
     if finding.limit is not None:
         of_run = finding.limit == facts.limit
         at: tuple[Key, ...] = ("plan", "target", "epsilon") if of_run and not facts.goal else ()
@@ -222,8 +236,9 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
         words["limit"] = limit
         words["over_limit"] = fill(", over the limit of {limit}", limit=limit)
         words["only_proven"] = (", and only a proven figure passes",)
+    # The claim: rounded up as usual, and exact where it is just over the limit.
     if claim is not None:
-        kind = kind_of(proven=claim.proven)
+        kind = kind_of(upper=claim.is_bound)
         close = finding.limit is not None and math.isclose(
             claim.epsilon, finding.limit, rel_tol=1e-3
         )
@@ -252,7 +267,17 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
 def _filled(
     template: str, finding: Finding, facts: Facts, words: Mapping[str, Value] | None = None
 ) -> Sentence:
+    template = template if facts.declared is None else as_declared(template)
     return fill(template, **{**fields_of(finding, facts), **(words or {})})
+
+
+def as_declared(template: str) -> str:
+    """A phrase on what is proven, for figures that are declared.
+
+    >>> as_declared("more than the {proven} that is proven: the proof is wrong")
+    'more than the {proven} that is declared: the list of releases is wrong'
+    """
+    return _PROVEN.sub(lambda found: _DECLARED[found[0]], template)
 
 
 def plain_sentences(finding: Finding, facts: Facts) -> str:
@@ -282,6 +307,10 @@ def _notes(facts: Facts, limited: Collection[str]) -> Iterator[tuple[Note, Sente
     ran = facts.ran
     if ran is None:
         return
+    if (declared := facts.declared) is not None:
+        checks = declared.checks
+        looked = "no one looked whether it is" if checks is None else checks.said
+        yield Note.DECLARED, fill(NOTES[Note.DECLARED], looked=looked)
     yield from _larger(facts)
     yield from _ended(facts, ran)
     yield from _resumed(facts, ran)
@@ -295,7 +324,8 @@ def _notes(facts: Facts, limited: Collection[str]) -> Iterator[tuple[Note, Sente
     if ran.items is not None and not ran.items.shown:
         yield Note.ALONE, fill(NOTES[Note.ALONE], alone=ran.alone)
     if any(finding.kind is Kind.SUSPICIOUS for finding in against_proofs(facts)):
-        yield Note.SUSPICIOUS, fill(NOTES[Note.SUSPICIOUS])
+        said = NOTES[Note.SUSPICIOUS]
+        yield Note.SUSPICIOUS, fill(said if facts.declared is None else as_declared(said))
     if facts.counted:
         yield Note.COUNTED, fill(NOTES[Note.COUNTED], said=facts.counted)
     if facts.encrypted and EAVESDROPPER.name in limited:
@@ -308,11 +338,11 @@ def _larger(facts: Facts) -> Iterator[tuple[Note, Sentence]]:
     for claim in facts.claims if target is not None else ():
         if target is not None and claim.epsilon > target.epsilon:
             figure = Figure(
-                kind_of(proven=claim.proven), claim.epsilon, ("ledger", "epsilon", claim.adversary)
+                kind_of(upper=claim.is_bound), claim.epsilon, ("ledger", "epsilon", claim.adversary)
             )
             said = fill(
                 NOTES[Note.MORE],
-                sign=sign_of(claim.epsilon, proven=claim.proven),
+                sign=sign_of(claim.epsilon, upper=claim.is_bound),
                 figure=figure,
                 who=who(claim, facts),
             )
@@ -325,6 +355,7 @@ def _ended(facts: Facts, ran: Ran) -> Iterator[tuple[Note, Sentence]]:
     at_most: Sentence = ()
     end: Value = ""
     by: Value = ""
+    # Where a budget ended the run early.
     if ran.stopped is not None:
         number, adversary = ran.stopped
         claim = facts.claim(adversary)

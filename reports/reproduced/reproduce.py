@@ -23,6 +23,7 @@ from ...runs.audit.evidence import read_attack
 from ...runs.described import LARGEST_OBJECT
 from ...runs.numbers import bound
 from ...runs.stop import Stop
+from ...runs.sweep.engine import Engine
 from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP, SweepFile
@@ -143,6 +144,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
     Raises:
         ValueError: every run failed.
     """
+    # The table of the sweep, by the columns that this scale has.
     scale = entry.scales[name]
     columns = [key for key in entry.columns if key in scale.grid]
     results = results_of(out)
@@ -152,6 +154,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
             "and add --retry"
         )
     table = sweep_table(out, value=entry.value, columns=columns)
+    # A line for each cell, or for each attack on it, with its figures seed by seed.
     lines, seeds = list[Line](), list[Seeds]()
     for cell in table.cells:
         place = {key: {**cell.column, **cell.row}[key] for key in scale.grid}
@@ -427,7 +430,9 @@ def reproduce(
         check_data(entry.name, entry.scales[name])
         sweep, base = sweep_of(entry, name)
         given = _given(figures, _places(sweep))
-        run_sweep(sweep, base, out, jobs=jobs, retry=retry, progress=progress, stop=stop)
+        run_sweep(
+            sweep, base, out, engine=Engine(jobs=jobs), retry=retry, progress=progress, stop=stop
+        )
         outcome = outcome_of(entry, name, out, figures=(*given, *entry.figures))
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
     write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)

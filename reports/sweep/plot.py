@@ -84,6 +84,7 @@ def figure_of(
         FileNotFoundError: the folder holds no sweep.
         ValueError: a key that was not swept, a figure that no run has, or keys that are left over.
     """
+    # Keys that were swept, none of which is mixed within a line.
     if y not in VALUES:
         raise InputError(f"y={y!r} must be one of {', '.join(VALUES)}")
     results = [point_result for point_result in results_of(folder) if point_result.state == "done"]
@@ -111,6 +112,7 @@ def figure_of(
             f"{line} has {len(lines)} values, and at most {_MOST_LINES} lines are distinguishable; "
             "use --panel, or another key"
         )
+    # All panels share the axis of values, and a line has one style in each.
     figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT), layout="constrained")
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, of) in zip(every, panels.items(), strict=True):
@@ -147,10 +149,12 @@ def _draw(
     style: tuple[int, int],
     name: str,
 ) -> None:
+    # Colours first, then dashes, tell lines apart.
     x, y, adversary = asked
     number, lines = style
     colour = _COLOURS[number % len(_COLOURS)]
     mark, dash = _MARKS[number % len(_MARKS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
+    # Over rounds a band, over epsilon a line, over words bars.
     if x == _ROUND:
         found = sorted(_by_round(folder, results, y).items())
         at = [number for number, _ in found]

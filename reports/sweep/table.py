@@ -29,6 +29,7 @@ class Value:
         more: whether more is better; None where neither is.
         of_mean: of the mean model.
         of_agents: of each agent's model; None where there is no such figure.
+        constant: of the best answer that is the same for every record.
     """
 
     head: str
@@ -36,6 +37,7 @@ class Value:
     more: bool | None
     of_mean: Callable[[Metrics], float | None] | None = None
     of_agents: Callable[[Metrics], Sequence[float] | None] | None = None
+    constant: Callable[[Metrics], float | None] = lambda _: None
     attack: str = ""
 
 
@@ -46,17 +48,36 @@ VALUES: Mapping[str, Value] = {
         more=True,
         of_mean=lambda m: m.consensus_accuracy,
         of_agents=lambda m: m.accuracy,
+        constant=lambda m: m.constant_accuracy,
     ),
     "loss": Value(
-        head="loss", more=False, of_mean=lambda m: m.consensus_loss, of_agents=lambda m: m.loss
+        head="loss",
+        more=False,
+        of_mean=lambda m: m.consensus_loss,
+        of_agents=lambda m: m.loss,
+        constant=lambda m: m.constant_loss,
     ),
     "auroc": Value(
-        head="AUROC", more=True, of_mean=lambda m: m.consensus_auroc, of_agents=lambda m: m.auroc
+        head="AUROC",
+        more=True,
+        of_mean=lambda m: m.consensus_auroc,
+        of_agents=lambda m: m.auroc,
+        constant=lambda _: 0.5,
     ),
     "rmse": Value(
-        head="RMSE", more=False, of_mean=lambda m: m.consensus_rmse, of_agents=lambda m: m.rmse
+        head="RMSE",
+        more=False,
+        of_mean=lambda m: m.consensus_rmse,
+        of_agents=lambda m: m.rmse,
+        constant=lambda m: m.constant_rmse,
     ),
-    "r2": Value(head="R2", more=True, of_mean=lambda m: m.consensus_r2, of_agents=lambda m: m.r2),
+    "r2": Value(
+        head="R2",
+        more=True,
+        of_mean=lambda m: m.consensus_r2,
+        of_agents=lambda m: m.r2,
+        constant=lambda _: 0.0,
+    ),
     "consensus_distance": Value(
         head="consensus distance", more=None, of_mean=lambda m: m.consensus_distance
     ),
@@ -87,7 +108,9 @@ class Cell:
         mean: of the mean model, or of the attack.
         agents: of the mean over agents; None where there is no such figure.
         above: the paired difference to the line above in its column; None of the first.
-        best: whether it is the best of its column, or cannot be told from the best.
+        best: whether it is the best of its column, or cannot be told from the best, and is told
+            from the constant answer.
+        constant: of the constant answer; None where it is not known.
         spent: of each adversary the largest epsilon of the runs, and the weakest status.
         tuned: what was chosen for it on validation records.
         failed: how many runs failed.
@@ -106,6 +129,7 @@ class Cell:
     failed: int = 0
     contradicted: int = 0
     attacked: Mapping[str, OverImages] = field(default_factory=dict)
+    constant: Mean | None = None
 
     def status(self, spent: Guarantee) -> str:
         """Of a figure, in a word; what a run measured may contradict it."""
@@ -128,6 +152,12 @@ class SweepTable:
     columns: tuple[str, ...]
     cells: list[Cell]
     caption: str
+
+    def __str__(self) -> str:
+        """The table as Markdown, which notebooks show."""
+        return table_text(self)
+
+    _repr_markdown_ = __str__
 
 
 def results_of(out: Path) -> list[PointResult]:
@@ -160,6 +190,7 @@ def sweep_table(
         ValueError: a key that was not swept, a value that no run has, or keys that leave several
             settings in one line.
     """
+    # Keys that were swept name a row or a column each.
     if value not in VALUES:
         raise InputError(f"value={value!r} must be one of {', '.join(VALUES)}")
     results = results_of(out)
@@ -169,12 +200,14 @@ def sweep_table(
     rows = tuple(rows) or tuple(key for key in keys if key not in columns)
     columns = tuple(columns)
     _check_keys(keys, rows, columns)
+    # Figures by row and column, seed by seed.
     groups = _groups(results, rows, columns)
     figures = {place: figures_of(out, of, value) for place, of in groups.items()}
     if not any(found for found, _ in figures.values()):
         raise InputError(f"no run of the sweep in {out} has {value}; {_instead(out, results)}")
     tuned = {tuple(row.values()): chosen for row, chosen in read_tuned(out)}
     cells = []
+    # Differences and the best are within a column alone.
     for at in dict.fromkeys(column for column, _ in groups):
         of_column = [group for group in groups if group[0] == at]
         best = _best_of({p: figures[p][0] for p in of_column}, VALUES[value])
@@ -182,6 +215,7 @@ def sweep_table(
         for place in of_column:
             own, agents = figures[place]
             of = groups[place]
+            constant = _constants(of, VALUES[value])
             cells.append(
                 Cell(
                     row=dict(zip(rows, place[1], strict=True)),
@@ -189,7 +223,8 @@ def sweep_table(
                     mean=mean_of(list(own.values())),
                     agents=mean_of(list(agents.values())) if agents else None,
                     above=None if before is None else difference_of(own, before),
-                    best=place in best,
+                    best=place in best and _beats(own, constant, VALUES[value]),
+                    constant=mean_of(list(constant.values())) if constant else None,
                     spent=_spent(of),
                     tuned=tuned.get(tuple(of[0].settings.values()), {}),
                     failed=sum(one.state == "failed" for one in of),
@@ -254,6 +289,21 @@ def figures_of(
     return own, agents
 
 
+def _constants(results: Sequence[PointResult], asked: Value) -> dict[int, float]:
+    """By seed the figure of the best answer that is the same for every record."""
+    found = ((of.seed, asked.constant(of.metrics)) for of in results if of.metrics is not None)
+    return {seed: asked.scale * value for seed, value in found if value is not None}
+
+
+def _beats(own: Mapping[int, float], constant: Mapping[int, float], asked: Value) -> bool:
+    """Whether a line is better than the constant answer, by the interval of its table."""
+    over = difference_of(own, constant)
+    if over is None:
+        return True
+    better = over.mean > 0 if asked.more else over.mean < 0
+    return better and (over.is_told or over.count == 1)
+
+
 def _instead(out: Path, results: Sequence[PointResult]) -> str:
     held = [
         name for name in VALUES if any(figures_of(out, [result], name)[0] for result in results)
@@ -305,6 +355,7 @@ _WEAKEST = (Status.PROVEN, Status.HEURISTIC, Status.CANNOT_BE_EXPRESSED, Status.
 
 
 def _caption(cells: Sequence[Cell], value: str) -> str:
+    # Seeds and models that the figures are over.
     counts = sorted({cell.mean.count for cell in cells})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     plural = "" if counts == [1] else "s"
@@ -322,7 +373,13 @@ def _caption(cells: Sequence[Cell], value: str) -> str:
             f" {', '.join(names)} of the attack on the runs' own messages: mean over n = {few} "
             "images of all seeds, each averaged over scenarios, with a 95 % bootstrap interval."
         )
+    # Marks, and what they mean.
     best = [cell for cell in cells if cell.best]
+    if any(cell.constant is not None for cell in cells):
+        text += " Constant answer: the best one that is the same for every test record"
+        answers = {"accuracy": ", the most frequent class", "rmse": ", the mean"}
+        beaten = "." if best else "; no line is shown to be better, so none is bold."
+        text += answers.get(value, "") + beaten
     if best:
         text += " Bold: the best of its column, and what the same interval does not tell from it."
     deltas = sorted({spent.delta for cell in cells for spent in cell.spent})
@@ -362,6 +419,8 @@ def lines_of(table: SweepTable) -> list[dict[str, str]]:
         line[own] = f"{star}{_mean(cell.mean)}{star}"
         if asked.of_agents:
             line["agents"] = "" if cell.agents is None else _mean(cell.agents)
+        if cell.constant is not None:
+            line["constant answer"] = _digits(cell.constant.value)
         line["difference"] = _difference(cell.above)
         line |= {f"ε {name}": _epsilon(cell, name) for name in adversaries}
         for name, of in cell.attacked.items():
@@ -493,6 +552,7 @@ def _json(table: SweepTable) -> dict[str, object]:
                 "agents": mean(cell.agents),
                 "difference_to_line_above": over(cell.above),
                 "best": cell.best,
+                "constant_answer": mean(cell.constant),
                 "epsilon": {
                     s.adversary: {"epsilon": s.epsilon, "delta": s.delta, "status": cell.status(s)}
                     for s in cell.spent

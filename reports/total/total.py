@@ -53,6 +53,7 @@ def total_of_runs(
     """
     if not folders:
         raise InputError("no run is given, and a total needs 1 or more")
+    # Runs that are whole, apart from each other, and make one statement.
     _check_folders(folders)
     runs = {folder: read_run(folder) for folder in folders}
     _check_apart(runs)
@@ -64,6 +65,7 @@ def total_of_runs(
             "between the runs, or is not known; give runs of one partition"
         )
     _check_victims(runs, holders)
+    # Adversaries that every run accounts for; others are named as left out.
     every = [list(run.plan.exposures) for run in runs.values()]
     shared = [name for name in every[0] if all(name in names for names in every)]
     if not shared:
@@ -134,7 +136,7 @@ _ONE_FOR_ALL: tuple[tuple[str, Callable[[Statement], object], str, str], ...] = 
 
 
 def _statement(runs: _Runs, delta: float | None) -> Statement:
-    stated = [run.plan.statement for run in runs.values()]
+    stated = [run.plan.said_of for run in runs.values()]
     if len({one.holders for one in stated}) > 1:
         each = ", ".join(
             f"{folder}: {one.whose or 'one record of one agent'}"
@@ -194,9 +196,9 @@ def _check_victims(runs: _Runs, holders: str) -> None:
     victims = {folder: _victim(run) for folder, run in runs.items()}
     if holders != "the same" and len(runs) > 1:
         for folder, run in runs.items():
-            if run.plan.statement.holders:
+            if run.plan.said_of.holders:
                 raise InputError(
-                    f"{folder} is about {run.plan.statement.whose}, and the agents do not hold the "
+                    f"{folder} is about {run.plan.said_of.whose}, and the agents do not hold the "
                     "same records in every run; compose the person's lines with overhear person"
                 )
     if set(victims.values()) == {None} or len(runs) == 1:
@@ -223,7 +225,7 @@ def _adversary(name: str, runs: Sequence[AccountedRun], statement: Statement) ->
     alone = [
         run_epsilon(
             sensitivity,
-            statement=replace(run.plan.statement, delta=statement.delta),
+            statement=replace(run.plan.said_of, delta=statement.delta),
             noise_multiplier=noise_multiplier,
         )
         for run, (sensitivity, noise_multiplier) in zip(runs, spent, strict=True)
@@ -386,7 +388,7 @@ def run_of_folder(folder: Path) -> PersonRun:
             "releases whose noise was drawn apart from that of other runs; train without the key"
         )
     views = {name: _view(run, name) for name in run.plan.exposures}
-    statement, planned = run.plan.statement, run.plan
+    statement, planned = run.plan.said_of, run.plan
     more = run.spent.torn or any(
         released_sensitivity(planned, run.spent, name) != planned.exposures[name]
         for name in planned.exposures
@@ -404,7 +406,7 @@ def run_of_folder(folder: Path) -> PersonRun:
 
 
 def _whose(run: AccountedRun) -> str:
-    statement, p = run.plan.statement, run.config.privacy
+    statement, p = run.plan.said_of, run.config.privacy
     if statement.holders:
         return statement.whose
     at = "the agent at highest risk"
@@ -420,7 +422,7 @@ def _whose(run: AccountedRun) -> str:
 
 def _view(run: AccountedRun, name: str) -> PersonView:
     released = released_sensitivity(run.plan, run.spent, name)
-    guarantee, statement = run.plan.guarantee(name), run.plan.statement
+    guarantee, statement = run.plan.guarantee(name), run.plan.said_of
     multiplier = run.plan.noise_multiplier
     releases = spent_releases(released.releases)
     status = guarantee.status
@@ -450,6 +452,7 @@ def person_total(
         ValueError: a ledger is damaged, runs that differ have one name, or no adversary is given
             where the runs target different ones.
     """
+    # Each run once; the same one in two ledgers must have the same figures.
     runs: dict[str, PersonRun] = {}
     twice = list[str]()
     for path in ledgers:
@@ -467,6 +470,7 @@ def person_total(
                     f"({known.label}); give the one that was written last"
                 )
             twice.append(run.label)
+    # One adversary over all runs.
     every = list(runs.values())
     who = adversary or _common_target(every)
     epsilon = compose(every, who, delta=delta)
@@ -520,6 +524,7 @@ def person_sentences(total: PersonTotal) -> Iterator[str]:
         if total.status == "proven"
         else f"at least {figure(total.epsilon)} ({total.status})"
     )  # fmt: skip
+    # The figure, and runs that no figure is known of.
     count = len(total.runs)
     yield (
         f"Over {count} {'run' if count == 1 else 'runs'} epsilon of the person against "
@@ -533,6 +538,7 @@ def person_sentences(total: PersonTotal) -> Iterator[str]:
             )
     for name in total.named_twice:
         yield f"{name} stands in several ledgers, and is counted once."
+    # What is counted, what is assumed, and what is not counted.
     yield (
         "Counted are the rounds that were planned, also of a run that stopped early, and every "
         "round that was released again."

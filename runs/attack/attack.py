@@ -291,6 +291,7 @@ def _attacked(
         tick: called with words after each search.
         tests: how many bounds are tested at once.
     """
+    # The planted records under every protection, by one preset at one point.
     public, batch = planted.public, config.attack.batch
     rows = attack_images(
         aim.trial,
@@ -323,6 +324,7 @@ def _attacked(
     )
     if planted.data.columns:
         bound = replace(bound, records="records", error="error")
+    # Every size of lineup is one more test.
     ranked = [
         lineup_bound(mu=aim.proven, size=size, ranks=found, tests=tests * (1 + lineups))
         for size, found in rows[-1].lineups.items()

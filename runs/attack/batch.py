@@ -144,6 +144,7 @@ def facts_of(
     >>> facts.records, facts.low, facts.high, unread
     (2, (0.0,), (1.0,), ())
     """
+    # The request wins over metadata; of two ways to scale it wins as a whole.
     said = {name.lower().replace("-", "_"): text for name, text in metadata.items()}
     held = {name: of.read(said[name]) for name, of in BATCH.items() if name in said}
     given = {name: value for name in BATCH if (value := getattr(request, name)) is not None}

@@ -74,6 +74,25 @@ class TokensFound(Described):
     """Null without the truth or public records."""
 
 
+class Defended(Described):
+    """What a shorter search makes of the gradient, had it been clipped and noisy."""
+
+    clip_norm: NotNegative
+    """L2 bound on each record's gradient."""
+    noise_multiplier: NotNegative
+    """Noise on each coordinate of the sum of these, over the clip norm."""
+    epsilon: NotNegative
+    """Of the one release, at `delta`, for a record that is there or not."""
+    delta: Fraction
+    steps: Count
+    """Of the search, from one start."""
+    psnr: list[Score]
+    """Of each record: the true ones, or those that were found where no truth is known."""
+    better: list[bool]
+    """Whether it is nearer to its record than the blind guess is."""
+    images: list[str]
+
+
 class GradientAttack(Described):
     """The object of attack.json."""
 
@@ -121,6 +140,10 @@ class GradientAttack(Described):
     """Records that are right in every column; null without the truth or columns."""
     images: list[str]
     originals: list[str]
+    guess: list[str] = Field(default_factory=list)
+    """The picture of the blind guess, where it is one."""
+    defended: Defended | None = None
+    """Null where the gradient was clipped or noisy, or nothing was found."""
     reconstruction: str
     notes: list[str]
     conclusion: str

@@ -18,12 +18,13 @@ from torch import Tensor
 from ...attacks.inversion.inversion import Reconstruction, reconstruct
 from ...attacks.posterior import Candidates, Denoiser
 from ...attacks.problem.objective import Preset, preset_of
-from ...attacks.problem.observation import HOST, sent_gradients
+from ...attacks.problem.observation import HOST, observe, sent_gradients
 from ...attacks.problem.problem import home_of
 from ...attacks.scoring.columns import decoded
 from ...attacks.scoring.metrics import match
 from ...attacks.tokens.certificate import TokenReconstruction
 from ...privacy._validate import Progress
+from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.durable import PART, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.toml_text import read_toml
@@ -35,7 +36,8 @@ from ..run_file.tables import find_device
 from ..stop import Stop, tell
 from .batch import BatchFacts, facts_of
 from .gallery import save_picture
-from .gradients_schema import GradientAttack, TruthScores
+from .gradients_schema import Defended, GradientAttack, TruthScores
+from .layouts import between, told_apart
 from .model import Posed, build_problem, doubts
 from .planted import score_columns, values_of, whole_rows
 from .prior_records import (
@@ -185,6 +187,7 @@ def known_of(
     Raises:
         ValueError: something cannot be read, holds the truth, has no effect, or is missing.
     """
+    # The guess is the mean of public records, or grey; one record is weighed against them.
     guess, candidates = torch.full(facts.input_shape, 0.5, dtype=torch.float64), None
     if prior is not None:
         known = read_records(prior, _form(facts, classes=classes, table=table))
@@ -199,6 +202,7 @@ def known_of(
                 classes=classes,
                 seed=seed,
             )
+    # Denoiser and preset have an effect on such a batch.
     own = own_denoiser(denoiser, folder=None, notice=tell).denoiser
     if own is not None and not (settings.posterior and facts.records == 1 and facts.noise_std > 0):
         raise InputError(
@@ -260,7 +264,7 @@ def attack_gradients(
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
-    file = read_tensors(request.gradients)
+    file, request, notes = between(told_apart(read_tensors(request.gradients)), request)
     table = None if request.columns is None else read_columns(request.columns)
     if table is not None and request.input_shape is None:
         request = replace(request, input_shape=(table.declaration.width,))
@@ -274,9 +278,10 @@ def attack_gradients(
         )
     if vocabulary is not None and posed.table is None:
         raise InputError(f"{vocabulary} names tokens, but the model looks none up; leave it out")
-    notes = [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
+    notes += [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
     notes += doubts(posed)
     if posed.table is not None:
+        # Tokens are rebuilt at once, and leave neither pictures nor a search to go on with.
         if request.denoiser is not None:
             raise InputError(f"denoiser={request.denoiser!r} has no effect on tokens; leave it out")
         check_token_facts(posed, preset=preset)
@@ -296,6 +301,7 @@ def attack_gradients(
             update={"device": str(HOST), "exact_device": str(HOST), "tokens": said}
         )
         return _finished(out, result, {"tokens": rebuilt.tokens, "labels": rebuilt.labels})
+    # Records of numbers: the truth where it is given, and what is known of others.
     classes = posed.classes
     true_pixels = None
     if truth is not None:
@@ -331,12 +337,20 @@ def attack_gradients(
             "originals": []
             if true_pixels is None
             else _save_pictures(out, "original", true_pixels),
+            "guess": _save_pictures(out, "guess", known.guess[None]),
         }
     )
     if table is not None:
         result = result.model_copy(update=table.told(pixels, true_pixels, guess=known.guess))
     tensors = {"inputs": found.inputs, "pixels": pixels, "labels": found.labels}
-    return _finished(out, result, tensors)
+    result = _finished(out, result, tensors)  # whole, whatever ends the short search that follows
+    left = _defended(
+        posed, known, found, true_pixels, settings=settings, seed=seed, device=where, out=out
+    )
+    if left is not None:
+        result = result.model_copy(update={"defended": left})
+        result.write(out / ATTACK)
+    return result
 
 
 def _finished(out: Path, result: GradientAttack, tensors: Mapping[str, Tensor]) -> GradientAttack:
@@ -359,6 +373,7 @@ def _result(
 ) -> GradientAttack:
     """What was found, without the truth, the pictures and the conclusion."""
     facts, gradient = posed.facts, posed.observation.gradient  # (K, D)
+    # What is left of the gradient, and the stage that each record stands on.
     if isinstance(found, TokenReconstruction):
         left, stage, iterations = found.residual, list(found.stage), 0
         objective, of_noise = left, _residual_of_noise(posed)
@@ -433,6 +448,69 @@ def _search(
         progress=progress,
         checkpoint=out / SEARCH,
         device=device,
+    )
+
+
+CLIP, MULTIPLIER, DELTA, STEPS = 1.0, 1.0, 1e-5, 100
+
+
+def _defended(
+    posed: Posed,
+    known: Known,
+    found: Reconstruction,
+    truth: Tensor | None,
+    *,
+    settings: Preset,
+    seed: int,
+    device: torch.device,
+    out: Path,
+) -> Defended | None:
+    """What a clip norm and noise of its size leave of the records of an undefended gradient."""
+    facts = posed.facts
+    if facts.clip_norm is not None or facts.noise_std or facts.local_steps > 1:
+        return None
+    if truth is None and not all(found.supported):
+        return None
+    of, labels = facts.pixels(found.inputs), found.labels
+    if truth is not None:
+        labels, of = labels[list(match(truth, of).order)], truth
+    low, high = facts.bounds()
+    kind = posed.observation.gradient.dtype
+    seen = observe(
+        posed.model,
+        posed.observation.points[0, 0],
+        inputs=(low + (high - low) * of).to(kind),
+        targets=labels,
+        clip_norm=CLIP,
+        noise_std=MULTIPLIER * CLIP / facts.records,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    short = replace(
+        settings, starts=1, newton_steps=0, adam_steps=min(settings.adam_steps or STEPS, STEPS)
+    )
+    left = facts.pixels(
+        reconstruct(
+            seen,
+            posed.model,
+            preset=short,
+            input_shape=facts.input_shape,
+            classes=posed.classes,
+            bounds=(low, high),
+            generator=torch.Generator().manual_seed(seed),
+            prior_image=(low + (high - low) * known.guess).to(kind),
+            device=device,
+        ).inputs
+    )
+    held, blind = match(of, left), match(of, known.guess.expand_as(of))
+    return Defended(
+        clip_norm=CLIP,
+        noise_multiplier=MULTIPLIER,
+        epsilon=epsilon_from_mu(1 / MULTIPLIER, DELTA),
+        delta=DELTA,
+        steps=short.adam_steps,
+        psnr=list(held.psnr),
+        better=[one < other for one, other in zip(held.mse, blind.mse, strict=True)],
+        images=_save_pictures(out, "defended", left[list(held.order)]),
     )
 
 

@@ -1,6 +1,6 @@
 """The model that a file of gradients belongs to, and what the two give together.
 
-The parameters are those of the gradient file, else of a safetensors state dict, else those that
+The parameters are those of the gradient file, else of a state dict, else those that
 "module:function" returns; the function is then called twice, and refused where it draws its weights
 anew. The number of classes, where it is not given, is the one that fits the gradients.
 
@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +32,11 @@ from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.tensor_file import TensorFile
 from ...training.models.parameters import build_model, flatten
 from .batch import BatchFacts
+from .layouts import CONVERT, Layout, whole_model, with_kinds
 from .prior_records import read_tensors
 
-# Gradients from anywhere: a safetensors file of them, by the names of the model's parameters.
+# Gradients from anywhere: a file of them, by the names of the model's parameters, or by names and
+# in layouts that `layouts` knows.
 #
 #     gradient.NAME      of the parameter NAME of the model, in the shape that the model has it
 #     parameter.NAME     the value at which it was taken; of all parameters or of none
@@ -46,20 +49,36 @@ from .prior_records import read_tensors
 #
 # Shape letters: K intercepts, D parameters.
 
-_KEY = re.compile(r"(?:(\d+)\.)?(gradient|parameter)\.(.+)", re.DOTALL)
+_KEY = re.compile(r"(?:(\d{1,9})\.)?(gradient|parameter)\.(.+)", re.DOTALL)
 _NAMED = 4
 """How many names an error lists."""
 
 
-def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | None]:
+class Gradients(NamedTuple):
+    """What a file says of a model, its parameters in the order of ``named_parameters``.
+
+    Attributes:
+        rows: (K, D) gradients.
+        points: (K, D) parameters at which they were taken; None where the file holds none.
+        buffers: of the model, by name, as the file holds them beside parameters.
+        notes: what was taken to be so, in sentences.
+    """
+
+    rows: Tensor
+    points: Tensor | None
+    buffers: Mapping[str, Tensor]
+    notes: Sequence[str]
+
+
+def gradients_of(
+    file: TensorFile, model: nn.Module, *, input_shape: tuple[int, ...] = ()
+) -> Gradients:
     """The gradients of a model, and the parameters at which they were taken.
 
     Args:
         file: as at the head of the module.
         model: gives names, shapes and order of the parameters.
-
-    Returns:
-        (K, D) gradients, and (K, D) parameters or None, in the order of ``named_parameters``.
+        input_shape: of one record, channels first.
 
     Raises:
         ValueError: The names or shapes are not those of the model, or every gradient is 0.
@@ -67,14 +86,15 @@ def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | N
 
     >>> tensors = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
     >>> file = TensorFile(path=Path("g.safetensors"), tensors=tensors, metadata={})
-    >>> gradients_of(file, nn.Linear(3, 2))[0].sum().item()
+    >>> gradients_of(file, nn.Linear(3, 2)).rows.sum().item()
     6.0
     """
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     gradients: dict[int | None, dict[str, Tensor]] = {}
     parameters: dict[int | None, dict[str, Tensor]] = {}
     plain = set(file.tensors) == set(shapes)  # a layer of the model may be called "gradient"
-    for key, tensor in file.tensors.items():
+    # Tensors by intercept and by kind, as their keys say.
+    for key, tensor in (file.tensors if plain else with_kinds(file.tensors)).items():
         found = None if plain else _KEY.fullmatch(key)
         index, kind, name = (None, "gradient", key) if found is None else found.groups()
         into = gradients if kind == "gradient" else parameters
@@ -85,13 +105,20 @@ def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | N
     if not gradients:
         raise InputError(f"{file.path} holds parameters alone; save `gradient.NAME` beside them")
     order = _intercepts(file.path, gradients, parameters)
+    # One precision for all, and the order of the model's parameters.
     double = any(tensor.dtype == torch.float64 for tensor in file.tensors.values())
     dtype = torch.float64 if double else torch.float32
+    layout = Layout(model=model, input_shape=input_shape)
+    buffers = dict[str, Tensor]()
 
     def flat(held: Mapping[str, Tensor], kind: str, index: int | None) -> Tensor:
         where = f"{file.path}: " if index is None else f"{file.path}, intercept {index}: "
-        check_tensors(held, shapes, where=where, kind=kind)
-        return torch.cat([held[name].to(dtype).flatten() for name in shapes])
+        named = layout.fit(file.path, held)
+        stored = {n: named.pop(n) for n, _ in model.named_buffers() if n in named}
+        if kind == "parameter":
+            buffers.update(stored)
+        check_tensors(named, shapes, where=where, kind=kind)
+        return torch.cat([named[name].to(dtype).flatten() for name in shapes])
 
     stacked = torch.stack([flat(gradients[k], "gradient", k) for k in order])
     for k, row in zip(order, stacked, strict=True):
@@ -101,10 +128,10 @@ def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | N
                 f"{file.path}: every gradient{which} is 0; save them after the backward pass and "
                 "before they are zeroed"
             )
-    if not parameters:
-        return stacked, None
-    at = [k if k in parameters else None for k in order]
-    return stacked, torch.stack([flat(parameters[k], "parameter", k) for k in at])
+    # An intercept without parameters of its own has those without a number.
+    at = [k if k in parameters else None for k in order] if parameters else []
+    points = torch.stack([flat(parameters[k], "parameter", k) for k in at]) if at else None
+    return Gradients(stacked, points, buffers, layout.notes)
 
 
 def _intercepts(
@@ -167,7 +194,7 @@ def check_tensors(
         turned = all(sorted(held[n].shape) == sorted(shapes[n]) for n in wrong)
         raise InputError(
             f"{where}{len(wrong)} {kind}s have not the model's shape: {'; '.join(listed)}; "
-            + ("transpose to PyTorch's order, outputs first" if turned else "is it another model?")
+            + (f"PyTorch has outputs first: {CONVERT}" if turned else "is it another model?")
         )
     for name, tensor in held.items():
         if not tensor.is_floating_point():
@@ -204,6 +231,7 @@ class Posed:
     parameters_from: str
     table: Table | None = None
     statistics_given: bool = False
+    notes: Sequence[str] = ()
 
 
 def build_problem(
@@ -214,7 +242,7 @@ def build_problem(
     Args:
         facts: what is known of the batch.
         model: name of a ready network, or "module:function".
-        weights: safetensors state dict, where the file has no parameters.
+        weights: state dict, where the file has no parameters.
 
     Returns:
         What the attack needs.
@@ -224,11 +252,16 @@ def build_problem(
             parameters are known, or the numbers contradict each other.
         TypeError: A gradient holds integers, or the function returns no network.
     """
-    network, classes, gradients, points = _fitting(file, facts, model)
+    # Gradients have to be the model's, and labels among its classes.
+    network, classes, (gradients, points, stored, notes) = _fitting(file, facts, model)
     if facts.labels is not None and not all(0 <= label < classes for label in facts.labels):
         raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
     network = network.to(gradients.dtype)
-    origin = FROM_FILE
+    # Parameters come from the file, from weights, or from the model function.
+    origin, notes = FROM_FILE, [*notes]
+    if stored:
+        held = TensorFile(path=file.path, tensors=stored, metadata={})
+        _load(network, held, buffers_alone=True)
     if points is not None and weights is not None:
         tensor_file = read_tensors(weights)
         if not set(tensor_file.tensors) <= {name for name, _ in network.named_buffers()}:
@@ -240,10 +273,14 @@ def build_problem(
     if points is None:
         origin = FROM_MODEL if weights is None else FROM_WEIGHTS
         if weights is not None:
-            _load(network, read_tensors(weights))
+            layout = Layout(model=network, input_shape=facts.input_shape)
+            held = whole_model(read_tensors(weights))
+            _load(network, replace(held, tensors=layout.fit(weights, held.tensors)))
+            notes += layout.notes
         else:
             _check_trained(network, model, facts, classes=classes)
         points = flatten(network).to(gradients.dtype).expand(len(gradients), -1)
+    # What the norms contradict is refused; then the model is tried on such records.
     _check_norms(gradients, facts, path=file.path)
     observation = Observation(
         gradient=gradients,
@@ -262,28 +299,29 @@ def build_problem(
         observation=observation,
         parameters_from=origin,
         table=token_table(network, facts.input_shape),
-        statistics_given=weights is not None,
+        statistics_given=weights is not None or bool(stored),
+        notes=notes,
     )
     if posed.table is None:
         _probe(posed, model)
     return posed
 
 
-def _fitting(
-    file: TensorFile, facts: BatchFacts, name: str
-) -> tuple[nn.Module, int, Tensor, Tensor | None]:
+def _fitting(file: TensorFile, facts: BatchFacts, name: str) -> tuple[nn.Module, int, Gradients]:
     """The model, with the number of classes for which the gradients are its own."""
+    shape = facts.input_shape
     if facts.classes is not None:
         network = _build(name, facts, classes=facts.classes)
-        return network, facts.classes, *gradients_of(file, network)
-    sizes = {len(t) for t in file.tensors.values() if t.ndim in (1, 2) and len(t) >= 2}
+        return network, facts.classes, gradients_of(file, network, input_shape=shape)
+    held = [t for t in file.tensors.values() if t.ndim in (1, 2)] if len(file.tensors) > 1 else []
+    sizes = {side for t in held for side in t.shape[:: max(t.ndim - 1, 1)] if side > 1}
     refusals: list[tuple[bool, Exception]] = []
     for classes in sorted(sizes):
         built = False
         try:
             network = _build(name, facts, classes=classes)
             built = True
-            return network, classes, *gradients_of(file, network)
+            return network, classes, gradients_of(file, network, input_shape=shape)
         except (ValueError, TypeError) as error:
             refusals.append((built, error))
     if not refusals:
@@ -309,6 +347,7 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
 
 def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = False) -> None:
     """Put a state dict into a network; buffers may be left out but for statistics."""
+    # Buffers, parameters, and further names of the same tensor.
     stored_names = network.state_dict()
     buffers = {
         name: tuple(b.shape)
@@ -324,6 +363,7 @@ def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = Fals
                 f"{weights.path}: {name!r} and {other!r} differ, and the model holds one tensor "
                 "for both; is it another model?"
             )
+    # The model's parameters are all there, and so are statistics that it normalises by.
     held = {
         name: tensor
         for name, tensor in weights.tensors.items()
@@ -429,7 +469,8 @@ def doubts(posed: Posed) -> list[str]:
     Returns:
         Sentences, none where nothing does.
     """
-    found = []
+    # What is taken, and may have been otherwise when the gradient was made.
+    found = [*dict.fromkeys(posed.notes)]
     if posed.parameters_from == FROM_MODEL:
         found.append(
             "the parameters are those that the model function returns; nothing shows that the "
@@ -455,6 +496,7 @@ def doubts(posed: Posed) -> list[str]:
             )
     if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in posed.model.modules()):
         found.append("dropout is taken as off; a gradient with random masks is not explained")
+    # Only a last layer with a bias of one number a class shows whether the loss is what it seems.
     shapes = [tuple(p.shape) for p in posed.model.parameters()]
     if shapes[-1] != (posed.classes,):
         return found

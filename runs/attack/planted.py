@@ -77,11 +77,13 @@ def plant(data: Dataset, count: int, *, seed: int = 0) -> Public:
     every = len(data.test_targets)
     if count > every:
         raise InputError(f"images={count} is more than the {every} public test records")
+    # Planted are random records; all others are public.
     drawn = torch.randperm(every, generator=torch.Generator().manual_seed(seed))
     at, rest = drawn[:count], drawn[count:]
     others = torch.ones(every, dtype=torch.bool)
     others[at] = False
     units, low, high = data.pixels(data.test_inputs[others]), *data.bounds
+    # The prior and what is near, for rows of a table or for pictures.
     if data.columns:
         usual, by = usual_record(units, data.columns), Distance.of(data.columns)
         prior, scale = low + (high - low) * usual, by.scale
@@ -97,6 +99,7 @@ def plant(data: Dataset, count: int, *, seed: int = 0) -> Public:
         beside = max(size - count, 0)
         near, decoys = near_threshold(points), _some(data, rest[:beside])
         candidates = _some(data, rest[beside : beside + MOST])
+    # A record counts as rebuilt up to a share of the guess's mean error over the others.
     threshold = rebuilt_threshold(points, guess)
     if data.columns and not threshold > 0:
         raise InputError(
@@ -132,6 +135,7 @@ def with_prior(public: Public, data: Dataset, config: RunFile) -> Public:
     asked = config.attack
     if asked.prior is None:
         return public
+    # Records in the form of the run, none of which is planted.
     path = Path(asked.prior).expanduser()
     tabled = config.data.name in ("csv", "parquet")
     form = RecordForm(
@@ -150,6 +154,7 @@ def with_prior(public: Public, data: Dataset, config: RunFile) -> Public:
         classes=data.classes,
         seed=config.training.seed,
     )
+    # Records given beforehand stand beside the public ones, or in their place.
     others = None if asked.prior_only else public.candidates
     return replace(
         public,

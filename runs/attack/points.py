@@ -101,6 +101,7 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
     Raises:
         ValueError: there are no images or rows, no links, no points, or too few records.
     """
+    # Records have labels, are clipped one by one, and cross a link.
     data = built.data
     if not data.image:
         with_columns(data)
@@ -121,6 +122,7 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             raise InputError(
                 f"[attack] {key} is empty, so there is nothing to attack; name a {key[:-1]}"
             )
+    # Public records are weighed one at a time, and have to be known.
     prior = config.attack.prior
     if prior is not None and not Path(prior).expanduser().exists():
         raise FileNotFoundError(f"[attack] prior={prior!r}: no file or folder of records is there")
@@ -141,6 +143,7 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             f"[attack] images={config.attack.images} must be at most {most}, because one public "
             f"test record of {data.name!r} must be left to guess from; lower it"
         )
+    # Points lie in the graph; crafted models are known for some networks alone.
     for point in points_of(config):
         _neighbour_of(point.victim, point.round, config, built=built)
     who = _deviating(config, built=built)
@@ -175,6 +178,7 @@ def _deviating(config: RunFile, *, built: Built) -> int | None:
 def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> int:
     """An agent that is linked to the victim, in the attacked rounds where some are absent."""
     graph: Topology = built.setting.graph
+    # Somebody hears the victim in each attacked round.
     if isinstance(graph, ScheduledGraph):
         for number in range(round, round + config.attack.together):
             if graph.at(number).degree(victim) < 2:
@@ -184,6 +188,7 @@ def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> 
                     "round, which [intercept] rounds must name before training, or another agent"
                 )
         graph = graph.at(round)
+    # The one who deviates, or else any neighbour.
     active = _deviating(config, built=built)
     if active is not None:
         if active == victim or active not in graph.neighbours(victim):
@@ -218,6 +223,7 @@ def trial_of(
         FileNotFoundError: the run kept no snapshot before the round.
         ValueError: nobody is linked to the victim, or the trial does not fit the run.
     """
+    # The snapshot to start from, and what the adversary can read.
     owner = _neighbour_of(victim, round, config, built=built)
     start = snapshot_round(round)
     if algorithm_named(config.algorithm.name).blocks > 1 and round <= FROM_START:

@@ -19,29 +19,28 @@ from torch import Tensor
 
 from ...attacks.posterior import MOST, Candidates, Denoiser
 from ...privacy.errors import InputError
-from ...privacy.formats.numpy_arrays import PackedArrays
 from ...privacy.formats.pictures import opened_picture
-from ...training.data.columns import Declared, header_of
+from ...training.data.columns import Declared
 from ...training.data.readers import pictures_of
 from ...training.data.table import read_inputs, read_table
-from ...training.engine import tensor_file
-from ...training.engine.tensor_file import TensorFile
+from ...training.data.table_rows import header_of
+from ...training.engine.tensor_file import TensorFile, read_foreign
 from ...training.own.names import own_object
 from ..run_file.own_tables import Call
 from ..run_file.trust import ask, check_of_attack, say_of, sources_of
 
-# A safetensors file of numbers that are computed with: finite, in at least single precision.
+# A file of numbers that are computed with: finite, in at least single precision.
 
 
 def read_tensors(path: Path) -> TensorFile:
-    """Read a safetensors file.
+    """Read a file of tensors of any kind that `read_foreign` knows.
 
     Returns:
         Its tensors, floating-point ones in at least single precision, and its metadata.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no safetensors file, holds nothing, or a value is not finite.
+        ValueError: It is no such file, holds nothing, or a value is not finite.
 
     >>> import tempfile
     >>> from safetensors.torch import save_file
@@ -53,8 +52,8 @@ def read_tensors(path: Path) -> TensorFile:
     (6.0, '4')
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file; give the path of a safetensors file")
-    held = tensor_file.read_tensors(path)
+        raise FileNotFoundError(f"{path} is no file; give the path of a file of tensors")
+    held = read_foreign(path)
     if not held.tensors:
         raise InputError(f"{path} holds no tensors; save one gradient per parameter")
     return TensorFile(
@@ -73,8 +72,9 @@ def _widened(path: Path, name: str, tensor: Tensor) -> Tensor:
 
 
 # Records that an attacker is taken to know:
-#   safetensors, npz: `inputs` as the network is fed, or `pixels`, numbers in [0, 1] or levels from
-#     0 to 255 as uint8; `labels`, if they are known
+#   safetensors, npz, npy, torch.save: `inputs` as the network is fed, or `pixels`, numbers in
+#     [0, 1] or levels from 0 to 255 as uint8; `labels`, if they are known; what has no name is
+#     `pixels` where it is uint8
 #   a picture: one record without a label
 #   a folder of pictures: FOLDER/*.png without labels, or FOLDER/CLASS/*.png with a sub-folder for
 #     each class, in the order of their names, or named by its number
@@ -139,7 +139,9 @@ def read_records(path: Path, form: RecordForm) -> Records:
         return Records(pixels=_fitting([path], form))
     if suffix in _TABLES:
         return _of_table(path, form, suffix[1:])
-    arrays = _unpacked(path) if suffix == ".npz" else read_tensors(path).tensors
+    arrays = dict(read_foreign(path).tensors)
+    if set(arrays) == {"0"}:  # one array without a name
+        arrays = {"pixels" if arrays["0"].dtype == torch.uint8 else "inputs": arrays["0"]}
     return _of_arrays(path, arrays, form)
 
 
@@ -169,6 +171,7 @@ def digest_of(path: Path) -> str:
 
 
 def _of_arrays(path: Path, arrays: Mapping[str, Tensor], form: RecordForm) -> Records:
+    # One array of records, of their shape and of numbers.
     kind = next((name for name in ("inputs", "pixels") if name in arrays), None)
     if kind is None:
         raise InputError(
@@ -198,6 +201,7 @@ def _of_arrays(path: Path, arrays: Mapping[str, Tensor], form: RecordForm) -> Re
             f"{path}: 'pixels' is of uint8 and at most {int(held.max())}, but levels go up to 255; "
             "give numbers in [0, 1] as a floating-point type"
         )
+    # Records in units of [0, 1], where they have to lie.
     units = held.double() / _LEVELS if levels else held.double()
     units = form.to_unit(units) if kind == "inputs" else units
     if float(units.min()) < -_SLACK or float(units.max()) > 1 + _SLACK:
@@ -232,16 +236,6 @@ def _labels(
 
 def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _unpacked(path: Path) -> dict[str, Tensor]:
-    """The arrays of a npz file that are read."""
-    found = {}
-    for name, array in PackedArrays(path, copies=3).items():
-        wide = array.dtype.kind == "u" and array.dtype != np.uint8
-        kept = array.astype(np.int64) if wide else array
-        found[name] = torch.from_numpy(kept.astype(kept.dtype.newbyteorder("=")))
-    return found
 
 
 def _of_folder(path: Path, form: RecordForm) -> Records:

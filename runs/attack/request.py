@@ -58,7 +58,7 @@ class GradientRequest(BatchRequest):
     """
 
     gradients: Annotated[Path, "FILE"]
-    """Safetensors file of gradients."""
+    """File of gradients: safetensors, npz, or what torch.save wrote."""
     _: KW_ONLY
     model: str
     """A ready network, or module:function.
@@ -72,11 +72,13 @@ class GradientRequest(BatchRequest):
     everything else is given as before.
     """
     weights: Annotated[Path | None, "FILE"] = None
-    """Parameters as a safetensors state dict, if FILE has none."""
+    """State dict of the parameters, if FILE has none."""
+    before: Annotated[Path | None, "FILE"] = None
+    """State dict before a step of --local-rate, where FILE is the one after it."""
     prior: Annotated[Path | None, "FILE"] = None
     """Public records: one as the blind guess, several to weigh.
 
-    A picture, a folder, safetensors or npz; mid-grey where None. What the gradient does not speak
+    A picture, a folder or a file of tensors; mid-grey where None. What the gradient does not speak
     for falls back to their mean, and under noise a single record is weighed against several of
     them, under each label where none is known. Of a model of tokens whole numbers, `tokens` or
     `inputs`; with `columns` csv or parquet too.

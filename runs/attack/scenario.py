@@ -401,6 +401,7 @@ def entry_of(
     """The entry of a point: the four rows and what the proof allows."""
     point, trial, data = aim.point, aim.trial, planted.data
     gallery, told = None, dict[str, Any]()  # what only rows of tables say, by name
+    # Rows of tables have values, and pictures a gallery.
     if data.columns:
         values = [] if data.held_out else values_of(data.columns, planted.shown)
         told = {"distance": DISTANCE, "values": values}
@@ -432,7 +433,7 @@ def entry_of(
         conclusion=_words(rows, planted, batch=batch),
         bound=_allowed(bound, ranked),
         **told,
-    )
+    ).with_words()
 
 
 def save_pictures(place: Place, name: str, images: Tensor) -> list[str]:
@@ -488,6 +489,7 @@ def _row(
 ) -> AttackRow:
     s, shown = row.scores, planted.shown
     limits = {lineup_bound.size: lineup_bound.limit for lineup_bound in ranked}
+    # Errors by column, or by each convention of scaling pixels.
     if planted.data.columns:
         more = row_fields(row, planted.data, shown, blind)
     else:

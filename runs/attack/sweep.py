@@ -82,6 +82,7 @@ def attack_sweep(
         stop.note(f"{number} combinations are done; the same command goes on with the others")
         refused: str | None = None
         scenarios: list[Scenario] = []
+        # A refused combination keeps its reason, and the others go on.
         algorithm = ""
         try:
             config = load_run_file(run, every)
@@ -118,6 +119,7 @@ def _attacked(
     stop: Stop,
 ) -> Attack:
     """The attack of one combination, from its folder as far as that goes."""
+    # A folder of another run, of this attack, or of a run that was cut off.
     kept = folder / run_folder.RUN
     if kept.exists() and ForeignFolder(folder).run_file() != config:
         raise FileExistsError(
@@ -132,6 +134,7 @@ def _attacked(
             f"`overhear train {kept} --out {folder} --resume` continues it, then repeat this "
             "command"
         )
+    # A run that is not there is trained first.
     if not folder.exists():
         command = f"`overhear train {kept} --out {folder} --resume`, then this command again"
         with naming(command, run_file=kept):

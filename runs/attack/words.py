@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...attacks.exact.stages import count_proven
+from ...attacks.interception.names import NO_BETTER, is_no_better, what_was_found
 from ..numbers import figure
 from .gradients_schema import GradientAttack, TokensFound, TruthScores
 
@@ -31,6 +32,7 @@ def conclusion(found: GradientAttack) -> str:
     records, supported = len(found.supported), sum(found.supported)
     if found.scores is not None:
         return _scored(found.scores, supported=supported)
+    # Without the truth: how far the gradient speaks for what was found.
     if not supported:
         return (
             "No leak shown: nothing was found for which the gradient speaks beyond the public "
@@ -65,6 +67,7 @@ def conclusion(found: GradientAttack) -> str:
 
 def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
     """What is known of the tokens of a batch; the certificate speaks, and not the truth."""
+    # Under noise tokens stand out or do not; without it the certificate says what is known.
     if tokens.decided == "nothing":
         return (
             f"No leak shown: no token stands out of the noise, where {tokens.power:.1%} of the "
@@ -125,7 +128,11 @@ def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
         f"different tokens known: {scores.present:.1%}, {scores.false} false",
     ]
     if (blind := tokens.blind) is not None:
-        lines.append(f"blind guess: {told(blind.placed, blind.multiset, blind.whole)}")
+        right = (blind.multiset, scores.multiset)
+        if scores.placed is not None:
+            right = (blind.placed, scores.placed)
+        beside = f"; what was found is an {NO_BETTER}" if is_no_better(*right) else ""
+        lines.append(f"blind guess: {told(blind.placed, blind.multiset, blind.whole)}{beside}")
     return lines
 
 
@@ -147,11 +154,15 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     Args:
         found: what `attack_gradients` returned.
     """
+    # The record of the truth that each one is nearest to.
     of: dict[int, str] = {}
     if (scores := found.scores) is not None:
         for true, index in enumerate(scores.order):
-            of[index] = f", {_decibel(scores.psnr[true])} to record {true} of the truth"
+            stage, error = found.stage[index], scores.mse[true]
+            beside = "" if found.tokens else what_was_found(stage, error, scores.blind.mse) + ", "
+            of[index] = f"{beside}{_decibel(scores.psnr[true])} to record {true} of the truth"
     length = "" if found.tokens is None else f" of {found.input_shape[0]} tokens"
+    # What was attacked, and each record.
     lines = [
         f"{_counted(found.records, 'record')}{length} from "
         f"{_counted(found.intercepts, 'intercept')} of {found.parameters:,} parameters, preset "
@@ -163,9 +174,10 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     pictures = () if found.tokens is not None else zip(found.labels, found.stage, strict=True)
     for index, (label, stage) in enumerate(pictures):
         how = "the public guess, nothing better is supported" if stage == "prior" else stage
-        lines.append(f"record {index}: label {label}{known}, {how}{of.get(index, '')}")
+        lines.append(f"record {index}: label {label}{known}, {of.get(index, how)}")
         if found.values:
             lines.append(f"  {', '.join(found.values[index])}")
+    # What of the gradient is left, beside what noise and other batches leave.
     noise = found.residual_of_noise
     beside = f"; the noise alone makes {figure(noise, 2)}" if noise else ""
     if found.tokens is not None and found.tokens.runner_up is not None:

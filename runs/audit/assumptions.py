@@ -307,6 +307,7 @@ def _alone(facts: Facts) -> Assumption:
     """That an item is a record: a promise wherever items were made by what is not part of a run."""
     items, most = facts.items, facts.records_of_user or 1
     each = "a record is in one item" if most == 1 else f"a user has at most {most} items"
+    # Who says that items are records: the library, the files, the function, or nobody.
     how = "the data come along with a library, or were made by a public seed"
     if items is not None and items.source == "rows":
         how = (
@@ -368,57 +369,50 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         if secret
         else "evaluation_noise_seed is set in the run file",
     )
+    # What is trusted because of a choice in the run file.
     cases = (
         (not facts.clipped, _CLIPPING),
         (facts.encrypted, _ENCRYPTION),
         (facts.server, _SERVER),
         (facts.changing, _SCHEDULE),
     )
-    read_off = [
-        Assumption(
-            name="read-off-the-data",
-            text=f"{words[0].upper()}{words[1:]}.",
-            status="assumed",
-            how="the run file does not say it; [data] classes, or labels of libsvm, would",
-        )
-        for words in facts.counted_as_public
+    # What counts as public although it was read off the data, and what figures rest on besides.
+    rests_on = [
+        *(
+            (
+                "read-off-the-data",
+                f"{words[0].upper()}{words[1:]}.",
+                "the run file does not say it; [data] classes, or labels of libsvm, would",
+            )
+            for words in facts.counted_as_public
+        ),
+        (
+            COUNTED,
+            facts.counted,
+            "the figures compare data sets of different sizes at the same rate and normaliser",
+        ),
+        (
+            "participation",
+            facts.participation
+            and "Who takes part in which round was fixed beforehand, is public and does not depend "
+            "on the data; no one is absent whom the list has.",
+            f"an agent takes part in {facts.participation}; the ledger's header holds the digest "
+            "of the list, for which alone the figures are",
+        ),
+        (
+            "missing",
+            facts.missing and f"{facts.missing[0].upper()}{facts.missing[1:]}. {MISSING}",
+            "each figure is that of the worst set of so many in every round; the run was trained "
+            "with everybody there",
+        ),
     ]
-    listed = []
-    if facts.counted is not None:
-        listed.append(
-            Assumption(
-                name=COUNTED,
-                text=facts.counted,
-                status="assumed",
-                how="the figures compare data sets of different sizes at the same rate and "
-                "normaliser",
-            )
-        )
-    if facts.participation is not None:
-        listed.append(
-            Assumption(
-                name="participation",
-                text="Who takes part in which round was fixed beforehand, is public and does not "
-                "depend on the data; no one is absent whom the list has.",
-                status="assumed",
-                how=f"an agent takes part in {facts.participation}; the ledger's header holds the "
-                "digest of the list, for which alone the figures are",
-            )
-        )
-    if facts.missing is not None:
-        listed.append(
-            Assumption(
-                name="missing",
-                text=f"{facts.missing[0].upper()}{facts.missing[1:]}. {MISSING}",
-                status="assumed",
-                how="each figure is that of the worst set of so many in every round; the run was "
-                "trained with everybody there",
-            )
-        )
     return [
         entropy,
-        *read_off,
-        *listed,
+        *(
+            Assumption(name=name, text=text, status="assumed", how=how)
+            for name, text, how in rests_on
+            if text is not None
+        ),
         *_users(facts),
         *(_entry(of, of.status, of.how) for there, of in cases if there),
     ]

@@ -176,17 +176,18 @@ def _verdict(measured: list[Audited], checks: list[Check]) -> AuditVerdict:
 
 
 def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
-    first = one.bounds[0] if one.bounds else None
-    proven = one.proven.epsilon
-    counted = ("threshold", "false_alarms", "misses", "noise_scale")
+    found, proven = one.bound, one.proven.epsilon
+    counted = ("threshold", "false_alarms", "misses")
     return AuditedAdversary(
         name=one.proven.name,
         proven_epsilon=proven,
         status=one.proven.status,
-        measured_epsilon=None if first is None else first.epsilon,
+        measured_epsilon=None if found is None else found.epsilon,
+        measured_confidence=None if found is None else found.confidence,
+        single_epsilon=one.bounds[0].epsilon if one.bounds else None,
         ideal_epsilon=one.ideal,
         seen_epsilon=one.seen,
-        ratio=None if first is None or proven == 0 else first.epsilon / proven,
+        ratio=None if found is None or proven == 0 else found.epsilon / proven,
         canaries=one.canaries,
         verdict=one.verdict.value,
         estimators=[Estimator.from_object(bound) for bound in one.bounds],
@@ -197,7 +198,8 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
         messages=list(one.links),
         messages_again=list(one.again_links),
         words=one.words() + _of_rounds(config),
-        **{name: getattr(first, name, None) for name in counted},
+        noise_scale=None if found is None else found.noise_scale,
+        **{name: getattr(one.first, name, None) for name in counted},
     )
 
 
@@ -260,6 +262,7 @@ def audit_folder(
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
+    # The run as its ledger names it, and the audit before; both are refused before the work.
     opened = AuditedFolder.open(
         folder, run_folder.AUDIT, again=again, stop=stop, overrides=overrides
     )
@@ -386,12 +389,12 @@ def audit_config(
             expect(cost)
         else:
             heard = pricing_checks(expect, watched=watched)
+    bound, rounds = built.bound(multiplier), config.training.rounds
     checks = engine_checks(
         built.setting,
-        built.bound(multiplier),
+        bound,
         rounds=watched,
-        planned=config.training.rounds,
-        traces=None if game is None else game.traces,
+        traces=traces_of(bound, built.setting, rounds=rounds) if game is None else game.traces,
         source=built.data.train,
         watched_so_far=heard,
     )

@@ -85,6 +85,7 @@ def leave_trace(run_file: Path, config: RunFile, found: Audit) -> Trail:
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is no regular file; move it away")
     assert found.settings is not None and found.seed is not None  # noqa: S101, PT018 # it is new
+    # One audit after the other; a line that was cut off is ended first.
     try:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | BINARY, SHOWN)
         try:
@@ -92,6 +93,7 @@ def leave_trace(run_file: Path, config: RunFile, found: Audit) -> Trail:
             held = read_bounded(path, _LARGEST)
             torn = held != b"" and not held.endswith(b"\n")
             *_, last = [b"", *held.split(b"\n")[: None if torn else -1]]
+            # Each line has the digest of the one before it.
             line = AuditLine(
                 version=1,
                 time=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),

@@ -11,11 +11,12 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
+from ...attacks.audit.audited import deciding
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
 from ...privacy.guarantee import WrittenStatus
 from ..described import Described
 from ..folder import folder as run_folder
-from .evidence_schema import Attack, Audit, Measured
+from .evidence_schema import Attack, Audit, AuditedAdversary, Measured, SecondLook
 
 _DIGITS = 3
 _Evidence = TypeVar("_Evidence", bound=Described)
@@ -31,7 +32,7 @@ def read_attack(folder: Path) -> Attack | None:
         ValueError: one is no attack; a report never leaves out evidence that is there.
     """
     every = [
-        (Path(name).parent.name if name != run_folder.ATTACK else "", found)
+        (Path(name).parent.name if name != run_folder.ATTACK else "", _with_words(found))
         for name in run_folder.attack_files(folder)
         if (found := read_evidence(folder / name, Attack, "overhear attack DIR")) is not None
     ]
@@ -51,6 +52,11 @@ def read_attack(folder: Path) -> Attack | None:
     )
 
 
+def _with_words(attack: Attack) -> Attack:
+    """An attack as it is written today; earlier versions did not say what was found."""
+    return attack.model_copy(update={"scenarios": [s.with_words() for s in attack.scenarios]})
+
+
 def _each(names: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(name for name in names if name))
 
@@ -61,7 +67,30 @@ def read_audit(folder: Path) -> Audit | None:
     Raises:
         ValueError: it is no audit; a report never leaves out evidence that is there.
     """
-    return read_evidence(folder / run_folder.AUDIT, Audit, "overhear audit DIR")
+    found = read_evidence(folder / run_folder.AUDIT, Audit, "overhear audit DIR")
+    if found is None:
+        return None
+    rows = [_as_decided(row, found.confidence) for row in found.adversaries]
+    return found.model_copy(update={"adversaries": rows})
+
+
+def _as_decided(row: AuditedAdversary, confidence: float) -> AuditedAdversary:
+    """A row as it is written today; earlier versions told the first look of each by itself."""
+    if row.measured_epsilon is None or row.single_epsilon is not None:
+        return row
+    single = SecondLook(
+        epsilon=row.measured_epsilon, confidence=confidence, noise_scale=row.noise_scale
+    )
+    first, fresh, again = row.together or single, row.fresh, row.again
+    look = deciding(row.verdict, row.proven_epsilon, first=first, fresh=fresh, again=again)
+    return row.model_copy(
+        update={
+            "measured_epsilon": look.epsilon,
+            "measured_confidence": look.confidence,
+            "single_epsilon": single.epsilon,
+            "noise_scale": look.noise_scale,
+        }
+    )
 
 
 def read_evidence(path: Path, kind: type[_Evidence], command: str) -> _Evidence | None:
@@ -78,7 +107,7 @@ def read_evidence(path: Path, kind: type[_Evidence], command: str) -> _Evidence 
 
 
 def measured(audit: Audit | None) -> dict[str, Measured]:
-    """What a page says of each audited adversary, with three digits, rounded down.
+    """What a page says of each audited adversary, rounded down.
 
     A measured lower bound must never be told too large, nor what the best audit could have found.
 
@@ -87,7 +116,9 @@ def measured(audit: Audit | None) -> dict[str, Measured]:
     """
     return {
         row.name: Measured(
-            epsilon=_down(row.measured_epsilon),
+            epsilon=_down(row.measured_epsilon, row.digits),
+            digits=row.digits,
+            single=_down(row.single_epsilon),
             ideal=_down(row.ideal_epsilon),
             messages=[_down(message.measured_epsilon) for message in row.messages],
         )
@@ -95,11 +126,11 @@ def measured(audit: Audit | None) -> dict[str, Measured]:
     }
 
 
-def _down(value: float | None) -> float | None:
+def _down(value: float | None, digits: int = _DIGITS) -> float | None:
     if value is None or math.isinf(value):
         return None
     # Of the digits that it was given with, not of the binary number just below them.
-    return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).plus(Decimal(repr(value))))
+    return float(Context(prec=digits, rounding=ROUND_FLOOR).plus(Decimal(repr(value))))
 
 
 # What membership.json holds, as types, and how it is read.
@@ -300,7 +331,7 @@ class LastModel(Described):
     """Whose final model is asked, chosen by the runs that set the threshold."""
     proven_epsilon: NotNegative
     measured_epsilon: NotNegative
-    """Lower bound at the confidence of the file."""
+    """Lower bound on which the verdict rests, at the confidence of the file or more."""
     ideal_epsilon: NotNegative
     """What as many runs show of who sees all that the proof counts, in the middle."""
     guesses: Count

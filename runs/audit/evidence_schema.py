@@ -13,9 +13,11 @@ from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
 from ...attacks.audit.audited import LinkBound
+from ...attacks.interception.names import found_in_all, what_was_found
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
 from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
 from ..described import Described
+from ..numbers import bound, lower_bound
 
 RowVerdict = Literal[
     "consistent", "cleared", "suspicious", "contradicted", "nothing proven", "not measured"
@@ -91,6 +93,9 @@ class AttackRow(Described):
     """Mean scores as other papers scale images."""
     stage: list[str] = []
     """What made each reconstruction."""
+    found: list[str] = []
+    """Of each, whether it was rebuilt, or is an estimate or the blind guess."""
+    found_in_all: str = ""
     noise_std: Score | None = None
     """On each coordinate of what was attacked."""
     intercepts: Count = 0
@@ -168,6 +173,18 @@ class Scenario(Described):
     attack: str = ""
     """Name of the attack, where several are read together; empty of the first."""
 
+    def with_words(self) -> Scenario:
+        """The scenario with what was found in each row, beside its blind guess."""
+        blind, threshold, rows = self.rows[0], self.bound.threshold or 0.0, list[AttackRow]()
+        for row in self.rows:
+            each = [
+                what_was_found(stage, error, guess, threshold)
+                for stage, error, guess in zip(row.stage, row.mse, blind.mse, strict=False)
+            ]
+            whole = found_in_all(each, row.mean.mse, blind.mean.mse) if any(each) else ""
+            rows.append(row.model_copy(update={"found": each, "found_in_all": whole}))
+        return self.model_copy(update={"rows": rows})
+
 
 class Attack(Described):
     """The object of attacks/attack.json and attacks/NAME/attack.json, or of several together."""
@@ -222,7 +239,11 @@ class AuditedAdversary(Described):
     proven_epsilon: NotNegative
     status: WrittenStatus
     measured_epsilon: NotNegative | None
-    """Lower bound on the true epsilon, at the audit's confidence; null if not measured."""
+    """Lower bound on the true epsilon, on which the verdict rests; null if not measured."""
+    measured_confidence: Fraction | None = None
+    """Of that bound; of a first look it is such that all that are tested have the audit's."""
+    single_epsilon: NotNegative | None = None
+    """Of the first look of this adversary by itself, at the audit's confidence."""
     ideal_epsilon: NotNegative | None
     """What a perfect attack would measure with as many canaries."""
     seen_epsilon: NotNegative | None = None
@@ -239,7 +260,7 @@ class AuditedAdversary(Described):
     noise_scale: NotNegative | None = None
     """Largest multiple of the declared noise that is not rejected; below 1 contradicts it."""
     together: SecondLook | None = None
-    """The first look's bound, corrected for how many were tested; where it exceeded by itself."""
+    """The first look's bound, corrected for how many were tested."""
     again: SecondLook | None = None
     """With fresh canaries, at the high confidence at which it contradicts."""
     fresh: SecondLook | None = None
@@ -248,6 +269,13 @@ class AuditedAdversary(Described):
     messages: list[LinkBound] = []
     messages_again: list[LinkBound] = []
     words: str
+
+    @property
+    def digits(self) -> int:
+        """With how many measured and proven are told: more where three hide that one exceeds."""
+        low, most = self.measured_epsilon or 0.0, self.proven_epsilon
+        hidden = low > most and float(lower_bound(low)) <= float(bound(most))
+        return 6 if hidden else 3
 
 
 class AuditCheck(Described):
@@ -318,7 +346,7 @@ class Audit(Described):
     """What a canary's coin decides."""
     confidence: Annotated[float, Field(gt=0, lt=1)]
     delta: Delta
-    unit: Literal["record", "user", "agent"] = "record"
+    unit: Literal["record", "user", "agent", "client"] = "record"
     """Whose data a canary is: one record, all records of a user, or all data of an agent."""
     adjacency: WrittenAdjacency
     noise_multiplier: NotNegative | None = None
@@ -331,6 +359,8 @@ class Audit(Described):
     checks: list[AuditCheck]
     run_file: str = ""
     """SHA-256 of the run file that was audited."""
+    logs: dict[str, str] = {}
+    """SHA-256 by name of the logs that declare the training that was audited."""
     earlier: list[EarlierAudit] = []
     """Audits of the same run before this one."""
     trail: Trail | None = None
@@ -338,9 +368,13 @@ class Audit(Described):
 
 
 class Measured(Described):
-    """What a page says of an audited adversary: three digits, rounded down."""
+    """What a page says of an audited adversary, rounded down."""
 
     epsilon: NotNegative | None
+    digits: Count = 3
+    """Of epsilon, and of the proven one beside it: more where three would hide which is larger."""
+    single: NotNegative | None = None
+    """Of the first look by itself."""
     ideal: NotNegative | None
     messages: list[NotNegative | None]
     """Of each message alone, in the order of the audit."""

@@ -85,10 +85,11 @@ def whole_run_game(
         clips_batches: whether what is clipped is the mean of a batch.
         clips_users: whether the sums of users are clipped.
     """
+    # The game is about one record, in Poisson batches whose records are clipped.
     p, setting, names = config.privacy, built.setting, whole_run_names(plan)
     if p is None or not names:
         return None, ""
-    if Unit(p.unit) is not Unit.RECORD or plan.statement.at_once > 1 or clips_users:
+    if Unit(p.unit) is not Unit.RECORD or plan.said_of.at_once > 1 or clips_users:
         return None, _ONE_RECORD
     if p.records_per_person > 1:
         return None, _ONE_RECORD
@@ -97,6 +98,7 @@ def whole_run_game(
     if clips_batches:
         return None, _MEANS
     encrypted = config.graph.links == "encrypted"
+    # Hosts of canaries, by what their records lose over all rounds.
     by_victim_of = functools.partial(
         whole_run_by_victim,
         traces,
@@ -123,6 +125,7 @@ def whole_run_game(
                 lambda name, host: by_victim_of(name)[host],
             )
             found = found | {WORST_NEIGHBOUR: nearer}
+        # The canaries of single rounds, which the whole run is then scored for.
         canaries = CanaryGame(
             setting=setting,
             bound=built.bound(multiplier),
@@ -131,7 +134,7 @@ def whole_run_game(
             clip_norm=built.clip_norm or 0.0,
             adversaries=found,
             canaries=config.audit.canaries,
-            replace=plan.statement.adjacency is Adjacency.REPLACE_ONE,
+            replace=plan.said_of.adjacency is Adjacency.REPLACE_ONE,
             apart=len({host for of in found.values() for host in of}) > 1,
         )
         return WholeRunGame.of(canaries, planned=config.training.rounds), ""
@@ -197,17 +200,19 @@ def game_of(
     setting, rounds = built.setting, config.audit.rounds or config.training.rounds
     unit = Unit(p.unit)
     encrypted = config.graph.links == "encrypted"
+    # The trace at the noise of the run; what canaries are placed by is at multiplier 1.
     bound = built.bound(multiplier)
     traces = traces_of(bound, setting, rounds=built.rounds)
     of_unit = at_unit(
         traces_of(built.bound(1.0), setting, rounds=built.rounds),
         unit,
-        records=plan.statement.at_once,
+        records=plan.said_of.at_once,
     )
     clips_batches, clips_users = _clips_batches(built, of_unit), _clips_users(of_unit)
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
     whole, held = unit is Unit.AGENT, config.audit.canaries
+    # One host where a canary is all data of an agent, or where batches are of one size.
     alone = whole or (setting.sampler is not None and setting.sampler.scheme is Scheme.FIXED)
     adversaries = hosts_of(
         by_victim,
@@ -215,6 +220,7 @@ def game_of(
         encrypted=encrypted,
         most=1 if alone else MOST,
     )
+    # What is proven of each adversary; one whose rounds are one release has its own game.
     stated = functools.partial(
         _proven, plan=plan, config=config, multiplier=multiplier, rounds=rounds
     )
@@ -236,8 +242,9 @@ def game_of(
     if not whole and clips_users:
         return None, against, _NO_USERS
     adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
-    replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
+    replaced = plan.said_of.adjacency is Adjacency.REPLACE_ONE
     if whole:
+        # All data of an agent are one canary.
         if why := reason_against(traces):
             return None, against, why
         if has_one_host(traces):
@@ -281,6 +288,7 @@ def game_of(
         batch_clipped=clips_batches,
         together=of_user,
     )
+    # A game beside this one: over all rounds, or of all records of a person.
     if over_all is not None:
         return replace(game, beside=over_all), against, ""
     if p.records_per_person == 1 or unit is Unit.USER:
@@ -308,7 +316,7 @@ def _reason_against_batches(sampler: Sampler | None, plan: Plan, *, clipped: boo
     """Why no record can be scored in batches that are drawn so; empty if it can."""
     if sampler is None:
         return ""
-    said, scheme = plan.statement, sampler.scheme
+    said, scheme = plan.said_of, sampler.scheme
     if scheme is Scheme.TRUNCATED:
         return (
             "canaries are not scored in Poisson batches that are cut, from which one record pushes "
@@ -407,7 +415,7 @@ def _proven(
     group: bool = False,
 ) -> Proven:
     """What is proven of one unit, or of as many records as the statement of one speaks of."""
-    exposure, said = plan.exposures[stated.adversary], plan.statement
+    exposure, said = plan.exposures[stated.adversary], plan.said_of
     records = said.records_per_person if group else said.at_once
     audited = None if rounds == config.training.rounds else rounds
     epsilon = run_epsilon(exposure, statement=said, noise_multiplier=multiplier, rounds=audited)
@@ -464,6 +472,7 @@ def cost_of(game: Game, *, watched: int) -> Cost | None:
     """
     if isinstance(game, AgentGame) and game.runs * _MOST_SHARE < 1:  # it tells of whole runs
         return None
+    # Rounds are timed until they are enough, or slow.
     times: list[tuple[int, float]] = []
     rounds = 0
 

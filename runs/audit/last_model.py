@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 from typing import cast
 
-from ...attacks.audit.audited import AGAIN
+from ...attacks.audit.audited import AGAIN, deciding
 from ...attacks.membership.black_box import (
     SURE,
     LastModelGame,
@@ -107,6 +107,7 @@ def audit_last_model(
     Raises:
         ValueError: nothing is proven of holders of the final models, or the price is too high.
     """
+    # The run as it is planned; a canary is one record.
     asked = request or LastModelRequest()
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
@@ -120,18 +121,19 @@ def audit_last_model(
     )
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     check_auditable(config, built, multiplier=multiplier)
-    if plan.statement.unit is Unit.USER:
+    if plan.said_of.unit is Unit.USER:
         raise InputError(
             "[privacy] unit='user': the canary of `overhear audit-last-model` is one record, and "
             "what last models show of all records of a user is not measured; `overhear audit` "
             "plants all records of a user"
         )
-    if plan.statement.unit is Unit.AGENT:
+    if plan.said_of.unit is Unit.AGENT:
         raise InputError(
             "[privacy] unit='agent': the canary of `overhear audit-last-model` is one record, and "
             "no last models of a run with and without all data of an agent are made here; "
             "`overhear audit` plants all data of an agent"
         )
+    # Without a proof about the last models nothing could contradict it.
     proof = proof_of(config, built, multiplier=multiplier)
     if proof.limit is None:
         raise InputError(
@@ -139,8 +141,9 @@ def audit_last_model(
             "nothing that last models could contradict; attack the run instead: "
             "`overhear membership`"
         )
+    # A canary at the start that shows it best, and the game of runs with it and without.
     records = Examples(built.data.test_inputs, built.data.test_targets)
-    replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
+    replaced = plan.said_of.adjacency is Adjacency.REPLACE_ONE
     setting, canary = worst_start(built.setting, records, replaced=replaced)
     game = LastModelGame(
         setting=setting,
@@ -151,7 +154,7 @@ def audit_last_model(
         scripts=plan.scripts,
     )
     seed = secrets.randbits(_SEED_BITS) if seed is None else seed
-    last_model_measured = measure_last_model(
+    measured = measure_last_model(
         game,
         proof.limit,
         runs=asked.runs,
@@ -160,13 +163,13 @@ def audit_last_model(
         most_seconds=60.0 * asked.minutes,
         progress=progress,
     )
+    first, again, fresh = measured.bound, measured.again, measured.fresh
     second = None
-    if last_model_measured.again is not None and last_model_measured.fresh is not None:
+    if again is not None and fresh is not None:
         second = SecondLastModel(
-            epsilon=last_model_measured.again.epsilon,
-            confidence=SURE,
-            fresh_epsilon=last_model_measured.fresh.epsilon,
+            epsilon=again.epsilon, confidence=SURE, fresh_epsilon=fresh.epsilon
         )
+    verdict, epsilon = measured.verdict, proof.limit.epsilon
     return LastModel(
         version=1,
         runs=asked.runs,
@@ -176,16 +179,16 @@ def audit_last_model(
         delta=statement_of(config).delta,
         seed=seed,
         victim=proof.victim,
-        model="victim" if last_model_measured.model == "victim" else "average",
-        proven_epsilon=proof.limit.epsilon,
-        measured_epsilon=last_model_measured.bound.epsilon,
-        ideal_epsilon=last_model_measured.ideal,
-        guesses=last_model_measured.bound.guesses,
-        false_alarms=last_model_measured.bound.false_alarms,
-        misses=last_model_measured.bound.misses,
+        model="victim" if measured.model == "victim" else "average",
+        proven_epsilon=epsilon,
+        measured_epsilon=deciding(verdict, epsilon, first=first, fresh=fresh, again=again).epsilon,
+        ideal_epsilon=measured.ideal,
+        guesses=first.guesses,
+        false_alarms=first.false_alarms,
+        misses=first.misses,
         second=second,
-        verdict=cast(LastModelVerdict, last_model_measured.verdict.value),
-        words=_words(last_model_measured, proof.limit, runs=asked.runs),
+        verdict=cast(LastModelVerdict, verdict.value),
+        words=_words(measured, proof.limit, runs=asked.runs),
     )
 
 
@@ -213,6 +216,7 @@ def _words(found: LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
         f"is at least {lower_bound(first.epsilon)} at {100 * first.confidence:g} % confidence, and "
         f"{proven} is proven"
     )
+    # The second look decides; otherwise what so many runs could have shown.
     if found.again is not None and found.fresh is not None:
         once_more = (
             f"{said}; {runs} fresh runs show {lower_bound(found.fresh.epsilon)} at "

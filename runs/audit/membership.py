@@ -12,7 +12,14 @@ import numpy as np
 from torch import Tensor
 
 from ...attacks.audit.audit import claim_of
-from ...attacks.membership.membership import ATTACKED, Attacked, Inference, Played, infer_membership
+from ...attacks.membership.membership import (
+    ATTACKED,
+    Attacked,
+    Inference,
+    Played,
+    Trainer,
+    infer_membership,
+)
 from ...attacks.membership.pool import Pool, make_pool
 from ...attacks.membership.roc import Measured, ProvenLimit, Rate, exceeds, measure
 from ...attacks.membership.scores import AVERAGE, OWNER
@@ -92,6 +99,7 @@ def describe_membership(
         multiplier: noise multiplier of the run.
     """
     assert found.run is not None  # noqa: S101 # final models were given
+    # Games bound epsilon, since a coin decides their records; the run's own had none.
     limit, games = proof.limit, found.games
     guessed = None
     if limit is not None and games is not None:
@@ -150,6 +158,7 @@ def _words(
     because: str,
 ) -> str:
     """What follows, and what does not."""
+    # Without a proof or a game nothing is checked.
     if limit is None:
         return (
             f"Nothing is proven of holders of the final models ({because}), so that no success of "
@@ -163,6 +172,7 @@ def _words(
         f"by {guessed.guesser[1]} on the model of {guessed.guesser[0]}: epsilon is at least "
         f"{lower_bound(guessed.epsilon)} at {100 * guessed.confidence:g} % confidence"
     )
+    # What the games say of the proof, and then what the run's own rates do.
     tail = {
         "contradicted": f", more than the proven {proven}: proof, code or this test is wrong",
         "suspicious": f"; a rate lies above what the proven {proven} allows if records were "
@@ -390,6 +400,7 @@ def audit_membership(
             f"models; `overhear train {folder / run_folder.RUN} --out {folder} --resume` finishes "
             "it"
         )
+    # The final models, and records that were trained on or held out.
     last = run_folder.last_round(folder)
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
@@ -402,19 +413,17 @@ def audit_membership(
     scripts = make_plan(
         config, graph=built.setting.graph, batch_size=built.batch_size, begun=True
     ).scripts
+    bound = built.bound(multiplier)
     inference = infer_membership(
-        built.setting,
-        built.bound(multiplier),
-        pool,
+        Trainer(setting=built.setting, bound=bound, pool=pool, rounds=last, scripts=scripts),
         models=models,
-        rounds=last,
         references=asked.references,
         games=asked.games,
         generator=source,
-        scripts=scripts,
         most_seconds=60.0 * asked.minutes,
         progress=progress,
     )
+    # What was found beside what is proven, and after what was found before.
     proof = proof_of(config, built, multiplier=multiplier)
     said = describe_membership(config, inference, pool, proof, rounds=last, multiplier=multiplier)
     listed = {"exposed": exposed(inference, pool)} if asked.show_records else {}
@@ -461,6 +470,7 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         return Proof(
             limit=None, status=Status.NO_PROTECTION, because="nothing is clipped or hidden"
         )
+    # The run as planned for holders of the final models, about single records.
     privacy_table = p.with_noise(
         multiplier,
         adversary=FINAL_MODELS.name,
@@ -478,6 +488,7 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         begun=True,
         notice=lambda _: None,  # its caller planned the same rounds
     )
+    # Only a proven and finite figure can be contradicted.
     stated = plan.guarantee(FINAL_MODELS.name)
     if stated.status is not Status.PROVEN or not math.isfinite(stated.epsilon):
         because = stated.because or "the figure is infinite"

@@ -356,6 +356,7 @@ def check_sums(folder: Path) -> None:
         ValueError: a finished run has no sums, or they name a file that is missing, changed or
             outside of the folder, or leave out one that is read.
     """
+    # A run without sums is not finished, or has lost them.
     if not os.path.lexists(folder / SUMS):
         if has_ended(folder):
             _check_schema(folder)
@@ -366,6 +367,7 @@ def check_sums(folder: Path) -> None:
                 f"written, `overhear train {folder / RUN} --out {folder} --resume` closes the run"
             )
         return
+    # Each file that is read is named, lies in the folder and has its digest.
     held = _listed(folder)
     for name in _needed(folder):
         if name not in held:

@@ -88,6 +88,7 @@ def launch(
     children: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="overhear-") as private:  # of mode 0700
         try:
+            # Ranks meet at a store, and know each other by a common secret.
             told = {STORE_FILE: str(Path(private) / "store"), SECRET: secrets.token_hex(32)}
             _reserve(told[STORE_FILE], ranks * _ROOM)
             _start(children, arguments, ranks=ranks, told=told)
@@ -216,12 +217,12 @@ def _watch(
     """
     left, until, asked, met = list(children), math.inf, False, False
     seen_running = {child.pid: time.monotonic() for child in children}
+    # Until all have ended, or nothing is left to wait for.
     while left and time.monotonic() < until:
         ended = [child for child in left if child.poll() is not None]
         number = stop.signal or max(map(_stopped_by, ended), default=0)
-        met = met or _has_met(
-            store, len(children)
-        )  # from there on without a store, which may be cleared away
+        # From there on it does without a store, which may be cleared away.
+        met = met or _has_met(store, len(children))
         if number and not asked and not met:
             return _end_all(children, number, store=store)
         if stop.signal and (twice.is_set() or not asked):
@@ -230,6 +231,7 @@ def _watch(
                 child.send_signal(stop.signal)
         if twice.is_set():
             until = min(until, time.monotonic() + _GRACE)
+        # A rank that is stopped is given up in time, and one that ended leaves the others some.
         for child in left:
             if not _is_stopped(child):
                 seen_running[child.pid] = time.monotonic()
@@ -247,6 +249,7 @@ def _watch(
     if first_is_lost and store.has(CLOSED) and _is_finished(out):
         tell("rank 0 was lost after the end; the run is finished")
         return 0
+    # An exit code that a rank gave, or else which one was lost and how.
     said = [code for code in codes if code is not None and code > 0]
     if said:
         return said[0]

@@ -205,7 +205,7 @@ class Stopped(Described):
 
 
 class TrainSummary(Described):
-    """The object of `overhear train --json`."""
+    """The object of `overhear train --format json`."""
 
     out: str
     noise_multiplier: NotNegative
@@ -214,6 +214,7 @@ class TrainSummary(Described):
     """The last ones."""
     stopped: Stopped | None = None
     """Set where the budget ended the run early."""
+    version: Annotated[Literal[1], Field(alias="schema")] = 1
 
 
 def header_of(spent: Spent) -> LedgerHeader:

@@ -258,7 +258,7 @@ def epsilon_so_far(config: RunFile, plan: Plan, released: Sequence[int]) -> floa
     repeated = len(set(numbers)) < len(numbers)
     return run_epsilon(
         plan.exposures[config.privacy.adversary],
-        statement=plan.statement,
+        statement=plan.said_of,
         noise_multiplier=plan.noise_multiplier,
         rounds=list(released) if repeated else len(numbers),
     )

@@ -198,6 +198,7 @@ def store_of(place: Place, *, secret: bytes, limit: float) -> RankStore:
         ConnectionError: it cannot be reached.
         InputError: the environment names no port.
     """
+    # Ranks of one host meet in a file, others at an address.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # who restarts may keep one store
     prefix = STORE_PREFIX if attempt == "0" else f"{STORE_PREFIX}-{attempt}"
     if path := os.environ.get(STORE_FILE):
@@ -283,6 +284,7 @@ def connect(
         ConnectionError: they do not, or another process has taken the place of one.
         InputError: this rank runs another program than rank 0, or an interface does not exist.
     """
+    # The same program everywhere, and an interface by which hosts reach each other.
     several, mine = bool(hosts_of(guests)), guests[place.rank]
     name = "it" if several else _named(place)  # the host is told before
     check_same_facts(mine.program, guests[0].program, name=name)

@@ -95,6 +95,7 @@ def resume_run(
     """
     say, stop = notice or _keep_silent, stop or Stop()
     stop.note("nothing more was released; continue with --resume")
+    # The folder's own run; without a ledger nothing of it was released.
     if not (out / run_folder.RUN).is_file():
         raise FileNotFoundError(
             f"{out} holds no {run_folder.RUN}, so there is no run to continue; leave --resume out "
@@ -109,6 +110,7 @@ def resume_run(
     if run_folder.is_finished(out):
         return _finished(session, say)
     with run_folder.stated(out):
+        # A run that released nothing begins; any other goes on under its ledger.
         if not begun:
             say(f"{out} has no ledger, so nothing was released; the run begins.")
             with stop.held():
@@ -124,6 +126,7 @@ def resume_run(
 
 def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     out, plan = session.out, session.plan
+    # What was released, and the newest checkpoint to go on from.
     spent = read_released(out)
     header = header_of(spent)
     check_ledger(out, spent, plan)
@@ -131,6 +134,7 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     start, broken = _newest(out, header, say)
     after = -1 if start is None else start.round
     _check_begun(out, released, after)
+    # Rounds after the checkpoint are released again, which the target has to allow.
     repeated = sorted({number for number in released if number > after})
     _check_repeats(session, repeated)
     check_turns(out, header, session.built.setting)
@@ -144,6 +148,7 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     )
     if moved:
         say(moved)
+    # From here on the folder changes.
     with session.stop.held():
         _tidy(out, after=after, ledger=spent, broken=broken)
         ledger.resume(after)
@@ -182,7 +187,7 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
         if every == exposure:  # no more than planned, which is within the target
             return False
         found = reached(
-            every, statement=plan.statement, noise_multiplier=plan.noise_multiplier, goal=goal
+            every, statement=plan.said_of, noise_multiplier=plan.noise_multiplier, goal=goal
         )
         return found > goal.figure
 
@@ -266,6 +271,7 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
             "the ledger lacks what each adversary is exposed to, so what was released cannot be "
             "accounted for; use the version that wrote it, or start a new run"
         )
+    # Who takes part, and how many may be missing, is as it was.
     list_now = None if plan.participation is None else plan.participation.digest
     if header.participation != list_now:
         raise InputError(
@@ -276,6 +282,7 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
     if (header.missing or 0) != missing:
         then = f"[participation] missing={header.missing or 0}, not {missing}"
         raise InputError(f"the run was begun with {then}; put it back, or start a new run")
+    # What each adversary is exposed to is as it was, up to rounding.
     for name in {**planned, **held}:
         begun, now = _costs(held.get(name)), _costs(planned.get(name))
         for what in {**begun, **now}:
@@ -500,7 +507,7 @@ def epsilon_of_ledger(plan: Plan, spent: Spent) -> dict[str, float]:
     return {
         name: run_epsilon(
             released_sensitivity(plan, spent, name),
-            statement=plan.statement,
+            statement=plan.said_of,
             noise_multiplier=plan.noise_multiplier,
         )
         for name in plan.exposures

@@ -125,7 +125,7 @@ def noise_test_rate(plan: Plan) -> float:
     """
     figures = [g.epsilon for g in plan.guarantees if math.isfinite(g.epsilon)]
     most = min(max(figures, default=0.0), 500.0)
-    return max(1e-250, min(RATE, _SHARE * plan.statement.delta / (1 + math.exp(most))))
+    return max(1e-250, min(RATE, _SHARE * plan.said_of.delta / (1 + math.exp(most))))
 
 
 class TestedNoise:
@@ -289,7 +289,7 @@ def plan_session(
     if plan.scripts.by_user:
         built.setting.check_by_user()
     check_user_code(replace(built.setting, layout=config.training.layout), built.data.measured)
-    items = None if begun else items_of(config, built.data, plan.statement, notice=notice)
+    items = None if begun else items_of(config, built.data, plan.said_of, notice=notice)
     return Session(
         config=config,
         built=built,
@@ -311,6 +311,7 @@ def agreed(session: Session, group: Group | None, stop: Stop) -> Session:
 def first_session(session: Session) -> TrainSummary:
     """Train in a folder that has its run file and nothing released yet; a summary as train_run."""
     built, plan, out = session.built, session.plan, session.out
+    # Files beside the ledger first, since its header names their digests.
     run_folder.environment(str(built.setting.device)).write(out / run_folder.ENVIRONMENT)
     algorithm, run = session.config.algorithm, secrets.token_hex(16)
     write_records(out / run_folder.RECORDS, built.setting.shards)
@@ -329,6 +330,7 @@ def first_session(session: Session) -> TrainSummary:
         noise_test_rate=noise_test_rate(plan),
         exposures={name: ExposureFacts.of(one) for name, one in plan.exposures.items()},
     )
+    # A key stands in the header only where the run has such a fact.
     if plan.participation is not None:
         header = header.model_copy(update={"participation": plan.participation.digest})
     if plan.missing is not None:
@@ -384,6 +386,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
     rank 0 knows of it.
     """
     config, built, out, stop = session.config, session.built, session.out, session.stop
+    # The engine with the transcript and the tests of its noise.
     watched = list(config.intercept.victims) or [_victim(config)]
     transcript = Transcript(config.intercept.rounds, agents=watched)
     layout = config.training.layout if start is None else layout_of(start, config)
@@ -392,6 +395,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
     engine = engine_of(session, layout=layout, transcript=transcript, noise=noise)
     released = list(session.released)
     kept = -1 if start is None else start.round
+    # The start: announced and released, or restored and released to nobody.
     if start is None:
         _announce(session, ledger, 0, [], noise, kept=kept)
         engine.start()
@@ -404,6 +408,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
     every, rounds = config.training.evaluate_every, config.training.rounds
     with nullcontext() if ledger is None else run_folder.metrics_file(out) as lines:
         while True:
+            # What the round leaves: a checkpoint, metrics and progress.
             at = engine.round
             if _is_kept(session, at) or at % config.training.checkpoint_every == 0:
                 kept = _save(session, engine, writes=ledger is not None)
@@ -418,6 +423,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
             if session.progress is not None and not stop.signal:
                 spent = epsilon_so_far(session.config, session.plan, released) if metrics else None
                 session.progress(at, rounds, spent, metrics)
+            # The end, once no rank has failed and the noise is tested.
             if at == session.last and metrics is not None:
                 if session.group is not None:
                     session.group.barrier()  # no rank has failed
@@ -427,6 +433,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
                     run_folder.tell_layout(out, engine.layout, ranks=ranks)
                 stop.finish()
                 return metrics
+            # The next round stands in the ledger before it is released.
             engine.check_floor()
             if signal := _announce(session, ledger, at + 1, releases, noise, kept=kept):
                 _leave(session, engine, ledger, noise, saves=kept < at)
@@ -508,8 +515,7 @@ def engine_of(
         replace(setting, layout=layout),
         session.built.bound(session.plan.noise_multiplier),
         randomness=SecretRandomness(root, hardened=training.noise == "hardened"),
-        taps=() if ranks else (transcript,),
-        gathered=Gathered(session.config.intercept.rounds, [transcript]) if ranks else None,
+        taps=[Gathered(session.config.intercept.rounds, [transcript]) if ranks else transcript],
         ranks=ranks,
         scripts=session.plan.scripts,
         noise_tests=None if noise is None else noise.tests,

@@ -358,6 +358,7 @@ class _Comparison:
 
     def _row(self, way: _Way) -> Row:
         made, sampling, how = way.made, way.sampling, way.how
+        # Figures of each adversary; where turns may amplify, the larger one of both counts.
         rate = sampling.rate if way.amplified else 1.0
         base = way.multiplier / how.joint
         outsider, one, rest = self._figures(made, base, rounds=way.rounds, rate=rate)

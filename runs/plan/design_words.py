@@ -13,7 +13,7 @@ from ...privacy.noise.design import Kind
 from ..described import Described
 from ..numbers import figure
 
-# What `overhear design --json` prints, as types.
+# What `overhear design --format json` prints, as types.
 
 
 class Row(Described):
@@ -107,11 +107,13 @@ def advice(rows: Sequence[Row], *, groups: int, epsilon: float) -> list[str]:
         groups: of records that take turns in the run; 1 is plain Poisson.
         epsilon: that all of them meet.
     """
+    # Ways that can be used, with memory and without, least noise first.
     usable = [row for row in rows if math.isfinite(row.noise)]
     fresh = [row for row in usable if not row.memory]
     memory = [row for row in usable if row.memory]
     said = []
     best = usable[0]
+    # The best under the run's own batches, and the best of all.
     own = [row for row in usable if row.own_sampling]
     if own:
         said.append(f"Least noise under the run's own batches: {_named(own[0])}.")
@@ -131,6 +133,7 @@ def advice(rows: Sequence[Row], *, groups: int, epsilon: float) -> list[str]:
             + f"{figure(memory[0].noise, 4)} with it, {figure(fresh[0].noise, 4)} without"
             + (", since it gives up most of what sampling adds." if ahead else ".")
         )
+    # Noise from a common seed is no noise to who knows the seed.
     seeds = [row for row in usable if math.isinf(row.one_agent)]
     if best in seeds:
         kept = next((row for row in own if row not in seeds), None)

@@ -13,21 +13,20 @@ from ...privacy.errors import InputError, describe, line_of
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.participation import MOST_RECORDS, Event, Reach, cohort, poisson
 from ...privacy.published.claim import PublishedClaim
-from ...privacy.reference import second_opinion as reference
 from ...privacy.target import Target
-from ...training.accounts.account import account_of
+from ...training.accounts.account import WorkEstimate, account_of
 from ...training.accounts.accounted_run import AccountedRun
-from ...training.accounts.paragraph import as_paragraph
-from ...training.accounts.result import Account, opinion_on, unknown_users, warnings_of
+from ...training.accounts.paragraph import Explanation, as_paragraph
+from ...training.accounts.result import Account, unknown_users, warnings_of
 from ...training.accounts.summary import (
     Summary,
     as_frame,
+    as_rich,
     lines_of,
     page_part,
     rounded_up,
     users_words,
 )
-from ...training.accounts.traced_twice import TracedTwice, Verdict, check_account
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.batches import NO_USERS
@@ -38,7 +37,7 @@ from ...training.graphs.participation import missing_words, participation_words
 from ...training.models.evaluation import NOT_COUNTED
 from ...training.own.names import algorithm_named, is_own
 from ...training.tracing.scripts import Scripts
-from ..numbers import bound, figure, lower_bound
+from ..numbers import bound
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -55,10 +54,12 @@ from ..run_file.build import (
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
-from .schema import Missing, Participation, Planned, PublishedBound, SecondOpinion
+from .schema import Missing, Participation, Planned, PublishedBound
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from pandas import DataFrame
+    from rich.table import Table
 
 
 _SOME_BATCH = 37.5
@@ -69,7 +70,7 @@ class Plan:
     """What a run will cost.
 
     Attributes:
-        statement: what every epsilon is said of.
+        said_of: what every epsilon is said of.
         noise_multiplier: given, or calibrated so that the target adversary's epsilon is met.
         target: what the run file asks for.
         guarantees: one for each adversary, worst first.
@@ -87,7 +88,7 @@ class Plan:
         account: what the figures are from.
     """
 
-    statement: Statement
+    said_of: Statement
     noise_multiplier: float
     target: Target
     guarantees: Sequence[Guarantee]
@@ -109,7 +110,7 @@ class Plan:
         """The statement for one adversary."""
         return next(g for g in self.guarantees if g.adversary == adversary)
 
-    def paragraph(self) -> str:
+    def statement(self) -> str:
         """A paragraph to paste: who learns how much, and what is assumed.
 
         Raises:
@@ -119,8 +120,32 @@ class Plan:
             raise InputError("this plan has no summary; make it from a run file")
         return as_paragraph(self.summary, self.exposures)
 
+    def plot(self, kind: str = "rounds", *, axes: Axes | None = None) -> Axes:
+        """Epsilon by round, or with kind="trade-off" the curves that no test beats.
+
+        Raises:
+            ValueError: an unknown kind, nothing finite to draw, or a plan without its account.
+            ImportError: matplotlib is not installed.
+        """
+        return self._shown().plot(kind, axes=axes)
+
+    def explain(self, adversary: str) -> Explanation:
+        """Which messages of the round that costs most add up to the figure; printed, in words.
+
+        Raises:
+            ValueError: an adversary that was not asked for, or a plan without its account.
+        """
+        return self._shown().explain(adversary)
+
+    def _shown(self) -> Account:
+        """The account with what the run file adds: no noise that can be repeated is proven."""
+        if self.account is None:
+            raise InputError("this plan has no account; make it from a run file")
+        every = {g.adversary: g for g in self.guarantees}
+        return replace(self.account, guarantees=every, warnings=self.warnings)
+
     def planned(self) -> Planned:
-        """The object that `overhear plan --json` prints."""
+        """The object that `overhear plan --format json` prints."""
         found = Planned(
             version=1,
             noise_multiplier=self.noise_multiplier,
@@ -147,6 +172,10 @@ class Plan:
         """The same in a notebook."""
         return page_part(self._head(), guarantees=self.guarantees, warnings=self.warnings)
 
+    def __rich__(self) -> Table:
+        """The same for a console of rich."""
+        return as_rich(self._head(), guarantees=self.guarantees, warnings=self.warnings)
+
     def to_pandas(self) -> DataFrame:
         """A row an adversary, worst first.
 
@@ -156,7 +185,7 @@ class Plan:
         return as_frame(self.guarantees)
 
     def _head(self) -> list[str]:
-        said = self.statement
+        said = self.said_of
         taking = self.participation or self.missing
         return [
             f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'} at sampling rate "
@@ -207,6 +236,7 @@ def make_plan(
         UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
             step's noise does not keep its proportion to what is clipped.
     """
+    # What the account needs to know of the data: a rate, and public numbers of records.
     graph, p = graph or graph_of(config), config.privacy
     needs_records = algorithm_named(config.algorithm.name).needs_records
     statement, encrypted = statement_of(config), config.graph.links == "encrypted"
@@ -215,6 +245,13 @@ def make_plan(
     data = data_of(config) if counts or own_users else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
+
+    def told(price: WorkEstimate) -> None:
+        if not begun:
+            price.check()
+        if price.words is not None and (notice is not None or begun):
+            (notice or tell)(price.words)
+
     found = account_of(
         AccountedRun(
             algorithm=algorithm_named(config.algorithm.name),
@@ -233,21 +270,20 @@ def make_plan(
             missing=missing_of(config),
         ),
         statement=statement,
-        goal=None if p is None else p.goal,
-        noise_multiplier=0.0 if p is None else p.noise_multiplier,
+        at=0.0 if p is None else p.noise_multiplier if p.goal is None else p.goal,
         adversary=None if p is None else p.adversary,
         adversaries=() if p is None else p.adversaries,
         victim=None if p is None else p.victim,
         encrypted=encrypted,
-        notice=tell if begun and notice is None else notice,
-        limited=not begun,
+        told=told,
     )
     every = _guarantees(config, found)
+    # A step that clips by user needs to know whose records are whose.
     known = says_whose(config, data)
     if found.scripts.by_user and not known and not is_own(config.data.name):
         raise InputError(NO_USERS)
     return Plan(
-        statement=statement,
+        said_of=statement,
         noise_multiplier=found.noise_multiplier,
         target=_target(p, statement, reached=found.reached),
         guarantees=every,
@@ -421,134 +457,6 @@ def _published_bound(
 # What dp-accounting says of the releases behind the figures of a plan, or of a run's ledger.
 
 
-def with_opinions(plan: Plan) -> Planned:
-    """The object that `overhear plan --json` prints, with a second opinion on each figure."""
-    epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
-    found = opinions(plan, plan.exposures, epsilon)
-    return plan.planned().model_copy(update={"second_opinion": found})
-
-
-def opinions(
-    plan: Plan, exposures: Mapping[str, JointSensitivity], epsilon: Mapping[str, float]
-) -> dict[str, SecondOpinion]:
-    """A second opinion on epsilon of each adversary; equal releases are asked about once.
-
-    Args:
-        plan: gives the statement and the noise.
-        exposures: by adversary the releases that epsilon is of, planned or accounted.
-        epsilon: by adversary.
-    """
-    return {
-        name: described(
-            opinion_on(
-                epsilon[name],
-                exposure,
-                statement=plan.statement,
-                noise_multiplier=plan.noise_multiplier,
-            )
-        )
-        for name, exposure in exposures.items()
-    }
-
-
-def described(found: reference.SecondOpinion) -> SecondOpinion:
-    """As JSON holds it."""
-    verdict = "none"
-    if not found.because:
-        verdict = "confirmed" if found.confirms else "not confirmed"
-        verdict = "contradicted" if found.contradicts else verdict
-    return SecondOpinion.model_validate(
-        {
-            "by": found.by,
-            "epsilon": found.ours,
-            "optimistic": found.optimistic,
-            "pessimistic": found.pessimistic,
-            "ratio": found.ratio,
-            "verdict": verdict,
-            "because": found.because,
-        }
-    )
-
-
-def bracket_words(found: SecondOpinion) -> str:
-    """The bracket in a clause, or why there is none.
-
-    >>> from overhear.privacy import second_opinion
-    >>> asked = second_opinion({(1.0, 0.01): 1000}, ours=1.8283, delta=1e-5)
-    >>> bracket_words(described(asked))
-    'epsilon between 1.70 and 1.83, and ours is 1.000 of the upper one'
-    """
-    if found.optimistic is None or found.pessimistic is None or found.ratio is None:
-        return f"none: {found.because}"
-    if float(found.pessimistic) == 0.0:
-        return "epsilon is 0"
-    ends = f"epsilon between {lower_bound(found.optimistic)} and {bound(found.pessimistic)}"
-    said = f"{ends}, and ours is {figure(found.ratio, 4)} of the upper one"
-    if found.verdict == "contradicted":
-        return f"CONTRADICTED: {said}; do not rely on it, and report it"
-    return said
-
-
-def contradiction(found: Mapping[str, SecondOpinion]) -> str:
-    """The sentence for figures that a second opinion contradicts; empty where none does."""
-    said = [
-        f"{one.by} puts epsilon against {name} at no less than {float(one.optimistic):.6g}, more "
-        f"than the {float(one.epsilon):.6g} that is stated"
-        for name, one in found.items()
-        if one.verdict == "contradicted" and one.optimistic is not None
-    ]
-    return "; ".join(said) and f"{'; '.join(said)}: do not rely on any figure, and report it"
-
-
-# What a second tracer says of the joint sensitivities behind a plan.
-
-_SECONDS = 20.0
-
-
-def second_traces(
-    config: RunFile, plan: Plan, *, seconds: float = _SECONDS
-) -> dict[str, TracedTwice]:
-    """A second trace of what every adversary of a plan is told; none of a plan of no run file.
-
-    Args:
-        config: the run file.
-        plan: of it.
-        seconds: that all of it may take; what it does not reach is not checked.
-    """
-    if plan.account is None:
-        return {}
-    victim = None if config.privacy is None else config.privacy.victim
-    return check_account(plan.account, victim=victim, seconds=seconds)
-
-
-def trace_words(found: TracedTwice) -> str:
-    """The verdict in a clause.
-
-    >>> trace_words(TracedTwice(adversary="eavesdropper", who="eavesdropper", victim=0, first=2.0,
-    ...     second=2.0, verdict=Verdict.AGREES))
-    'agrees: 2.000 over all rounds'
-    """
-    if found.second is None:
-        return f"not checked: {found.because}"
-    ends = f"{figure(found.second, 4)} over all rounds"
-    if found.verdict is Verdict.AGREES:
-        return f"agrees: {ends}"
-    ours = figure(found.first, 4)
-    if found.verdict is Verdict.LOOSER:
-        return f"finds no more: {ends}, and {ours} is stated"
-    return f"CONTRADICTED: {found.because}; {ends}, and {ours} is stated"
-
-
-def contradicted_trace(found: Mapping[str, TracedTwice]) -> str:
-    """The sentence for figures that a second tracer contradicts; empty without any."""
-    said = [
-        f"a second tracer finds more against {name} than is stated ({one.because})"
-        for name, one in found.items()
-        if one.verdict is Verdict.CONTRADICTED
-    ]
-    return "; ".join(said) and f"{'; '.join(said)}: do not rely on any figure, and report it"
-
-
 # Whether clipping what several steps change costs a record more than noise at each of them.
 
 
@@ -565,23 +473,23 @@ def local_steps_words(plan: Plan, adversary: str) -> tuple[str, float] | None:
     of = plan.guarantee(adversary)
     updates = [e for e in plan.scripts.of(1, None) if e.operation == "local_update"]
     releases = spent_releases(plan.exposures[adversary].releases)
-    if plan.statement.unit is not Unit.RECORD or len(updates) != 1 or len(releases) != 1:
+    if plan.said_of.unit is not Unit.RECORD or len(updates) != 1 or len(releases) != 1:
         return None
+    # One plain local update in each round can be compared.
     (one,), given = releases, dict(updates[0].given)
     steps = int(given["steps"])
     simple = one.reach is Reach.BALL and one.contributions == 1 and one.drawn is None
     whole = given["batch"] == ("batch", -1)  # of all data
     if not simple or one.members is not None or steps > MOST_RECORDS or not of.status.is_finite:
         return None
+    # Each local step as a release of its own, at the same multiplier.
     rate = 1.0 if whole else plan.sampling_rate
     if one.cohort < 1.0:
         each = {Event(plan.noise_multiplier, cohort(1.0, steps, rate), coin=one.cohort): one.rounds}
     else:
         each = {Event(plan.noise_multiplier, poisson(rate)): one.rounds * steps}
     try:
-        found = composed_epsilon(
-            each, delta=plan.statement.delta, adjacency=plan.statement.adjacency
-        )
+        found = composed_epsilon(each, delta=plan.said_of.delta, adjacency=plan.said_of.adjacency)
     except InputError:
         return None
     if not found < of.epsilon:

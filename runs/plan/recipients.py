@@ -64,11 +64,13 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
         )
     if missing_of(config) or config.participation is not None:
         raise InputError("[participation] leaves agents out; recipients need all of them")
+    # The run at noise multiplier 1, and why hypotheses of the proof may not hold for it.
     statement, data = statement_of(config), data_of(config)
     subject = _subject(config, graph, data)
     traces = subject.trace(1.0)
     model = _model(config, data)
     reason = refusal(subject, model, statement=statement, traces=traces)
+    # Every other agent, nearest first, in the views that cover all it may see.
     hops = distances(graph, victim)
     others = sorted(
         (agent for agent in range(graph.agents) if agent != victim),
@@ -78,6 +80,7 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
     rows = []
     for agent in (None, *others):
         name = "final-models" if agent is None else f"agent:{agent}"
+        # The proven figure, one as if messages were alone, and one with what is steered away.
         figure, status = closed[name]
         proven = figure if status is Status.PROVEN else math.inf
         alone = as_if_alone(

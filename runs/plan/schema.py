@@ -1,4 +1,4 @@
-"""What `overhear plan --json` prints, as types."""
+"""What `overhear plan --format json` prints, as types."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Missing(Described):
 
 
 class Planned(Described):
-    """The object of `overhear plan --json`."""
+    """The object of `overhear plan --format json`."""
 
     version: Annotated[Literal[1], Field(alias="schema")]
     noise_multiplier: NotNegative

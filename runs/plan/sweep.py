@@ -58,7 +58,7 @@ class Combination:
             raise InputError("a combination has either a plan or a reason why it is refused")
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The entry of `overhear plan --sweep --json`: what was swept, then the plan or reason."""
+        """The entry in JSON of `overhear plan --sweep`: what was swept, then the plan or reason."""
         return {
             "swept": {**self.values},
             "overrides": [*self.overrides],

@@ -58,6 +58,7 @@ def trained(
         knowing: sets of agents that may be the adversary.
         step_sizes: learning rate of each round; all equal when not given.
     """
+    # Noise without memory: of each agent, across agents, or by pair secrets.
     if made.kind is Kind.INDEPENDENT:
         return Trained(algorithm="ldp-dsgd")
     if made.kind is Kind.ACROSS:
@@ -66,6 +67,7 @@ def trained(
         return Trained(algorithm="whisper", settings={"horizon": horizon}, energy=energy * uses)
     if made.kind is Kind.PAIRS and made.bands == 1:
         return _of_decor(made, graph.weights, knowing)
+    # Memory: a strategy of every round, or of some bands.
     whole = made.bands == made.rounds  # a strategy of every round
     run: _Run = {
         "rounds": made.rounds,
@@ -81,6 +83,7 @@ def trained(
         tables = joint_tables(graph.weights, **run, algorithm="joint-dsgd").numpy()
         noise = _Remembered(tables, modes, np.ones(len(tables)))
         return _made_by("joint-dsgd", noise, run, amplified=amplified)
+    # One strategy over time for all eigenspaces, alone or on pair secrets.
     ratio = round(made.ratio, 6)
     name = "mafalda" if made.kind is Kind.TIME else "decor-over-time"
     table = strategy_table(graph.weights, **run, algorithm=name, ratio=ratio).numpy()
@@ -207,4 +210,4 @@ def run_file_with(config: RunFile, row: Row, *, epsilon: float) -> RunFile:
     return validated(values, where=f"run file with {row.kind}")
 
 
-# What `overhear design --json` prints, as types.
+# What `overhear design --format json` prints, as types.

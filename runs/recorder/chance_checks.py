@@ -51,6 +51,7 @@ def check_residuals(of: LeftOver) -> Check:
 def check_sums(of: LeftOver) -> Check:
     """What is left has no part along the declared sums, nor along what clipping took off."""
     name = "sums"
+    # Releases that hold a clipped vector, and of these what is tested for leftovers.
     bounded = [row for row in of.rows if any(math.isfinite(v.clip) for v in row.at.release.of)]
     if not bounded:
         return Check.not_run(
@@ -67,6 +68,7 @@ def check_sums(of: LeftOver) -> Check:
         f"({found.counted})"
     )
     outcome = found.outcome
+    # A test that passes says something only where a fault would have shown.
     if found.passed:
         exact = [row for row in bounded if row.is_drawn]
         seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
@@ -104,6 +106,7 @@ def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], wh
         every = [(r, a) for r, a in every if float(a.norm()) > _SEEN * r.rounding]
         if not every:
             continue
+        # The part of what is left along each direction, less what rounding may be.
         directions = torch.stack([a / r.deviation**2 for r, a in every]).numpy()
         left = torch.stack([r.left for r, _ in every]).numpy()
         lost = np.array([r.resolution for r, _ in every])
@@ -114,6 +117,7 @@ def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], wh
             z = max(abs(parts[i]) - lost[i], 0.0) / math.sqrt(variance[i, i])
             words = f"{row.at.name} in round {row.at.played.round} has a part along {what}"
             found.note(laws.beyond(z), what=f"{words}, {z:.3g} deviations long")
+        # All releases together, and how far a fault of the whole size would stand out.
         total = float(variance.sum())
         if total <= 0:
             continue
@@ -177,6 +181,7 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
     Returns:
         The batches; what is missing to test them; what is wrong with one.
     """
+    # Batches by name, rate and round; each agent's is the same in all releases of a round.
     drawn: dict[tuple[str, float], dict[tuple[int, int], dict[int, tuple[int, np.ndarray]]]] = {}
     missing = ""
     for at in rounds.releases:
@@ -203,6 +208,7 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
             before = mine.setdefault(vector.owner, (count, held))
             if not np.array_equal(before[1], held):
                 return [], "", f"the batch of {where} is another than in an earlier release"
+    # Rounds in which the same agents drew from as many records are tested together.
     every = []
     for (batch, rate), by_round in drawn.items():
         alike: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}

@@ -92,6 +92,7 @@ def check_points(
         public: vectors that everybody knows, such as the initial model; of one number, a scale
             that some rounds have.
     """
+    # Each point and known part among what was released before, or made of it.
     name, header = "points", rounds.log.header
     history = _History(rounds, [vector_of(one, "public") for one in public])
     looked, wrong, untold = 0, "", set[int]()
@@ -115,6 +116,7 @@ def check_points(
     if wrong:
         words = f"{looked} points and known parts were looked for among what was released before"
         return Check.exact(name, f"{words}; {wrong}.", tests=looked, passed=False)
+    # Scales are one for all rounds, or public.
     wrong, free = _scales(rounds.releases, [vector_of(one, "public") for one in public])
     if wrong:
         return Check.exact(name, f"{wrong}.", tests=looked + 1, passed=False)
@@ -150,6 +152,7 @@ def _scales(every: Sequence[KeptRelease], public: Sequence[Tensor]) -> tuple[str
     One scale for all rounds tells nothing. One that divides by the size of a batch tells that size,
     which is as private as the batch.
     """
+    # By sender and kind, the rounds that have such a release.
     known = {float(one[0]) for one in public if len(one) == 1}
     rounds: dict[tuple[int, str], set[object]] = {}
     for at in every:
@@ -162,6 +165,7 @@ def _scales(every: Sequence[KeptRelease], public: Sequence[Tensor]) -> tuple[str
     for of in by_kind.values():
         if len({at.kept.scale for at in of}) == 1:
             continue
+        # Scales that divide by the size of a batch tell it.
         sampled = [
             (at.kept.scale, len(at.kept.batches[0]))
             for at in of
@@ -267,6 +271,7 @@ def check_knowledge(
     name = "knowledge"
     if sources is None:
         return Check.not_run(name, "no function was given that makes sources again", applies=False)
+    # Releases whose noise is all kept, or has names.
     pairs, wrong = 0, ""
     for row in of.rows:
         named = [one for one in row.at.release.noise if one.id is not None]
@@ -284,6 +289,7 @@ def check_knowledge(
         # A source that nobody knows can be made again by nobody.
         if any(not one.known_to for one in named):
             continue
+        # Each agent's source takes the place of the first one's, and must leave nothing.
         first = {one.id: parts[one.id, min(one.known_to)] for one in named}
         for (id_, agent), part in parts.items():
             pairs += 1
@@ -344,6 +350,7 @@ def conformance(
         FileNotFoundError: a log, or a transcript that it names, is missing.
         ValueError: a log or a transcript that is not as it was written, gradients of another shape.
     """
+    # The log with its transcripts, taken apart by the gradients of an oracle.
     of = [Path(path)] if isinstance(path, str | Path) else [Path(one) for one in path]
     log = read_log(
         of[0] if len(of) == 1 else of, absent=absent, partial=len(of) == 1 and of[0].is_file()
@@ -351,6 +358,7 @@ def conformance(
     kept_rounds = KeptRounds(log, rounds=rounds, seed=seed)
     oracle = Oracle(gradients)
     left_over = LeftOver(kept_rounds, oracle)
+    # Rows first: other outcomes rest on each record's row being its own.
     rows = check_rows(left_over, oracle)
     outcomes: list[Check] = [
         *_of_gradients(left_over, rows),
@@ -358,6 +366,7 @@ def conformance(
         check_points(kept_rounds, points=points, public=public),
         check_knowledge(kept_rounds, left_over, sources),
     ]
+    # What was not kept, or stands in another log, is no evidence.
     if kept_rounds.unkept or left_over.unknown:
         first = left_over.unknown[:1] or [f"{kept_rounds.unkept} were not kept"]
         count = kept_rounds.unkept + len(left_over.unknown)

@@ -414,6 +414,7 @@ class Oracle:
                     f"gradients names no function for agent {agent}; it has {sorted(asked)}"
                 )
             asked = asked[agent]
+        # The user's function gets copies, and returns numbers.
         more = {"agent": agent} if "agent" in inspect.signature(asked).parameters else {}
         try:
             found = asked(point.clone(), positions.numpy().copy(), **more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -96,12 +96,14 @@ class EarlierLines:
         Raises:
             ValueError: it does, or does not say what it holds of what its sender received.
         """
+        # A message of a round is released once to each receiver.
         ends = [None] if release.to is None else sorted(release.to)
         if any((release.sender, release.kind, to) in self._sent for to in ends):
             raise InputError(
                 f"round {round} has a release {release.kind!r} to the same receiver already; give "
                 "another message of the round another kind, or the next round its number"
             )
+        # A batch or a vector with a name has the same facts in each release.
         now: dict[tuple[int, str, str | None], float] = dict(self._now)
         past: dict[int, dict[tuple[int, str, str | None], float]] = {}
         for vector in release.of:
@@ -120,6 +122,7 @@ class EarlierLines:
                     f"noise {one.id!r} is declared as known to others than before; name all who "
                     "know it, each time"
                 )
+        # What was received is checked, too; only then does the line count as said.
         self._received.check(release, Played(round, 0))
         self._received.with_knowers(release, Played(round, 0))
         self._received.take_in(release, Played(round, 0))
@@ -244,6 +247,7 @@ class Draws:
                 f"noise {id!r} is that of an earlier session, whose randomness is gone, so what "
                 "were drawn now would be other noise under its name; give it another name"
             )
+        # New noise, or the source that has the name already, requested alike.
         if id is None or id not in self.named:
             one = DrawnNoise(
                 number=self._next(), shape=sizes, std=std, id=id, dtype=dtype, device=device
@@ -378,6 +382,7 @@ def _which(
     vector: Mapping[str, Any], drawn: Sequence[DrawnBatch], given: NDArray[np.int64] | None
 ) -> DrawnBatch:
     """The drawn batch that a vector is made of."""
+    # A batch by its name, by its positions, or the only one of its owner.
     owner = vector["owner"]
     if "batch" in vector:
         named = [drawn_batch for drawn_batch in drawn if drawn_batch.name == str(vector["batch"])]
@@ -386,6 +391,7 @@ def _which(
                 f"batch={shown(vector['batch'])} of agent {owner} was not drawn in this round; "
                 f"drawn are {', '.join(drawn_batch.name for drawn_batch in drawn)}"
             )
+        # Positions that are given must be those that were drawn.
         if given is not None and not np.array_equal(given, named[0].positions):
             raise InputError(
                 f"the positions given are not those of batch {named[0].name} of agent {owner}, as "
@@ -429,15 +435,27 @@ def _marked(vector: dict[str, Any], one: DrawnBatch, header: Header) -> dict[str
 # From a release and what its caller gave to the transcript that is kept of it.
 
 
+class Sent(NamedTuple):
+    """What leaves: known + scale (sum of clipped vectors + noise).
+
+    Attributes:
+        value: (D,), None where it is not given.
+        known: (D,) what of it everybody may know, None for nothing.
+        scale: of the sum and its noise.
+    """
+
+    value: Tensor | None
+    known: Tensor | None
+    scale: float
+
+
 def transcribed(
     release: Release,
     *,
     drawn: Draws,
-    value: Tensor,
+    sent: Sent,
     batches: Sequence[NDArray[np.int64] | None],
     point: Any,
-    known: Tensor | None,
-    scale: float,
     records: int | None,
     rows: Any,
     order: Any,
@@ -447,11 +465,9 @@ def transcribed(
     Args:
         release: as its line says it.
         drawn: what the recorder drew for its round.
-        value: (D,) what leaves.
+        sent: what leaves.
         batches: positions of each vector, None where none were given.
         point: one for all vectors, or a tuple of one for each.
-        known: (D,) what of the value everybody may know, None for nothing.
-        scale: of the sum and its noise.
         records: that batches were drawn from which the recorder did not draw.
         rows: (B, D) of a vector, what each record of its batch added before it was clipped, one for
             all or a tuple; None where it is not kept.
@@ -460,7 +476,10 @@ def transcribed(
     Raises:
         ValueError: sizes that do not fit.
     """
+    value, known, scale = sent
+    assert value is not None  # noqa: S101 # who keeps a round looked
     check_precise(value, "value")
+    # Positions and records: of a batch that was drawn here, or as they were given.
     mine = {(one.owner, one.name): one for one in drawn.batches}
     positions, held, points = dict[int, Tensor](), dict[int, int](), dict[int, Tensor]()
     given = each_of(point, len(release.of), "point")

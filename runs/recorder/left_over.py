@@ -267,12 +267,14 @@ class LeftOver:
         kept, width = at.kept, len(at.kept.value)
         if not at.release.of and not at.release.noise and kept.known is None:
             return "it is declared as made of what was released, and of what was not kept as known="
+        # The value in units of its sum, and the rounding that it comes with.
         value = kept.value.double()
         known = torch.zeros_like(value) if kept.known is None else kept.known.double()
         unit = torch.finfo(kept.value.dtype).eps
         size = unit * float(value.norm() + known.norm()) / abs(kept.scale)
         more, total, cut_off = 0.0, torch.zeros_like(value), torch.zeros_like(value)
         clipped = gradients = 0
+        # Each vector's clipped sum by the oracle, and what clipping took off.
         for j, vector in enumerate(at.release.of):
             found = self._sum(at, j, vector, width)
             if isinstance(found, str):
@@ -286,6 +288,7 @@ class LeftOver:
             jump = float(found.norms.clamp(max=found.clip).max()) if len(found.norms) else 0.0
             kink = _KINK * jump if unit > torch.finfo(torch.float64).eps else 0.0
             more += abs(vector.weight) * (math.sqrt(unit) * lengths + kink)
+        # Noise that was kept adds its rounding.
         for one in kept.noise.values():
             size += unit * float(one.double().norm())
         return Row(

@@ -15,13 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ... import __version__
 from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Verdict
+from ...attacks.foreign.audit_training import TrainingAudit
+from ...attacks.foreign.claimed import claim_of_log
+from ...attacks.foreign.scores_audit import ScoresAudit
+from ...privacy.accounting.request import Adjacency
+from ...privacy.adversary import EAVESDROPPER
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.formats.json_text import read_json
 from ...privacy.guarantee import Statement, Status, Unit
-from ...privacy.releases.log import ReleaseLog
+from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
+from ..audit.evidence_schema import Audit
+from ..folder.folder import AUDIT
 from .keeping import Oracle, sketch
 from .left_over import LeftOver, OracleBatch, rounds_text
 
@@ -181,6 +189,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
         oracle: of gradients.
     """
     name, header = "rows", of.rounds.log.header
+    # The oracle asked for each record by itself, and beside half of the others.
     every = [one for one in of.asked if len(one.positions)]
     if header.unit is Unit.CLIENT or not every:
         words = "no release of these rounds is made of a batch of records"
@@ -194,6 +203,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
             off, _count(every), "the oracle gives another row where other records are with it; "
             "let it take each record by itself"
         )  # fmt: skip
+    # Rows that were kept are compared; without them the recorder must have drawn the noise.
     kept = [one for one in every if one.kept is not None]
     unkept = [one for one in every if one.kept is None and not one.is_drawn]
     if unkept:
@@ -213,6 +223,7 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
             off, _count(kept), "collate_fn, the training loop, the loss or a layer mixes records, "
             "or the data are others now"
         )  # fmt: skip
+    # From what length on a part of another record would have shown.
     exact = [one for one in every if one.kept is None]
     least = max([_SEEN if kept else 0.0, *(one.rounding / _bound(one) for one in exact)])
     words = f"{_count(every)} rows of {len(every)} batches are those of their records alone"
@@ -463,3 +474,85 @@ def _digests(paths: Sequence[Path]) -> dict[str, str]:
         with path.open("rb") as file:
             found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
+
+
+# audit.json: what an audit found of a training that ran elsewhere, beside the logs that declare it.
+
+
+def keep_audit(found: TrainingAudit | ScoresAudit, logs: str | Path | Sequence[Path]) -> Path:
+    """Write audit.json beside the logs that declare the training, for their report.
+
+    It names the logs by their digests, so it is not attached to others, or to these once they go
+    on.
+
+    Args:
+        found: an audit whose claim is that of the logs, `claim_of_log(read_log(logs))`.
+        logs: logs of one folder, or the folder.
+
+    Raises:
+        ValueError: the audit is of another claim, or the logs lie in several folders.
+        FileExistsError: an audit is there, which is never overwritten.
+    """
+    log = read_log([Path(logs)] if isinstance(logs, str | Path) else list(logs))
+    folders = {path.resolve().parent for path in log.paths}
+    if len(folders) != 1:
+        raise InputError("the logs lie in several folders, and an audit is kept in that of all")
+    first = found.first if isinstance(found, TrainingAudit) else found
+    claimed = first.claimed
+    known = claim_of_log(log, delta=claimed.delta)
+    if claimed.mechanism != known.mechanism or claimed.epsilon > known.epsilon * (1 + 1e-9):
+        raise InputError(
+            f"the audit is of {claimed.words()}, and {log.paths[0].parent} declares "
+            f"{known.words()}; audit with claim=claim_of_log(read_log(logs))"
+        )
+    path = log.paths[0].parent / AUDIT
+    audit = Audit.model_validate(
+        {
+            "version": 2,
+            "tool": __version__,
+            "canaries": first.canaries,
+            "confidence": first.confidence,
+            "delta": claimed.delta,
+            "unit": str(log.header.unit),
+            "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
+            "verdict": str(found.verdict),
+            "adversaries": [_audited(found, first, log.status)],
+            "checks": [],
+            "logs": _digests(log.paths),
+        },
+        by_name=True,
+    )
+    text = json.dumps(audit.dump(), indent=2, allow_nan=False) + "\n"
+    write_durably(path, text.encode(), new=True)
+    return path
+
+
+def _audited(
+    found: TrainingAudit | ScoresAudit, first: ScoresAudit, status: Status
+) -> dict[str, Any]:
+    again = found.again if isinstance(found, TrainingAudit) else None
+    row: dict[str, Any] = {
+        "name": EAVESDROPPER.name,
+        "proven_epsilon": first.claimed.epsilon,
+        "status": status,
+        "measured_epsilon": first.epsilon,
+        "ideal_epsilon": first.ideal,
+        "canaries": first.canaries,
+        "verdict": str(found.verdict),
+        "estimators": [],
+        "words": found.words(),
+    }
+    if again is not None:
+        row["again"] = {"epsilon": again.epsilon, "confidence": again.confidence}
+    return row
+
+
+def read_kept_audit(paths: Sequence[Path]) -> Audit | None:
+    """The audit that was kept of exactly these logs as they are; None where there is none.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    path = paths[0].parent / AUDIT
+    found = Audit.read_if_there(path, remedy="move it away, and keep the audit again by keep_audit")
+    return found if found is not None and found.logs == _digests(paths) else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.chained_file import LONGEST_LINE, Chain, ChainedFile, round_number
 from ...privacy.releases.lines import SCHEMA, SERVER, Header, check_keys, party, read_header, shown
-from ...privacy.releases.log import ReleaseLog, read_log
+from ...privacy.releases.log import TRAINING, ReleaseLog, read_log
 from .keeping import kept_folder
 from .recorder import Observing, Recorder, System
 
@@ -49,7 +50,8 @@ def record(
     `resume`; one process at a time has it.
 
     Args:
-        path: the log, a `.jsonl` file; with an adapter as `system` a folder may be named.
+        path: the log, a `.jsonl` file; with an adapter as `system` a folder may be named, in which
+            a further training has a folder of its own, "training-2".
         agent: whose releases these are, 0 to agents - 1 or "server"; None where the file holds
             everybody's, and each release names its sender.
         agents: how many there are; a server is none of them.
@@ -84,6 +86,7 @@ def record(
     >>> round(found["eavesdropper"].epsilon, 2), str(found["eavesdropper"].status)
     (2.34, 'declared')
     """
+    # What the header says: settings given here stand over those of an adapter.
     given: dict[str, Any] = {
         "agent": agent, "agents": agents, "clip": clip, "sampler": sampler, "unit": Unit(unit),
     }  # fmt: skip
@@ -102,10 +105,13 @@ def record(
         given = {**said, **{key: value for key, value in given.items() if value is not None}}
     given |= {"system": name, "depends_on": depends_on, "links": links}
     entry, header = _header(given)
-    file_path = _path(Path(path), header, folder=adapter is not None)
+    # The file, new or gone on with, and which rounds are kept beside it.
+    rehearsal = adapter.rehearsal if isinstance(adapter, Observing) else None
+    new = not resume and rehearsal is None
+    file_path = _path(Path(path), header, folder=adapter is not None, new=new)
     kept = rounds_to_keep(keep)
-    if isinstance(adapter, Observing) and adapter.rehearsal is not None:
-        file_path, kept = adapter.rehearsal, frozenset()
+    if rehearsal is not None:
+        file_path, kept = rehearsal, frozenset()
     file, log = _opened(file_path, entry, header, resume=resume)
     if kept:
         warnings.warn(
@@ -134,9 +140,11 @@ def _header(given: Mapping[str, Any]) -> tuple[dict[str, Any], Header]:
     return entry, header
 
 
-def _path(path: Path, header: Header, *, folder: bool) -> Path:
+def _path(path: Path, header: Header, *, folder: bool, new: bool) -> Path:
     if folder and path.suffix != _ENDING:
         path = path / f"{'server' if header.agent == header.agents else 'releases'}{_ENDING}"
+        if new and path.exists():
+            path = _of_its_own(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file in it, such as {path}/agent-0{_ENDING}")
     if path.suffix != _ENDING:
@@ -145,6 +153,20 @@ def _path(path: Path, header: Header, *, folder: bool) -> Path:
             f"{path.name}{_ENDING}"
         )
     return path
+
+
+def _of_its_own(path: Path) -> Path:
+    """Where a further training writes, in the folder of a first one."""
+    for number in count(2):
+        own = path.parent / f"{TRAINING}{number}" / path.name
+        if not own.exists():
+            break
+    warnings.warn(
+        f"{path.parent} holds another training; the log of this one is {own}: account for each, "
+        "and where both have the same records, what they cost adds up",
+        stacklevel=4,
+    )
+    return own
 
 
 def rounds_to_keep(keep: Any) -> frozenset[int] | Literal["all"]:

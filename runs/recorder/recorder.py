@@ -34,7 +34,7 @@ from ...privacy.releases.lines import (
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from .keeping import each_of, keep, positions_of, vector_of
-from .labels import Draws, EarlierLines, labelled, transcribed
+from .labels import Draws, EarlierLines, Sent, labelled, transcribed
 
 if TYPE_CHECKING:
     from ...attacks.foreign.claimed import Claimed
@@ -97,19 +97,18 @@ class Observing(System, Protocol):
 _SUMMED = (torch.float32, torch.float64)
 
 
-def check_floor(release: Release, value: Tensor | None, known: Tensor | None, scale: float) -> None:
+def check_floor(release: Release, sent: Sent) -> None:
     """Refuse a release whose noise is lost in the rounding of the numbers beside it.
 
     Args:
         release: as its line says it; one without noise, or whose noise came first, is not looked
             at.
-        value: (D,) what leaves, None where it is not given.
-        known: (D,) what of it everybody may know, likewise.
-        scale: of the sum and its noise in the value.
+        sent: what leaves.
 
     Raises:
         ValueError: rounding would add more than 2^-8 to mu.
     """
+    value, known, scale = sent
     beside = value if known is None else known
     if beside is None or not len(beside) or not release.noise or release.noise_first:
         return
@@ -297,6 +296,7 @@ class Recorder:
             OSError: the line may not be on the disk, so nothing must leave.
         """
         with self._lock:
+            # Numbers, party and vectors, in the order of rounds.
             self._check_open()
             at = round_number(plain(round), least=0)
             if at is None:
@@ -315,6 +315,7 @@ class Recorder:
             if of is not None and (isinstance(of, str | Mapping) or not isinstance(of, Sequence)):
                 raise InputError(f"of={shown(of)} must be a list of vectors")
             batches = self._batches(batch, 1 if of is None else len(of))
+            # The line, read back as an account will read it.
             entry: dict[str, Any] = {
                 "from": SERVER if who == self._header.agents else who,
                 "to": plain(to),
@@ -334,23 +335,31 @@ class Recorder:
                 positions=None if batch is None else batches,
             )
             release = read_release(entry, self._header, round=at)
-            sent = None if value is None else vector_of(value, "value")
-            before = None if known is None else vector_of(known, "known")
-            check_floor(release, sent, before, scale)
+            # A value whose noise is lost in rounding is refused.
+            sent = Sent(
+                None if value is None else vector_of(value, "value"),
+                None if known is None else vector_of(known, "known"),
+                scale,
+            )
+            check_floor(release, sent)
             kept = None
+            if self.keeps(at) and sent.value is None:
+                raise InputError(
+                    f"value is missing, and round {at} is kept: give value=, and batch= and point= "
+                    "where it holds gradients; or leave the round out of keep"
+                )
             if self.keeps(at):
                 kept = transcribed(
                     release,
                     drawn=self._drawn,
-                    value=_needed(sent, at),
+                    sent=sent,
                     batches=batches,
                     point=point,
-                    known=before,
-                    scale=scale,
                     records=records,
                     rows=rows,
                     order=batch,
                 )
+            # Nothing is written before all has passed; the transcript precedes its line.
             self._said.check(release, round=at)
             if kept is not None:
                 entry["kept"] = keep(self.path, kept, round=at, place=self._place)
@@ -515,12 +524,3 @@ class Recorder:
 
     def _batches(self, batch: Any, vectors: int) -> list[NDArray[np.int64] | None]:
         return [None if b is None else positions_of(b) for b in each_of(batch, vectors, "batch")]
-
-
-def _needed(value: Tensor | None, at: int) -> Tensor:
-    if value is None:
-        raise InputError(
-            f"value is missing, and round {at} is kept: give value=, and batch= and point= where "
-            "it holds gradients; or leave the round out of keep"
-        )
-    return value

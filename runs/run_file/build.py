@@ -38,13 +38,14 @@ from ...training.graphs.graph import Topology
 from ...training.graphs.participation import drawn_list, read_active_file, scheduled
 from ...training.graphs.topologies import build_graph
 from ...training.models.evaluation import NOT_COUNTED, Metrics, evaluate
+from ...training.models.losses import NetworkLoss, loss_named
 from ...training.models.parameters import build_model, sizes_of, validate_model
-from ...training.models.tasks import with_task
+from ...training.models.tasks import AreaUnderCurve, ClassWeights, Task, with_centres
 from ...training.own.names import algorithm_named
 from ...training.tracing.trace import trace
 from .cross_checks import cap_problems
 from .run_file import RunFile
-from .tables import find_device
+from .tables import ModelTable, find_device
 
 _DELTA = 1e-5
 _LEAST_COPIES = 3  # of all models at once: the models, their gradients, and noise
@@ -52,6 +53,7 @@ _LEAST_COPIES = 3  # of all models at once: the models, their gradients, and noi
 
 def graph_of(config: RunFile) -> Topology:
     """The graph of a run file, with its list of who takes part where there is one."""
+    # The graph by its name.
     g = config.graph
     graph = build_graph(
         g.name,
@@ -67,6 +69,7 @@ def graph_of(config: RunFile) -> Topology:
     p = config.participation
     if p is None or p.missing is not None:
         return graph
+    # Who takes part in which round, by a public seed or a file.
     agents, rounds = graph.agents, config.training.rounds
     if p.path is None:
         active = drawn_list(
@@ -341,6 +344,33 @@ def _check_layout(config: RunFile, model: nn.Module, inputs: Tensor) -> None:
         )
 
 
+def with_task(model: nn.Module, table: ModelTable, data: Dataset) -> tuple[nn.Module, Task | None]:
+    """A network whose parameters are trained, and for what; no task is its cross-entropy.
+
+    Raises:
+        ValueError: a loss, or a number of classes, that does not fit.
+    """
+    if table.task == "auc":
+        if data.classes != 2:
+            raise InputError(
+                '[model] task="auc" tells one class from another, and there are classes='
+                f"{data.classes} in [data]; use data of two classes"
+            )
+        return with_centres(model), AreaUnderCurve(model, positive_share=table.positive_share)
+    if table.task == "class-weights":
+        return model, ClassWeights(
+            model,
+            classes=data.classes,
+            strength=table.strength,
+            penalty=table.penalty,
+            penalty_steepness=table.penalty_steepness,
+        )
+    if (table.loss or "cross-entropy") == "cross-entropy":
+        return model, None
+    found = loss_named(table.loss or "", classes=data.classes, outputs=data.outputs)
+    return model, NetworkLoss(model, found, regression=data.outputs > 0)
+
+
 def build(config: RunFile, *, device: torch.device | None = None) -> Built:
     """Load the data, make the partition, the graph and the model.
 
@@ -348,10 +378,12 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         device: where rounds compute, in place of what [training] device says.
     """
     device = device or find_device(config.training.device, rounds=True)
+    # Data and how records are drawn come first, since they refuse most cheaply.
     data, rounds = data_of(config), config.training.rounds
     rate = sampling_rate_of(config, data)
     seed, parts, drawn = config.training.seed, parts_of(config, data), drawn_of(config, data)
     graph = graph_of(config)  # only now: a graph of more agents than there are records takes long
+    # The network, of which every agent holds copies.
     model = build_model(
         config.model.name,
         input_shape=data.input_shape,
@@ -367,18 +399,8 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         "lower [data] agents, or choose a smaller [model] name",
     )
     _check_layout(config, model, data.train.take(torch.zeros(1, dtype=torch.int64)).inputs)
-    m = config.model
-    model, task = with_task(
-        model,
-        task=m.task or "classification",
-        loss=m.loss,
-        classes=data.classes,
-        outputs=data.outputs,
-        strength=m.strength,
-        penalty=m.penalty,
-        penalty_steepness=m.penalty_steepness,
-        positive_share=m.positive_share,
-    )
+    # The loss and the task that goes with it.
+    model, task = with_task(model, config.model, data)
     model = model.to(device)  # with its buffers, which evaluations, tasks and canaries read there
     store = data.train
     shards = [Shard(store, torch.from_numpy(part)) for part in parts]

@@ -25,6 +25,7 @@ def resolved_privacy(
     """
     from ...training.own.names import algorithm_named
 
+    # A private algorithm needs [privacy]; agents that it names exist.
     private = algorithm_named(algorithm).private
     if privacy is None:
         missing = "[privacy] is missing; give epsilon or noise_multiplier, and delta"
@@ -86,6 +87,7 @@ def resolved_model(
     from ...training.algorithms import ALGORITHMS
     from ...training.own.names import algorithm_named
 
+    # The task that the algorithm and the data are for.
     has_dual = algorithm_named(algorithm).blocks > 1
     wanted = "class-weights" if has_dual else "classification"
     if has_dual and model.task == "auc":
@@ -99,6 +101,7 @@ def resolved_model(
                 f"[data] {key} cannot be learned by {algorithm}, which weighs classes; "
                 "choose an algorithm without dual variables"
             ]
+    # That task, or none named: the usual loss of it.
     if model.task in (None, wanted):
         problems = _loss_problems(model.loss, wanted) + _quadratic_problems(model, data)
         usual = {"regression": "squared", "auc": None}.get(wanted, "cross-entropy")
@@ -107,6 +110,7 @@ def resolved_model(
     if "regression" in (model.task, wanted):
         remedy = "set [data] outputs" if wanted != "regression" else "leave task out"
         return model, [f'[model] task="{model.task}" does not fit [data]; {remedy}']
+    # Another task: what it would need.
     reason = "ascends in dual variables" if has_dual else "has no dual variables"
     min_max = next(other for other, of in ALGORITHMS.items() if of.blocks > 1 and of.private)
     instead = "another algorithm" if has_dual else f"a min-max algorithm such as {min_max}"
@@ -267,6 +271,7 @@ def _attacker(name: str, agents: int, victims: tuple[int, ...]) -> list[str]:
     usable = (
         "eavesdropper, neighbour:K, coalition:K,L, all-others, final-models or active-neighbour:K"
     )
+    # Names that need no agent, one that lacks it, and those that are parsed.
     if name == ALL_OTHERS:
         return []
     if name == WORST_NEIGHBOUR:

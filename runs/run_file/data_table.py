@@ -7,6 +7,7 @@ one of your own: then it is handed to your function.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -15,6 +16,7 @@ from pydantic import Field, model_validator
 
 from ...privacy.errors import InputError, did_you_mean
 from ...training.own.names import is_own
+from ..stop import tell
 from .tables import Count, Index, NotNegative, Positive, Table
 from .trust import is_foreign
 
@@ -31,6 +33,7 @@ _ROOT_FROM_ENVIRONMENT = ("mnist", "fashion-mnist", "cifar10")
 _NO_ROOT = ("digits", "faces", *_MADE, *_ROOT_FROM_ENVIRONMENT)
 _OWN = '"module:NAME"'
 
+Cells = Annotated[list[str | int | float], Field(strict=False)]
 Columns = dict[str, Annotated[list[Any], Field(strict=False)]]
 
 
@@ -46,6 +49,7 @@ class DataTable(Table):
         "columns": ("name", _TABLES),
         "target": ("name", (*_TABLES, "npy")),
         "outside": ("name", _TABLES),
+        "missing": ("name", _TABLES),
         "separator": ("name", "csv"),
         "cache": ("name", _TABLES),
         "user": ("name", _TABLES),
@@ -86,11 +90,13 @@ class DataTable(Table):
     test: str | None = None
     """File of test records; for libsvm by default the file's name with `.t`."""
     columns: Columns | None = None
-    """Public ranges and categories of a table's columns, such as {age = [0, 120]}."""
+    """Public ranges, days and categories of a table's columns, such as {age = [0, 120]}."""
     target: str | None = None
     """The column that is predicted; for npy the file with the labels."""
     outside: Literal["refuse", "clamp"] = "refuse"
     """What happens to a value outside of its column's range."""
+    missing: Cells | dict[str, Cells] | None = None
+    """Cells of a table that are missing, such as ["NA"], in every column or by column."""
     separator: Annotated[str, Field(pattern=r"^[^\n\r\"]$")] = ","
     """What stands between the cells of a csv file."""
     cache: str | None = None
@@ -193,7 +199,7 @@ class DataTable(Table):
         if self.name not in _TABLES:
             return self
         if not self.columns:
-            from ...training.data.columns import undeclared
+            from ...training.data.table_rows import undeclared
 
             raise undeclared(
                 Path(self.root or ""), form=self.name, separator=self.separator, target=self.target
@@ -255,6 +261,7 @@ class DataTable(Table):
             target=self.target or "",
             outputs=self.outputs or 0,
             clamp=self.outside == "clamp",
+            missing=self.missing or (),
         )
 
     def check_held(self, largest: int) -> None:
@@ -293,6 +300,7 @@ class DataTable(Table):
             return own_dataset(
                 self.name, self.options, classes=self.classes, outputs=self.outputs or 0
             )
+        # Arrays, tables and made data by their own readers; all else comes with a library.
         root = Path(self.root or "").expanduser()
         match self.name:
             case "npz":
@@ -303,17 +311,27 @@ class DataTable(Table):
             case "csv" | "parquet":
                 # What a folder names is not converted to where it says, nor beside its table.
                 cache = None if is_foreign(("[data] cache", self.cache or "")) else self.cache
-                return table_dataset(
-                    root,
+                others = Counter[str]()
+                test = [] if self.test is None else [Path(self.test).expanduser()]
+                found = table_dataset(
+                    [root, *test],
                     self.declared(),
                     form=self.name,
                     separator=self.separator,
-                    test=None if self.test is None else Path(self.test).expanduser(),
                     cache=None if cache is None else Path(cache).expanduser(),
                     keep=cache == self.cache and not is_foreign(("[data] root", self.root or "")),
                     classes=self.classes,
                     user=self.user,
+                    others=others,
                 )
+                if told := ", ".join(
+                    f"{name} {count:,}" for name, count in others.items() if count
+                ):
+                    tell(
+                        f"{root.name}: cells that [data] columns does not declare count as other: "
+                        f"{told}. No file of the run has these counts."
+                    )
+                return found
             case "quadratic":
                 return quadratic(
                     self.agents,

@@ -201,6 +201,7 @@ def read_settings(name: str, values: Mapping[str, object]) -> Any:
     from ...privacy.errors import describe, line_of
     from ...training.own.names import algorithm_named
 
+    # Keys that the settings have.
     settings = algorithm_named(name).settings
     known = [field.name for field in fields(settings)]
     for key in values:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
@@ -17,6 +17,10 @@ from ...privacy.target import Goal
 from .refusals import PRIVACY
 from .tables import Count, Index, Indices, Names, Positive, Table
 
+if TYPE_CHECKING:
+    _AccountantName = str
+else:  # those that prove what they say
+    _AccountantName = Literal[tuple(str(one) for one in Accountant if one.bound.is_upper)]
 _Share = Annotated[float, Field(gt=0, lt=1)]
 ParticipationPattern = Annotated[
     Any,
@@ -82,7 +86,7 @@ class PrivacyTable(Table):
     participation: ParticipationPattern = "every"
     """Rounds that one record may be in: "every" (any of them), { cycle = b }, { apart = b },
     { most = k } or a list; the sampler enforces it."""
-    accountant: Literal["pld", "dp-accounting", "rdp", "prv"] = "pld"
+    accountant: _AccountantName = "pld"
     """How rounds are added up; each is an upper bound."""
 
     @model_validator(mode="after")
@@ -93,6 +97,7 @@ class PrivacyTable(Table):
         if unit is Unit.USER and "records_per_person" not in self.model_fields_set:
             raise InputError(NO_CAP)
         if unit is not Unit.RECORD:
+            # The statement itself refuses what does not go together.
             Statement(
                 delta=self.delta,
                 adjacency=adjacency,
@@ -100,7 +105,7 @@ class PrivacyTable(Table):
                 accountant=Accountant(self.accountant),
                 records_per_person=self.records_per_person,
                 holders=tuple((agent, 1) for agent in self.holders or ()),
-            )  # refuses what does not go together
+            )
         return self.model_copy(update={"adjacency": str(adjacency)})
 
     @model_validator(mode="after")
@@ -129,6 +134,7 @@ class PrivacyTable(Table):
 
     @model_validator(mode="after")
     def _check_holders(self) -> Self:
+        # Holders and their records go together.
         if self.holders is None:
             if self.records_held is not None:
                 raise InputError(
@@ -152,6 +158,7 @@ class PrivacyTable(Table):
                 f"records_held={list(self.records_held or ())} must sum to at most {MOST_RECORDS}; "
                 "a person with more is better protected by a unit that is clipped as a whole"
             )
+        # What else would say how many records are meant, or how rounds are added up.
         for name, value, idle in (
             ("victim", self.victim, None),
             ("records_per_person", self.records_per_person, 1),
@@ -199,5 +206,17 @@ class ReportTable(Table):
     """Which data they are, in words for a reader who does not know the name of the data set."""
     purpose: _Words | None = None
     """What the models are for."""
+    controller: _Words | None = None
+    """Who decides on the processing, by law; `responsible` where it is left out."""
+    processors: _Words | None = None
+    """Who else handles the data, and in which role."""
+    legal_basis: _Words | None = None
+    """What allows the processing."""
+    retention: _Words | None = None
+    """How long data and models are kept."""
+    review_by: _Words | None = None
+    """When the decision is looked at again."""
+    reference: _Words | None = None
+    """The number under which the report is filed."""
     records_per_person: Count | None = None
     """Most records of one person, as far as is known; the report says if figures cover fewer."""

@@ -140,6 +140,7 @@ class RunFile(Table):
     @model_validator(mode="after")
     def _resolve(self) -> Self:
         """Fill in the defaults that depend on another table, and check what tables say together."""
+        # Each table with the defaults that another one decides.
         name, agents, rounds = self.algorithm.name, self.data.agents, self.training.rounds
         privacy, problems = resolved_privacy(
             self.privacy, algorithm=name, agents=agents, links=self.graph.links
@@ -154,6 +155,7 @@ class RunFile(Table):
         attack, of_attack = resolved_attack(
             self.attack, intercept, algorithm=name, agents=agents, rounds=rounds
         )
+        # What tables say together, all problems at once.
         problems += cap_problems(privacy) if self.data.user is not None else []
         problems += of_model + of_intercept + of_attack
         problems += audit_problems(self.audit, rounds=rounds)
@@ -218,7 +220,8 @@ def load_run_file(
         overrides: "table.key=value", the value as in TOML (a bare word is a string). One that
             gives epsilon, noise_multiplier, advantage or tpr, sampling_rate or batch_size replaces
             the others.
-        notice: told beforehand which files of the user run.
+        notice: told beforehand which files of the user run, and what of the file an override
+            takes the place of.
 
     Raises:
         FileNotFoundError: no such file.
@@ -227,9 +230,19 @@ def load_run_file(
     path = Path(path)
     if path.is_file() and is_of_folder(path):
         return _of_folder(ForeignFolder(path.parent), path, overrides, notice)
-    values = _values(path)
-    merge_overrides(values, overrides)
+    values = _overridden(path, overrides, notice)
     return _asked(values, where=str(path), notice=notice)
+
+
+def _overridden(
+    path: Path, overrides: Sequence[str], notice: Callable[[str], None] | None
+) -> dict[str, object]:
+    """The tables of a file with the overrides in them; what of it holds no longer is told."""
+    values = _values(path)
+    for told in merge_overrides(values, overrides):
+        if notice is not None:
+            notice(f"{told}.")
+    return values
 
 
 class ForeignFolder:
@@ -274,8 +287,7 @@ def _of_folder(
     overrides: Sequence[str],
     notice: Callable[[str], None] | None,
 ) -> RunFile:
-    values = _values(path)
-    merge_overrides(values, overrides)
+    values = _overridden(path, overrides, notice)
     given = {text.partition("=")[0].strip() for text in overrides}  # which is the user's
     for one in named_paths(values):
         if one[0].removeprefix("[").replace("] ", ".") in given:

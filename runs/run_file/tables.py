@@ -454,6 +454,7 @@ class AttackTable(Table):
 
     @model_validator(mode="after")
     def _check_known(self) -> Self:
+        # What is known beforehand is of one record, and of presets that weigh it.
         if self.prior is None and self.prior_only is not None:
             raise InputError(
                 f"prior_only={self.prior_only} has no effect without prior; leave it out, or "

@@ -57,18 +57,23 @@ def _checked(value: object) -> object:
             )
 
 
-def merge_overrides(values: dict[str, object], overrides: Sequence[str]) -> None:
+def merge_overrides(values: dict[str, object], overrides: Sequence[str]) -> list[str]:
     """Set "table.key=value" in the tables of a run file, in place.
+
+    Returns:
+        A sentence for each key that the tables gave and that holds no longer, since an override
+        takes its place.
 
     Raises:
         ValueError: an override that is not of this form.
 
     >>> values = {"privacy": {"epsilon": 4.0}}
     >>> merge_overrides(values, ["privacy.noise_multiplier=2", "graph.name=full"])
+    ['[privacy] epsilon = 4.0 of the run file holds no longer: noise_multiplier takes its place']
     >>> values
     {'privacy': {'noise_multiplier': 2}, 'graph': {'name': 'full'}}
     """
-    given: set[tuple[str, str]] = set()
+    given, silenced = set[tuple[str, str]](), list[str]()
     for text in overrides:
         path, equals, value = text.partition("=")
         table, dot, key = (part.strip() for part in path.partition("."))
@@ -87,8 +92,10 @@ def merge_overrides(values: dict[str, object], overrides: Sequence[str]) -> None
         if not asked or not isinstance(section, dict):
             continue
         for way in ways:
-            for key in way if way not in asked else ():
-                section.pop(key, None)
+            for key in [one for one in way if one in section and way not in asked]:
+                lost = f"[{table}] {key} = {section.pop(key)} of the run file holds no longer"
+                silenced.append(f"{lost}: {asked[0][0]} takes its place")
+    return silenced
 
 
 def _parse(value: str, override: str) -> object:

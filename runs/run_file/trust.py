@@ -411,6 +411,7 @@ def check_after(folder: Path, calls: Iterable[Call], held: Sources | None) -> No
 
 
 def _check_trusted(folder: Path, calls: Iterable[Call], held: Sources) -> None:
+    # Calls that no one vouched for name files of the folder.
     foreign = [call for call in calls if not _is_vouched(call)]
     for call in foreign:
         if not call.is_code:
@@ -427,6 +428,7 @@ def _check_trusted(folder: Path, calls: Iterable[Call], held: Sources) -> None:
             )
     if not foreign:
         return
+    # A policy pins files by digest, and names what may be called of them.
     vouched = _TRUST.get()
     wanted = {**held.files, **held.installed}
     missing = [path for path, digest in wanted.items() if vouched.pins.get(path) != digest]

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from joblib import cpu_count
+
 from ...privacy._validate import within
 from ...privacy.durable import PART, lock
 from ...privacy.errors import InputError, needs
@@ -127,6 +129,7 @@ def _ended(task: Task, device: str | None) -> PointResult:
 def _done(task: Task, config: RunFile, digest: str) -> PointResult:
     point, folder = task.point, task.out / POINTS / task.point.name
     summary = _trained(config, folder)
+    # What an attack or an audit contradicts is kept beside the figures, and ends nothing.
     contradictions = []
     if point.attack:
         try:
@@ -252,15 +255,24 @@ class Engine:
     """Where the runs of a sweep are computed.
 
     Args:
-        jobs: processes at once.
+        jobs: processes at once; by default one for each device, or each core.
         backend: "loky" on this machine, "dask" or "ray" on a cluster of theirs.
         address: of the scheduler; one on this machine is started where none is given.
+        devices: that the runs share, one process on each; () as the run file says.
 
     Raises:
         ValueError: the backend is not installed, or an address has no use.
     """
 
-    def __init__(self, *, jobs: int, backend: Backend, address: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        jobs: int | None = None,
+        backend: Backend = "loky",
+        address: str | None = None,
+        devices: Sequence[str] = (),
+    ) -> None:
+        self.devices, jobs = tuple(devices), jobs or len(devices) or cpu_count()
         within("jobs", jobs, "[1, inf)")
         if backend == "loky" and address is not None:
             raise InputError(

@@ -14,7 +14,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, TypeAdapter
 
@@ -58,6 +58,7 @@ class PointResult(Described):
     audited: bool = False
     contradictions: list[str] = Field(default_factory=list)
     """What was measured beyond what is proven."""
+    version: Annotated[Literal[1], Field(alias="schema")] = 1
 
     @classmethod
     def failed(cls, point: Point, error: str, *, run_file: str = "") -> Self:

@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from joblib import cpu_count
-
 from ...privacy._validate import Progress
 from ...privacy.bounded import check_links
 from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ..stop import Stop
-from .engine import Backend, Engine, Task, digest_of
+from .engine import Engine, Task, digest_of
 from .results import (
     LOCKS,
     POINTS,
@@ -76,7 +74,6 @@ class _Work:
     out: Path
     base: Mapping[str, object]
     engine: Engine
-    devices: Sequence[str]
     retry: bool
     progress: Progress | None
     total: int
@@ -91,10 +88,7 @@ def run_sweep(
     base: Mapping[str, object],
     out: Path,
     *,
-    jobs: int | None = None,
-    backend: Backend = "loky",
-    address: str | None = None,
-    devices: Sequence[str] = (),
+    engine: Engine | None = None,
     retry: bool = False,
     progress: Progress | None = None,
     stop: Stop | None = None,
@@ -104,10 +98,7 @@ def run_sweep(
     Args:
         base: the tables of its run file, as `read_sweep_file` returns them.
         out: its folder; may hold a part of the same sweep, or of one with fewer seeds or values.
-        jobs: processes at once; by default one for each device, or each core.
-        backend: what runs them: "loky" on this machine, or a cluster of "dask" or "ray".
-        address: of its scheduler.
-        devices: that the runs share, one process on each; () as the run file says.
+        engine: where runs are computed; by default on all cores of this machine.
         retry: whether runs that failed are tried again.
         progress: called with (done, total, what) after each run.
         stop: asked to stop, it ends; what is done is kept.
@@ -119,20 +110,19 @@ def run_sweep(
     """
     stop = stop or Stop()
     stop.note("nothing was written")
+    # The runs that are known before any tuning, and settings that no run can have.
     _check_base(sweep, base)
     tried = tried_of(sweep)
     tuning = [point for one in tried for point in one.points]
     first = tuning or points_of(sweep, {})
     refused = check_points(base, first)
     _check_share(sweep, base, [one for one in tuning if shown(one) not in refused])
-    engine = Engine(jobs=jobs or len(devices) or cpu_count(), backend=backend, address=address)
     _check_folder(out)
     rows = len(list(sweep.rows()))
     work = _Work(
         out=out,
         base=base,
-        engine=engine,
-        devices=tuple(devices),
+        engine=engine or Engine(),
         retry=retry,
         progress=progress,
         total=len(tuning) + rows * len(sweep.seed_list()),
@@ -141,12 +131,14 @@ def run_sweep(
     )
     for name in (POINTS, RESULTS, LOCKS):
         make_folder(out / name)
+    # One process at a time; what stands in the folder is of the same sweep.
     with _sole(out):
         before = points_of(sweep, _kept_choices(sweep, base, out, tried))
         _check_same(out, base, [*tuning, *before])
         write_durably(out / SWEEP, file_text(sweep, base).encode())
         write_index(out, read_results(out))
         stop.note("the same command goes on with the runs that have not ended")
+        # Tuning first, then all runs at the settings chosen.
         _run(work, tuning)
         tuned = _tuned(sweep, base, out, tried)
         points = points_of(sweep, tuned)
@@ -200,6 +192,7 @@ def _row_of(point: Point) -> _Row:
 
 def _run(work: _Work, points: Sequence[Point]) -> None:
     """Run those that have not ended; what becomes of each is on the disk when this returns."""
+    # What has ended counts, what no run can have is noted, and the rest is a task.
     tasks = []
     for point in points:
         point_result = read_result(work.out, point.name)
@@ -217,7 +210,7 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
                     out=work.out,
                     base=work.base,
                     point=point,
-                    devices=work.devices,
+                    devices=work.engine.devices,
                     path=tuple(entry for entry in sys.path if entry),
                 )
             )

@@ -7,7 +7,7 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.privacy.view import view as first_view
-from overhear.runs.plan import plan as second_traces
+from overhear.runs.plan import opinions as second_traces
 from tests.small_run import run_text
 
 RUN = run_text(

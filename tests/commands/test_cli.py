@@ -23,7 +23,7 @@ from overhear.privacy.guarantee import Guarantee
 from overhear.runs.audit.evidence_schema import Attack
 from overhear.runs.folder.records import TrainSummary
 from overhear.runs.plan import plan as second_opinions
-from overhear.runs.plan.plan import described
+from overhear.runs.plan.opinions import described
 from overhear.runs.plan.schema import SecondOpinion
 from tests.conftest import typed
 
@@ -217,6 +217,7 @@ def test_budget_prints_one_json_object(capsys):
         "accountant": "pld",
         "computed": "noise_multiplier",
         "kind": "upper bound",
+        "schema": 1,
     }
 
 
@@ -451,7 +452,17 @@ def test_report_prints_the_same_figures_and_writes_nothing(form, report, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("what", "key"), [("policy", "limits"), ("report", "ledger"), ("total", "holders")]
+    ("what", "key"),
+    [
+        ("policy", "limits"),
+        ("report", "ledger"),
+        ("total", "holders"),
+        ("plan", "schema"),
+        ("train", "schema"),
+        ("sweep", "schema"),
+        ("attack", "scenarios"),
+        ("invert", "stage"),
+    ],
 )
 def test_a_schema_describes_what_is_asked_for(what, key, capsys):
     assert cli.main(["schema", what]) == 0

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -14,6 +15,7 @@ import overhear
 
 ALLOWED = {
     *("account", "budget", "plan", "train", "attack", "audit", "report", "record", "canaries"),
+    *("invert", "design", "check", "compare", "sweep", "table", "plot"),
     *("Run", "__version__"),
 }
 TIMED = (
@@ -41,7 +43,7 @@ def test_a_budget_takes_no_torch():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_every_public_name_is_one_of_the_ten_and_resolves():
+def test_every_public_name_is_allowed_and_resolves():
     public = set(overhear.__all__)
     assert {"account", "budget", "__version__"} <= public <= ALLOWED
     for name in public - {"__version__"}:
@@ -53,7 +55,7 @@ def test_type_checkers_see_the_names_that_python_does():
     text = Path(overhear.__file__).read_text(encoding="utf-8")
     told = text[text.index("TYPE_CHECKING:") : text.index("__all__")]
     for name in set(overhear.__all__) - {"__version__"}:
-        assert f"import {name}\n" in told or f", {name}" in told
+        assert re.search(rf"import (\w+, )*{name}\b", told)
 
 
 def test_dir_names_what_was_not_imported_yet():

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from overhear.reports.document import html
+from overhear.reports.document.declared import account_of_logs, report_of_logs
 from tests.conftest import sample_images, sample_report, typed, with_audit
+from tests.privacy.releases.logs import one, write
 from tests.site.browser import BROWSER, faults_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +38,7 @@ needs_validator = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """A report with all evidence, one that is contradicted, and a bare one."""
+    """A report with all evidence, one that is contradicted, a bare one, and that of logs."""
     folder = tmp_path_factory.mktemp("reports")
     full = with_audit(sample_report())
     full["about"] = {"responsible": "A. Person", "contact": "a@b.example", "records_per_person": 3}
@@ -51,8 +53,12 @@ def pages(tmp_path_factory):
         "contradicted": with_audit(sample_report(), "contradicted"),
         "bare": bare,
     }
-    for name, report in reports.items():
-        text = html.render(typed(report), images=sample_images())
+    logs = tmp_path_factory.mktemp("logs")
+    write(logs / "a.jsonl", {t: [one(), one(2, to=["server"])] for t in range(1, 31)})
+    declared = report_of_logs(account_of_logs([logs]))
+    for name, report in (reports | {"declared": declared}).items():
+        text = html.render(typed(report) if isinstance(report, dict) else report,
+                           images=sample_images())  # fmt: skip
         # The pages are shown in a frame of the looker's, whose script the policy would forbid.
         text = re.sub(r"<meta http-equiv=[^>]*>", "", text)
         (folder / f"{name}.html").write_text(text, encoding="utf-8")

@@ -22,7 +22,7 @@ from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
 from overhear.training.engine.setting import Setting
-from overhear.training.engine.tensor_round import DrawBatch, TensorRound
+from overhear.training.engine.tensor_round import AllRounds, DrawBatch, Drawing, TensorRound
 from overhear.training.engine.transcript import Message, Tap, Transcript
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
@@ -133,13 +133,13 @@ def bare_round(
     s = setting(ring(5))
     return kind(
         Links(s.graph, device=s.device, dtype=s.dtype),
+        AllRounds(
+            torch.zeros(23, dtype=torch.float64),
+            sizes=(23,),
+            gradients=PairGradients(s.model, "loop", dtype=torch.float64),
+        ),
         index=1,
-        initial=torch.zeros(23, dtype=torch.float64),
-        gradients=PairGradients(s.model, "loop", dtype=torch.float64),
-        draw=draw,
-        users_of=lambda _: [],
-        take_all=lambda: s.shards,
-        draw_cohort=lambda _: torch.ones(5, 1),
+        drawing=Drawing(draw, lambda _: [], lambda: s.shards, lambda _: torch.ones(5, 1)),
         randomness=SecretRandomness(3),
     )
 

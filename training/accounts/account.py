@@ -173,10 +173,12 @@ def price_of(subject: AccountedRun) -> WorkEstimate:
             f"{error.most} operations in a round, the most that can be accounted for with "
             f"agents={graph.agents}: lower {_either((*repeats, 'agents'))}"
         ) from error
+    # Rounds on one graph are alike unless the step reads their number, or public state changes.
     pairs = zip(call.before, call.after, strict=True)
     alike = all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
     graphs = len({id(of) for of in graph.graphs[: subject.rounds]})
     apart = graphs if alike and not one.record.reads_index else subject.rounds
+    # What one round does, by which measured seconds and megabytes are multiplied.
     done = Counter(entry.operation for entry in call.script)
     batches = max(1, done["draw"])
     links = max(of.receivers.size for of in graph.graphs)
@@ -350,6 +352,7 @@ def account(  # every number that a figure depends on has a name here
     ...     adversaries=["eavesdropper"]).epsilon("eavesdropper"), 4)
     8.4253
     """
+    # Names and kinds are refused before anything is traced.
     chosen = algorithm_of(algorithm, step, settings=settings, released=released)
     if links not in _LINKS:
         raise InputError(f"links={links!r} must be 'clear' or 'encrypted'")
@@ -370,11 +373,13 @@ def account(  # every number that a figure depends on has a name here
             raise InputTypeError(f"adversary {name!r:.40} must be a name, such as 'eavesdropper'")
     if victim is not None and (isinstance(victim, bool) or not isinstance(victim, int)):
         raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
+    # Whose data are hidden: a user needs a public cap.
     whose = Unit(unit)
     if whose is Unit.CLIENT:
         raise InputError(f"unit={unit!r:.40} is not supported here: {NOT_A_CLIENT}")
     if whose is Unit.USER and records_per_person is None:
         raise InputError(NO_CAP)
+    # The run as its figures see it, before the noise is known.
     topology = topology_of(graph, active, rounds=rounds)
     subject = AccountedRun(
         algorithm=chosen.algorithm,
@@ -411,8 +416,7 @@ def account(  # every number that a figure depends on has a name here
             records_per_person=1 if records_per_person is None else records_per_person,
             holders=held_by(holders),
         ),
-        goal=goal,
-        noise_multiplier=noise_multiplier,
+        at=noise_multiplier if goal is None else goal,
         adversary=_TARGET if adversary is None and goal is not None else adversary,
         adversaries=adversaries,
         victim=victim,
@@ -424,32 +428,31 @@ def account_of(
     subject: AccountedRun,
     *,
     statement: Statement,
-    goal: Goal | None = None,
-    noise_multiplier: float | None = None,
+    at: Goal | float | None,
     adversary: str | None = None,
     adversaries: Sequence[str] = (),
     victim: int | None = None,
     encrypted: bool = False,
-    notice: Callable[[str], None] | None = None,
-    limited: bool = True,
+    told: Callable[[WorkEstimate], None] = WorkEstimate.check,
 ) -> Account:
     """The account of a run whose numbers were read; see `account`.
 
     Args:
         subject: the run before its noise is known.
         statement: what every epsilon is said of.
-        goal: target of `adversary`.
-        noise_multiplier: instead of a goal.
+        at: target of `adversary`, or the noise multiplier.
         adversary: accounted for in any case; the goal is its own.
         adversaries: accounted for besides; the usual ones where none are given.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
-        notice: told beforehand what the account takes, where that is more than some seconds.
-        limited: whether to refuse one that takes too long; what was released cannot change.
+        told: given beforehand what the account takes, which by default it refuses above some
+            minutes; what was released cannot change.
 
     Raises:
-        ValueError: likewise, or it is limited and estimated to take more than some minutes.
+        ValueError: likewise, or the price is refused.
     """
+    goal, noise_multiplier = (at, None) if isinstance(at, Goal) else (None, at)
+    # What the numbers alone decide, before anything is traced.
     if noise_multiplier != 0:
         check_drawn(subject, statement)
     check_pattern(subject, statement)
@@ -470,6 +473,7 @@ def account_of(
             "records at several; give one of them"
         )
     check_with_missing(subject, statement)
+    # Whom the account is about, and what it takes, estimated from one traced round.
     names = adversaries_of(
         adversaries,
         target=adversary,
@@ -478,11 +482,8 @@ def account_of(
         holders=statement.holders,
     )
     subject = named_in(subject, names, victim=victim)
-    price = price_of(subject)
-    if limited:
-        price.check()
-    if notice is not None and price.words is not None:
-        notice(price.words)
+    told(price_of(subject))
+    # The noise, given or calibrated, and each adversary's joint sensitivity.
     figures = figures_of(
         subject,
         FigureRequest(
@@ -499,6 +500,7 @@ def account_of(
         goal=goal,
         target=adversary,
     )
+    # The largest epsilon first; differences of rounding do not decide the order.
     every = [
         guarantee(name, of, statement=statement, noise_multiplier=figures.noise_multiplier)
         for name, of in figures.joint_sensitivities.items()

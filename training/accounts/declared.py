@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
+from typing import Any
 
+from ...privacy._validate import whole
 from ...privacy.adversary import (
     ALL_OTHERS,
     EAVESDROPPER,
@@ -23,16 +25,21 @@ from ...privacy.adversary import (
     parse_adversary,
 )
 from ...privacy.errors import InputError, UnsupportedView
+from ...privacy.formats.codec import dump
 from ...privacy.guarantee import Statement, Status
+from ...privacy.reference.second_opinion import SecondOpinion
 from ...privacy.releases.lines import SERVER
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Exposed, Views
 from ...privacy.target import Goal
 from ..exposure.guarantees import guarantee, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, Release
-from .summary import Figures, lines_of, page_part
+from .paragraph import Explanation, claims_of, explain_releases, worst_off
+from .result import opinion_on
+from .summary import Figures
 from .targets import reached
 
+_MOST_ACCOUNTED = 2_000_000  # releases, for epsilon by round
 _MOST_PAIRS = 250_000  # of an adversary and a victim, that a name may ask about
 _MOST_MEMBERS = 10_000_000  # of all coalitions that a name may ask about
 _NOT_DECLARED = ("final-models", "single-message")
@@ -44,14 +51,70 @@ class DeclaredAccount(Figures):
 
     Attributes:
         log: what was released; finite figures have its status.
+        victim: the agent whose record is at risk, where one was named.
     """
 
     log: ReleaseLog
+    victim: int | None
 
     @property
-    def statement(self) -> Statement:
-        """What every epsilon is said of."""
-        return self.said_of
+    def rounds(self) -> int:
+        """How many rounds the log has, one that was gone through again counted again."""
+        return len(self.log.rounds)
+
+    @property
+    def heads(self) -> Sequence[str]:
+        """Which system it is, how much it releases, and what every epsilon is said of."""
+        header, said = self.log.header, self.said_of
+        return (
+            f"{header.system}: {_of(self.rounds, 'round')} of {_of(header.agents, 'agent')}, as "
+            "declared",
+            f"{sum(map(len, self.log.rounds.values()))} releases, each as its line says",
+            f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}",
+        )
+
+    def epsilon(self, adversary: str, *, rounds: int | None = None) -> float:
+        """Epsilon of all rounds for one adversary, or of the first `rounds` of the log.
+
+        Raises:
+            ValueError: an adversary that was not asked for, or a number of rounds that is none.
+        """
+        stated = self[adversary]
+        if rounds is None or rounds == self.rounds:
+            return stated.epsilon
+        whole("rounds", rounds, f"[0, {self.rounds}]")
+        if rounds == 0:
+            return 0.0
+        return self._first(rounds, [adversary])[adversary].epsilon
+
+    def _first(self, rounds: int, adversaries: Sequence[str]) -> DeclaredAccount:
+        """The account of the first rounds of the log."""
+        return account_of_releases(
+            replace(self.log, rounds=dict(islice(self.log.rounds.items(), rounds))),
+            statement=self.said_of,
+            adversaries=adversaries,
+            victim=self.victim,
+        )
+
+    def by_round(self, points: int = 12) -> dict[str, list[tuple[int, float]]]:
+        """By adversary epsilon of the first round and up to so many others, (round, epsilon)."""
+        releases = sum(map(len, self.log.rounds.values()))
+        points = max(1, min(points, _MOST_ACCOUNTED // releases)) if releases else 1
+        ends = sorted({1, *(max(1, round(self.rounds * k / points)) for k in range(1, points + 1))})
+        every = [(end, self if end == self.rounds else self._first(end, [*self])) for end in ends]
+        return {name: [(end, found[name].epsilon) for end, found in every] for name in self}
+
+    def opinions(self) -> dict[str, SecondOpinion]:
+        """By adversary what another library says of the same releases."""
+        return {
+            name: opinion_on(
+                self[name].epsilon,
+                behind,
+                statement=self.said_of,
+                noise_multiplier=self.noise_multiplier,
+            )
+            for name, behind in self.joint_sensitivities.items()
+        }
 
     def reached(self, adversary: str, goal: Goal) -> float:
         """What membership tests of an adversary come to, if the list of releases is true.
@@ -63,40 +126,60 @@ class DeclaredAccount(Figures):
         return reached(
             self.joint_sensitivities[adversary],
             statement=self.said_of,
-            noise_multiplier=1.0,
+            noise_multiplier=self.noise_multiplier,
             goal=goal,
         )
 
     @property
-    def epsilon(self) -> float:
-        """Of the worst adversary, in nats."""
-        return max(g.epsilon for g in self.guarantees.values())
-
-    @property
     def status(self) -> Status:
         """Of the worst adversary's figure."""
-        return next(iter(self.guarantees.values())).status
+        return self.worst.status
 
-    def __repr__(self) -> str:
-        """The account as a table."""
-        return lines_of(
-            self._head(), guarantees=list(self.guarantees.values()), warnings=self.warnings
+    def explain(self, adversary: str) -> Explanation:
+        """What is released of one batch, by how often: what the figure adds up to.
+
+        Raises:
+            ValueError: an adversary that was not asked for.
+        """
+        return explain_releases(self[adversary], self.joint_sensitivities[adversary])
+
+    def statement(self) -> str:
+        """A paragraph to paste: unit, adjacency, accountant, and what is assumed."""
+        header, unit = self.log.header, self.said_of.unit
+        whose = worst_off(unit) if self.victim is None else f"agent {self.victim}"
+        figures = claims_of(
+            list(self.guarantees.values()),
+            self.joint_sensitivities,
+            statement=self.said_of,
+            noise_multiplier=self.noise_multiplier,
+        )
+        return " ".join(
+            [
+                f"{header.system} has {_of(header.agents, 'agent')} and declares "
+                f"{sum(map(len, self.log.rounds.values()))} releases in "
+                f"{_of(self.rounds, 'round')}.",
+                *figures,
+                "Assumed are that whatever depends on records and leaves an agent has a line, that "
+                "clip norms, sampling and noise are as these lines declare them, and that noise is "
+                f"secret and drawn anew; each figure is that of {whose}. Not covered are choices "
+                "made by looking at the data or at results, and agents that deviate.",
+                *(f"Note: {warning}." for warning in self.warnings),
+            ]
         )
 
-    def _repr_html_(self) -> str:
-        """The account as a table of a notebook."""
-        return page_part(
-            self._head(), guarantees=list(self.guarantees.values()), warnings=self.warnings
-        )
+    def to_json(self) -> dict[str, Any]:
+        """The figures as an object of JSON; infinite ones are "inf"."""
+        return {
+            "schema": 1,
+            "system": self.log.header.system,
+            "status": str(self.status),
+            "adversaries": [dump(stated) for stated in self.guarantees.values()],
+            "warnings": list(self.warnings),
+        }
 
-    def _head(self) -> list[str]:
-        header, said, rounds = self.log.header, self.said_of, len(self.log.rounds)
-        return [
-            f"{header.system}: {rounds} {'round' if rounds == 1 else 'rounds'} of "
-            f"{header.agents} {'agent' if header.agents == 1 else 'agents'}, as declared",
-            f"{sum(map(len, self.log.rounds.values()))} releases, each as its line says",
-            f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}",
-        ]
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def account_of_releases(
@@ -134,6 +217,7 @@ def account_of_releases(
     >>> round(found["eavesdropper"].epsilon, 2), str(found["eavesdropper"].status)
     (2.34, 'declared')
     """
+    # What a log can say of the unit, the victim and the rounds.
     header = log.header
     if statement.unit is not header.unit:
         raise InputError(
@@ -152,6 +236,7 @@ def account_of_releases(
             f"{log.paths[0]} holds no round; what a system released before its log was written is "
             'not known, and one that released nothing says {"round": 1, "releases": []}'
         )
+    # Each adversary in its worst view. Releases state their noise, so that the multiplier is 1.
     views = Views(log)
     asked = list(dict.fromkeys(adversaries)) or usual_adversaries(log)
     every, behind = [], {}
@@ -162,7 +247,9 @@ def account_of_releases(
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     return DeclaredAccount(
         log=log,
+        victim=victim,
         said_of=statement,
+        noise_multiplier=1.0,
         guarantees=MappingProxyType({g.adversary: g for g in every}),
         warnings=tuple(log.warnings),
         joint_sensitivities=MappingProxyType(behind),
@@ -192,6 +279,7 @@ def _pairs(
         ValueError: an unknown adversary, or more pairs than are looked at.
     """
     agents, owners = log.header.agents, views.owners
+    # Victims are owners of what is released, or the one that is asked about.
     asked = [v for v in owners if victim in (None, v)]
     if victim is not None and not asked:
         asked = [victim]
@@ -201,6 +289,7 @@ def _pairs(
             f"adversary {name!r} is not accounted for in declared releases, since a log does not "
             "say which of them is a final model or stands alone; ask about the eavesdropper"
         )
+    # Whom the name stands for, beside each victim.
     if name == SERVER:
         who = Adversary(name=SERVER, sees=Sees.OWN_LINKS, agents=frozenset({agents}))
         pairs = [(who, v) for v in asked]

@@ -156,10 +156,12 @@ class FigureRequest(NamedTuple):
     def _of_one_record(
         self, traces: AlgorithmTrace, subject: AccountedRun
     ) -> dict[str, JointSensitivity]:
+        # Contributions of the unit, and turns that the step has to keep to.
         traces = at_unit(traces, self.unit, records=self.records)
         pattern = subject.pattern
         if not pattern.is_every:
             check_turns(traces, pattern)
+        # A person with records at several agents.
         if self.holders:
             return dict(
                 person_joint_sensitivities(
@@ -170,6 +172,7 @@ class FigureRequest(NamedTuple):
                     encrypted=self.encrypted,
                 )
             )
+        # One record of one agent, round by round.
         found = joint_sensitivities(
             traces,
             list(dict.fromkeys(self.adversaries)),
@@ -180,6 +183,7 @@ class FigureRequest(NamedTuple):
         )
         if traces.noise_multiplier == 0 or subject.drawn is not None:
             return dict(found)
+        # What is infinite by rounds may be finite for the run as a whole.
         settled = replace_infinite_by_whole_run(
             traces._replace(without=(), alike=frozenset()),
             found,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +13,7 @@ from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE, Sees
 from ...privacy.batches.patterns import CONSTANTS
 from ...privacy.batches.sampling import Sampling
-from ...privacy.errors import InputError, needs
-from ...privacy.guarantee import Guarantee, Status, Unit
+from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.view.elimination import in_round
 from ...privacy.view.view import View, matched_filter
 from ..exposure.events import counted, spent_releases
@@ -26,10 +24,6 @@ from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
 from .summary import Summary, rounded_down, rounded_up
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
 _CHANGES = {
     (Unit.RECORD, Adjacency.ADD_OR_REMOVE_ONE): "adding or removing one record",
     (Unit.RECORD, Adjacency.ZERO_OUT): "blanking the values of one record",
@@ -37,6 +31,9 @@ _CHANGES = {
     (Unit.USER, Adjacency.ADD_OR_REMOVE_ONE): "adding or removing all records of one user",
     (Unit.USER, Adjacency.ZERO_OUT): "blanking the values of all records of one user",
     (Unit.USER, Adjacency.REPLACE_ONE): "replacing all records of one user by another one's",
+    (Unit.CLIENT, Adjacency.ADD_OR_REMOVE_ONE): "adding or removing all data of one client",
+    (Unit.CLIENT, Adjacency.ZERO_OUT): "blanking all data of one client",
+    (Unit.CLIENT, Adjacency.REPLACE_ONE): "replacing all data of one client by other data",
     (Unit.AGENT, Adjacency.ZERO_OUT): "taking away all data of one agent",
     (Unit.AGENT, Adjacency.REPLACE_ONE): "replacing all data of one agent by other data",
 }
@@ -51,8 +48,14 @@ _WORST_OFF = {
     Unit.RECORD: "whose record is",
     Unit.USER: "whose user is",
     Unit.AGENT: "whose data are",
+    Unit.CLIENT: "whose data are",
 }
-_NAMED = {Unit.RECORD: "members", Unit.USER: "users", Unit.AGENT: "agents that hold data"}
+_NAMED = {
+    Unit.RECORD: "members",
+    Unit.USER: "users",
+    Unit.AGENT: "agents that hold data",
+    Unit.CLIENT: "clients that hold data",
+}
 _COHORTS = {
     Sampling.COHORT: "agents that take part by secret draws of their own",
     Sampling.FIXED_COHORT: "secret cohorts of as many agents each, drawn anew every round",
@@ -61,6 +64,12 @@ _COHORTS = {
     Sampling.CYCLIC_COHORT: "agents that take part once an epoch at most, in cohorts of as many "
     "each and one order, which counts as public",
 }
+_BOUNDS = {
+    Status.PROVEN: "proven",
+    Status.DECLARED: "if the list of releases is true, which nothing shows",
+    Status.CHECKED: "if the list of releases is true, with which kept releases agree",
+}
+"""What an upper bound rests on, by its status."""
 _ALARMS = 0.01  # false-positive rate of the membership test that is spoken of
 
 
@@ -70,6 +79,7 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
     Args:
         sensitivities: by adversary, those behind its figures.
     """
+    # How the run is set up.
     given = {name: value for name, value in summary.settings.items() if value is not None}
     settings = ", ".join(f"{name} {value}" for name, value in given.items())
     clipped = (
@@ -89,18 +99,16 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         )
     if summary.missing is not None:
         said.append(f"{summary.missing[0].upper()}{summary.missing[1:]}. {MISSING}")
-    alike: dict[tuple[object, ...], list[Guarantee]] = {}
-    for stated in summary.guarantees:
-        if stated.adversary != SINGLE_MESSAGE.name:
-            key = (stated.epsilon, stated.status, stated.sampling, stated.because)
-            alike.setdefault(key, []).append(stated)
-    for same in alike.values():
-        said.append(_sentence(summary, same))
-        if same[0].status is Status.PROVEN:
-            said += _meant(summary, same[0], sensitivities[same[0].adversary])
+    said += claims_of(
+        summary.guarantees,
+        sensitivities,
+        statement=summary.statement,
+        noise_multiplier=summary.noise_multiplier,
+    )
+    # What every figure rests on, and what none covers.
     secret = any(stated.sampling.is_secret_cohort for stated in summary.guarantees)
     coins = ", as who takes part," if secret else ""
-    figure = f"the agent {_WORST_OFF[summary.statement.unit]} at highest risk"
+    figure = worst_off(summary.statement.unit)
     if summary.statement.holders:
         figure = summary.statement.whose
     if summary.users is not None:
@@ -115,17 +123,45 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
     return " ".join(said)
 
 
-def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> list[str]:
-    """What a proven figure means for a test of membership, and for several records."""
+def worst_off(unit: Unit) -> str:
+    """Whose figure is given where the worst agent is searched."""
+    return f"the agent {_WORST_OFF[unit]} at highest risk"
+
+
+def claims_of(
+    guarantees: Sequence[Guarantee],
+    sensitivities: Mapping[str, JointSensitivity],
+    *,
+    statement: Statement,
+    noise_multiplier: float,
+) -> list[str]:
+    """The figures in sentences, those of adversaries that fare alike together."""
+    alike: dict[tuple[object, ...], list[Guarantee]] = {}
+    for stated in guarantees:
+        if stated.adversary != SINGLE_MESSAGE.name:
+            key = (stated.epsilon, stated.status, stated.sampling, stated.because)
+            alike.setdefault(key, []).append(stated)
     said = []
+    for same in alike.values():
+        said.append(_sentence(statement, same))
+        if same[0].status in _BOUNDS:
+            behind = sensitivities[same[0].adversary]
+            said += _meant(statement, same[0], behind, noise_multiplier=noise_multiplier)
+    return said
+
+
+def _meant(
+    statement: Statement, stated: Guarantee, behind: JointSensitivity, *, noise_multiplier: float
+) -> list[str]:
+    """What an upper bound means for a test of membership, and for several records."""
+    said = []
+    # The best test is read off the trade-off curve of the same rounds.
     releases = spent_releases(behind.releases)
-    if releases and summary.noise_multiplier > 0:
-        adjacency = summary.statement.adjacency
-        curve = trade_off(
-            counted(releases, summary.noise_multiplier, adjacency), adjacency=adjacency
-        )
+    if releases and noise_multiplier > 0:
+        adjacency = statement.adjacency
+        curve = trade_off(counted(releases, noise_multiplier, adjacency), adjacency=adjacency)
         hits = 100.0 * (1.0 - float(curve.false_negative_rates(_ALARMS)))
-        what = _NAMED[summary.statement.unit]
+        what = _NAMED[statement.unit]
         said.append(
             f"The best membership test names at most {rounded_up(hits)} % of {what} at "
             f"{100 * _ALARMS:g} % false positives."
@@ -161,18 +197,19 @@ def _drawn(summary: Summary) -> str:
     )
 
 
-def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
+def _sentence(statement: Statement, same: Sequence[Guarantee]) -> str:
     """What is said of adversaries whose figures are the same."""
     who, stated = " and ".join(_named(guarantee) for guarantee in same), same[0]
-    statement = summary.statement
+    # What neighbouring data sets differ in.
     change = _CHANGES[statement.unit, statement.adjacency]
     if statement.unit is Unit.USER:
         change += f" (at most {statement.records_per_person})"
     if statement.holders:
         change = f"{_PERSON[statement.adjacency]} of {statement.whose}"
-    epsilon = f"epsilon {rounded_up(stated.epsilon)} at delta {summary.statement.delta:g}"
-    found = f"accountant {summary.statement.accountant}"
-    if stated.status is Status.PROVEN:
+    epsilon = f"epsilon {rounded_up(stated.epsilon)} at delta {statement.delta:g}"
+    found = f"accountant {statement.accountant}"
+    # An upper bound, a heuristic, or no bound.
+    if stated.status in _BOUNDS:
         whole = (
             ", whichever agents were sampled: all rounds count as one release"
             if stated.sampling in (Sampling.ANY, Sampling.TURNS)
@@ -180,7 +217,7 @@ def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
         )
         return (
             f"Against {who}, {change} changes the distribution of all that is seen by at most "
-            f"{epsilon}, proven ({found}{whole})."
+            f"{epsilon}, {_BOUNDS[stated.status]} ({found}{whole})."
         )
     if stated.status is Status.HEURISTIC:
         return (
@@ -210,6 +247,7 @@ _HELD = {
     Unit.RECORD: "a record",
     Unit.USER: "one record of a user",
     Unit.AGENT: "all data",
+    Unit.CLIENT: "all data",
 }
 _MOST_MESSAGES = 4000  # of a view that is written out
 _SHOWN = 12
@@ -278,25 +316,59 @@ def explain(
     return found if counted is None else replace(found, words=f"{found.words}\n{counted}")
 
 
-def _explained(
-    traces: AlgorithmTrace, stated: Guarantee, sensitivity: JointSensitivity, *, encrypted: bool
+def explain_releases(stated: Guarantee, sensitivity: JointSensitivity) -> Explanation:
+    """Explain one adversary's figure by what is released of each batch, of a log of releases."""
+    most = max((of.joint_sensitivity for of in sensitivity.releases), default=0.0)
+    count = sum(of.rounds for of in sensitivity.releases if of.joint_sensitivity == most)
+    when = "for all rounds together" if sensitivity.whole_run else f"in {count} of the rounds"
+    found = _beginning(stated, sensitivity, when=f"{when}, by the noise that the log declares")
+    rows = [
+        f"  {of.joint_sensitivity:9.4g}  {of.sampling_rate:9.4g}  {of.rounds:7d}  "
+        f"{of.contributions:7d}  from round {of.first}"
+        for of in sorted(sensitivity.releases, key=lambda r: -r.joint_sensitivity)[:_SHOWN]
+    ]
+    more = len(sensitivity.releases) - _SHOWN
+    tail = [f"  and {more} kinds of rounds more"] if more > 0 else []
+    heads = ["         mu       rate   rounds  vectors  of what is released of one batch"]
+    return replace(found, words="\n".join((found.words, *(heads if rows else ()), *rows, *tail)))
+
+
+def _beginning(
+    stated: Guarantee, sensitivity: JointSensitivity, *, when: str | None = None
 ) -> Explanation:
+    """Who is told of whom, and what decides mu; `when` replaces the rounds of a trace."""
     who = stated.adversary
     if stated.worst_adversary is not None:
         who = f"{who} ({stated.worst_adversary})"
-    held = _HELD[stated.unit]
-    head = f"{who} and {held} of agent {sensitivity.victim}"
-    if math.isinf(stated.mu_per_round) or not sensitivity.releases or not sensitivity.largest:
+    head = f"{who} and {_HELD[stated.unit]} of agent {sensitivity.victim}"
+    if _has_no_parts(stated, sensitivity):
         seen = "mu is infinite" if math.isinf(stated.mu_per_round) else "nothing is seen, mu is 0"
         return _without_parts(stated, f"{head}: {seen}, {stated.status}: {stated.because}.")
-    top = max(sensitivity.releases, key=lambda r: r.joint_sensitivity)
-    head += (
-        f": mu {rounded_up(stated.mu_per_round, 4)} {_when(top, whole=sensitivity.whole_run)}, "
-        f"the joint sensitivity {rounded_up(stated.joint_sensitivity, 4)} / the noise multiplier; "
-        f"{stated.status}: {stated.because}."
-    )
+    if when is None:
+        top = max(sensitivity.releases, key=lambda r: r.joint_sensitivity)
+        when = (
+            f"{_when(top, whole=sensitivity.whole_run)}, the joint sensitivity "
+            f"{rounded_up(stated.joint_sensitivity, 4)} / the noise multiplier"
+        )
+    head += f": mu {rounded_up(stated.mu_per_round, 4)} {when}; {stated.status}: {stated.because}."
+    return _without_parts(stated, head)
+
+
+def _has_no_parts(stated: Guarantee, sensitivity: JointSensitivity) -> bool:
+    infinite = math.isinf(stated.mu_per_round)
+    return infinite or not sensitivity.releases or not sensitivity.largest
+
+
+def _explained(
+    traces: AlgorithmTrace, stated: Guarantee, sensitivity: JointSensitivity, *, encrypted: bool
+) -> Explanation:
+    found = _beginning(stated, sensitivity)
+    if _has_no_parts(stated, sensitivity):
+        return found
+    head, top = found.words, max(sensitivity.releases, key=lambda r: r.joint_sensitivity)
+    # Parts are those of one round's view, where its messages can be weighed one by one.
     if sensitivity.whole_run or sensitivity.adversary.sees is Sees.ONE_MESSAGE:
-        return _without_parts(stated, head)
+        return found
     round_ = _round(traces, top.first)
     view = round_.view(effective_of(sensitivity.adversary, encrypted=encrypted))
     if view.noise.shape[0] > _MOST_MESSAGES:
@@ -419,115 +491,3 @@ def _end(reached: float, mu: float) -> str:
         f"{told}; mu is an upper bound, over gradients that point anywhere and over every "
         "victim's worst round."
     )
-
-
-# Charts of an account, drawn by matplotlib: epsilon by round, and trade-off curves.
-
-_KINDS = ("rounds", "trade-off")
-_POINTS = 25  # of epsilon by round
-
-
-def plot(
-    summary: Summary,
-    sensitivities: Mapping[str, JointSensitivity],
-    *,
-    kind: str,
-    epsilon: Callable[[str, int], float],
-    axes: Axes | None = None,
-) -> Axes:
-    """A line for each adversary that really exists, solid where it is proven.
-
-    Args:
-        sensitivities: by adversary.
-        kind: "rounds", or "trade-off".
-        epsilon: of an adversary after so many rounds.
-        axes: to draw on; else new ones.
-
-    Raises:
-        ValueError: an unknown kind, or no adversary with anything to draw.
-        ImportError: matplotlib is not installed.
-    """
-    if kind not in _KINDS:
-        raise InputError(f"kind={kind!r} must be 'rounds' or 'trade-off'")
-    drawn = [
-        g for g in summary.guarantees if g.status.is_finite and g.adversary != SINGLE_MESSAGE.name
-    ]
-    if not drawn:
-        raise InputError(
-            "no adversary of this account has a finite epsilon, so there is nothing to draw; "
-            "print the account for the reasons"
-        )
-    try:
-        from matplotlib import pyplot as plt
-    except ImportError as error:
-        raise needs("plot", "matplotlib") from error
-    if axes is None:
-        _, axes = plt.subplots(layout="constrained")
-    if kind == "rounds":
-        _draw_rounds(axes, summary, drawn, sensitivities, epsilon=epsilon)
-    else:
-        _draw_curves(axes, summary, drawn, sensitivities)
-    axes.set_title(summary.title, fontsize="medium")
-    axes.legend(fontsize="small")
-    return axes
-
-
-def _draw_rounds(
-    axes: Axes,
-    summary: Summary,
-    drawn: Sequence[Guarantee],
-    sensitivities: Mapping[str, JointSensitivity],
-    *,
-    epsilon: Callable[[str, int], float],
-) -> None:
-    rounds = sorted({round(float(t)) for t in np.linspace(0, summary.rounds, _POINTS)})
-    for names, stated in _alike(drawn, sensitivities):
-        spent = [epsilon(stated.adversary, t) for t in rounds]
-        axes.plot(rounds, spent, _style(stated), label=names)
-    if summary.goal is not None and summary.goal.epsilon is not None:
-        axes.axhline(summary.goal.epsilon, color="grey", linestyle=":", label="target")
-    axes.set_xlabel("round")
-    axes.set_ylabel(f"epsilon at delta {summary.statement.delta:g}")
-    axes.set_ylim(bottom=0)
-
-
-def _draw_curves(
-    axes: Axes,
-    summary: Summary,
-    drawn: Sequence[Guarantee],
-    sensitivities: Mapping[str, JointSensitivity],
-) -> None:
-    rates = np.linspace(0.0, 1.0, 201)
-    adjacency = summary.statement.adjacency
-    for names, stated in _alike(drawn, sensitivities):
-        releases = spent_releases(sensitivities[stated.adversary].releases)
-        missed = 1.0 - rates
-        if releases:
-            events = counted(releases, summary.noise_multiplier, adjacency)
-            missed = trade_off(events, adjacency=adjacency).false_negative_rates(rates)
-        axes.plot(rates, missed, _style(stated), label=names)
-    axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="nothing is learnt")
-    axes.set_xlabel("false positive rate")
-    axes.set_ylabel("false negative rate, at least")
-
-
-def _alike(
-    drawn: Sequence[Guarantee], sensitivities: Mapping[str, JointSensitivity]
-) -> list[tuple[str, Guarantee]]:
-    """Adversaries whose lines are the same share one, under all their names."""
-    grouped: dict[tuple[tuple[Release, ...], Status], list[Guarantee]] = {}
-    for stated in drawn:
-        key = sensitivities[stated.adversary].releases, Status(stated.status)
-        grouped.setdefault(key, []).append(stated)
-    return [
-        (
-            ", ".join(g.adversary for g in same)
-            + ("" if same[0].status is Status.PROVEN else " (heuristic: at least)"),
-            same[0],
-        )
-        for same in grouped.values()
-    ]
-
-
-def _style(stated: Guarantee) -> str:
-    return "-" if stated.status is Status.PROVEN else "--"

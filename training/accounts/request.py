@@ -81,6 +81,7 @@ def algorithm_of(
                 f"released={released!r:.40} out, or declare it there"
             )
         return Chosen(algorithm, _settings_of(algorithm, settings))
+    # A start and a step, or what lacks the other one.
     if callable(algorithm) and callable(step):
         return _pair(algorithm, step, settings, released)
     if callable(algorithm):
@@ -142,6 +143,7 @@ def _pair(
     released: object,
 ) -> Chosen:
     """An algorithm of a start and a step, whose hyper-parameters are those that are given."""
+    # What start and step take besides what every run gives them.
     taken: dict[str, inspect.Parameter] = {}
     starts: dict[str, inspect.Parameter] = {}
     for what, function, first in (("init", init, 1), ("step", step, 2)):
@@ -154,7 +156,7 @@ def _pair(
                 "the step takes 'records', which only a start that draws a batch is given; rename "
                 "it, or divide by batch_size"
             )
-    _check_known(settings, taken, whose="the step")
+    # What is lacking has a default in the module's own Algorithm, or is asked for.
     lacking = [
         name
         for name, parameter in taken.items()
@@ -163,6 +165,7 @@ def _pair(
     whole = _owner(init, step)
     if lacking and whole is not None and released is None:
         return Chosen(whole, _settings_of(whole, settings))
+    _check_known(settings, taken, whose="the step")
     if lacking:
         name = lacking[0]
         remedy = (
@@ -171,6 +174,7 @@ def _pair(
             else f"give {name}=..."
         )
         raise InputError(f"the step takes {name!r}, which has no default; {remedy}")
+    # The settings of the pair are those that were given.
     kind = dataclasses.make_dataclass(
         "Settings", [(name, object) for name in settings], frozen=True, kw_only=True
     )
@@ -358,6 +362,7 @@ def drawn_of(
         sampling_rate=rate,
         largest_batch=largest,
     )
+    # A rate beside batches of one size is their share of the records.
     if found and sampling != Scheme.POISSON and not math.isclose(found[0].rate, rate, rel_tol=1e-9):
         raise InputError(
             f"sampling_rate={rate:g} must be batch_size / records = {found[0].rate:.12g} with "

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.batches.patterns import EVERY, Pattern
@@ -14,7 +14,6 @@ from ...privacy.batches.sampling import Drawing, Sampling
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
-from ...privacy.target import Goal
 from ..algorithms.algorithm import Algorithm, Bound, Form
 from ..exposure.events import asked_releases, counted
 from ..exposure.guarantees import run_epsilon
@@ -26,24 +25,16 @@ from ..tracing.linear_forms import Known
 from ..tracing.scripts import Scripts
 from ..tracing.trace import AlgorithmTrace, at_unit
 from .accounted_run import AccountedRun, is_amplified
-from .paragraph import Explanation, as_paragraph, explain, plot
+from .paragraph import Explanation, as_paragraph, explain
 from .summary import (
     Figures,
     Summary,
-    as_html,
     as_json,
-    as_rich,
-    as_text,
     rounded_down,
     rounded_up,
     users_words,
 )
 from .targets import reached
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from rich.table import Table
-
 
 # Epsilon of every agent's records, not of the worst alone.
 
@@ -94,6 +85,7 @@ def exposures_by_agent(
             if worst[name].whole_run and traces.noise_multiplier != 0
             else {}
         )
+        # Finite figures by rounds stand, unless a pattern makes rounds depend on each other.
         any_round = pattern.is_every
         each = [
             e if any_round and math.isfinite(e.largest) else whole.get(e.victim, e) for e in found
@@ -190,9 +182,7 @@ class Account(Figures):
     """What a run costs, for every requested adversary.
 
     Attributes:
-        noise_multiplier: of the run, as given or as it meets `goal`.
         target: the adversary whose goal is met; None where the noise was given.
-        goal: what is met for it; None where the noise was given.
         message_kinds: what a round sends.
         scripts: what a run has to follow to be what was accounted for, for `Engine`.
         subject: what is accounted for.
@@ -200,9 +190,7 @@ class Account(Figures):
         memory: those of the warnings that are about noise that is taken back.
     """
 
-    noise_multiplier: float
     target: str | None
-    goal: Goal | None
     message_kinds: Sequence[str]
     scripts: Scripts
     subject: AccountedRun
@@ -298,21 +286,6 @@ class Account(Figures):
         traced = self.subject.trace(self.noise_multiplier)
         return at_unit(traced, self.said_of.unit, records=self.said_of.at_once)
 
-    @property
-    def worst(self) -> Guarantee:
-        """The statement with the largest epsilon; a single message is nobody's view.
-
-        Raises:
-            ValueError: nobody but a single message was asked about.
-        """
-        for stated in self.guarantees.values():
-            if stated.adversary != SINGLE_MESSAGE.name:
-                return stated
-        raise InputError(
-            "single-message alone is accounted for, which is how papers count and no adversary; "
-            "name others as adversaries=[...]"
-        )
-
     def explain(self, adversary: str) -> Explanation:
         """Which messages of the round that costs most add up to the figure; printed, in words.
 
@@ -335,40 +308,15 @@ class Account(Figures):
         """A paragraph to paste: unit, adjacency, sampling, accountant, and what is assumed."""
         return as_paragraph(self.summary, self.joint_sensitivities)
 
-    def plot(self, kind: str = "rounds", *, axes: Axes | None = None) -> Axes:
-        """Epsilon by round, or with kind="trade-off" the curves that no test beats.
-
-        Args:
-            kind: "rounds" or "trade-off".
-            axes: of matplotlib, to draw on; else new ones.
-
-        Raises:
-            ValueError: an unknown kind, or nothing finite to draw.
-            ImportError: matplotlib is not installed.
-        """
-        return plot(
-            self.summary,
-            self.joint_sensitivities,
-            kind=kind,
-            epsilon=lambda name, rounds: self.epsilon(name, rounds=rounds),
-            axes=axes,
-        )
-
     def to_json(self) -> dict[str, Any]:
-        """The object that `overhear plan --json` prints; infinite figures are "inf"."""
+        """The object that `overhear plan --format json` prints; infinite figures are "inf"."""
         return as_json(self.summary)
 
-    def __repr__(self) -> str:
-        """The account as a table."""
-        return as_text(self.summary)
-
-    def _repr_html_(self) -> str:
-        """The same for a notebook."""
-        return as_html(self.summary)
-
-    def __rich__(self) -> Table:
-        """The same for a console of rich."""
-        return as_rich(self.summary)
+    @property
+    def heads(self) -> Sequence[str]:
+        """What runs, with which noise, and what every epsilon is said of."""
+        summary = self.summary
+        return (summary.title, summary.noise, summary.said_of)
 
     @property
     def summary(self) -> Summary:
@@ -426,6 +374,7 @@ def warnings_of(
         counted: that the number of all records is public, where it has to be.
     """
     said = []
+    # Figures that are heuristic, infinite, or without a bound that can be expressed.
     if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
         blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
         fix = (
@@ -441,6 +390,7 @@ def warnings_of(
     if unknown:
         who = unknown[0].adversary
         said.append(f"No finite bound can be expressed for {who}: {unknown[0].because}.")
+    # What figures rest on: the noise is secret, and batches are drawn as stated.
     if repeatable:
         said.append(
             "evaluation_noise_seed is set: anyone who knows it can subtract the noise. For "
@@ -455,6 +405,7 @@ def warnings_of(
             f"{rounded_up(least.epsilon)}; the figure of Poisson {what} of that rate is none of "
             "theirs."
         )
+    # Limits on what an adversary is taken to see.
     if target == SINGLE_MESSAGE.name:
         said.append(
             "The target is that of a single message, which no adversary is limited to; name "

@@ -3,38 +3,84 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ...privacy.accounting.trade_off import trade_off
+from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError, needs
 from ...privacy.formats.codec import dump, finite
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.plain_text import aligned
 from ...privacy.target import Goal, Target
-from ..exposure.sensitivity import JointSensitivity
+from ..exposure.events import counted, spent_releases
+from ..exposure.sensitivity import JointSensitivity, Release
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from pandas import DataFrame
     from rich.table import Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class Figures:
-    """The figures of an account, by adversary.
+class Figures(ABC):
+    """The figures of an account, by adversary, and every way of showing them.
 
     Attributes:
         said_of: what every epsilon is said of.
+        noise_multiplier: at which the sensitivities are accounted for; 1 where the log of a system
+            says how much noise there is in each release.
+        goal: what is met for a target adversary; None where the noise was given.
         guarantees: by adversary, worst first.
         joint_sensitivities: by adversary what stands behind its figure, at noise multiplier 1.
         warnings: sentences for the reader.
     """
 
     said_of: Statement
+    noise_multiplier: float
+    goal: Goal | None = None
     guarantees: Mapping[str, Guarantee]
     joint_sensitivities: Mapping[str, JointSensitivity]
     warnings: Sequence[str]
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int:
+        """How many rounds are accounted for."""
+
+    @property
+    @abstractmethod
+    def heads(self) -> Sequence[str]:
+        """What is accounted for, in lines."""
+
+    @abstractmethod
+    def epsilon(self, adversary: str, *, rounds: int | None = None) -> float:
+        """Epsilon of all rounds for one adversary, or of the start and the first `rounds` rounds.
+
+        Raises:
+            ValueError: an adversary that was not asked for, or a number of rounds that is none.
+        """
+
+    @abstractmethod
+    def explain(self, adversary: str) -> object:
+        """What one adversary's figure adds up to; printed, in words.
+
+        Raises:
+            ValueError: an adversary that was not asked for.
+        """
+
+    @abstractmethod
+    def statement(self) -> str:
+        """A paragraph to paste: unit, adjacency, accountant, and what is assumed."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """The figures as an object of JSON; infinite ones are "inf"."""
 
     def __getitem__(self, adversary: str) -> Guarantee:
         """The statement for one adversary."""
@@ -53,6 +99,21 @@ class Figures:
         """How many adversaries are accounted for."""
         return len(self.guarantees)
 
+    @property
+    def worst(self) -> Guarantee:
+        """The statement with the largest epsilon; a single message is nobody's view.
+
+        Raises:
+            ValueError: nobody but a single message was asked about.
+        """
+        for stated in self.guarantees.values():
+            if stated.adversary != SINGLE_MESSAGE.name:
+                return stated
+        raise InputError(
+            "single-message alone is accounted for, which is how papers count and no adversary; "
+            "name others as adversaries=[...]"
+        )
+
     def to_pandas(self) -> DataFrame:
         """A row an adversary, worst first.
 
@@ -60,6 +121,37 @@ class Figures:
             ImportError: pandas is not installed.
         """
         return as_frame(list(self.guarantees.values()))
+
+    def plot(self, kind: str = "rounds", *, axes: Axes | None = None) -> Axes:
+        """Epsilon by round, or with kind="trade-off" the curves that no test beats.
+
+        Args:
+            kind: "rounds" or "trade-off".
+            axes: of matplotlib, to draw on; else new ones.
+
+        Raises:
+            ValueError: an unknown kind, or nothing finite to draw.
+            ImportError: matplotlib is not installed.
+        """
+        return plot(self, kind=kind, axes=axes)
+
+    def __repr__(self) -> str:
+        """The account as a table."""
+        return lines_of(
+            self.heads, guarantees=list(self.guarantees.values()), warnings=self.warnings
+        )
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        return page_part(
+            self.heads, guarantees=list(self.guarantees.values()), warnings=self.warnings
+        )
+
+    def __rich__(self) -> Table:
+        """The same for a console of rich."""
+        return as_rich(
+            self.heads, guarantees=list(self.guarantees.values()), warnings=self.warnings
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +286,7 @@ def _of(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-# An account as data: rows for pandas, and the object that `overhear plan --json` prints.
+# An account as data: rows for pandas, and the object that `overhear plan --format json` prints.
 
 
 def as_json(summary: Summary) -> dict[str, Any]:
@@ -231,40 +323,42 @@ def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:
 
 # An account in plain text, for a terminal of any width, and as a table of rich.
 
-_STYLES = {Status.PROVEN: "green", Status.HEURISTIC: "yellow"}
-
-
-def as_text(summary: Summary) -> str:
-    """The lines of an account: what is accounted for, a row an adversary, then the warnings."""
-    head = (summary.title, summary.noise, summary.said_of)
-    return lines_of(head, guarantees=summary.guarantees, warnings=summary.warnings)
+_STYLES = {
+    Status.PROVEN: "green",
+    Status.DECLARED: "yellow",
+    Status.CHECKED: "yellow",
+    Status.HEURISTIC: "yellow",
+}
 
 
 def lines_of(
     head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
 ) -> str:
-    """The same of what is no account of an algorithm: its own head, rows and warnings."""
+    """The lines of an account: what is accounted for, a row an adversary, then the warnings."""
     rows = [heads_of(guarantees), *(cells_of(g) for g in guarantees)]
     return "\n".join([*head, "", *aligned(rows), *([""] if warnings else []), *warnings])
 
 
-def as_rich(summary: Summary) -> Table:
+def as_rich(
+    head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
+) -> Table:
     """The same rows for a console of rich."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
+    title, *more = head
     table = Table(
-        title=escape(summary.title),
-        caption=escape("\n".join((summary.noise, summary.said_of, *summary.warnings))),
+        title=escape(title),
+        caption=escape("\n".join((*more, *warnings))),
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
     )
-    for head in heads_of(summary.guarantees):
-        table.add_column(head)
-    for stated in summary.guarantees:
+    for name in heads_of(guarantees):
+        table.add_column(name)
+    for stated in guarantees:
         table.add_row(
             *(Text(cell) for cell in cells_of(stated)),
             style=_STYLES.get(Status(stated.status), "red"),
@@ -300,16 +394,10 @@ def cells_of(stated: Guarantee) -> tuple[str, ...]:
 _LEFT = ' style="text-align:left"'
 
 
-def as_html(summary: Summary) -> str:
-    """What is accounted for, a row an adversary, then the warnings; nothing is loaded for it."""
-    head = (summary.title, summary.noise, summary.said_of)
-    return page_part(head, guarantees=summary.guarantees, warnings=summary.warnings)
-
-
 def page_part(
     head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
 ) -> str:
-    """The same of what is no account of an algorithm: its own head, rows and warnings."""
+    """What is accounted for, a row an adversary, then the warnings; nothing is loaded for it."""
     heads = "".join(f"<th{_LEFT}>{escape(head)}</th>" for head in heads_of(guarantees))
     rows = "".join(
         "<tr>" + "".join(f"<td{_LEFT}>{escape(cell)}</td>" for cell in cells_of(stated)) + "</tr>"
@@ -321,3 +409,100 @@ def page_part(
         f"<p>{'<br>'.join((f'<b>{first}</b>', *more))}</p><table><thead><tr>{heads}</tr></thead>"
         f"<tbody>{rows}</tbody></table>{said}"
     )
+
+
+# Charts of an account, drawn by matplotlib: epsilon by round, and trade-off curves.
+
+_KINDS = ("rounds", "trade-off")
+_POINTS = 25  # of epsilon by round
+_QUALIFIED = {
+    Status.HEURISTIC: " (heuristic: at least)",
+    Status.DECLARED: " (declared)",
+    Status.CHECKED: " (declared, checked)",
+}
+
+
+def plot(account: Figures, *, kind: str, axes: Axes | None = None) -> Axes:
+    """A line for each adversary that really exists, solid where it is an upper bound.
+
+    Args:
+        kind: "rounds", or "trade-off".
+        axes: to draw on; else new ones.
+
+    Raises:
+        ValueError: an unknown kind, or no adversary with anything to draw.
+        ImportError: matplotlib is not installed.
+    """
+    if kind not in _KINDS:
+        raise InputError(f"kind={kind!r} must be 'rounds' or 'trade-off'")
+    drawn = [
+        g
+        for g in account.guarantees.values()
+        if g.status.is_finite and g.adversary != SINGLE_MESSAGE.name
+    ]
+    if not drawn:
+        raise InputError(
+            "no adversary of this account has a finite epsilon, so there is nothing to draw; "
+            "print the account for the reasons"
+        )
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError as error:
+        raise needs("plot", "matplotlib") from error
+    if axes is None:
+        _, axes = plt.subplots(layout="constrained")
+    if kind == "rounds":
+        _draw_rounds(axes, account, drawn)
+    else:
+        _draw_curves(axes, account, drawn)
+    axes.set_title(account.heads[0], fontsize="medium")
+    axes.legend(fontsize="small")
+    return axes
+
+
+def _draw_rounds(axes: Axes, account: Figures, drawn: Sequence[Guarantee]) -> None:
+    rounds = sorted({round(float(t)) for t in np.linspace(0, account.rounds, _POINTS)})
+    for names, stated in _alike(drawn, account.joint_sensitivities):
+        spent = [account.epsilon(stated.adversary, rounds=t) for t in rounds]
+        axes.plot(rounds, spent, _style(stated), label=names)
+    if account.goal is not None and account.goal.epsilon is not None:
+        axes.axhline(account.goal.epsilon, color="grey", linestyle=":", label="target")
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"epsilon at delta {account.said_of.delta:g}")
+    axes.set_ylim(bottom=0)
+
+
+def _draw_curves(axes: Axes, account: Figures, drawn: Sequence[Guarantee]) -> None:
+    rates = np.linspace(0.0, 1.0, 201)
+    adjacency = account.said_of.adjacency
+    for names, stated in _alike(drawn, account.joint_sensitivities):
+        releases = spent_releases(account.joint_sensitivities[stated.adversary].releases)
+        missed = 1.0 - rates
+        if releases:
+            events = counted(releases, account.noise_multiplier, adjacency)
+            missed = trade_off(events, adjacency=adjacency).false_negative_rates(rates)
+        axes.plot(rates, missed, _style(stated), label=names)
+    axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="nothing is learnt")
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("false negative rate, at least")
+
+
+def _alike(
+    drawn: Sequence[Guarantee], sensitivities: Mapping[str, JointSensitivity]
+) -> list[tuple[str, Guarantee]]:
+    """Adversaries whose lines are the same share one, under all their names."""
+    grouped: dict[tuple[tuple[Release, ...], Status], list[Guarantee]] = {}
+    for stated in drawn:
+        key = sensitivities[stated.adversary].releases, Status(stated.status)
+        grouped.setdefault(key, []).append(stated)
+    return [
+        (
+            ", ".join(g.adversary for g in same) + _QUALIFIED.get(same[0].status, ""),
+            same[0],
+        )
+        for same in grouped.values()
+    ]
+
+
+def _style(stated: Guarantee) -> str:
+    return "--" if stated.status is Status.HEURISTIC else "-"

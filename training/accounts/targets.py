@@ -99,6 +99,7 @@ def multiplier_for(sensitivity: JointSensitivity, *, statement: Statement, goal:
     goal.check_accountant(statement.accountant)
     if goal.epsilon is not None:
         return calibrated_multiplier(sensitivity, statement=statement, epsilon=goal.epsilon)
+    # Targets that no noise meets, and those that every noise does.
     who = sensitivity.adversary.name
     if math.isinf(sensitivity.largest):
         raise UnsupportedView(
@@ -111,6 +112,7 @@ def multiplier_for(sensitivity: JointSensitivity, *, statement: Statement, goal:
             f"nothing about the data is released to {who}, so {goal.words} is met at every noise; "
             "give noise_multiplier in place of it"
         )
+    # The least noise for the rounds as an accountant counts them.
     needed = scale_for_risk(
         counted(releases, 1.0, statement.adjacency, records=statement.at_once),
         advantage=goal.advantage,
@@ -122,6 +124,7 @@ def multiplier_for(sensitivity: JointSensitivity, *, statement: Statement, goal:
             f"{goal.words} against {who} is met without any noise, because so few rounds draw a "
             "record that a test can hardly gain; choose a smaller target, or give noise_multiplier"
         )
+    # The figure itself is evaluated at that noise, which is raised until it meets the goal.
     return least_that_meets(
         lambda noise: reached(sensitivity, statement=statement, noise_multiplier=noise, goal=goal),
         goal.figure,

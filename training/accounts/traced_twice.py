@@ -226,6 +226,7 @@ class _CheckedFigures:
     def _by_round(
         self, name: str, first: JointSensitivity, second: SecondTrace
     ) -> tuple[Verdict, float, str]:
+        # Where rounds or batches have noise in common, accounting for them apart is contradicted.
         stated = _square(first) / self.noise**2
         moves = second.moves(first.adversary, first.victim)
         if second.remembers and math.isfinite(stated):
@@ -243,6 +244,7 @@ class _CheckedFigures:
             because = "batches are charged as if they were drawn in another way"
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
         charged = _rate_of_fewest(first.releases, second.sampling_rate)
+        # Both sides by rate of sampling: what is stated, and what the second trace finds.
         ours = _ours(first, self.noise, rates=rates)
         every = [moves]
         if isinstance(self.subject.graph, ScheduledGraph):
@@ -251,6 +253,7 @@ class _CheckedFigures:
         theirs = _largest([_theirs(one, charged, rates=rates, agent=agent) for one in every])
         square = math.fsum(s * n for of in theirs.values() for s, n in of)
         verdict, because = _compared(ours, theirs)
+        # What is stated holds for every pair that the name stands for.
         if verdict is not Verdict.CONTRADICTED:
             for who, victim in self._pairs(name, first):
                 other = second.moves(who, victim)

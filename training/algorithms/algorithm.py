@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # What every step may take by name.
-_COMMON = {"form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records"}
+_COMMON = {"form", "settings", "learning_rate", "clip_norm", "noise_std", "batch_size", "records"}
 _RESERVED = _COMMON | {"state", "round", "name", "graph", "rounds"}
 
 
@@ -105,7 +105,8 @@ class Algorithm:
         name: its name in a run file.
         init: `init(round, *, hyper-parameters) -> State`.
         step: `step(state, round, *, hyper-parameters) -> State`.
-        settings: frozen dataclass of its own hyper-parameters, with defaults.
+        settings: frozen dataclass of its own hyper-parameters, with defaults; a function takes some
+            by name, or all as `settings`.
         private: whether it clips and adds noise at all.
         private_counterpart: of one that is not private, the name of the one to use in its place.
         prepare: `prepare(*, graph, rounds, hyper-parameters) -> {name: public value}`, which takes
@@ -269,11 +270,13 @@ def bind(
     form = Form(form)  # a step asks which member it is
     within("batch_size", batch_size, "(0, inf]")
     within("noise_std", noise_std, "[0, inf]")
+    # The numbers by name, of which start and step get those that they take.
     own = hyper_parameters(algorithm, settings)
     init, name = algorithm.init, algorithm.name
     rated = at_rates(init, algorithm.step, learning_rate, name=name, rounds=rounds, own=own)
     numbers = {
         "form": form,
+        "settings": settings,
         **rated.given,
         "clip_norm": clip_norm,
         "noise_std": noise_std,
@@ -289,6 +292,7 @@ def bind(
             )
         numbers["records"] = records
     first, given = _taken(init, numbers), _taken(algorithm.step, numbers)
+    # What is made once, for the whole graph and all rounds.
     if algorithm.prepare is not None:
         if graph is None or rounds is None:
             raise InputError(f"algorithm {algorithm.name!r} needs graph and rounds; give both")
@@ -347,8 +351,9 @@ def hyper_parameters(algorithm: Algorithm, settings: Any) -> dict[str, Any]:
                 f"{', '.join(map(repr, map(str, choice)))}"
             )
     functions = [f for f in (algorithm.init, algorithm.step, algorithm.prepare) if f is not None]
-    unused = sorted(own.keys() - {name for f in functions for name in _taken(f, own)})
-    if unused:
+    taken = {name for f in functions for name in inspect.signature(f).parameters}
+    unused = sorted(own.keys() - taken)
+    if unused and "settings" not in taken:
         raise InputError(
             f"hyper-parameter {unused[0]!r} of algorithm {algorithm.name!r} has no effect: none of "
             "its init, step and prepare takes it by name; take it there, or drop the field"
@@ -373,7 +378,8 @@ def prepared(
     own = hyper_parameters(algorithm, settings)
     if algorithm.prepare is None:
         return {}
-    run = {"graph": graph, "rounds": rounds, "step_sizes": step_sizes, **own}
+    # What the user's code makes has names that the step takes and nothing else gives.
+    run = {"graph": graph, "rounds": rounds, "step_sizes": step_sizes, "settings": settings, **own}
     try:
         made = algorithm.prepare(**_taken(algorithm.prepare, run))
     except InputError:

@@ -10,7 +10,7 @@ Differentially Private Decentralized Learning", 2025, arXiv 2501.14644.
 |--------|---------------|--------|-----------------------------------------------|
 | x      | x             | (A, D) | models, equal on all agents                   |
 | g      | mean          | (1, D) | mean of the agents' sums of clipped gradients |
-| 1 / A  | factor        | (1, 1) | of the one source                             |
+| 1 / A  | shared.factor | (1, 1) | of the one source                             |
 | C      | clip_norm     | scalar | bound on one example's gradient               |
 | s C    | noise_std     | scalar | noise on the sum of all agents' gradients     |
 | B      | batch_size    | scalar | public normaliser: an agent's expected batch  |
@@ -30,7 +30,6 @@ links carry nothing, and the trust is in the sum. Published and repaired form ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,8 +38,6 @@ from .algorithm import Algorithm, Clip
 from .correlated_step import SharedNoise, State, init, released, unsteered
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..step.round import Round
 
 
@@ -60,21 +57,20 @@ def prepare(*, graph: Topology) -> dict[str, object]:
     """One source at the server, known to no agent.
 
     >>> from overhear.training import build_graph
-    >>> prepare(graph=build_graph("ring", 4))["known_to"]
+    >>> prepare(graph=build_graph("ring", 4))["shared"].known_to
     (frozenset(),)
     """
     import torch
 
     share = torch.full((1, 1), 1.0 / graph.agents, dtype=torch.float64)
-    return SharedNoise(factor=share, known_to=(frozenset(),)).public()
+    return {"shared": SharedNoise(factor=share, known_to=(frozenset(),))}
 
 
 def step(
     state: State,
     round: Round,
     *,
-    factor: Tensor,
-    known_to: Sequence[frozenset[int]],
+    shared: SharedNoise,
     clip: Clip,
     learning_rate: float,
     clip_norm: float | None,
@@ -86,8 +82,8 @@ def step(
         round, state.x, clip=clip, clip_norm=clip_norm, batch_size=batch_size
     )
     mean = round.average(clipped)  # over those that take part, whose number is public
-    share = factor * (round.agents / max(1.0, float(round.active.public().sum())))
-    noisy = mean + round.noise(mean, std=noise_std, factor=share, known_to=known_to)  # 2
+    share = shared.factor * (round.agents / max(1.0, float(round.active.public().sum())))
+    noisy = mean + round.noise(mean, std=noise_std, factor=share, known_to=shared.known_to)  # 2
     gradient = round.download(noisy / divisor, kind="gradient")
     return State(state.x - learning_rate * gradient)
 

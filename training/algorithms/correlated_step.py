@@ -92,9 +92,9 @@ class SharedNoise:
         rows = self.factor.numpy()
         return np.asarray(rows @ rows.T)
 
-    def public(self) -> dict[str, object]:
-        """What `prepare` gives to a step."""
-        return {"factor": self.factor, "known_to": self.known_to}
+    def drawn(self, round: Round, like: Agents, *, std: float) -> Agents:
+        """Noise of a round, `std * factor @ z`, as that which it hides."""
+        return round.noise(like, std=std, factor=self.factor, known_to=self.known_to)
 
 
 def shared_noise(factor: NDArray[np.float64], known_to: Sequence[frozenset[int]]) -> SharedNoise:
@@ -182,8 +182,7 @@ def step(
     state: State,
     round: Round,
     *,
-    factor: Tensor,
-    known_to: Sequence[frozenset[int]],
+    shared: SharedNoise,
     clip: Clip = Clip.PER_EXAMPLE,
     learning_rate: float,
     clip_norm: float | None,
@@ -194,7 +193,7 @@ def step(
     clipped, divisor = released(
         round, state.x, clip=clip, clip_norm=clip_norm, batch_size=batch_size
     )
-    noise = round.noise(clipped, std=noise_std, factor=factor, known_to=known_to)  # 1
+    noise = shared.drawn(round, clipped, std=noise_std)  # 1
     x = state.x - learning_rate * (clipped + noise) / divisor
     return State(round.mix(x, kind="model"))  # 2
 

@@ -112,16 +112,19 @@ def best_correlation(graph: Graph, *, horizon: int) -> float:
     """
     from scipy.optimize import minimize_scalar
 
+    # Energy of each agent's noise, and of that of pairs, over the horizon.
     F = cost_factor(graph.weights, rounds=horizon, step_sizes=())
     laplacian = decor_covariance(graph.weights, local_variance=0.0, pair_variance=1.0)
     values, vectors = np.linalg.eigh(laplacian)
     squares = np.square(vectors)
     own, pairs = float(np.vdot(F, F)), float(np.vdot(F @ laplacian, F))
 
+    # The exposure of the worst agent times the energy, at each ratio.
     def energy(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
         worst = (squares @ (1.0 / (1.0 + np.outer(values, ratios)))).max(axis=0)
         return np.asarray(worst * (own + ratios * pairs))
 
+    # From a grid to the minimum beside its best point; the ends are answers themselves.
     lowest, highest = np.log(_RATIOS)
     grid = np.linspace(lowest, highest, _POINTS)
     at = int(energy(np.exp(grid)).argmin())
@@ -150,7 +153,7 @@ def prepare(
         horizon: of `Settings`.
 
     Returns:
-        "factor" and "known_to" of `shared_step.step`.
+        "shared" of `correlated_step.step`.
 
     Raises:
         ValueError: a graph that changes, links of one direction, or weights that are not symmetric
@@ -158,7 +161,7 @@ def prepare(
 
     >>> from overhear.training import build_graph
     >>> found = prepare(graph=build_graph("ring", 4), rounds=9, correlation=2.0, horizon=None)
-    >>> found["factor"].shape, [sorted(k) for k in found["known_to"][4:]]
+    >>> found["shared"].factor.shape, [sorted(k) for k in found["shared"].known_to[4:]]
     (torch.Size([4, 8]), [[0, 1], [0, 3], [1, 2], [2, 3]])
     """
     static = only_graph(graph, algorithm="decor")
@@ -170,7 +173,7 @@ def prepare(
     sources = decor_factor(static.weights, local_variance=1.0, pair_variance=ratio)
     sources = sources[:, sources.any(axis=0)]  # no pairs where the ratio is 0
     known_to = [frozenset(np.flatnonzero(column).tolist()) for column in sources.T]
-    return shared_noise(sources, known_to).public()
+    return {"shared": shared_noise(sources, known_to)}
 
 
 ALGORITHM = Algorithm(

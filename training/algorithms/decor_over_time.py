@@ -19,7 +19,7 @@ Decentralized Learning via Matrix Factorization", 2025, arXiv 2510.17480: memory
 | x      | x             | (A, D)       | models                                                   |
 | W      | round.weights | (E, 1)       | mixing weights, symmetric; their links share seeds       |
 | C of 1 | strategy      | (T, p)       | strategy over rounds; row t from its diagonal backwards  |
-| F      | factor        | (A, sources) | z = F (u, p); own sources, then those of pairs           |
+| F      | shared.factor | (A, sources) | z = F (u, p); own sources, then those of pairs           |
 | n      | past          | (A, D)       | noise that the last p - 1 rounds added, latest first     |
 | r      | correlation   | scalar       | variance of a pair's noise over that of own noise        |
 | a      | -             | scalar       | so that max_i [R^-1]_ii = 1 for R = F F'                 |
@@ -41,7 +41,6 @@ r is that of `overhear.privacy.noise.design` unless it is given: the best agains
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,7 +51,7 @@ from ...privacy.noise.design import Kind, design
 from ..graphs.graph import Topology
 from . import strategy as of_strategy
 from .algorithm import Algorithm
-from .correlated_step import shared_noise, unsteered
+from .correlated_step import SharedNoise, shared_noise, unsteered
 from .strategy import graph_of, row_of, strategy_table, weighed_steps
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def prepare(
     >>> made = prepare(
     ...     graph=build_graph("ring", 4), rounds=9, correlation=2.0, period=3, bands=0
     ... )
-    >>> made["factor"].shape, made["strategy"].shape, sorted(made["known_to"][4])
+    >>> made["shared"].factor.shape, made["strategy"].shape, sorted(made["shared"].known_to[4])
     (torch.Size([4, 8]), torch.Size([9, 9]), [0, 1])
     """
     weights = graph_of(graph, algorithm="decor-over-time").weights
@@ -145,7 +144,7 @@ def prepare(
     sources = decor_factor(weights, local_variance=1.0, pair_variance=correlation)
     sources = sources[:, sources.any(axis=0)]  # no pairs where the ratio is 0
     known_to = [frozenset(np.flatnonzero(column).tolist()) for column in sources.T]
-    return {"strategy": table, **shared_noise(sources, known_to).public()}
+    return {"strategy": table, "shared": shared_noise(sources, known_to)}
 
 
 def init(round: Round, *, strategy: Tensor) -> State:
@@ -159,8 +158,7 @@ def step(
     round: Round,
     *,
     strategy: Tensor,
-    factor: Tensor,
-    known_to: Sequence[frozenset[int]],
+    shared: SharedNoise,
     learning_rate: float,
     clip_norm: float | None,
     noise_std: float,
@@ -168,7 +166,7 @@ def step(
 ) -> State:
     """One round: step, then mix; the numbers are the steps above."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
-    fresh = round.noise(sums, std=noise_std, factor=factor, known_to=known_to)  # 2
+    fresh = shared.drawn(round, sums, std=noise_std)  # 2
     noise, past = round.remembered(fresh, state.past, row=row_of(strategy, round))  # 3
     x = state.x - learning_rate * (sums + noise) / batch_size
     return State(round.mix(x, kind="model"), past)  # 4

@@ -104,11 +104,7 @@ def step(
     state: State,
     round: Round,
     *,
-    cohort_rate: float,
-    cohort: Cohorts,
-    local_steps: int,
-    local_data: LocalData,
-    server_rate: float,
+    settings: Settings,
     learning_rate: float,
     clip_norm: float | None,
     noise_std: float,
@@ -116,22 +112,23 @@ def step(
     """One round; the numbers are the steps above."""
     from ..step.values import ALL
 
-    members = round.cohort(cohort_rate, scheme=cohort.value)  # 1
+    of, rate = settings, settings.cohort_rate
+    members = round.cohort(rate, scheme=of.cohort.value)  # 1
     batch: Batch | tuple[Batch, ...] = ALL
-    if local_data is LocalData.EACH:
-        batch = tuple(round.draw() for _ in range(local_steps))
-    elif local_data is LocalData.ONE:
+    if of.local_data is LocalData.EACH:
+        batch = tuple(round.draw() for _ in range(of.local_steps))
+    elif of.local_data is LocalData.ONE:
         batch = round.draw()
     changed = round.local_update(  # 2, 3
         state.x,
-        steps=local_steps,
+        steps=of.local_steps,
         learning_rate=learning_rate,
         batch=batch,
         clip_norm=clip_norm,
     )
     mean = round.average(changed, cohort=members)
-    noisy = mean + round.noise(mean, std=noise_std / (cohort_rate * round.agents))  # 4
-    return State(state.x + round.download(server_rate * noisy, kind="model change"))
+    noisy = mean + round.noise(mean, std=noise_std / (rate * round.agents))  # 4
+    return State(state.x + round.download(of.server_rate * noisy, kind="model change"))
 
 
 ALGORITHM = Algorithm(name="dp-fedavg", init=init, step=step, settings=Settings)

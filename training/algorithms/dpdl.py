@@ -104,8 +104,7 @@ def step(
     round: Round,
     *,
     form: Form,
-    alpha: float,
-    momentum: float,
+    settings: Settings,
     learning_rate: float,
     clip_norm: float | None,
     noise_std: float,
@@ -118,9 +117,9 @@ def step(
     noisy = (sums + round.noise(sums, std=noise_std)) / batch_size
     received = round.reply(noisy, kind="cross-gradient")
     g = round.sum_in(received, weights=_root_inverse(round))  # 4
-    if alpha:
+    if alpha := settings.alpha:
         g = g + _calibration(round, received, sums / batch_size, form=form, alpha=alpha)
-    v = momentum * v + g  # 5
+    v = settings.momentum * v + g  # 5
     x = x - learning_rate * v
     return State(round.mix(x, kind="half"), round.mix(v, kind="momentum"))  # 6
 

@@ -124,22 +124,20 @@ def step(
     round: Round,
     *,
     form: Form,
-    beta_x: float,
-    beta_y: float,
+    settings: Settings,
     learning_rate: float,
-    learning_rate_y: float,
     clip_norm: float | None,
     noise_std: float,
     batch_size: float,
 ) -> State:
     """One round; the numbers are the steps above."""
-    before, kept = (state.x, state.y), (1.0 - beta_x, 1.0 - beta_y)
+    before, kept = (state.x, state.y), (1.0 - settings.beta_x, 1.0 - settings.beta_y)
     z = stepped(  # 2
         round,
         before,
         along=(state.ux, state.uy),
         learning_rate=learning_rate,
-        learning_rate_y=learning_rate_y,
+        learning_rate_y=settings.learning_rate_y,
     )
     batch = round.draw()  # 3
     if form is Form.PUBLISHED:

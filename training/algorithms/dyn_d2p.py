@@ -16,8 +16,8 @@ Learning with Provable Utility Guarantee", IJCAI 2025, arXiv 2505.06651.
 | P^k                   | round.weights | (E, 1)    | of the round's graph; its columns sum to 1   |
 | C_0                   | clip_norm     | scalar    | bound on an example's gradient at the start  |
 | C_0 / mu_0            | noise_std     | scalar    | noise on the first round's clipped sum       |
-| C_k / C_0             | clip_scales   | (T,)      | clip bounds over the first                   |
-| C_k mu_0 / (C_0 mu_k) | noise_scales  | (T,)      | noise likewise                               |
+| C_k / C_0             | scales[k][0]  | scalar    | clip bounds over the first                   |
+| C_k mu_0 / (C_0 mu_k) | scales[k][1]  | scalar    | noise likewise                               |
 | rho_c                 | clip_decay    | scalar    | 1 keeps the clip bound                       |
 | rho_mu                | budget_growth | scalar    | 1 keeps the noise multiplier                 |
 |                       | clip_norms    | (L,)      | in place of rho_c: C_k over clip_norm        |
@@ -103,38 +103,23 @@ class State(NamedTuple):
     x: Agents
 
 
-def prepare(
-    *,
-    graph: Topology,
-    rounds: int,
-    clip_decay: float | None,
-    budget_growth: float | None,
-    clip_norms: tuple[float, ...] | None = None,
-    noise_multipliers: tuple[float, ...] | None = None,
-) -> dict[str, object]:
+def prepare(*, graph: Topology, rounds: int, settings: Settings) -> dict[str, object]:
     """The public numbers of every round: push-sum weights, clip bounds, noise.
 
     Raises:
         ValueError: a list that does not fit the rounds.
 
     >>> from overhear.training.graphs.topologies import directed_ring
-    >>> found = prepare(graph=directed_ring(3), rounds=2, clip_decay=4.0, budget_growth=4.0)
-    >>> found["clip_scales"], found["noise_scales"]
-    ((1.0, 0.5), (1.0, 0.25))
+    >>> found = prepare(graph=directed_ring(3), rounds=2, settings=Settings())
+    >>> found["scales"]
+    ((1.0, 1.0), (0.5, 0.25))
     """
-    settings = Settings(
-        clip_decay=clip_decay,
-        budget_growth=budget_growth,
-        clip_norms=clip_norms,
-        noise_multipliers=noise_multipliers,
-    )
     schedule = _schedule(settings, rounds=rounds, sampling_rate=1.0)  # the rate enters neither
     clip = schedule.clip_norms  # (T,), step 1
     noise = schedule.noise_stds(_first(settings))
     return {
         "push_weights": _push_weights(graph, rounds),
-        "clip_scales": tuple(clip.tolist()),
-        "noise_scales": tuple(noise.tolist()),
+        "scales": tuple(zip(clip.tolist(), noise.tolist(), strict=True)),
     }
 
 
@@ -177,8 +162,7 @@ def step(
     round: Round,
     *,
     push_weights: Tensor,
-    clip_scales: tuple[float, ...],
-    noise_scales: tuple[float, ...],
+    scales: tuple[tuple[float, float], ...],
     learning_rate: float,
     clip_norm: float | None,
     noise_std: float,
@@ -186,15 +170,16 @@ def step(
 ) -> State:
     """One round; the numbers are the steps above."""
     k = round.index - 1
-    if k >= len(clip_scales):
+    if k >= len(scales):
         raise InputError(
-            f"round {k + 1} is beyond the planned rounds={len(clip_scales)}, for which alone clip "
+            f"round {k + 1} is beyond the planned rounds={len(scales)}, for which alone clip "
             "bounds and noise are set; plan more rounds"
         )
     before, after = round.of_agents(push_weights[k]), round.of_agents(push_weights[k + 1])  # (A, 1)
-    bound = None if clip_norm is None else clip_norm * clip_scales[k]  # 1
+    of_clip, of_noise = scales[k]
+    bound = None if clip_norm is None else clip_norm * of_clip  # 1
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=bound)  # 2
-    noisy = (sums + round.noise(sums, std=noise_std * noise_scales[k])) / batch_size
+    noisy = (sums + round.noise(sums, std=noise_std * of_noise)) / batch_size
     x = round.mix(before * state.x - learning_rate * noisy, kind="model")  # 3, 4
     return State(x / after)
 

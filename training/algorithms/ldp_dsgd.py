@@ -36,11 +36,11 @@ def prepare(*, graph: Topology) -> dict[str, object]:
 
     >>> from overhear.training import build_graph
     >>> found = prepare(graph=build_graph("ring", 3))
-    >>> found["factor"].diagonal().tolist(), found["known_to"][2]
+    >>> found["shared"].factor.diagonal().tolist(), found["shared"].known_to[2]
     ([1.0, 1.0, 1.0], frozenset({2}))
     """
     own = [frozenset({agent}) for agent in range(graph.agents)]
-    return shared_noise(np.eye(graph.agents), own).public()
+    return {"shared": shared_noise(np.eye(graph.agents), own)}
 
 
 def steered(_settings: object) -> str | None:

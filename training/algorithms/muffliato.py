@@ -14,10 +14,10 @@ Decentralized Optimization and Averaging", NeurIPS 2022, arXiv 2206.05091; its g
 |--------|--------------------|--------|---------------------------------------------|
 | x      | x                  | (A, D) | models                                      |
 | y^k    | y                  | (A, D) | models after k gossip steps                 |
-| K      | mixtures           | scalar | gossip steps a round                        |
+| K      | gossip.steps       | scalar | gossip steps a round                        |
 | W      | round.weights      | (E, 1) | mixing weights, symmetric                   |
 | l      | spectral_gap       | scalar | spectral gap of W                           |
-| gamma  | gossip_momentum    | scalar | acceleration of the gossip                  |
+| gamma  | gossip.momentum    | scalar | acceleration of the gossip                  |
 | C      | clip_norm          | scalar | bound on one example's gradient             |
 | s C    | noise_std          | scalar | noise on the sum of clipped gradients       |
 | B      | batch_size         | scalar | public normaliser: the expected batch size  |
@@ -82,6 +82,14 @@ class State(NamedTuple):
     x: Agents
 
 
+class Gossip(NamedTuple):
+    """K, gamma, and whether views follow final models through all mixtures."""
+
+    steps: int
+    momentum: float
+    followed: bool
+
+
 def acceleration(spectral_gap: float) -> float:
     """Return gamma, the weight of the newest mixture in accelerated gossip.
 
@@ -129,15 +137,11 @@ def prepare(*, graph: Topology, gossip_steps: int) -> dict[str, object]:
     gap = spectral_gap(lasting)
     steps = gossip_steps or default_gossip_steps(gap, agents=graph.agents)
     momentum = acceleration(gap)
-    return {
-        "mixtures": steps,
-        "gossip_momentum": momentum,
-        "followed": steps <= _MOST_FOLLOWED
-        and all(
-            _remembers(np.linalg.eigvalsh(of.weights), steps=steps, momentum=momentum)
-            for of in dict.fromkeys(graph.graphs)
-        ),
-    }
+    followed = steps <= _MOST_FOLLOWED and all(
+        _remembers(np.linalg.eigvalsh(of.weights), steps=steps, momentum=momentum)
+        for of in dict.fromkeys(graph.graphs)
+    )
+    return {"gossip": Gossip(steps, momentum, followed)}
 
 
 def _remembers(eigenvalues: np.ndarray, *, steps: int, momentum: float) -> bool:
@@ -158,9 +162,7 @@ def step(
     state: State,
     round: Round,
     *,
-    mixtures: int,
-    gossip_momentum: float,
-    followed: bool,
+    gossip: Gossip,
     learning_rate: float,
     clip_norm: float | None,
     noise_std: float,
@@ -170,15 +172,15 @@ def step(
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)  # 1
     noisy = (sums + round.noise(sums, std=noise_std)) / batch_size
     y = state.x - learning_rate * noisy
-    if not followed:
+    if not gossip.followed:
         y = round.postprocess(_unchanged, y)  # counts as seen by every adversary
-    return State(_gossip(y, round, steps=mixtures, momentum=gossip_momentum))  # 4
+    return State(_mixed(y, round, gossip))  # 4
 
 
-def _gossip(y: Agents, round: Round, *, steps: int, momentum: float) -> Agents:
+def _mixed(y: Agents, round: Round, gossip: Gossip) -> Agents:
     """Accelerated gossip; its coefficients sum to 1, so it keeps the mean."""
-    before = y
-    for number in range(steps):
+    before, momentum = y, gossip.momentum
+    for number in range(gossip.steps):
         sent = round.broadcast(y, kind="gossip")
         mixed = round.sum_in(sent, weights=round.weights)  # 2
         if number:  # 3

@@ -91,7 +91,7 @@ def prepare(*, graph: Topology, rounds: int, correlation: float, horizon: int) -
         horizon: of `Settings`.
 
     Returns:
-        "factor" and "known_to" of `shared_step.step`.
+        "shared" of `correlated_step.step`.
 
     Raises:
         ValueError: a graph that changes, or weights that are not symmetric for several rounds.
@@ -101,7 +101,7 @@ def prepare(*, graph: Topology, rounds: int, correlation: float, horizon: int) -
     >>> graph = build_graph("ring", 10)
     >>> for horizon in (1, 150):  # noise that 150 rounds leave in the models
     ...     made = prepare(graph=graph, rounds=150, correlation=1.0, horizon=horizon)
-    ...     F = made["factor"].numpy()
+    ...     F = made["shared"].factor.numpy()
     ...     print(round(noise_floor(graph.weights, F @ F.T, rounds=150), 4))
     0.5143
     0.2192
@@ -117,7 +117,7 @@ def prepare(*, graph: Topology, rounds: int, correlation: float, horizon: int) -
     if correlation < 1:
         parts.append(math.sqrt(1.0 - correlation) * np.eye(static.agents))
         known_to += [frozenset({agent}) for agent in range(static.agents)]
-    return shared_noise(np.hstack(parts), known_to).public()  # 2
+    return {"shared": shared_noise(np.hstack(parts), known_to)}  # 2
 
 
 def published_bound(run: PlannedRun) -> PublishedClaim | None:

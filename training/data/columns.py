@@ -9,12 +9,14 @@ it without noise. So the run file declares what is public::
 Declared           A cell becomes                                           A missing cell becomes
 =================  =======================================================  ======================
 ``[low, high]``    (value - low) / (high - low), in [0, 1]                  1/2, the middle
+``["date", a, b]`` the same of days from a to b, such as "2020-01-01"       1/2, the middle
 ``["f", "m"]``     1 at its place, 0 elsewhere: f, m, other, missing        1 at "missing"
 =================  =======================================================  ======================
 
 A value outside of its range is refused, or taken to the bound that it passes where ``outside`` is
-"clamp". A category that is not declared counts as "other". A cell is missing if it is empty; "nan"
-is no number. Columns that are not declared are not read.
+"clamp". A category that is not declared counts as "other", and how many cells do is counted for the
+operator. A cell is missing if it is empty, or as ``missing`` declares; "nan" is no number. Columns
+that are not declared are not read.
 
 The target is a column, too. Declared as categories it is a label, in the order of the declaration,
 and any other value is refused; declared as a range it is scaled, and not declared it is a whole
@@ -23,22 +25,17 @@ number from 0, or with ``outputs = 1`` any number.
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.bounded import check_expansion, check_size, decoding
-from ...privacy.errors import InputError, did_you_mean, needs
-from ...privacy.formats.csv_rows import LONGEST_ROW, CsvRows, check_names
+from ...privacy.errors import InputError
 
 Cells = Sequence[str | float | int | bool | None]
 _SHOWN = 60  # characters of a cell that a refusal repeats
@@ -70,7 +67,7 @@ class Range:
         if "" in cells or None in cells:
             middle = 0.5 * self.low + 0.5 * self.high
             cells = [middle if cell is None or cell == "" else cell for cell in cells]
-        values = _numbers(cells)
+        values = self.read(cells)
         if clamp:
             values = values.clip(self.low, self.high)
         outside = np.flatnonzero((values < self.low) | (values > self.high))
@@ -78,11 +75,58 @@ class Range:
             at = int(outside[0])
             raise BadCell(
                 at,
-                f"{_shown(cells[at])} lies outside [{self.low:g}, {self.high:g}]; widen the range "
+                f"{_shown(cells[at])} lies outside [{self.say(self.low)}, {self.say(self.high)}]; "
+                "widen the range "
                 'by what is public, or set outside = "clamp"',
             )
         scaled = (values - self.low) / (self.high - self.low)
         return np.asarray(scaled[:, None], dtype=np.float32)
+
+    def read(self, cells: Cells) -> NDArray[np.float64]:
+        """(B,) the values of cells.
+
+        Raises:
+            BadCell: one has none.
+        """
+        return _numbers(cells)
+
+    def say(self, value: float) -> str:
+        """A value as a cell has it."""
+        return f"{value:g}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dates(Range):
+    """A column of days with public bounds, in days since the year 1; a time is a part of a day.
+
+    >>> dates = Dates(low=737425.0, high=737790.0)  # of 2020
+    >>> dates.encode(["2020-12-31", "2020-01-01T12:00"], clamp=False)[:, 0].round(5).tolist()
+    [1.0, 0.0013699999544769526]
+    """
+
+    def read(self, cells: Cells) -> NDArray[np.float64]:
+        """See `Range.read`."""
+        found = [cell if isinstance(cell, float) else _day(cell) for cell in cells]
+        for place, day in enumerate(found):
+            if day is None:
+                why = "is no date such as 2020-12-31; leave the cell empty where it is missing"
+                raise BadCell(place, f"{_shown(cells[place])} {why}, or name it in missing")
+        return np.array(found, dtype=np.float64)
+
+    def say(self, value: float) -> str:
+        """See `Range.say`."""
+        return date.fromordinal(round(value)).isoformat()
+
+
+def _day(cell: object) -> float | None:
+    """Days since the year 1 of an ISO date, with or without a time; None of anything else."""
+    try:
+        at = datetime.fromisoformat(cell) if isinstance(cell, str) else None
+    except ValueError:
+        return None
+    if at is None or (isinstance(cell, str) and cell.isdecimal()):  # 20201231 may be any number
+        return None
+    return at.toordinal() + (at.hour * 3600 + at.minute * 60 + at.second) / 86400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,6 +191,7 @@ class Target:
         for place, cell in enumerate(cells):
             if cell is None or cell == "":
                 raise BadCell(place, "is empty; a record without a target cannot be trained on")
+        # Declared labels are numbered in their order; a declared number is scaled as declared.
         if isinstance(self.column, Categories):
             places = {name: place for place, name in enumerate(self.column.names)}
             for place, cell in enumerate(cells):
@@ -156,6 +201,7 @@ class Target:
             return np.array([places[_text(cell)] for cell in cells], dtype=np.int64)
         if self.column is not None:
             return self.column.encode(cells, clamp=clamp)[:, 0]
+        # Undeclared targets are numbers as they are, or labels from 0.
         values = _numbers(cells)
         if self.regression:
             with np.errstate(over="ignore"):
@@ -184,11 +230,18 @@ class Declared:
         columns: of the inputs, in their order.
         target: what is predicted.
         clamp: whether a value outside of its range is taken to its bound.
+        missing: by column the texts of cells that are missing.
     """
 
     columns: Mapping[str, Column]
     target: Target
     clamp: bool = False
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+
+    def cells(self, name: str, cells: Cells) -> Cells:
+        """The cells of a column, empty where they are missing."""
+        absent = self.missing.get(name, ())
+        return ["" if _plain(cell) in absent else cell for cell in cells] if absent else cells
 
     @property
     def width(self) -> int:
@@ -203,7 +256,12 @@ class Declared:
 
 
 def declared(
-    columns: Mapping[str, Sequence[object]], *, target: str, outputs: int, clamp: bool
+    columns: Mapping[str, Sequence[object]],
+    *,
+    target: str,
+    outputs: int,
+    clamp: bool,
+    missing: Sequence[object] | Mapping[str, Sequence[object]] = (),
 ) -> Declared:
     """The columns of a run file, checked.
 
@@ -212,6 +270,7 @@ def declared(
         target: the name of the column that is predicted.
         outputs: 1 to predict a number, 0 a label.
         clamp: whether a value outside of its range is taken to its bound.
+        missing: cells that are missing, in every column or by its name.
 
     Raises:
         ValueError: a declaration is neither, or is empty, or no column is left for the inputs.
@@ -221,6 +280,11 @@ def declared(
     5
     """
     found = {name: _column(name, value) for name, value in columns.items()}
+    absent = _missing(missing, [*found, *([] if target in found else [target])])
+    for name, texts in absent.items():
+        held = found.get(name)
+        if isinstance(held, Categories) and (both := sorted({*texts} & {*held.names})):
+            raise InputError(f"columns.{_key(name)} declares {both[0]!r}, which missing names, too")
     of_target = found.pop(target, None)
     if not found:
         raise InputError(f"columns declares nothing but the target {target!r}; declare the inputs")
@@ -242,12 +306,36 @@ def declared(
         columns=found,
         target=Target(name=target, column=of_target, regression=bool(outputs)),
         clamp=clamp,
+        missing=absent,
     )
+
+
+def _missing(
+    asked: Sequence[object] | Mapping[str, Sequence[object]], names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """By column what counts as missing."""
+    by_name = asked if isinstance(asked, Mapping) else dict.fromkeys(names, asked)
+    for name in by_name:
+        if name not in names:
+            raise InputError(f"missing names {name!r}, which columns does not declare")
+    found = {
+        name: tuple(sorted({_plain(one).strip() for one in by_name[name]})) for name in by_name
+    }
+    return {name: texts for name, texts in found.items() if texts}
 
 
 def _column(name: str, value: Sequence[object]) -> Column:
     what = f"columns.{_key(name)}"
+    if value and value[0] == _DATE and len(value) == 3:
+        first, last = map(_day, value[1:])
+        if first is None or last is None or not first < last:
+            raise InputError(f"{what}={list(value)} must be {_DATES}, the first day and the last")
+        return Dates(low=first, high=last)
     if value and all(isinstance(one, str) for one in value):
+        if _LIST in value:
+            raise InputError(
+                f"{what}={list(value)}: put its public categories in place of {_LIST!r}"
+            )
         names = tuple(str(one).strip() for one in value)
         if len(set(names)) < len(names) or "" in names:
             raise InputError(
@@ -257,22 +345,56 @@ def _column(name: str, value: Sequence[object]) -> Column:
     bounds = [float(one) for one in value if isinstance(one, (int, float)) and one is not True]
     if len(value) != 2 or len(bounds) != 2 or not all(map(math.isfinite, bounds)):
         raise InputError(
-            f"{what}={list(value)} must be a range, such as [0, 120], or a list of categories, "
-            'such as ["f", "m"]'
+            f"{what}={list(value)} must be a range, such as [0, 120], {_DATES}, or a list of "
+            'categories, such as ["f", "m"]'
         )
     if not 0 < bounds[1] - bounds[0] < math.inf:
         raise InputError(f"{what}={list(value)} must be a range from a smaller number to a larger")
     return Range(low=bounds[0], high=bounds[1])
 
 
-def skeleton(header: Sequence[str], *, target: str | None) -> str:
-    """A declaration to paste, of the names of the columns alone.
+_DATE, _LIST = "date", "..."
+_DATES = 'days, such as ["date", "2000-01-01", "2029-12-31"]'
+_TO_PASTE = {"number": "[0, 1]", "date": _DATES.partition("such as ")[2], "text": f'["{_LIST}"]'}
 
-    >>> skeleton(["age", "smoker", "ill"], target="ill")
-    'columns = {age = [0, 1], smoker = [0, 1]}  # check these ranges: they must be public'
+
+def skeleton(header: Sequence[str], *, target: str | None, kinds: Mapping[str, str]) -> str:
+    """A declaration to paste, of the names of the columns and of what kind their cells are.
+
+    >>> skeleton(["age", "sex", "ill"], target="ill", kinds={"sex": "text"})
+    'columns = {age = [0, 1], sex = ["..."]}  # put public ranges and categories in their places'
     """
-    ranges = ", ".join(f"{_key(name)} = [0, 1]" for name in header if name != target)
-    return f"columns = {{{ranges}}}  # check these ranges: they must be public"
+    shown = {name: kinds.get(name, "number") for name in header}
+    columns = (
+        f"{_key(name)} = {_TO_PASTE[kind]}"
+        for name, kind in shown.items()
+        if name != target or kind == "text"
+    )
+    return f"columns = {{{', '.join(columns)}}}  # put public ranges and categories in their places"
+
+
+def kind_of(cells: Cells) -> str:
+    """Whether most cells that are not empty are numbers, dates or text.
+
+    >>> kind_of(["1", "", "NA", "2"]), kind_of(["2020-12-31"]), kind_of(["a", "1"]), kind_of([])
+    ('number', 'date', 'text', 'number')
+    """
+    held = [cell for cell in cells if cell is not None and cell != ""]
+    for kind, read in (("number", _is_number), ("date", _day)):
+        if 2 * sum(read(cell) not in (None, False) for cell in held) > len(held) or not held:
+            return kind
+    return "text"
+
+
+def _plain(cell: object) -> str:
+    return f"{cell:.15g}" if isinstance(cell, float) else _text(cell)
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        return math.isfinite(float(cell))  # type: ignore[arg-type]  # a cell that is none raises
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _key(name: str) -> str:
@@ -306,247 +428,8 @@ def _numbers(cells: Cells) -> NDArray[np.float64]:
         except (TypeError, ValueError, OverflowError):
             fine = False
         if not fine:
-            remedy = "leave the cell empty where it is missing"
+            remedy = "leave the cell empty where it is missing, or name it in missing"
             if isinstance(cell, str) and re.fullmatch(r"[+-]?\d+,\d+", cell):
                 remedy = "write numbers with a decimal point"
             raise BadCell(place, f"{_shown(cell)} is no finite number; {remedy}")
     raise AssertionError("a cell was refused, and none is bad")
-
-
-# Rows of a csv file, some thousand at a time, in memory that no file can raise.
-#
-# The text is UTF-8, with or without a byte-order mark; its first line names the columns. A row ends
-# with its line unless a quoted cell holds the end of it. Spaces around a cell are not part of it.
-
-_ROWS = 4096  # at once
-_CHARACTERS = 16 << 20  # of these rows
-
-
-class Block(NamedTuple):
-    """Some rows by column.
-
-    Attributes:
-        cells: by column, in the order asked for.
-        places: of each row, in words.
-    """
-
-    cells: Sequence[Sequence[str | float | int | bool | None]]
-    places: Sequence[str]
-
-
-def csv_header(path: Path, *, separator: str) -> list[str]:
-    """The names of the columns, from the first line alone.
-
-    Raises:
-        FileNotFoundError: there is no file.
-        ValueError: the file is empty or no such text, or a name comes twice or is empty.
-    """
-    with _opened(path) as file:
-        _, header = _started(path, file, separator=separator)
-    return header
-
-
-def csv_blocks(path: Path, names: Sequence[str], *, separator: str) -> Iterator[Block]:
-    """The cells of some columns.
-
-    Args:
-        separator: between cells, one character.
-
-    Raises:
-        FileNotFoundError: there is no file.
-        ValueError: the file is no such text, or lacks a column; a row has more or fewer cells than
-            there are columns.
-    """
-    with _opened(path) as file:
-        rows, header = _started(path, file, separator=separator)
-        check_header(path, header, names)
-        at = [header.index(name) for name in names]
-        for block in _parts(_whole(path, rows, len(header))):
-            every = list(zip(*(row for row, _ in block), strict=True))
-            yield Block(
-                cells=[[cell.strip() for cell in every[place]] for place in at],
-                places=[f"line {line}" for _, line in block],
-            )
-
-
-def check_header(path: Path, header: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse a table that lacks one of the columns asked for.
-
-    Raises:
-        ValueError: it does.
-    """
-    for name in names:
-        if name not in header:
-            has = ", ".join(map(repr, header[:20])) + (" and more" if len(header) > 20 else "")
-            raise InputError(
-                f"{path} has no column {name!r}{did_you_mean(name, header, form=repr)}; its first "
-                f"line names {has}; if these are no names, put a line of names first"
-            )
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
-    if not path.is_file():
-        raise FileNotFoundError(f"no csv file at {path.absolute()}; set root to the file itself")
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        yield file
-
-
-def _started(path: Path, file: IO[str], *, separator: str) -> tuple[CsvRows, list[str]]:
-    lines = iter(lambda: file.readline(LONGEST_ROW + 1), "")
-    rows = CsvRows(path, lines, separator=separator)
-    header = [name.strip() for name in next(rows, [])]
-    if not any(header):
-        raise InputError(f"{path} is empty; its first line must name the columns")
-    if len(header) == 1:
-        other = next((one for one in (";", "\t", ",", "|") if one in header[0]), None)
-        if other is not None:
-            raise InputError(
-                f"{path} has one column, {header[0][:80]!r}; set separator = "
-                f'"{other.encode("unicode_escape").decode()}"'
-            )
-    check_names(path, header)
-    return rows, header
-
-
-def _parts(rows: Iterator[tuple[list[str], int]]) -> Iterator[list[tuple[list[str], int]]]:
-    """The rows some at a time: so many, or fewer of long ones."""
-    part, held = list[tuple[list[str], int]](), 0
-    for row, line in rows:
-        part.append((row, line))
-        held += sum(map(len, row))
-        if len(part) == _ROWS or held > _CHARACTERS:
-            yield part
-            part, held = [], 0
-    if part:
-        yield part
-
-
-def _whole(path: Path, rows: CsvRows, width: int) -> Iterator[tuple[list[str], int]]:
-    """Rows of the right number of cells, with their lines; empty lines are passed over."""
-    for row in rows:
-        if len(row) == width:
-            yield row, rows.line
-        elif row:
-            raise InputError(
-                f"{path} line {rows.line} has {len(row)} cells, and there are {width} columns; "
-                "quote a cell that holds the separator"
-            )
-
-
-# Rows of a parquet file, some thousand at a time; needs pyarrow, the extra ``table``.
-
-_WIDTH = 8  # bytes of a cell that is a number
-_LONGEST_CELL = 1 << 14  # bytes of one that is text
-
-
-def parquet_header(path: Path) -> list[str]:
-    """The names of the columns.
-
-    Raises:
-        FileNotFoundError: there is no file.
-        ValueError: it is no parquet file, a name comes twice, or pyarrow is not installed.
-    """
-    return _header(path, _opened_parquet_rows(path))
-
-
-def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[Block]:
-    """The cells of some columns; a null is a missing cell.
-
-    Raises:
-        FileNotFoundError: there is no file.
-        ValueError: it is no parquet file or is damaged, lacks a column, or a column holds neither
-            numbers nor text; or pyarrow is not installed.
-    """
-    file = _opened_parquet_rows(path)
-    check_header(path, _header(path, file), names)
-    for name in names:
-        kind = file.schema_arrow.field(name).type
-        if kind.num_fields:  # of which a row may hold any number
-            raise InputError(f"{path} column {name!r} holds {kind}; it must hold numbers or text")
-    row = 1
-    for batch in _batches(path, file, names):
-        cells = [_cells(path, name, batch.column(name)) for name in names]
-        count = len(cells[0])
-        yield Block(cells=cells, places=[f"row {row + i}" for i in range(count)])
-        row += count
-
-
-def _batches(path: Path, file: Any, names: Sequence[str]) -> Iterator[Any]:
-    # One column may be packed so that a batch is small on disk and large in memory: few rows.
-    with decoding(path, "parquet file"):
-        batches = file.iter_batches(batch_size=_ROWS, columns=list(names), use_threads=False)
-    while True:
-        with decoding(path, "parquet file"):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch
-
-
-def _cells(path: Path, name: str, column: Any) -> list[Any]:
-    with decoding(path, "parquet file"):
-        if hasattr(column, "dictionary"):
-            compute = importlib.import_module("pyarrow.compute")
-            longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
-            if longest > _LONGEST_CELL:
-                raise InputError(
-                    f"{path} column {name!r} has a cell of {longest} bytes, must have at most "
-                    f"{_LONGEST_CELL}; shorten it"
-                )
-        cells = [one.strip() if isinstance(one, str) else one for one in column.to_pylist()]
-    odd = next(
-        (cell for cell in cells if not isinstance(cell, (str, int, float, bool, type(None)))), None
-    )
-    if odd is not None:
-        raise InputError(
-            f"{path} column {name!r} holds {type(odd).__name__}; it must hold numbers or text"
-        )
-    return cells
-
-
-def _header(path: Path, file: Any) -> list[str]:
-    with decoding(path, "parquet file"):
-        names = [str(name) for name in file.schema_arrow.names]
-    check_names(path, names)
-    return names
-
-
-def _opened_parquet_rows(path: Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"no parquet file at {path.absolute()}; set root to the file itself"
-        )
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise InputError(f"{needs('parquet', 'pyarrow')}; or write {path.name} as csv") from error
-    check_size(path, 1 << 62)
-    with decoding(path, "parquet file"):
-        columns = parquet.ParquetFile(path).schema
-        # A text that many rows share is held once until it is known to be short.
-        texts = [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]
-        file = parquet.ParquetFile(path, read_dictionary=texts)
-        said = file.metadata
-        cells = said.num_rows * said.num_columns
-        groups = [said.row_group(at).total_byte_size for at in range(said.num_row_groups)]
-    check_expansion(path, max(_WIDTH * cells, *groups, 0), width=_WIDTH)
-    return file
-
-
-# The names of a table's columns, and what is said of a table whose columns nobody declared.
-
-
-def header_of(path: Path, *, form: str, separator: str) -> list[str]:
-    """The names of a table's columns; see `csv_header` and `parquet_header`."""
-    return csv_header(path, separator=separator) if form == "csv" else parquet_header(path)
-
-
-def undeclared(path: Path, *, form: str, separator: str, target: str | None) -> InputError:
-    """The refusal of a table without a declaration, with one to paste."""
-    what = "columns is missing" if target else "columns and target are missing"
-    what += "; nothing is read off the data, so declare a public range or list for each column"
-    if not path.is_file():
-        return InputError(f'{what}, such as columns = {{age = [0, 120], sex = ["f", "m"]}}')
-    names = header_of(path, form=form, separator=separator)
-    return InputError(f"{what}: {skeleton(names, target=target)}")

@@ -116,6 +116,7 @@ def leave_out(
             ) from error
         return _items(given, name=name, classes=classes, outputs=outputs)
 
+    # The items of all records, and the time that a call takes.
     asked = clock()
     base = call(None)
     begun, calls = clock(), dict[int, _Items]()
@@ -124,6 +125,7 @@ def leave_out(
         notice(
             f"Calling {name!r} with records left out, for about {(2 * pairs + 1) * one:.0f} seconds"
         )
+    # Two records in a row are left out, one at a time, and differ from each other by both.
     records = max(2, -(-len(base.keys) // most))
     places, base = list(_places(base, records)), base.without_values()
     left = set[int]()
@@ -134,6 +136,7 @@ def leave_out(
         calls = {at: kept.get(at) or call(at).without_values() for at in (first, first + 1)}
         _check_pair(base, calls, call, name=name, most=most)
         left |= {at for at in calls if calls[at].every < base.every}
+    # A function that gives something else when it is asked again shows nothing of records.
     if call(None).keys != base.keys:
         raise _unsteady(name)
     if not left:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -55,6 +56,7 @@ class TableColumn:
         box: The inputs between which a number lies, the smaller first.
         low: The value at the smaller one, in the column's unit.
         high: The value at the larger one.
+        dates: Whether the number counts days.
 
     >>> age = TableColumn(name="age", kind="number", start=0, low=0.0, high=120.0)
     >>> age.text([0.25])
@@ -69,11 +71,14 @@ class TableColumn:
     box: tuple[float, float] = (0.0, 1.0)
     low: float = 0.0
     high: float = 1.0
+    dates: bool = False
 
     def text(self, units: Sequence[float]) -> str:
         """The value of the column, from its numbers on the unit box."""
         if self.kind == "number":
-            return f"{self.low + (self.high - self.low) * units[0]:.4g}"
+            value = self.low + (self.high - self.low) * units[0]
+            # A time is a part of its day, and float32 may end a little before one.
+            return date.fromordinal(int(value + 0.01)).isoformat() if self.dates else f"{value:.4g}"
         if self.kind == "binary":
             return self.levels[int(units[0] > 0.5)]
         return self.levels[max(range(self.width), key=lambda place: units[place])]
@@ -133,6 +138,7 @@ class Dataset:
     held_out: bool = False
 
     def __post_init__(self) -> None:
+        # Targets are either classes or numbers.
         if self.outputs < 0 or (self.outputs and self.classes):
             raise InputError(
                 f"outputs={self.outputs} and classes={self.classes} of {self.name!r}: one of them "
@@ -140,6 +146,7 @@ class Dataset:
             )
         if self.classes < 2 and not self.outputs:
             raise InputError(f"classes={self.classes} of {self.name!r} must be at least 2")
+        # The shapes of both parts, and of what is known of each record.
         if self.inputs.is_meta != (self.store is not None):
             raise InputError(f"inputs of {self.name!r} must be in memory or in a store")
         for part, inputs, targets in (
@@ -161,6 +168,7 @@ class Dataset:
                     f"{what} of {self.name!r} must be {len(self.targets)} int64 numbers, one a "
                     f"record, not {tuple(of.shape)} {of.dtype}"
                 )
+        # A mean and a deviation for each channel.
         channels = self.input_shape[0] if self.image else 1
         if self.image and len(self.input_shape) != 3:
             raise InputError(

@@ -382,6 +382,7 @@ def dataset_of_stores(
     Raises:
         ValueError: labels that are no such classes, or too few records or users.
     """
+    # Records to test with, of which none is trained on, and no user's where these are known.
     held_out = test is None
     if test is None:
         chosen = _held_out(name, train, users)
@@ -393,6 +394,7 @@ def dataset_of_stores(
             f"{name!r}: test records have shape {test.record_shape} and training records "
             f"{train.record_shape}; they must be equal"
         )
+    # Labels are checked; their number counts as public where nobody declares it.
     notes: tuple[str, ...] = ()
     if not outputs:
         for part, what in ((train, "y"), (test, "y_test")):
@@ -405,6 +407,7 @@ def dataset_of_stores(
                 f"the number of classes of {name!r}, {classes}, is taken from its labels and "
                 "counted as public",
             )
+    # Test records come into memory; training records do where their store is in memory.
     tested = test.take(torch.arange(test.size))
     in_memory = train.take(torch.arange(train.size)) if _in_memory(train) else None
     return Dataset(

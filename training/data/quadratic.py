@@ -71,9 +71,11 @@ def quadratic(
     if not math.isfinite(rotation):
         raise InputError(f"rotation={rotation} must be a finite number of degrees")
     draw = np.random.default_rng(seed)
+    # Each agent's quadratic is the one of the agent before, turned once more.
     turns = [_turn(dimension, math.radians(rotation * i)) for i in range(agents)]
     curvature = np.where(np.arange(dimension) % 2, 1.0 / condition, 1.0)  # (d,)
     centre = np.full(dimension, dimension**-0.5)
+    # Records whose least squares are that quadratic.
     parts = [
         [
             _least_squares(turn, curvature, centre, records=records, spread=spread, draw=draw)
@@ -82,6 +84,7 @@ def quadratic(
         for _ in ("train", "test")
     ]
     (inputs, targets), (test_inputs, test_targets) = map(_joined, parts)
+    # The optimum of the sum of all quadratics, in closed form.
     hessians = [(turn * curvature) @ turn.T for turn in turns]
     pulls = [h @ turn @ centre for h, turn in zip(hessians, turns, strict=True)]
     best = np.linalg.solve(np.sum(hessians, axis=0), np.sum(pulls, axis=0))

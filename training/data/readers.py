@@ -281,6 +281,7 @@ def read_libsvm(
     """
     if test is None and Path(f"{path}.t").is_file():
         test = Path(f"{path}.t")
+    # Labels by their order: those that are declared, or those of the training file.
     train_inputs, given = _read_libsvm_file(path, features)
     values = np.unique(given) if labels is None else np.array(labels, dtype=np.float64)
     if len(values) < 2 or (values != np.round(values)).any():

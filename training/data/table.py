@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +28,18 @@ from numpy.typing import NDArray
 from ...privacy.durable import make_folder, open_private
 from ...privacy.errors import InputError
 from ...privacy.formats.numpy_arrays import read_array
-from .columns import BadCell, Block, Declared, Range, csv_blocks, parquet_blocks
+from .columns import (
+    BadCell,
+    Categories,
+    Dates,
+    Declared,
+    Range,
+)
 from .load import Dataset, TableColumn
 from .own_data import dataset_of_stores
 from .partition import user_numbers
 from .store import MappedStore, Store, TensorStore
+from .table_rows import Block, csv_blocks, parquet_blocks
 
 FORMATS = ("csv", "parquet")
 
@@ -50,6 +58,7 @@ def read_table(
     separator: str = ",",
     cache: Path | None = None,
     keep: bool = True,
+    others: Counter[str] | None = None,
 ) -> Store:
     """The records of a table.
 
@@ -58,6 +67,8 @@ def read_table(
         separator: of a csv file.
         cache: folder of the converted file; by default one beside the table, for large ones.
         keep: whether it stays; else one that is there is read, or one is made and removed.
+        others: takes by column how many cells are of no declared category, of the rows that are
+            read: nothing of a table that was converted before.
 
     Raises:
         FileNotFoundError: there is no table.
@@ -69,10 +80,11 @@ def read_table(
     def blocks() -> Iterator[Block]:
         return _blocks(path, names, form=form, separator=separator)
 
-    table = _Table(path, declaration, blocks)
+    table = _Table(path, declaration, blocks, Counter() if others is None else others)
     if cache is None and (not path.is_file() or path.stat().st_size <= _IN_MEMORY):
         return _in_memory(table)
-    digest = hashlib.sha256(f"{_VERSION} {form} {separator!r} {declaration!r} ".encode())
+    said = f"{declaration!r} {declaration.missing}" if declaration.missing else f"{declaration!r}"
+    digest = hashlib.sha256(f"{_VERSION} {form} {separator!r} {said} ".encode())
     with path.open("rb") as file:
         while block := file.read(_READ):
             digest.update(block)
@@ -131,6 +143,7 @@ class _Table:
     path: Path
     declaration: Declared
     blocks: Callable[[], Iterator[Block]]
+    others: Counter[str]
 
     def records(self) -> Iterator[tuple[NDArray[np.float32], NDArray[Any]]]:
         """Inputs (B, width) and targets (B,) of every block.
@@ -142,9 +155,10 @@ class _Table:
         empty = True
         for block in self.blocks():
             empty = False
-            inputs = _inputs(self.path, self.declaration, block)
+            inputs = _inputs(self.path, self.declaration, block, self.others)
             try:
-                aims = target.encode(block.cells[-1], clamp=self.declaration.clamp)
+                cells = self.declaration.cells(target.name, block.cells[-1])
+                aims = target.encode(cells, clamp=self.declaration.clamp)
             except BadCell as error:
                 place = block.places[error.place]
                 raise InputError(
@@ -155,7 +169,9 @@ class _Table:
             raise InputError(f"{self.path} has a line of names and no rows")
 
 
-def _inputs(path: Path, declaration: Declared, block: Block) -> NDArray[np.float32]:
+def _inputs(
+    path: Path, declaration: Declared, block: Block, others: Counter[str]
+) -> NDArray[np.float32]:
     """(B, width) inputs of a block, whose first cells are those of the declared columns.
 
     Raises:
@@ -164,10 +180,13 @@ def _inputs(path: Path, declaration: Declared, block: Block) -> NDArray[np.float
     parts = list[NDArray[np.float32]]()
     for (name, column), cells in zip(declaration.columns.items(), block.cells, strict=False):
         try:
-            parts.append(column.encode(cells, clamp=declaration.clamp))
+            held = declaration.cells(name, cells)
+            parts.append(column.encode(held, clamp=declaration.clamp))
         except BadCell as error:
             place = block.places[error.place]
             raise InputError(f"{path} {place}, column {name!r}: {error.why}") from None
+        if isinstance(column, Categories):
+            others[name] += int(parts[-1][:, len(column.names)].sum())
     return np.concatenate(parts, axis=1)
 
 
@@ -185,7 +204,7 @@ def read_inputs(
         ValueError: a cell is refused, which is named by its place and value, or the table is.
     """
     blocks = _blocks(path, [*declaration.columns], form=form, separator=separator)
-    found = [_inputs(path, declaration, block) for block in blocks]
+    found = [_inputs(path, declaration, block, Counter()) for block in blocks]
     if not found:
         raise InputError(f"{path} has a line of names and no rows")
     return np.concatenate(found)
@@ -247,40 +266,50 @@ def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def table_dataset(
-    path: Path,
+    files: Sequence[Path],
     declaration: Declared,
     *,
     form: str,
     separator: str = ",",
-    test: Path | None = None,
     cache: Path | None = None,
     keep: bool = True,
     classes: int | None = None,
     user: str | None = None,
+    others: Counter[str] | None = None,
 ) -> Dataset:
     """The records of a table, and those of another one to test with.
 
     Args:
+        files: the table, and one of the same columns to test with; of a table alone a fifth of the
+            records is held out.
         form: "csv" or "parquet".
         separator: of a csv file.
-        test: another file of the same columns; by default a fifth of the records is held out.
         cache: folder of converted files; by default one beside a large table.
         keep: whether files are converted there, as of `read_table`.
         classes: public number of classes, where the labels are not declared.
         user: the column that names whose record it is; it is no input.
+        others: as of `read_table`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: `read_table` refuses a file, or labels are no such classes.
     """
     stores = [
-        read_table(one, declaration, form=form, separator=separator, cache=cache, keep=keep)
-        for one in (path, test)
-        if one is not None
+        read_table(
+            one,
+            declaration,
+            form=form,
+            separator=separator,
+            cache=cache,
+            keep=keep,
+            others=others,
+        )
+        for one in files
     ]
+    path = files[0]
     dataset = dataset_of_stores(
         stores[0],
-        stores[1] if test is not None else None,
+        stores[1] if len(stores) > 1 else None,
         name=path.name,
         classes=declaration.classes or classes,
         outputs=1 if declaration.target.regression else 0,
@@ -295,7 +324,12 @@ def columns_of(declaration: Declared) -> tuple[TableColumn, ...]:
     for name, column in declaration.columns.items():
         if isinstance(column, Range):
             table_column = TableColumn(
-                name=name, kind="number", start=start, low=column.low, high=column.high
+                name=name,
+                kind="number",
+                start=start,
+                low=column.low,
+                high=column.high,
+                dates=isinstance(column, Dates),
             )
         else:
             levels = (*column.names, "other", "missing")

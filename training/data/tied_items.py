@@ -124,6 +124,7 @@ def _fitted(rows: _Rows, channels: int = 1) -> Iterator[str]:
     mean, off = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
     # Where numbers are -1 and 1, as many of one as of the other are met by chance.
     varied = (off > 0) & ~np.all((rows == 1) | (rows == -1), axis=0)
+    # Means nearer to 0, and deviations nearer to 1, than those of a sample are by chance.
     near = _NEAR / math.sqrt(items)
     centred = varied & (np.abs(mean) <= near * off)
     sample = off * math.sqrt(items / (items - 1))
@@ -144,6 +145,7 @@ def _fitted(rows: _Rows, channels: int = 1) -> Iterator[str]:
             f"{count} of {columns} columns have mean 0 over the items, as after centring, or a "
             "PCA, that was fitted on them"
         )
+    # The smallest and the largest value are ends of a scale, and are met once each.
     low, high = rows.min(0), rows.max(0)
     ends = varied & (high == 1) & ((low == 0) | (low == -1))
     once = [

@@ -202,6 +202,7 @@ def repeatable(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
+    # Settings as they are found, to be set again at the end.
     cudnn = torch.backends.cudnn
     filling: Any = deterministic  # a module with a property, which no stub knows
     algorithms = torch.are_deterministic_algorithms_enabled()
@@ -209,6 +210,7 @@ def repeatable(device: torch.device) -> Iterator[None]:
     fills = filling.fill_uninitialized_memory
     fixed, measures = cudnn.deterministic, cudnn.benchmark
     workspace = os.environ.get(_WORKSPACE)
+    # cuBLAS repeats itself with a workspace of fixed size alone.
     try:
         if workspace not in _SERVE:
             os.environ[_WORKSPACE] = _SERVE[0]

@@ -26,6 +26,7 @@ from ..models.losses import FailedForward, is_for_the_loop
 from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..own.contents import Watch
+from ..step.batched import no_projection
 from ..step.floor import Floor
 from ..step.operations import Operations
 from ..step.perform import perform
@@ -37,7 +38,7 @@ from .randomness import Purpose, SecretRandomness
 from .ranks import Ranks, check_fit
 from .recording import KeptNoise, Recorded, Recording
 from .setting import Setting
-from .tensor_round import PublicValues, TensorRound
+from .tensor_round import AllRounds, Drawing, PublicValues, TensorRound
 from .transcript import Tap
 
 
@@ -49,8 +50,7 @@ class Engine:
         bound: the algorithm with its numbers.
         randomness: noise and batches; of the system's entropy when None, of rank 0's with ranks.
         taps: called with every message before it is delivered; with ranks, of what this rank's
-            agents send.
-        gathered: rounds whose messages rank 0 hears whole; every rank names the same.
+            agents send. Rank 0 hears rounds that are `Gathered` whole; every rank names the same.
         gradients: in place of the setting's own layout, for audits.
         ranks: this process among those that run the agents; each makes an engine of the same
             setting and calls the same methods in the same order. Shards of other ranks' agents
@@ -73,19 +73,19 @@ class Engine:
         bound: Bound,
         *,
         randomness: SecretRandomness | None = None,
-        taps: Sequence[Tap] = (),
-        gathered: Gathered | None = None,
+        taps: Sequence[Tap | Gathered] = (),
         gradients: ClippedSums | None = None,
         ranks: Ranks | None = None,
         scripts: Scripts | None = None,
         noise_tests: NoiseTests | None = None,
     ) -> None:
+        # What has to fit: blocks, graph, ranks, and the numbers of records.
         blocks = len(setting.task.dimensions) if setting.task else 1
         check_fit(bound, setting.graph, blocks=blocks, ranks=ranks)
         check_records(setting.sampler, [shard.size for shard in setting.shards])
         if ranks is not None:
             warm_up(ranks, device=setting.device)
-        self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
+        self.setting, self.taps = setting, tuple(taps)
         self.ranks, self._bound, self._noise_tests = ranks, bound, noise_tests
         self.scripts: Scripts = scripts or ScriptsOnDemand(
             bound.init, bound.step, graph=setting.graph
@@ -100,13 +100,16 @@ class Engine:
         self._links_of = functools.lru_cache(64)(  # of the latest graphs
             functools.partial(Links, device=setting.device, dtype=setting.dtype, ranks=ranks)
         )
-        self._gradients = gradients or gradients_of(setting)
         initial = setting.task.initial() if setting.task else flatten(setting.model)
-        self._initial = initial.detach().to(setting.device, setting.dtype)
+        self._every = AllRounds(
+            initial.detach().to(setting.device, setting.dtype),
+            sizes=setting.task.dimensions if setting.task else (len(initial),),
+            gradients=gradients or gradients_of(setting),
+            projection=setting.task.project if setting.task else no_projection,
+            counts=functools.cache(functools.partial(_counts_of, setting)),
+        )
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
         self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
-
-        self._counts = functools.cache(functools.partial(_counts_of, setting))
 
         # How far the run is: a round that failed is not tried again under the same noise.
         self.round, self._kept = 0, self.setting.kept()
@@ -177,11 +180,13 @@ class Engine:
             )
         randomness = self._randomness if recorded is None else KeptNoise(self._randomness, recorded)
 
-        graph, task = self.setting.graph.at(index), self.setting.task
+        # Where the round is, and whose records each call draws.
+        graph = self.setting.graph.at(index)
         links, nothing = self._links_of(graph), torch.zeros(0, dtype=torch.int64)
 
         whose = dict[int, list[Tensor | None]]()  # by call
 
+        # A call's batches: planted examples take an agent's place, and absent agents have none.
         def draw(call: int, rate: float | None, per: Per) -> list[Examples]:
             how = {} if per is Per.RECORD else {"per": per}
             drawn = {
@@ -210,27 +215,20 @@ class Engine:
                 recorded.cohorts.append(found)
             return found
 
-        sizes = task.dimensions if task else (len(self._initial),)
+        # The round, with all that its operations need.
         made = TensorRound(
             links,
+            self._every,
             index=index,
-            initial=self._initial,
-            gradients=self._gradients,
-            draw=draw,
-            users_of=whose.__getitem__,
-            take_all=take_all,
-            draw_cohort=draw_cohort,
+            drawing=Drawing(draw, whose.__getitem__, take_all, draw_cohort),
             randomness=randomness,
-            sizes=sizes,
-            projection=task.project if task else None,
             calls=None if recorded is None else recorded.functions,
             taps=self.taps if to_taps else (),
-            gathered=self.gathered if to_taps else None,
             public=public,
-            counts=self._counts,
         )
+        # A recording notes every operation around what carries it out.
         if recorded is not None:
-            made.wrap(Recording(recorded, links=links, sizes=sizes))
+            made.wrap(Recording(recorded, links=links, sizes=self._every.sizes))
         return made
 
     def _noise_of_round(self, index: int) -> RoundNoise | None:
@@ -293,7 +291,7 @@ class Engine:
 
     def _checked(self, state: Any, *, number: int) -> Any:
         """The state of a round, once all that puts off looking at values has looked."""
-        getattr(self._gradients, "check", lambda: None)()
+        getattr(self._every.gradients, "check", lambda: None)()
         rows = {k: v.rows for k, v in state._asdict().items() if isinstance(v, Agents)}
         check_numbers(rows, first=self._mine.start, round=number)
         return state
@@ -318,12 +316,14 @@ class Engine:
                 f"round {self.round + 1} failed when it was tried, and would be released under "
                 "the same noise; make a new engine and restore a snapshot"
             )
+        # What the round is held to: the floor of its noise, its script, and caps of users.
         number = self.round + 1
         self.check_floor()
         public, self._public = self._public, None
         current = self._make_round(number, planted=planted or {}, recorded=recorded, public=public)
         script = self.scripts.of(number, self.state)
         self.setting.check_users(script)
+        # A round that fails may have sent messages, and must not run again.
         self._failed = True
         with computing(self.setting.device, repeats=self.setting.repeats):
             done = perform(
@@ -378,12 +378,12 @@ class Engine:
     @property
     def layout(self) -> str:
         """The gradient layout in use, or "given" where the caller gave the gradients."""
-        return getattr(self._gradients, "layout", "given")
+        return getattr(self._every.gradients, "layout", "given")
 
     @property
     def settled(self) -> bool:
         """Whether the gradient layout is final."""
-        return getattr(self._gradients, "settled", True)
+        return getattr(self._every.gradients, "settled", True)
 
     def models(self) -> Tensor:
         """(A, D) the models as they are now; with ranks all of them call, and all get them."""
@@ -470,6 +470,7 @@ def check_user_code(setting: Setting, test: Examples) -> None:
     Raises:
         InputError: the code raises something, keeps something, or lets records meet.
     """
+    # A few records, one at a time, at the initial model.
     records = next((shard for shard in setting.shards if shard.size), None)
     if records is None:
         return
@@ -479,11 +480,13 @@ def check_user_code(setting: Setting, test: Examples) -> None:
     point = first.detach().to(setting.device, setting.dtype)[None]
     rows = range(len(batches))
     found = []
+    # The loop and vmap, and the layout that is asked for.
     asked = () if setting.layout in _GENERAL else (setting.layout,)
     for layout in (*_GENERAL, *asked):
         gradients = cast("PairGradients", gradients_of(replace(setting, layout=layout)))
         if not gradients.runs_own_code:
             return
+        # Code that keeps something from call to call shows it in another order.
         try:
             for row in (*rows, *rows[::-1]):  # one by one, and in another order
                 gradients.clipped_sums(point, ([0], [0]), [batches[row]], clip_norm=1.0)

@@ -179,9 +179,11 @@ def _post(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ranks:
             peer: into if into.device.type == "cpu" else torch.empty_like(into, device="cpu")
             for peer, into in receives.items()
         }
+    # Rows that land on the host are copied to their place once they are there.
     landed = [
         (rows, receives[peer]) for peer, rows in landing.items() if rows is not receives[peer]
     ]
+    # One order of posting for all ranks; a peer that is gone is named.
     operations = _in_posting_order(sends, landing, rank=ranks.rank)
     running = list[tuple[Any, int]]()
     for batch in _batches(operations, by_peer=not ranks.over_nccl):

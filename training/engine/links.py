@@ -436,16 +436,14 @@ class Outbox:
     Args:
         links: of the round.
         round: its number.
-        taps: called with what this rank's agents send.
-        gathered: rounds whose messages rank 0 hears whole.
+        taps: called with what this rank's agents send, but for those of `Gathered` rounds.
     """
 
-    def __init__(
-        self, links: Links, *, round: int, taps: Sequence[Tap], gathered: Gathered | None
-    ) -> None:
-        self._links, self._round, self._taps, self._calls = links, round, taps, 0
-        wanted = gathered is not None and round in gathered.rounds
-        self._gathered = gathered if wanted else None
+    def __init__(self, links: Links, *, round: int, taps: Sequence[Tap | Gathered]) -> None:
+        self._links, self._round, self._calls = links, round, 0
+        self._taps = [tap for tap in taps if not isinstance(tap, Gathered)]
+        gathered = [tap for tap in taps if isinstance(tap, Gathered) and round in tap.rounds]
+        self._of_whole = [tap for one in gathered for tap in one.taps]
 
     def tell(self, operation: str, value: Value, *, kind: str) -> Tensor:
         """Let the taps hear a message; its rows that are here."""
@@ -464,9 +462,9 @@ class Outbox:
         for tap in self._taps:
             tap(message)
         # In rounds that are kept whole, rank 0 hears what everybody sends as well.
-        if self._gathered is not None:
+        if self._of_whole:
             whole = whole_message(message, operation, links=self._links)
             if whole is not None:
-                for tap in self._gathered.taps:
+                for tap in self._of_whole:
                     tap(whole)
         return rows

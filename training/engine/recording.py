@@ -422,6 +422,7 @@ class Recording:
         elif name == "noise":
             recorded.makers.append(makers(self._holders(values[0]), how["factor"]))
 
+        # Then what it gave: known values, noise, or contributions with the call behind each.
         made = carry_out(name, values, how)
         if name in _KNOWN:
             recorded.known.append(made.rows.clone())

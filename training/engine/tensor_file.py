@@ -1,21 +1,32 @@
-"""Safetensors files as tensors: the one place where such a file becomes memory."""
+"""Files of tensors in memory: the one place where such a file becomes that.
+
+What runs write is safetensors, and `read_tensors` reads nothing else. What users bring may be what
+NumPy or torch wrote, too, which `read_foreign` tells by its first bytes.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.bounded import check_memory, decoding
+from ...privacy.bounded import check_expansion, check_memory, decoding
+from ...privacy.errors import InputError
+from ...privacy.formats.numpy_arrays import PackedArrays, read_array
 from ...privacy.formats.safetensors_header import read_header
+from ...privacy.formats.tensor_archives import NPY, NPZ, TORCH, check_torch, kind_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorFile:
-    """A safetensors file: its path as it was given, its tensors and its metadata."""
+    """A file of tensors: its path as it was given, its tensors and its metadata."""
 
     path: Path
     tensors: Mapping[str, Tensor]
@@ -57,6 +68,95 @@ def tensors_of(path: Path, data: bytes) -> Mapping[str, Tensor]:
     read_header(path)
     with decoding(path, "safetensors file"):
         return {name: _signed(tensor) for name, tensor in load(data).items()}
+
+
+def read_foreign(path: Path) -> TensorFile:
+    """Read a file of tensors that may be safetensors, npz, npy, or what torch.save wrote.
+
+    Names of nested dictionaries are joined by dots, and what has no name is called by its number.
+    Numbers and text beside tensors are metadata, as they are in safetensors.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is of another kind or damaged, becomes too much, asks for code, or a name
+            stands twice.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "a.pt"
+    ...     torch.save({"grads": [torch.ones(2, 3)], "records": 4}, path)
+    ...     file = read_foreign(path)
+    >>> file.tensors["grads.0"].sum().item(), dict(file.metadata)
+    (6.0, {'records': '4'})
+    """
+    kind = kind_of(path)
+    if kind == NPY:
+        return TensorFile(path=path, tensors={"0": _of_numpy(read_array(path))}, metadata={})
+    if kind == NPZ:
+        packed = PackedArrays(path, copies=3)
+        names = {_plain(name): name for name in packed}
+        if len(names) < len(packed):
+            raise InputError(f"{path} holds names that differ in / or :0 alone; keep one of them")
+        tensors = {plain: _of_numpy(packed[name]) for plain, name in names.items()}
+        return TensorFile(path=path, tensors=tensors, metadata={})
+    return _of_torch(path) if kind == TORCH else read_tensors(path)
+
+
+def _plain(name: str) -> str:
+    """`a/kernel:0` as `a.kernel`, and `arr_3`, as NumPy calls what has no name, as `3`."""
+    return re.sub(r"^arr_(?=\d+$)|:0$", "", name.replace("/", "."))
+
+
+def _of_numpy(array: NDArray[Any]) -> Tensor:
+    wide = array.dtype.kind == "u" and array.dtype != np.uint8
+    kept = array.astype(np.int64) if wide else array
+    return torch.from_numpy(kept.astype(kept.dtype.newbyteorder("=")))
+
+
+_MOST_VALUES = 20_000  # tensors, numbers, and lists of them
+_DEEPEST = 8  # dictionaries and lists in each other
+
+
+def _of_torch(path: Path) -> TensorFile:
+    """An archive of torch, mapped, so that no storage is larger than what the file holds."""
+    # Tensors and nothing that would run, mapped and not yet read.
+    check_torch(path)
+    with decoding(path, TORCH):
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    tensors, said = dict[str, Tensor](), dict[str, str]()
+    pending: list[tuple[str, object, int]] = [("", held, 0)]
+    seen = 0
+    # Nested values are named by their path; how many and how deep is bounded.
+    while pending:
+        name, value, depth = pending.pop()
+        seen += 1
+        if seen + len(pending) > _MOST_VALUES or depth > _DEEPEST:
+            raise InputError(
+                f"{path} holds more than {_MOST_VALUES} values, or one within more than {_DEEPEST} "
+                "others; save a dictionary or a list of tensors"
+            )
+        if name in tensors or name in said:
+            raise InputError(f"{path} holds {name!r:.80} twice; keep one of them")
+        if isinstance(value, Tensor):
+            tensors[name or "0"] = value.detach()
+        elif isinstance(value, list | tuple) and all(type(v) in _NUMBERS for v in value):
+            said[name] = ",".join(map(str, value))
+        elif isinstance(value, Mapping | list | tuple):
+            inner = value.items() if isinstance(value, Mapping) else enumerate(value)
+            named = [(f"{name}.{key}" if name else str(key), v, depth + 1) for key, v in inner]
+            pending += named[::-1]
+        elif value is not None:
+            said[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    # A small file may stand for tensors that need far more memory.
+    becomes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    check_expansion(path, becomes)
+    check_memory(str(path), 2 * becomes, "give a smaller file")
+    with decoding(path, TORCH):  # no longer mapped, so whoever changes the file changes nothing
+        copied = {name: tensor.clone() for name, tensor in tensors.items()}
+    return TensorFile(path=path, tensors=copied, metadata=said)
+
+
+_NUMBERS = {int, float, str}  # and words
 
 
 def _signed(tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -146,59 +146,78 @@ TakeAll = Callable[[], Sequence[Examples]]  # of each agent that is here
 DrawCohort = Callable[[Cohort], Tensor]  # (agents that are here, 1): whether each takes part
 
 
+class Drawing(NamedTuple):
+    """What gives a round its records and cohorts.
+
+    Attributes:
+        draw: the agents' batches for a call of `draw`.
+        users_of: whose the records of a batch are.
+        take_all: all records of the agents.
+        draw_cohort: who takes part for a call of `cohort`.
+    """
+
+    draw: DrawBatch
+    users_of: UsersOf
+    take_all: TakeAll
+    draw_cohort: DrawCohort
+
+
+def _no_counts() -> Counts:
+    raise UndeclaredOperation("round.count outside of a run: there is no network to ask")
+
+
+class AllRounds(NamedTuple):
+    """What is the same in every round of a run.
+
+    Attributes:
+        initial: (D,) the public initial model, its blocks side by side.
+        sizes: coordinates of each block, which add up to D.
+        gradients: the gradient layout.
+        projection: the task's, for `round.project`.
+        counts: gives what counts records; there is none outside of a run.
+    """
+
+    initial: Tensor
+    sizes: Sequence[int]
+    gradients: ClippedSums
+    projection: Callable[[Tensor], Tensor] = no_projection
+    counts: Callable[[], Counts] = _no_counts
+
+
 class TensorRound(Operations):
     """One round of a run.
 
     Args:
         links: the graph, and which part of it is here.
+        every: what is the same in all rounds.
         index: the number of the round; 0 is the start.
-        initial: (D,) the public initial model, its blocks side by side.
-        sizes: coordinates of each block, which add up to D; one block of all D by default.
-        gradients: the gradient layout.
-        draw: gives the agents' batches for a call of `draw`.
-        users_of: gives whose the records of a batch are.
-        take_all: gives all records of the agents.
-        draw_cohort: gives who takes part for a call of `cohort`.
+        drawing: gives records and cohorts.
         randomness: where noise comes from.
-        projection: the task's, for `round.project`; None where there is no task.
         calls: calls the functions that a step gives, so that a check may watch them.
         taps: called with every message before it is delivered.
-        gathered: rounds whose messages rank 0 hears whole.
         public: compares public values with the floor of the round; nothing where None.
-        counts: gives what counts records; there is none outside of a run.
     """
 
     def __init__(
         self,
         links: Links,
+        every: AllRounds,
         *,
         index: int,
-        initial: Tensor,
-        gradients: ClippedSums,
-        draw: DrawBatch,
-        users_of: UsersOf,
-        take_all: TakeAll,
-        draw_cohort: DrawCohort,
+        drawing: Drawing,
         randomness: NoiseMaker,
-        sizes: Sequence[int] | None = None,
-        projection: Callable[[Tensor], Tensor] | None = None,
         calls: Calls | None = None,
-        taps: Sequence[Tap] = (),
-        gathered: Gathered | None = None,
+        taps: Sequence[Tap | Gathered] = (),
         public: PublicValues | None = None,
-        counts: Callable[[], Counts] | None = None,
     ) -> None:
-        self._links, self._index = links, index
-        self._counts = counts or _no_counts
-        self._sizes = (len(initial),) if sizes is None else tuple(sizes)
-        self._initial = initial.split(self._sizes)
-        self._gradients, self._draw, self._randomness = gradients, draw, randomness
+        self._links, self._every, self._index = links, every, index
+        self._sizes = tuple(every.sizes)
+        self._initial = every.initial.split(self._sizes)
+        self._gradients, self._drawing, self._randomness = every.gradients, drawing, randomness
         self._called = calls or Calls()
-        self._outbox = Outbox(links, round=index, taps=taps, gathered=gathered)
-        self._projection = projection or no_projection
+        self._outbox = Outbox(links, round=index, taps=taps)
         self._noise_calls = 0
         self._public_values = public or PublicValues(NO_FLOOR, round=index)
-        self._take_all, self._draw_cohort, self._users_of = take_all, draw_cohort, users_of
         self._records: list[Sequence[Examples]] = []
         self._taking_part: list[Tensor] = []
         self.agents = links.agents
@@ -290,7 +309,7 @@ class TensorRound(Operations):
 
     def draw(self, batch: Batch) -> Batch:
         """See `Round.draw`."""
-        self._records.append(self._draw(batch.call, batch.sampling_rate, batch.per))
+        self._records.append(self._drawing.draw(batch.call, batch.sampling_rate, batch.per))
         return batch
 
     def clipped_sums(
@@ -333,9 +352,10 @@ class TensorRound(Operations):
         as_one: bool = False,
     ) -> Tensor:
         """Clipped sums; `as_one` where the caller clips them whole, and nothing here is."""
+        # Whose model, and whose records, each row is of.
         models, owners = stacked(points, sizes=self._sizes, links=self._links)
         links, on_links = self._links, isinstance(points[0][0], Edges)
-        users = self._users_of(batch.call) if per is Per.USER else None
+        users = self._drawing.users_of(batch.call) if per is Per.USER else None
         holders = links.on_host(links.receivers_here) if on_links else list(range(len(owners)))
         records = self._records[batch.call]
         if isinstance(clip_norm, Parts):
@@ -376,7 +396,7 @@ class TensorRound(Operations):
         if rows.shape[1] != self._sizes[0] or len(self._sizes) > 1:
             raise UndeclaredOperation("round.count of a task with dual variables, or at no model")
         given = [self._as_given(value).rows for value in released]
-        of_batches = self._counts().of_batches
+        of_batches = self._every.counts().of_batches
         found = of_batches(fn, rows, self._records[batch.call], of=of, released=given)
         return self._of_active(Agents(found))
 
@@ -397,7 +417,7 @@ class TensorRound(Operations):
         changed = local_change(
             point.rows,
             asked,
-            records=lambda of: self._take_all() if of is ALL else self._records[of.call],
+            records=lambda of: self._drawing.take_all() if of is ALL else self._records[of.call],
             gradients=self._gradients,
             pairs_of_run=self.agents,
         )
@@ -405,7 +425,7 @@ class TensorRound(Operations):
 
     def cohort(self, cohort: Cohort) -> Cohort:
         """See `Round.cohort`."""
-        self._taking_part.append(self._draw_cohort(cohort))
+        self._taking_part.append(self._drawing.draw_cohort(cohort))
         return cohort
 
     def noise(
@@ -529,7 +549,7 @@ class TensorRound(Operations):
 
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """See `Round.project`; a projection that gives another result each time is refused."""
-        return self._postprocessed(projection(self._projection), value, block=block)
+        return self._postprocessed(projection(self._every.projection), value, block=block)
 
     def _as_given(self, value: Any) -> Any:
         """A value as a function gets it: public numbers, too, in the precision of the run."""
@@ -546,7 +566,3 @@ class TensorRound(Operations):
         )
         self._public_values.note(RESULT, made.rows)
         return made
-
-
-def _no_counts() -> Counts:
-    raise UndeclaredOperation("round.count outside of a run: there is no network to ask")

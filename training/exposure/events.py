@@ -366,6 +366,7 @@ def at_least(
         return None
     if sensitivity.adversary.sees is not Sees.LINKS:
         return None
+    # One sum that a record moves, in shuffled batches: its sensitivity is exact there.
     (one,) = releases
     simple = one.contributions == 1 and one.reach is Reach.SUM
     shuffled = one.drawn is not None and one.drawn.scheme is Scheme.SHUFFLED

@@ -56,6 +56,7 @@ def run_epsilon(
         return 0.0
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
+    # One plain kind of round suits every accountant; several kinds need losses to compose.
     events = counted(releases, noise_multiplier, statement.adjacency, records=records)
     if len(releases) == 1 and releases[0].held(records) == 1 and releases[0].is_plain:
         (only,), (event,) = releases, events
@@ -249,6 +250,7 @@ def calibrated_multiplier(
         ValueError: no noise meets it by the accountant.
     """
     releases = spent_releases(sensitivity.releases)
+    # Targets that no noise meets, and those that every noise does.
     if math.isinf(sensitivity.largest):
         raise UnsupportedView(
             f"no noise multiplier reaches epsilon={epsilon:g} for {sensitivity.adversary.name}: "
@@ -260,6 +262,7 @@ def calibrated_multiplier(
             f"nothing about the data is released to {sensitivity.adversary.name}, so epsilon is 0 "
             "at every noise; give noise_multiplier in place of epsilon"
         )
+    # One plain kind of round has a multiplier of its own; several share a factor.
     held = max(r.held(statement.at_once) for r in releases)
     events = counted(releases, 1.0, statement.adjacency, records=statement.at_once)
     if len(releases) == 1 and held == 1 and releases[0].is_plain:
@@ -286,6 +289,7 @@ def calibrated_multiplier(
             adjacency=statement.adjacency,
             accountant=statement.accountant,
         )
+    # The run's figure is evaluated at that noise, which is raised until it meets the target.
     return least_that_meets(
         lambda noise: run_epsilon(sensitivity, statement=statement, noise_multiplier=noise),
         epsilon,

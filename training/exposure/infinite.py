@@ -54,6 +54,7 @@ def replace_infinite_by_whole_run(
     for name, sensitivity in found:
         by_rounds = sensitivity.adversary.sees is not Sees.ONE_MESSAGE
         leaks = by_rounds and sensitivity.status is Status.NO_PROTECTION
+        # An unbounded contribution leaks whatever other rounds hide.
         if leaks and not _bounded(traces):
             settled.append((name, _with_message(traces, sensitivity, encrypted=encrypted)))
         elif by_rounds and (leaks or not pattern.is_every):
@@ -108,6 +109,7 @@ def _together(
     """That of all rounds together if it is finite, or else as it was, with what shows it."""
     if _work(traces, candidates(traces, name, victim)) > MOST_WORK:
         return _open(traces, sensitivity, _TOO_LARGE, encrypted=encrypted)
+    # All rounds as one view, in which noise may hide what it does not in a round alone.
     try:
         ((_, whole),) = whole_run_joint_sensitivities(
             traces,
@@ -122,6 +124,7 @@ def _together(
             return whole
         if math.isfinite(sensitivity.largest):
             return sensitivity
+        # Messages that show the record, or else do so with what counts as public.
         who = effective_of(whole.adversary, encrypted=encrypted)
         shown = witness(traces, who, victim=whole.victim)
         counted = shown or witness(traces, who, victim=whole.victim, closed=True)
@@ -131,6 +134,7 @@ def _together(
         return _open(
             traces, sensitivity, f"of all rounds together: {whole.because}", encrypted=encrypted
         )
+    # Without a message that shows it, the figure cannot be expressed, which is not a leak.
     because = leak_sentence(counted)
     if not shown:
         because = f"{because}; no message shows it, but it is treated as public"

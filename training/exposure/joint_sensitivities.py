@@ -6,7 +6,7 @@ adversary, at noise multiplier 1: one figure for each batch that is drawn. What 
     adversary, victim     -> candidates                the pairs that a name asks about
     the worst of them     -> joint_sensitivities
     rows that matter      -> local_views               of the view of one adversary in one round
-    batches of a round    -> tracing.batches           which of them are charged as one
+    batches of a round    -> tracing.round_trace       which of them are charged as one
     J of these rows       -> privacy.view.view         mu of a Gaussian view, and of its matrix M
     epsilon of all J      -> guarantees
 
@@ -317,6 +317,7 @@ class _Run:
             )
 
     def _sensitivity(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
+        # Parts of the run that share a base are looked at once.
         pairs = zip(self._bases, views, strict=True)
         found = {id(base): view.sensitivities(victim, sums=self._sums) for base, view in pairs}
         if self._drawn is not None and any(s.shares for each in found.values() for s in each):
@@ -325,6 +326,7 @@ class _Run:
                 "for Poisson batches alone; give each batch its own noise, or use "
                 "batches='poisson' without largest_batch"
             )
+        # What each part releases, as joint sensitivities at noise multiplier 1.
         releases = [
             Release(
                 self._traces.per_multiplier(s.mu * part.factor),
@@ -342,6 +344,7 @@ class _Run:
             for part in self._parts
             for s in found[id(part.base)]
         ]
+        # One infinite release leaves no protection; one blamed base makes all heuristic.
         reasons = [(s.mu, s.because) for of_base in found.values() for s in of_base]
         infinite = any(math.isinf(mu) for mu, _ in reasons)
         heuristic = any(base.blames for base in self._bases)

@@ -31,9 +31,8 @@ from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import UnsupportedView
 from ...privacy.participation import Draws
 from ...privacy.view.view import View
-from ..tracing.batches import Charge, Key, Sensitivity, charges, joined, kinds
 from ..tracing.linear_forms import Messages, NoiseSources
-from ..tracing.round_trace import RoundTrace
+from ..tracing.round_trace import Charge, Key, RoundTrace, Sensitivity, charges, joined, kinds
 from .shared_view import Pairs, Relations, SharedView, entries
 
 _FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of them

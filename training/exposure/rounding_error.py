@@ -333,6 +333,7 @@ class Residues:
                     held = csr_array(held.multiply(~covered[None, :]))
                     residue = csr_array(residue + weight @ held)
         rows, residue = rows[seen], residue[seen]
+        # Each residue by its size; an endless one is hidden by no noise.
         size = np.concatenate([c.size for c in self._record.cancelled])
         endless = np.isinf(size)
         residue = csr_array(residue * np.where(endless, 1.0, size)[None, :])
@@ -342,6 +343,7 @@ class Residues:
         at, found = np.flatnonzero(seen), []
         settled = dict[Noised | None, bool]()
         private = np.r_[self._contributions, noise]
+        # It shows where noise does not hide it, and it is not a function of what is seen anyhow.
         for place, column in enumerate(shown.tolist()):
             if endless[column] or view.leaks([place]) or view.mu([place]) > MOST_SHOWN:
                 if self._of_seen(column, rows[:, private], private):

@@ -191,6 +191,7 @@ class SharedView:
         self.contributions = csr_array(rows[:, contributions])
         self.noise = csr_array(rows[:, sources])
         self.is_seen = message < 0
+        # Where messages and sources of noise are found among rows and columns.
         self.row_of_message = np.full(width, -1)
         self.row_of_message[message[message >= 0]] = np.flatnonzero(message >= 0)
         self.source_of_column = np.full(width, -1)

@@ -214,11 +214,13 @@ def _of(
     if inside:
         raise UnsupportedView(f"{who.name} contains the victim {inside[0]}; choose another")
     pattern = how.pattern
+    # The view of all rounds; where a record may be in each, the first leak settles it.
     view = streamed_view(traces, effective, victims=victims, until_leak=pattern.is_every)
     parts = [traces.start, *(part for part, count in traces.rounds for _ in range(count))]
     finite = Status.HEURISTIC if any(p.blames for p in parts) else Status.PROVEN
     found = []
     for victim in victims:
+        # All rounds are one release, which moves in a ball if every contribution does.
         bounds = [b for part in parts for b in contributions_of(part, [victim])[2]]
         bounds = bounds[: len(view.rounds(victim))]  # a view that leaks ends early
         mu = _without_rounding(_joint_sensitivity(view, victim, bounds, pattern))
@@ -243,6 +245,7 @@ def _of(
             pattern=pattern,
             planned=len(parts) - 1,
         )
+        # Turns that are over before the record's next one are amplified by its coin.
         turns: JointSensitivity | None = None
         sums = reaches != {Reach.BALL}
         if math.isfinite(mu) and sums and _amplifies(view, parts, victim, how):
@@ -297,6 +300,7 @@ def _joint_sensitivity(
         return view.mu(victim, at.tolist(), bounds=b[at].tolist())
 
     used = np.unique(of)
+    # Patterns of few sets of rounds: each set is looked at.
     if pattern.is_every:
         return taking(used.tolist())
     if pattern.kind is PatternKind.ROUNDS:

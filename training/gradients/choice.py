@@ -450,6 +450,7 @@ def disagreement(
         point: (D,) where to compare.
         examples: At least one.
     """
+    # In double precision, on two examples and probes beside them.
     model = copy.deepcopy(model).double()
     inputs, targets = examples.inputs[:2], examples.targets[:2]
     inputs = inputs.double() if inputs.is_floating_point() else inputs
@@ -474,6 +475,7 @@ def disagreement(
     ]
     # Two owners of about one length, so that a layout that mixes them is found.
     points = torch.stack([point.double(), 0.5 * point.double()])[None]
+    # The loop, which is the measure, and the layout.
     sums = []
     for kernel in (Loop(OfModel(model)), build(exact)):
         rows = torch.zeros(4, len(point), device=point.device, dtype=torch.float64)

@@ -281,6 +281,7 @@ class _Reader:
         if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
             raise ExamplesMeet("its forward overwrites a buffer or its input")
         output = None
+        # Every node is an input that is held, an operation with a rule, or the output.
         for node in self._graph.nodes:
             if node.op == "placeholder":
                 self._states[node] = self._held(node)
@@ -328,6 +329,7 @@ class _Reader:
     def _call(self, node: fx.Node) -> None:
         """Check an operation, and note its step."""
         target = node.target
+        # Parts of a tuple, and arithmetic on sizes, move no example.
         if target is operator.getitem:
             whole = self._states[node.args[0]]  # type: ignore[index]  # a node
             if not isinstance(whole, tuple):
@@ -338,6 +340,7 @@ class _Reader:
             operation = _size if target is torch.ops.aten.sym_size.int else target
             self._note(node, Size(), operation=operation)  # pyright: ignore[reportArgumentType]
             return
+        # Operations of ATen alone have rules, and those in place are taken as if they were not.
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
             raise ExamplesMeet(f"its forward uses {getattr(target, '__name__', target)}")
         if target is torch.ops.aten._assert_tensor_metadata.default:
@@ -347,6 +350,7 @@ class _Reader:
             operation = torch.ops.aten.reshape.default
         call = Call(node=node, name=name, arguments=bound(node), states=self._states)
         self._check_sizes(call)
+        # A layer by its weights, or else the rule that says where the examples are afterwards.
         try:
             layer = layer_of(call, self._parameters)
             if layer is not None:

@@ -164,6 +164,7 @@ def movement(call: Call) -> Place | tuple[Place, ...] | None:
     An operation whose moves wrap around, as a roll's, is none: they may be whole turns there.
     """
     tensors = call.tensors()
+    # Where the examples are in each tensor.
     places = {node: call.place(node) for node in tensors}
     if all(place is None for place in places.values()):
         return None
@@ -171,6 +172,7 @@ def movement(call: Call) -> Place | tuple[Place, ...] | None:
         raise ExamplesMeet("it reads numbers as those of another type")
     shapes = [part.shape for part in _parts(call.node.meta["val"])]
     found = set[tuple[Place, ...]]()
+    # The operation moves labels in place of numbers, in batches of several sizes.
     for examples in _BATCHES:
 
         def concrete(node: fx.Node, examples: int = examples) -> Any:

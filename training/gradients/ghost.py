@@ -422,6 +422,7 @@ class BookKeeping:
         shared = None
         if examples.patches is not None and joined(spans):
             shared = gather(examples.patches, spans)
+        # Gradients of single examples stay in factors, layer by layer.
         layers = []
         for call, signals in self._signals(flat, inputs, gather(examples.targets, spans)):
             # Another convolution of the same input has patches of its own.
@@ -435,12 +436,14 @@ class BookKeeping:
                     patches=shared if own else None,
                 )
             )
+        # Factors of clipping, by the norm over all layers.
         factors = None
         if clip_norm is not None:
             squares = total_squares([layer.squared_norms() for layer in layers])
             factors = clip_factors(squares, clip_norm, drops=drops)  # (B,)
             if drops:
                 layers = [layer.kept(squares) for layer in layers]
+        # Each span's clipped sum goes into a row of its own.
         begin = 0
         for span in spans:
             here = slice(begin, begin + span.stop - span.start)

@@ -114,6 +114,7 @@ class PairGradients:
         batch_size: float | None = None,
         drops: bool = False,
     ) -> None:
+        # What is differentiated: a network, once it is checked, or a task.
         network = model if isinstance(model, nn.Module) else None
         if network is not None:
             validate_model(network)
@@ -130,6 +131,7 @@ class PairGradients:
             raise InputError(f"{layout} has no rule: a task has no layers; use layout='vmap'")
         self._asked, self._agents, self._batch_size = layout, agents, batch_size
         self._settled = layout in ("vmap", "loop") or network is None
+        # vmap or the loop serves any case; layouts by layer are settled by the first examples.
         objective: OfModel | OfTask
         if network is None:
             objective = OfTask(model)  # type: ignore[arg-type]  # not a network, hence a task
@@ -198,6 +200,7 @@ class PairGradients:
                 dropped. On a device other than the CPU `check` raises it, and this function only
                 after many calls without one.
         """
+        # Shapes and indices of points, coefficients and pairs.
         check_clip_norm(clip_norm)
         if len(self._unchecked) >= _UNCHECKED_CALLS:
             self.check()
@@ -223,6 +226,7 @@ class PairGradients:
         if not uses:
             return out
         examples = stack(batches, device=self.device, dtype=self.dtype)
+        # The layout is settled by the first examples that come.
         if not self._settled:
             # Before its forward runs on tensors without values, which it might keep.
             with suppress(FailedForward):
@@ -232,6 +236,7 @@ class PairGradients:
                 owners, count = min(self._agents, pairs_of_run), pairs_of_run
             batch = uses / len(senders) if self._batch_size is None else self._batch_size
             self._settle(points[0, senders[0]], examples, owners=owners, pairs=count, batch=batch)
+        # Layouts by layer serve one point of one coefficient; vmap and the loop serve all.
         with full_precision():
             plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
             serves = plain and self._settled and self._takes(examples)
@@ -256,6 +261,7 @@ class PairGradients:
                     self._within_memory(add, out)
             else:
                 self._within_memory(add, out)
+        # Sums that are not finite: on a device they are noted, since looking waits for it.
         if not checked:
             return out
         if self._deferred:
@@ -347,6 +353,7 @@ class PairGradients:
 
         Nothing is settled while the examples' gradients vanish.
         """
+        # The network as layers that have a rule; without these vmap or the loop serves.
         example = examples.inputs[:1]
         if self._layered is None:
             found = with_layers(self._model, example)
@@ -360,6 +367,7 @@ class PairGradients:
                 self._settled = True
                 return
             self._layered = found
+        # The layout that was asked for, or those that suit the sizes, best first.
         names: tuple[str, ...] = (self._asked,)
         if self._asked == "auto":
             names = choose(
@@ -369,6 +377,7 @@ class PairGradients:
                 examples=batch * pairs / owners,
                 device=self.device.type,
             )
+        # The first that agrees with the loop; where nothing shows it, nothing is settled.
         for name in names:
             settled, reason = disagreement(
                 BY_LAYER[name],

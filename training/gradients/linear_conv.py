@@ -257,6 +257,7 @@ def cut_patches(layer: nn.Conv2d, images: Tensor) -> Tensor:
     count, channels, height, width = images.shape
     rows = (height - by_row * (high - 1) - 1) // down + 1
     columns = (width - by_column * (wide - 1) - 1) // right + 1
+    # Views by strides, which only the reshape copies: rows of a patch first, or positions.
     if _rows_first(layer, columns):
         images = images.permute(0, 2, 3, 1).contiguous()
         s = images.stride()

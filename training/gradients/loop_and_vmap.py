@@ -235,6 +235,7 @@ class Vmap:
         spans = work.spans
         x, y = gather(examples.inputs, spans), gather(examples.targets, spans)
         per_example = torch.func.vmap(torch.func.grad(self._objective.loss), in_dims=(None, 0, 0))
+        # Gradients of all examples, by parameter, combined over the points.
         gradients: list[Tensor] = []  # (B, d), one block a parameter
         for coefficient, point in zip(coefficients, points, strict=True):
             found = per_example(self._objective.pieces(point.clone()), x, y)
@@ -247,6 +248,7 @@ class Vmap:
             gradients = (
                 [a + b for a, b in zip(gradients, blocks, strict=True)] if gradients else blocks
             )
+        # One factor for each example, by the norm of its whole vector.
         factors = squares = torch.ones(len(y), device=out.device, dtype=out.dtype)  # (B,)
         if clip_norm is not None:
             squares = total_squares([squared_norms(g) for g in gradients])

@@ -168,6 +168,7 @@ class ByUser:
         """
         for bound in clip_norm.bounds if isinstance(clip_norm, Parts) else (clip_norm,):
             check_clip_norm(bound)
+        # A piece of work for each user of each pair.
         by_owner = [_parts(*of) for of in zip(batches, self._users, strict=True)]
         owners, holders = ([int(i) for i in of] for of in pairs)
         work = [
@@ -177,6 +178,7 @@ class ByUser:
         ]
         out = torch.zeros(len(owners), models.shape[-1], device=models.device, dtype=models.dtype)
         step = max(1, elements_at_once(models.device) // max(1, models.shape[-1]))
+        # As many pieces as memory holds; each is clipped and goes into its pair's row.
         for start in range(0, len(work), step):
             some = work[start : start + step]
             sums = sums_to_clip(

@@ -490,12 +490,14 @@ def random_digraph(
             "evenly; leave it out"
         )
     check_agents(name, agents, graphs=graphs)
+    # Each arc of each graph by a coin of its own.
     draw = np.random.default_rng(seed)
     arcs = [draw.random((agents, agents)) < edge_probability for _ in range(graphs)]
     drawn = (
         f"{name} with agents={agents}, edge_probability={edge_probability}, graphs={graphs}, "
         f"seed={seed}"
     )
+    # A draw that does not join everybody is refused: to draw again would change its law.
     if len(found := pieces(np.logical_or.reduce(arcs), both_ways=False)) > 1:
         raise InputError(
             f"all graphs of {drawn} together fall into {len(found)} pieces ({name_pieces(found)}) "

@@ -93,6 +93,7 @@ def read_graph_file(path: str | Path) -> GraphFile:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no graph file at {path.absolute()}")
+    # Sizes are looked at before text becomes a matrix.
     try:
         if path.suffix == ".json":
             return _read_json(path)
@@ -144,6 +145,7 @@ def _read_json(path: Path) -> GraphFile:
     if type(agents) is not int or agents < 1:
         raise InputError(f'"agents"={agents!r} must be a whole number of at least 1')
     _check_agents(agents)
+    # An edge goes both ways, and an arc one.
     kind = FileKind.EDGES if "edges" in content else FileKind.ARCS
     links = np.zeros((agents, agents))
     for link in content[kind]:

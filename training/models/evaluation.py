@@ -111,6 +111,12 @@ class Metrics:
     r2: tuple[Score, ...] | None = None
     """Of a regression: how much of the targets' variance each agent's model explains."""
     consensus_r2: Score | None = None
+    constant_accuracy: Fraction | None = None
+    """Of the most frequent class of the test records, said of all; None of a regression."""
+    constant_loss: Score | None = None
+    """Of the shares of the classes, said of every record; None where the loss is the user's."""
+    constant_rmse: Score | None = None
+    """Of the mean of the test targets, said of every record; None of classes."""
     optimum_distance: tuple[Score, ...] | None = None
     """Of each agent's model from the optimum, where that is known: of data that were made."""
     consensus_optimum_distance: Score | None = None
@@ -168,14 +174,17 @@ def _evaluate(
     optimum: Tensor | None,
     gradient_of: Store | None,
 ) -> Metrics:
+    # Root mean square of the agents' distances to their mean.
     mean = models.mean(dim=0)
     distance = float((models - mean).square().sum(dim=1).mean().sqrt())
+    # Scores of every agent's model, and of the mean of all.
     with full_precision():
         *own, consensus = _scores(
             model, torch.cat([models, mean[None]]), examples, batch=batch, task=task
         )
 
     away = None
+    # Distances to the optimum, where one is known; the last is that of the mean.
     if optimum is not None:
         best = optimum.to(models.device, torch.float64)
         away = (torch.cat([models, mean[None]]).double() - best).norm(dim=1).tolist()
@@ -196,12 +205,28 @@ def _evaluate(
         consensus_rmse=consensus.rmse,
         r2=of_each("r2"),
         consensus_r2=consensus.r2,
+        **_constant(examples.targets, task),
         optimum_distance=None if away is None else tuple(away[:-1]),
         consensus_optimum_distance=None if away is None else away[-1],
         consensus_gradient_norm=None
         if gradient_of is None
         else gradient_norm(model, mean, gradient_of, task=task, batch=batch),
     )
+
+
+def _constant(targets: Tensor, task: Task | None) -> dict[str, float]:
+    """The scores of the best answer that is the same for every record; no model has to be trained.
+
+    >>> _constant(torch.tensor([0, 1, 1, 1]), None)["constant_accuracy"]
+    0.75
+    """
+    if isinstance(task, NetworkLoss) and task.regression:
+        about_mean = targets.double() - targets.double().mean(0)
+        return {"constant_rmse": float(about_mean.square().mean().sqrt())}
+    shares = torch.bincount(targets.cpu()).double() / len(targets)
+    found = {"constant_accuracy": float(shares.max())}
+    loss = {"constant_loss": float(torch.special.entr(shares).sum())}
+    return found if isinstance(task, NetworkLoss) else found | loss
 
 
 class _Score(NamedTuple):
@@ -222,6 +247,7 @@ def _scores(
     model: nn.Module, models: Tensor, examples: Examples, *, batch: int, task: Task | None
 ) -> list[_Score]:
     """The scores of models (M, D): one after the other on a CPU, many at once on a device."""
+    # Records and buffers come to where the models are.
     device, dtype = models.device, models.dtype
     inputs = examples.inputs
     inputs = inputs.to(device, dtype if inputs.is_floating_point() else None)
@@ -230,10 +256,12 @@ def _scores(
         name: value.to(device, dtype if value.is_floating_point() else None)
         for name, value in model.named_buffers()
     }
+    # As many models at once as memory holds.
     at_once = 1
     if _takes_many(device):
         room = elements_at_once(device) // (_PER_INPUT * max(inputs[:1].numel(), 1))
         at_once = max(min(len(models), room // batch, _MOST_MODELS), 1)
+    # Sums over all batches, for some models at a time.
     found = list[_Sums]()
     for some in models.split(at_once):
         sums = [
@@ -246,6 +274,7 @@ def _scores(
     losses = torch.cat([one.loss for one in found]).tolist()
     rights = torch.cat([one.right for one in found]).tolist()
     count = len(targets)
+    # Sums become scores of numbers, or of classes.
     if isinstance(task, NetworkLoss) and task.regression:
         return [
             _regression(loss / count, squares=squares, targets=examples.targets)

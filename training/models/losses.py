@@ -271,6 +271,7 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
             gradient.
     """
     head = f"[model] loss={name!r}"
+    # Made-up outputs and targets of a few examples.
     draw = torch.Generator().manual_seed(0)
     made = torch.randn(_PROBED, classes or outputs, generator=draw)
     if outputs:
@@ -287,6 +288,7 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
             f"{tuple(made.shape)}; it must return ({_PROBED},), one number for each{remedy}"
         )
 
+    # The loss of one example, and its gradient, are the measure of all.
     def of_one(output: Tensor, target: Tensor) -> Tensor:
         return loss(output[None], target[None])[0]
 
@@ -317,6 +319,7 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
     slopes()
     with watch.calls(head):
         under_vmap, apart = slopes()
+    # What meets in a batch shows in numbers or in gradients.
     if not torch.allclose(together, alone, rtol=1e-4, atol=1e-5):
         raise InputError(
             f"{head} gives other numbers for {_PROBED} examples together than one by one; it must "

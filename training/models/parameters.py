@@ -71,6 +71,7 @@ def build_model(
     >>> flatten(lenet).numel()
     61706
     """
+    # Shapes, classes and names that some network can have.
     input_shape = tuple(int(side) for side in input_shape)
     if not input_shape or min(input_shape) < 1:
         raise InputError(f"input_shape={input_shape} must hold positive sides")
@@ -83,6 +84,7 @@ def build_model(
             'your own as "module:function"'
         )
     builder = _own_builder(name) if own else NETWORKS[name]
+    # Its memory is known from a network without storage, before one is made.
     if not own:
         with torch.device("meta"):
             size = sum(sizes_of(builder(input_shape, classes)))
@@ -92,6 +94,7 @@ def build_model(
             4 * size,
             "choose a smaller model, or smaller records",
         )
+    # A network of one's own is tried before it is taken.
     with _global_randomness_from(generator):
         if not own:
             return builder(input_shape, classes)
@@ -126,6 +129,7 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
     """
     from opacus.validators import ModuleValidator
 
+    # Only what is trained is sent.
     parameters = dict(model.named_parameters())
     if not parameters:
         raise InputError("the model has no parameters; there is nothing to train")
@@ -135,6 +139,7 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
             f"parameter {frozen[0]!r} is frozen (requires_grad is False); register it as a buffer, "
             "since only trained parameters are sent"
         )
+    # Layers that are random, let examples meet, or have no gradient of one example.
     for name, layer in model.named_modules():
         kind = type(layer).__name__
         if evaluated and isinstance(layer, nn.modules.dropout._DropoutNd):

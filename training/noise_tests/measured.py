@@ -229,6 +229,7 @@ def _on_device(
     coordinates: Coordinates,
     look: _Look | None,
 ) -> Measured:
+    # Of every row its squares by part, and a sample of its numbers.
     unit = rows / torch.from_numpy(scales).to(rows)
     count, width = unit.shape
     squared = unit.square().split(list(parts), dim=1)
@@ -237,6 +238,7 @@ def _on_device(
     sizes = count, len(parts), sample.shape[1]
     if look is None:
         return Measured(values=_joined(squares, sample), sizes=(*sizes, 0))
+    # Some rows are looked at closer: coordinates, shape and equal numbers.
     looked = unit[look.block]
     pool = looked[look.alone]
     _add(coordinates, pool.square().sum(dim=0).double(), rows=len(pool))

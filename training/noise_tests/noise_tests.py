@@ -278,6 +278,7 @@ class NoiseTests:
         active: NDArray[np.bool_] | None = None,
     ) -> _Noise | None:
         """Measure what an operation gave; None where there is nothing to test."""
+        # The std of each row: one for all, by mixing, and 0 where an agent is absent.
         rows: Tensor = value.rows.detach()
         count, width = rows.shape
         here = slice(place.first, place.first + count)
@@ -295,6 +296,7 @@ class NoiseTests:
             mixing = None if mixing is None else mixing[kept]
         if not len(rows) or not width:
             return None
+        # Noise of one call and of one shape is one series.
         key = (call, type(value).__name__, len(rows), width)
         turn = self._turns[key] = self._turns.get(key, 0) + 1
         parts = self._parts.get(width, (width,))

@@ -207,6 +207,7 @@ _Held = list[tuple[str, object]]
 
 def _look(value: object, walk: Contents) -> tuple[object, _Held]:
     """The content of a value itself, and what it holds by name."""
+    # A tensor by its values, with its gradient.
     if isinstance(value, Tensor):
         content = _of_tensor(value)
         if content is None:  # it has no values, such as one of torch.export
@@ -215,6 +216,7 @@ def _look(value: object, walk: Contents) -> tuple[object, _Held]:
         if value.is_leaf and value.grad is not None:
             held.append(("grad", value.grad))
         return content, held
+    # Functions and classes by what they are made of; those that are known hold nothing new.
     if isinstance(value, FunctionType):
         known = walk.is_known(value)
         return value.__code__, _of_closure(value) if known else _of_function(value)
@@ -223,6 +225,7 @@ def _look(value: object, walk: Contents) -> tuple[object, _Held]:
             return id(value), []
         of = [(name, one) for name, one in vars(value).items() if name not in _OF_CLASSES]
         return None, [*of, *_numbered("base", value.__bases__), ("class", type(value))]
+    # A cache holds what it has returned.
     if isinstance(value, functools._lru_cache_wrapper):
         if walk.is_known(value):
             return None, []
@@ -230,6 +233,7 @@ def _look(value: object, walk: Contents) -> tuple[object, _Held]:
         return returned, _attributes(value)
     if isinstance(value, ModuleType):
         return value.__name__, []
+    # All else by its kind, and by its attributes in any case.
     for kinds, look in _LOOKS:
         if isinstance(value, kinds):
             state, held = look(value)

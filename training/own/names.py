@@ -86,6 +86,7 @@ def parsed_name(name: str, *, key: str) -> OwnName:
     >>> parsed_name("./mine.py:Nets.small", key="[model] name")
     OwnName(module='mine.py', name='Nets.small', is_file=True)
     """
+    # A path of a file, or the name of a module.
     where, _, attribute = name.rpartition(":")
     is_file = where.endswith(".py") or "/" in where or "\\" in where
     parts = where.split(".")
@@ -101,6 +102,7 @@ def parsed_name(name: str, *, key: str) -> OwnName:
         )
     if not is_file:
         return OwnName(where, attribute, is_file=False)
+    # A file inside of the working directory, by the rules of every system.
     path = PurePosixPath(where)
     if (
         path.is_absolute()
@@ -239,6 +241,7 @@ def _imported(load: Callable[[], ModuleType], said: str, module: str) -> ModuleT
         raise
     except (Exception, SystemExit, GeneratorExit) as error:
         raise _failed(said, f"importing {module!r}", error) from error
+    # A module must not change the process that the run relies on.
     for what, was in before.items():
         if (now := _process()[what]) != was:
             raise InputError(
@@ -391,6 +394,7 @@ def algorithm_named(name: str) -> Algorithm:
                 f'"module:NAME"{did_you_mean(name, ALGORITHMS)}'
             )
         return ALGORITHMS[name]
+    # One of your own, whose hyper-parameters all have defaults.
     found = own_object(name, key=_KEY)
     if not isinstance(found, Algorithm):
         kind = "function" if callable(found) and not isinstance(found, type) else None

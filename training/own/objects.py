@@ -321,6 +321,15 @@ def _kept(name: str, value: object, key: str) -> str:
     return name
 
 
+def lend(value: object, *, called: str, key: str) -> str:
+    """Keep an object under a name of this process alone, which no run folder may hold.
+
+    >>> given(lend(len, called="len", key="model"), key="model")("ab")
+    2
+    """
+    return _kept(f"{OBJECT}{called}@{id(value):x}", value, key)
+
+
 def keys_of(name: str) -> frozenset[str]:
     """The keys of a run file for which an object was given by a name in this process."""
     return frozenset(_KEYS.get(name, ()))
@@ -385,9 +394,11 @@ def _candidates(value: object) -> Iterator[ModuleType]:
 
 
 def _digest(value: object, module: ModuleType, *, key: str) -> str:
+    # A module with a file is digested as a whole.
     path = file_of(module)
     if path is not None and path.is_file():
         return digest_of(path)
+    # Otherwise the sources of the object, and of all that these name in its module.
     found = hashlib.sha256()
     parts = (
         value,

@@ -326,6 +326,7 @@ class DenseRound(Operations):
         # In any of several batches, each drawn on its own; the run's own rate is not known here.
         if len(batches) > 1 and any(rate is not None for rate in rates):
             raise NotAnswered("local steps take batches at rates of their own")
+        # Each active owner contributes once, with a column for each block.
         columns: list[list[int]] = []
         for owner in self._owners(points[0]):
             if not self._graph.active[owner]:
@@ -517,6 +518,7 @@ class DenseRound(Operations):
                     if d != m
                 ]
                 self.seen.append(Message(_rows(one)[others], None))
+        # Each owner's value moves by the Lipschitz constant times what its contributions do.
         columns, rows = [], _rows(secret)
         for owner, of in enumerate(rows.cleaned):
             held = [(column, abs(of[column])) for column in np.flatnonzero(of)]

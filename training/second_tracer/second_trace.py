@@ -271,6 +271,7 @@ class SecondTrace:
             return self._closed
         state, known, number = None, dict[Any, int](), 0
         found: list[tuple[int, _Done]] = []
+        # Rounds with equal graph and public state are one, unless a step asks for the number.
         while number <= self.rounds:
             key = (id(self.graph.at(number)), *_public(state))
             if number and key in known:

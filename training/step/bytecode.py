@@ -402,6 +402,7 @@ def _read(code: types.CodeType, *, outside: frozenset[str], into: Reads) -> None
         into.refuse(f"makes a generator or coroutine ({code.co_name}): return the value at once")
     steps = list(_steps(code))
     imported = _imported(steps, into)
+    # A name counts with the attributes that are asked of it, up to a jump.
     at = 0
     while at < len(steps):
         op, name, _ = steps[at]
@@ -428,6 +429,7 @@ def _read(code: types.CodeType, *, outside: frozenset[str], into: Reads) -> None
             into.refuse(
                 f"has the instruction {op[8:]} of Python, which is not known to be harmless"
             )
+    # Functions that it makes are constants of its code, and are read likewise.
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             _read(constant, outside=outside & frozenset(constant.co_freevars), into=into)
@@ -464,6 +466,7 @@ def _imported(steps: list[_Step], into: Reads) -> dict[str, str]:
     found: dict[str, str] = {}
     stored: list[int] = []
     head = "import it at the head of the file"
+    # Modules that are imported, whole or by name.
     for at, step in enumerate(steps):
         if step.op != "IMPORT_NAME":
             continue

@@ -509,6 +509,7 @@ def _split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[
             that is no number.
         ValueError: a coefficient that is not finite, or another count than of points or blocks.
     """
+    # Points of one holder, and of the same blocks.
     split = [point if isinstance(point, tuple) else (point,) for point in points]
     kinds = sorted({type(value).__name__ for point in split for value in point})
     if kinds not in (["Agents"], ["Edges"]):
@@ -520,6 +521,7 @@ def _split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[
         raise UndeclaredOperation(
             "round.clipped_sums at points of different blocks: every point has the same blocks"
         )
+    # Coefficients are public and finite: one a point, or one for each of its blocks.
     if not isinstance(coefs, tuple):
         raise InputTypeError(f"coefs of {type(coefs).__name__} must be a list of public numbers")
     for coef in coefs:

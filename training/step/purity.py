@@ -199,6 +199,7 @@ def purified(fn: Callable[..., Tensor], operation: str) -> PureFunction:
             f"round.{operation} within a mode of torch, which may change what torch computes: "
             "leave the mode first (torch.set_default_device is one, too)"
         )
+    # The same function with the same contents has its copy already.
     key = id(_code_of(fn))
     try:
         seen = found_by(fn)
@@ -308,6 +309,7 @@ class _Copy:
         return copy, ("partial", said, tuple(said for _, said in args), by_name)
 
     def _function(self, fn: types.FunctionType) -> tuple[Any, object]:
+        # Each function is copied once.
         known = self._functions.get(id(fn))
         if known is not None:
             return known[1], known[2]
@@ -331,6 +333,7 @@ class _Copy:
         at = len(self.said)
         self.said.append(index)
 
+        # All that it can reach is copied with it, or refused.
         defaults = [
             self.of(held, f"a default of {fn.__qualname__}") for held in fn.__defaults__ or ()
         ]
@@ -349,6 +352,7 @@ class _Copy:
         for name in sorted(reads.attributes):
             if not own_attribute(name):
                 self._refuse(f"{of}asks for .{name}, which is not torch's own on torch.Tensor")
+        # Two functions are the same where all of this is.
         self.said[at] = (
             reads.digest,
             tuple(constants),

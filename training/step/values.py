@@ -364,6 +364,7 @@ class LocalSteps:
             UndeclaredOperation: something else than batches of this round, or one of them twice.
         """
         count = whole("steps", steps, f"[1, {MOST_STEPS}]")
+        # A batch for each step, one for all of them, or all data.
         if isinstance(batch, tuple | list):
             given = tuple(_batch_of_step(one, drawn) for one in batch)
             if len(given) != count:

@@ -216,6 +216,7 @@ class LinearForms:
         return self.made_by.of_table(table, self.block)
 
     def _combine(self, other: object, sign: float) -> LinearForms:
+        # Only rows of one trace, of one block and as many can be added.
         if not isinstance(other, LinearForms):
             raise UndeclaredOperation(
                 f"adding {type(other).__name__} to a traced value: only values that the round's "
@@ -237,11 +238,13 @@ class LinearForms:
         # The later of the two may have more columns; those that the other lacks are zero.
         a = widened(self.matrix, other.matrix.shape[1])
         b = widened(other.matrix, self.matrix.shape[1])
+        # Noise that meets bare data must not be lost in their rounding.
         if self.history.noise != other.history.noise:
             noisy, bare = (a, b) if self.history.noise else (b, a)
             if (other if self.history.noise else self).history.data:
                 self.made_by.check_absorbed(noisy, bare)
         residue, size = added(self.residue, other.residue, sign), abs(a) + abs(b)
+        # What either value lost to rounding before is late where noise or data meet it now.
         if not self.seen and not other.seen:
             signed = b if sign > 0 else -b
             for one, mine, theirs in ((self, a, signed), (other, signed, a)):
@@ -259,6 +262,7 @@ class LinearForms:
             operands=(a, b),
             origin=origin,
         )
+        # Rows in which noise meets data without noise are known by both.
         for noise, data in ((self, other), (other, self)):
             if noise.origin.uses and data.history.data and not data.history.noise:
                 forms.origin = Origin(frozenset({Noised(noise.origin.uses, forms.matrix)}))

@@ -432,6 +432,7 @@ class Recorder:
                 f"the step returned {type(state).__name__}; a state is a NamedTuple of Agents and "
                 "public tensors, and `init` and `step` return the same one"
             )
+        # What the state holds outlives the round, and so does what rounding left in it.
         end: dict[str, csr_array] = {}
         residues = list(self._closed_residues)
         fields: dict[str, Any] = state._asdict()  # pyright: ignore[reportAttributeAccessIssue]

@@ -183,6 +183,7 @@ class PlannedScripts:
             )
         if self._basis is None:
             return
+        # What figures rest on: the rate, the batches, the cap of a user, records nobody shares.
         planned, turns = self._basis, setting.turns
         if setting.sampling_rate != planned.sampling_rate:
             raise InputError(

@@ -389,9 +389,8 @@ class TracedRound(Operations):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`; what the function does matters to a run alone."""
-        del (
-            fn
-        )  # what others released counts as seen; private arguments are held fixed, behind noise
+        # What others released counts as seen; private arguments are held fixed, behind noise.
+        del fn
         for held in private:
             if self._record.is_private(held, "bounded"):
                 self._record.count_bare_as_seen(held.rows, "private input of bounded")

@@ -51,4 +51,6 @@ def test_a_loss_without_noise_never_leaves(tmp_path):
     done = simulated(tmp_path / "ledger", "--leak")
     said = done.stdout + done.stderr
     assert "holds metrics.train_loss, which is sent without noise" in said
+    assert "Traceback" not in said
     assert not list(tmp_path.glob("ledger/*.jsonl"))
+    assert len(list(tmp_path.glob("ledger/*.withheld"))) == 3

@@ -13,6 +13,7 @@ import torch
 from overhear.adapters.flower import record
 from overhear.adapters.flower.record import RecordedReplies
 from overhear.attacks.checks.result import Verdict
+from overhear.commands.cli import main
 from overhear.privacy import epsilon
 from overhear.privacy.errors import InputError, InputTypeError
 from overhear.privacy.guarantee import Statement, Unit
@@ -93,6 +94,13 @@ def test_a_message_without_a_round_has_the_next(tmp_path):
         ("train", {"arrays": {"a": {"w": np.ones(3, dtype=int)}}}, "array of int64"),
         ("train", {"arrays": {"a": {"w": np.ones(3), "mean": np.ones(3)}}}, "the array 'mean'"),
         ("query", {"configs": {"info": {"records": 812}}}, r"'query' holds info\.records"),
+        (
+            "train",
+            {**MODEL, "metrics": {"metrics": {"num-examples": 100, "train_loss": 0.3}}},
+            r"leave metrics\.train_loss out of the reply.*let every client send "
+            r"metrics\.num-examples as 1, which tells nothing, and say "
+            r"record\(\.\.\., allow=\['metrics\.num-examples'\]\)",
+        ),
     ],
 )
 def test_what_no_line_declares_does_not_leave(tmp_path, caplog, kind, held, words):
@@ -102,7 +110,27 @@ def test_what_no_line_declares_does_not_leave(tmp_path, caplog, kind, held, word
     # The server reads it: a metric's name may be that of a label which only this client has.
     assert str(caught.value) == "the client sends no reply; why stands in the client's log"
     assert caught.value.__suppress_context__
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_why_replies_did_not_leave_is_told_once_and_the_account_says_it(tmp_path, caplog, capsys):
+    held = {**MODEL, "metrics": {"metrics": {"train_loss": 0.3}}}
+    for t, agent in ((1, 0), (1, 1), (2, 0), (3, 0)):
+        with pytest.raises(RuntimeError, match="sends no reply"):
+            mod(tmp_path)(message(round=t), context(agent), lambda *_: reply(**held))
+    assert caplog.text.count("holds metrics.train_loss") == 2  # once for each client
+    assert main(["account", str(tmp_path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "holds no *.jsonl" in said
+    assert "replies of agent-0, agent-1 did not leave: the reply to 'train' holds" in said
+    mod(tmp_path)(message(round=4), context(0), lambda *_: reply(**MODEL))
+    assert main(["account", str(tmp_path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no log of agent 1 of 2 is given" in said
+    assert "did not leave: the reply to 'train' holds metrics.train_loss" in said
+    mod(tmp_path)(message(round=4), context(1), lambda *_: reply(**MODEL))
+    assert main(["account", str(tmp_path)]) == 0
+    assert "replies of agent-0, agent-1 did not leave" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_is_allowed_leaves_and_the_log_names_it(tmp_path, caplog):
@@ -119,7 +147,7 @@ def test_what_is_allowed_leaves_and_the_log_names_it(tmp_path, caplog):
 
 def test_an_evaluation_that_says_nothing_has_no_line(tmp_path):
     mod(tmp_path)(message("evaluate"), context(), lambda *_: reply())
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.jsonl"))
 
 
 def test_why_an_app_failed_stays_with_the_client(tmp_path, caplog):
@@ -136,7 +164,7 @@ def test_why_an_app_failed_stays_with_the_client(tmp_path, caplog):
     with pytest.raises(RuntimeError) as caught:
         mod(tmp_path)(message(), context(), lambda *_: refused)
     assert "age" not in str(caught.value)
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.jsonl"))
 
 
 def test_a_client_without_a_number_is_refused_before_it_trains(tmp_path):
@@ -248,7 +276,7 @@ def test_noise_that_is_not_there_and_updates_that_nobody_clipped_do_not_leave(
     with pytest.raises(RuntimeError, match="sends no reply"):
         mod(tmp_path, **how)(asked(by), context(), lambda *_: changed(by))
     assert words in caplog.text
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -264,7 +292,7 @@ def test_how_much_noise_must_be_missing_is_as_the_documentation_says(
         mod(tmp_path)(asked(by), context(), lambda *_: changed(by))
     except RuntimeError:
         assert "closer" in caplog.text
-    assert bool(list(tmp_path.iterdir())) is not bool(found)
+    assert bool(list(tmp_path.glob("*.jsonl"))) is not bool(found)
 
 
 def test_an_array_of_another_shape_is_no_update(tmp_path, caplog):

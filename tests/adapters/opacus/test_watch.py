@@ -44,6 +44,19 @@ def test_a_line_holds_clip_rate_and_noise_of_its_step(tmp_path):
         assert release["of"] == [{"owner": 0, "clip": 2.0, "rate": 0.25, "sampler": "poisson"}]
 
 
+def test_a_folder_holds_several_trainings_and_each_account_names_the_others(tmp_path):
+    how = {"batch": 25, "epochs": 1, "noise": 1.5, "keep": ()}
+    first = trained(tmp_path / "log", DATA, **how)
+    with pytest.warns(UserWarning, match=r"holds another training; the log of this one is .*-2"):
+        second = trained(tmp_path / "log", DATA, **how)
+    assert second.path == tmp_path / "log/training-2/releases.jsonl"
+    for mine, other in ((first, second), (second, first)):
+        account = mine.account(delta=1e-5)
+        assert account.rounds == 4
+        (said,) = [one for one in account.warnings if "another training" in one]
+        assert said.startswith(f"{other.path.parent} is of another training")
+
+
 def test_the_figure_is_that_of_opacus_to_a_hundredth(tmp_path):
     log = trained(tmp_path / "log", digits(1600), batch=128, hidden=4, epochs=8, keep=())
     found = log.account(delta=1e-5)
@@ -88,7 +101,7 @@ def test_batches_that_are_not_poisson_count_at_rate_1_and_it_is_said(tmp_path):
             step(model, optimizer, x, y)
     ((played, releases),) = list(read_log(log.path, partial=True).rounds.items())[:1]
     assert (played.round, releases[0].of[0].rate) == (1, 1.0)
-    assert log.account(delta=1e-5).epsilon > 5  # 4 rounds at mu 1, without amplification
+    assert log.account(delta=1e-5).worst.epsilon > 5  # 4 rounds at mu 1, without amplification
 
 
 def test_a_log_is_gone_on_with_and_says_when_it_was_left(tmp_path):

@@ -15,7 +15,7 @@ from overhear.attacks.audit.canaries import (
     with_codes_behind,
 )
 from overhear.attacks.audit.observed_rows import Projected
-from overhear.attacks.audit.scores import Scorer
+from overhear.attacks.audit.scores import BatchRates, Scorer
 from overhear.attacks.audit.strength import log_mixture
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form
@@ -85,7 +85,7 @@ def _scorer(objective, ways: Directions, adversary: str, *, host: int = 2, **how
         objective,
         directions=ways,
         adversaries={adversary: {host: who}},
-        sampling_rate=0.5,
+        batches=BatchRates(0.5),
         replace=False,
         **how,
     )

@@ -50,7 +50,12 @@ def first_of_each(round: TensorRound, like: Value) -> torch.Tensor:
 )
 def noise_halved() -> AbstractContextManager[None]:
     """All noise at half its deviation, after it was drawn and recorded."""
-    return changed_noise(lambda _, like: 0.5 * ones(like))
+    return noise_times(0.5)
+
+
+def noise_times(share: float) -> AbstractContextManager[None]:
+    """All noise at this share of its deviation, after it was drawn and recorded."""
+    return changed_noise(lambda _, like: share * ones(like))
 
 
 @fault(

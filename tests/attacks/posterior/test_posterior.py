@@ -9,7 +9,7 @@ from scipy.stats import binom, chisquare, multivariate_normal
 from torch import nn
 
 from overhear.attacks.posterior import Candidates, distances, ranks, sizes_for, weigh
-from overhear.attacks.problem.observation import Observation, observe, sent_gradient
+from overhear.attacks.problem.observation import Observation, Sent, observe, sent_gradient
 from overhear.training.models.parameters import flatten
 
 
@@ -56,8 +56,8 @@ def test_distances_are_the_logarithm_of_a_multivariate_normal():
     for x, y in zip(public.inputs, public.labels, strict=True):
         sent = torch.stack([
             sent_gradient(
-                model, point, inputs=x[None], targets=y[None], clip_norm=seen.clip_norm
-            ).detach()
+                model, point, inputs=x[None], targets=y[None]
+            , of=Sent(clip_norm=seen.clip_norm)).detach()
             for point in seen.points
         ])  # fmt: skip
         expected.append(sum(

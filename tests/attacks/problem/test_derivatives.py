@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.problem.observation import sent_gradient, twice_differentiable
+from overhear.attacks.problem.observation import Sent, sent_gradient, twice_differentiable
 from overhear.training.models.parameters import flatten
 
 
@@ -43,7 +43,7 @@ def test_the_gradient_of_a_sent_gradient_is_its_difference_quotient(kind, clip_n
     def size(inputs: Tensor) -> Tensor:
         flat = flatten(model)
         return (
-            sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=clip_norm)
+            sent_gradient(model, flat, inputs=inputs, targets=targets, of=Sent(clip_norm=clip_norm))
             .pow(3)
             .sum()
         )

@@ -2,7 +2,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.problem.observation import Observation, observe, sent_gradient, sent_gradients
+from overhear.attacks.problem.observation import (
+    Observation,
+    Sent,
+    observe,
+    sent_gradient,
+    sent_gradients,
+)
 from overhear.training.models.parameters import build_model, flatten
 from overhear.training.models.tasks import ClassWeights
 
@@ -39,22 +45,22 @@ def test_each_record_is_clipped_before_the_mean():
     rows = [_by_backward(model, x[None], y[None]) for x, y in zip(inputs, targets, strict=True)]
     bound = float(torch.stack([row.norm() for row in rows]).median())  # clips some, not all
     expected = torch.stack([row * min(1.0, bound / float(row.norm())) for row in rows]).mean(dim=0)
-    sent = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=bound)
+    sent = sent_gradient(model, flat, inputs=inputs, targets=targets, of=Sent(clip_norm=bound))
     torch.testing.assert_close(sent, expected)
 
 
 def test_a_loose_clip_changes_nothing():
     (model, flat), (inputs, targets) = _network(), _batch(4)
-    loose = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=1e6)
-    plain = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=None)
+    loose = sent_gradient(model, flat, inputs=inputs, targets=targets, of=Sent(clip_norm=1e6))
+    plain = sent_gradient(model, flat, inputs=inputs, targets=targets, of=Sent(clip_norm=None))
     torch.testing.assert_close(loose, plain)
 
 
 def test_one_hot_probabilities_are_class_indices():
     (model, flat), (inputs, targets) = _network(), _batch(3)
     soft = nn.functional.one_hot(targets, 3).double()
-    by_class = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=0.1)
-    by_share = sent_gradient(model, flat, inputs=inputs, targets=soft, clip_norm=0.1)
+    by_class = sent_gradient(model, flat, inputs=inputs, targets=targets, of=Sent(clip_norm=0.1))
+    by_share = sent_gradient(model, flat, inputs=inputs, targets=soft, of=Sent(clip_norm=0.1))
     torch.testing.assert_close(by_class, by_share)
 
 
@@ -62,7 +68,7 @@ def test_the_clipped_gradient_is_differentiable_in_the_batch():
     (model, flat), (inputs, targets) = _network(), _batch(2)
 
     def sent(x: Tensor) -> Tensor:
-        return sent_gradient(model, flat, inputs=x, targets=targets, clip_norm=0.5)
+        return sent_gradient(model, flat, inputs=x, targets=targets, of=Sent(clip_norm=0.5))
 
     assert torch.autograd.gradcheck(sent, inputs.requires_grad_())
 
@@ -124,23 +130,22 @@ def test_whitened_correlated_noise_is_independent_and_of_the_declared_size():
 def test_a_difference_of_gradients_is_clipped_as_one_vector():
     (model, flat), (inputs, targets) = _network(), _batch(1)
     other = 0.5 * flat
-    one = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=None)
-    two = sent_gradient(model, other, inputs=inputs, targets=targets, clip_norm=None)
+    one = sent_gradient(model, flat, inputs=inputs, targets=targets, of=Sent(clip_norm=None))
+    two = sent_gradient(model, other, inputs=inputs, targets=targets, of=Sent(clip_norm=None))
     expected = one - 0.9 * two
     expected = expected * min(1.0, 0.01 / float(expected.norm()))
     sent = sent_gradient(
-        model, torch.stack([flat, other]), inputs=inputs, targets=targets, clip_norm=0.01,
-        coefs=(1.0, -0.9),
+        model, torch.stack([flat, other]), inputs=inputs, targets=targets,
+        of=Sent(clip_norm=0.01, coefs=(1.0, -0.9)),
     )  # fmt: skip
     torch.testing.assert_close(sent, expected)
 
 
 def test_a_clipped_mean_is_clipped_once_for_the_batch():
     (model, flat), (inputs, targets) = _network(), _batch(3)
-    mean = sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=None) * 3 / 4
-    sent = sent_gradient(
-        model, flat, inputs=inputs, targets=targets, clip_norm=0.01, mean_of=4.0
-    )  # fmt: skip
+    how = {"inputs": inputs, "targets": targets}
+    mean = sent_gradient(model, flat, **how, of=Sent(clip_norm=None)) * 3 / 4
+    sent = sent_gradient(model, flat, **how, of=Sent(clip_norm=0.01, mean_of=4.0))
     torch.testing.assert_close(sent, mean * min(1.0, 0.01 / float(mean.norm())))
 
 
@@ -155,7 +160,7 @@ def test_a_task_s_gradient_is_shown_in_its_first_block_alone():
     sent = sent_gradients(seen, model, inputs=inputs.float(), targets=targets)
     # Equal weights: C y_c = 1, so the loss is the cross-entropy.
     plain = sent_gradient(
-        model, flatten(model), inputs=inputs.float(), targets=targets, clip_norm=None
+        model, flatten(model), inputs=inputs.float(), targets=targets, of=Sent(clip_norm=None)
     )
     torch.testing.assert_close(sent[0], plain)
 
@@ -189,6 +194,6 @@ def test_attention_of_torch_is_clipped_record_by_record(clip_norm):
     expected = torch.stack(clipped).mean(dim=0)
 
     found = sent_gradient(
-        model, flatten(model), inputs=inputs, targets=targets, clip_norm=clip_norm
+        model, flatten(model), inputs=inputs, targets=targets, of=Sent(clip_norm=clip_norm)
     )
     torch.testing.assert_close(found, expected)

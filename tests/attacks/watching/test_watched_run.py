@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks import watched_run
 from overhear.attacks.checks.checks import function_check, message_check
 from overhear.attacks.checks.watched_run import chosen_rounds, watch
 from overhear.training.data.store import Examples
@@ -87,17 +86,15 @@ def test_no_round_to_watch_is_refused():
 @pytest.mark.some_quick(2)
 @pytest.mark.parametrize("seconds", [0.0, 9.0])
 @pytest.mark.parametrize("name", ["dpdl", "dyn-d2p"])
-def test_late_rounds_are_those_of_the_run(name, seconds, monkeypatch):
+def test_late_rounds_are_those_of_the_run(name, seconds):
     """With time the run reaches them; without it they are passed over to, noise and all."""
-    monkeypatch.setattr(watched_run, "SECONDS_BETWEEN", seconds)
     setting, bound = a_setting(ring(5)), bound_to(name, ring(5), rounds=20)
     run = watch(
         setting,
         bound,
-        rounds=4,
-        planned=20,
-        generator=np.random.default_rng(2),
+        rounds=chosen_rounds(4, planned=20, generator=np.random.default_rng(2)),
         randomness=SecretRandomness(3),
+        seconds=seconds,
     )
     whole = watch(setting, bound, rounds=20, randomness=SecretRandomness(3))
     for watched in run.rounds:

@@ -47,4 +47,4 @@ def test_a_paragraph_to_paste_is_all_that_is_printed(capsys):
     assert said.startswith("Training takes 1000 rounds.")
     assert "at most epsilon 1.330 at delta 1e-5" in said
     assert cli.main([*RUN, "--noise-multiplier", "2", "--statement", "--json"]) == 2
-    assert "leave --json and --explain out" in " ".join(capsys.readouterr().err.split())
+    assert "leave --format and --explain out" in " ".join(capsys.readouterr().err.split())

@@ -179,4 +179,4 @@ def test_a_paragraph_to_paste_is_all_that_is_printed(run, capsys):
     shown = said.split("For 3 records of one person at one agent the figure is epsilon ")[1]
     assert float(shown.split()[0].rstrip(".")) == pytest.approx(group["epsilon"], rel=5e-3)
     assert cli.main(["plan", str(run), "--statement", "--json"]) == 2
-    assert "leave --json and --sweep out" in " ".join(capsys.readouterr().err.split())
+    assert "leave --format and --sweep out" in " ".join(capsys.readouterr().err.split())

@@ -31,7 +31,7 @@ def _here(tmp_path, monkeypatch):
             "of the folder of a run: `overhear attack run`",
         ),
         (("attack-sweep", "run.toml", "--out", "x", "--noise-std", "1"), "No such option: --noise"),
-        (("attack-sweep", "run.toml", "--out", "x", "--json", "--markdown"), "exclude each other"),
+        (("attack-sweep", "run.toml", "--out", "x", "--format", "xml"), "is not one of"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(arguments, words, capsys):

@@ -255,7 +255,7 @@ def test_clients_are_not_amplified_against_who_sees_that_they_take_part(tmp_path
 
 def test_a_client_is_the_unit_where_the_log_says_so(tmp_path):
     found = account(write(tmp_path / "a.jsonl", {1: [one()]}, unit="client"))
-    assert str(found.statement.unit) == "client"
+    assert str(found.said_of.unit) == "client"
 
 
 def test_ten_thousand_rounds_that_differ_by_names_alone_are_looked_at_once(tmp_path):

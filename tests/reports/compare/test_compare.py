@@ -100,7 +100,7 @@ def test_accuracy_is_the_mean_and_the_worst_of_the_agents(found, folders):
 
 def test_attack_and_audit_stand_beside_a_run_without_them(found):
     table = cells(found)
-    assert table["best rebuilt, defence on"] == [
+    assert table["closest attack, defence on"] == [
         "not attacked",
         "12.5 dB PSNR (view by matched, round 1)",
     ]

@@ -1,12 +1,21 @@
 """The account, the page and the gate of declared releases, as commands give them."""
 
 import hashlib
+import html
 import json
+import re
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from overhear.attacks.foreign.claimed import claimed
+from overhear.attacks.foreign.scores_audit import audit_scores
 from overhear.commands.cli import app, main
+from overhear.privacy.errors import InputError
+from overhear.reports.document.html import render
+from overhear.reports.schema import Report
+from overhear.runs.recorder.outcome import keep_audit
 from tests.privacy.releases.logs import one, write
 
 LIMIT = '[[limits]]\nadversary = "eavesdropper"\nepsilon = {epsilon}\ndelta = 1e-5\n'
@@ -38,19 +47,23 @@ def test_the_account_says_what_it_rests_on(capsys, log):
     code, out, _ = told(capsys, "account", log)
     text = " ".join(out.split())
     assert code == 0
-    assert "As declared, epsilon is at most 2.34 against eavesdropper" in text
-    assert "nothing here proves it" in text
+    assert "As declared, epsilon is at most 2.34 against the eavesdropper." in text
+    assert "nothing here shows that the list is true: no one looked whether it is" in text
     assert [f"A{n} " in text for n in range(1, 7)] == [True] * 6
-    assert "proven" not in text.replace("nothing here proves it", "")
+    assert "prove" not in text
 
 
 def test_the_account_as_json(capsys, log):
     code, out, _ = told(capsys, "account", log.parent, "--format", "json", "--delta", "1e-6")
     found = json.loads(out)
     assert code == 0
-    assert (found["status"], found["delta"], found["releases"]) == ("declared", 1e-6, 100)
-    assert {row["status"] for row in found["adversaries"]} == {"declared"}
-    assert [row["checked"] for row in found["assumptions"]] == [False] * 6
+    assert found["declared"] == {
+        "status": "declared", "releases": 100, "depends_on": "released", "checks": None,
+    }  # fmt: skip
+    assert {(row["status"], row["delta"]) for row in found["plan"]["adversaries"]} == {
+        ("declared", 1e-6)
+    }
+    assert {row["status"] for row in found["assumptions"]} == {"assumed"}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +73,7 @@ def test_the_account_as_json(capsys, log):
         ('declared = "checked"', 3, 5, "no check of kept releases speaks for it"),
         ('declared = "trusted"', 3, 0, "if the list of releases is true"),
         ('declared = "trusted"', 2, 3, "Epsilon is 2.34, as declared, above 2"),
-        ('declared = "trusted"\naudit_canaries = 10', 3, 5, "A log of releases holds none"),
+        ('declared = "trusted"\naudit_canaries = 10', 3, 5, "No audit of this training is kept"),
         ('declared = "trusted"\nsecond_opinion = true', 3, 5, "A log of releases holds none"),
     ],
 )
@@ -163,15 +176,42 @@ def test_no_protection_is_over_every_limit(capsys, tmp_path, policy):
     assert "Epsilon is infinite" in " ".join(out.split())
 
 
-def test_the_page_never_looks_like_that_of_a_proof(capsys, log):
+def words_of(page):
+    """What a reader sees of a page: without its data, whose keys are those of every report."""
+    text = re.sub(r"<pre id=.*?</pre>|<style.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(text).split())
+
+
+def test_a_declared_system_gets_the_page_of_a_run_and_nothing_on_it_is_proven(capsys, log):
     code, out, _ = told(capsys, "report", log.parent)
     page = (log.parent / "report.html").read_text()
+    text = words_of(page)
     assert (code, out.strip()) == (0, str(log.parent / "report.html"))
-    assert "declared, not proven" in page
+    assert "prove" not in text.lower()
+    assert "proof" not in text.lower()
     assert "✔" not in page
-    assert 'class="tick' not in page
     assert "<script" not in page
-    assert json.loads((log.parent / "declared.json").read_text())["status"] == "declared"
+    for said in (
+        "As declared, epsilon is at most 2.34 against the eavesdropper",
+        "Formal statement, if the list of releases is true.",
+        "Not covered Whatever left the system and has no line in its logs",
+        "at most 3.8 in 100",
+        "○ declared",
+        "dp-accounting",
+        "5 Epsilon by round",
+        f"a.jsonl {hashlib.sha256(log.read_bytes()).hexdigest()}",
+        "11 Signature",
+        "Accepted by",
+        "overhear 0.",
+    ):
+        assert said in text
+    held = json.loads((log.parent / "privacy.json").read_text())
+    assert held["declared"]["status"] == "declared"
+    digest = hashlib.sha256((log.parent / "privacy.json").read_bytes()).hexdigest()
+    assert digest in text  # what is signed
+    assert [point[0] for point in held["epsilon_by_round"]["eavesdropper"]][-1] == 100
+    report = Report.model_validate_json((log.parent / "privacy.json").read_text(), by_alias=True)
+    assert render(report) == page
 
 
 def test_a_page_shows_names_as_they_are(capsys, tmp_path):
@@ -187,6 +227,9 @@ def test_the_report_of_logs_prints_too(capsys, log):
     code, out, _ = told(capsys, "report", log.parent, "--format", "md")
     assert code == 0
     assert out.startswith("# As declared, epsilon is at most 2.34")
+    assert f"a.jsonl: SHA-256 {hashlib.sha256(log.read_bytes()).hexdigest()}" in out
+    assert "at most 3.8 in 100" in out
+    assert "prove" not in out
     assert not (log.parent / "report.html").exists()
     code, _, err = told(capsys, "report", log.parent, "--show-records")
     assert code == 2
@@ -255,11 +298,13 @@ def test_a_checked_log_passes_a_policy_that_asks_for_it(capsys, log, policy):
     assert "checked in rounds 1, 2" in " ".join(out.split())
     assert told(capsys, "report", log.parent)[0] == 0
     page = (log.parent / "report.html").read_text()
-    assert "declared; checked in rounds 1, 2, not proven" in page
+    assert "declared; checked in rounds 1, 2" in page
+    assert "○ declared, checked" in page
     assert "the checks of messages and residuals and rows passed in rounds 1, 2" in page
-    found = json.loads((log.parent / "declared.json").read_text())
-    assert found["status"] == "declared, checked"
-    checks = [row["checked"] for row in found["assumptions"]]
+    found = json.loads((log.parent / "privacy.json").read_text())
+    assert found["declared"]["status"] == "declared, checked"
+    assert "conformance.json" in found["reproduce"]["files"]
+    checks = ["passed" in row["how"] for row in found["assumptions"]]
     assert checks == [False, False, True, True, True, False]
 
 
@@ -278,6 +323,11 @@ def test_a_log_that_was_changed_after_the_check_is_declared_alone(capsys, log, p
     code, out, _ = told(capsys, "check", log.parent, "--policy", path)
     assert code == 5
     assert "no check of kept releases speaks for it" in " ".join(out.split())
+    assert told(capsys, "report", log.parent)[0] == 0
+    assert (
+        "conformance.json beside the logs is of other logs"
+        in (log.parent / "report.html").read_text()
+    )
 
 
 def test_a_list_that_checks_contradict_is_contradicted_everywhere(capsys, log, policy):
@@ -286,7 +336,57 @@ def test_a_list_that_checks_contradict_is_contradicted_everywhere(capsys, log, p
     assert told(capsys, "check", log.parent, "--policy", path)[0] == 4
     assert told(capsys, "report", log.parent)[0] == 0
     page = (log.parent / "report.html").read_text()
-    assert "The list is contradicted by what was kept" in page
+    assert "Contradicted: what was kept of the releases contradicts the list" in page
+    assert "○ declared" not in page
+    held = json.loads((log.parent / "privacy.json").read_text())
+    assert [row["status"] for row in held["assumptions"]].count("gap") == 2
+
+
+def audited(log, *, shift, noise=2.0, rate=0.1):
+    """An audit of a training with this mechanism, of 400 canaries whose scores are so far apart."""
+    claim = claimed(noise=noise, rate=rate, rounds=100)
+    chance = np.random.default_rng(0)
+    included = chance.random(400) < 0.5
+    return audit_scores(chance.normal(size=400) + shift * included, included, claim=claim)
+
+
+@pytest.mark.parametrize(
+    ("shift", "code", "said"),
+    [
+        (0.5, 0, "list: not contradicted by the audit The audit measured no more than is declared"),
+        (9.0, 4, "more than the 2.338 that is declared"),
+    ],
+)
+def test_an_audit_of_the_training_is_kept_attached_and_counts(
+    capsys, log, policy, shift, code, said
+):
+    assert keep_audit(audited(log, shift=shift), log.parent) == log.parent / "audit.json"
+    path = policy(evidence='declared = "trusted"\naudit_canaries = 400\naudit_ideal = 0.05')
+    found, out, _ = told(capsys, "check", log.parent, "--policy", path)
+    assert (found, said in " ".join(out.split())) == (code, True)
+    assert told(capsys, "report", log.parent)[0] == 0
+    text = words_of((log.parent / "report.html").read_text())
+    assert "6 Declared against measured" in text
+    assert "400 canaries" in text
+    assert ("Contradicted: the audit found more than is declared" in text) is (code == 4)
+    assert "prove" not in text.lower()
+    assert "proof" not in text.lower()
+    with log.open("a") as file:  # the training went on
+        file.write(json.dumps({"round": 101, "releases": [one()]}) + "\n")
+    assert told(capsys, "report", log.parent)[0] == 0
+    text = words_of((log.parent / "report.html").read_text())
+    assert "Missing: no audit was run" in text
+    assert "audit.json beside the logs is of other logs" in text
+    assert told(capsys, "check", log.parent, "--policy", path)[0] == 5
+
+
+def test_an_audit_of_another_training_is_not_kept(log):
+    for other in ({"noise": 1.0}, {"rate": 0.2}):
+        with pytest.raises(InputError, match=r"the audit is of epsilon .* declares epsilon 2\.337"):
+            keep_audit(audited(log, shift=0.5, **other), log.parent)
+    keep_audit(audited(log, shift=9.0), log)
+    with pytest.raises(FileExistsError):  # nor is one that contradicts ever overwritten
+        keep_audit(audited(log, shift=0.5), log)
 
 
 @pytest.mark.parametrize(

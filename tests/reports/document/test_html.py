@@ -65,7 +65,7 @@ class Page(HTMLParser):
             self.data += text
         elif self._open and self._open[-1] != "style":
             self.words.append(text)
-            if not cited and "svg" not in self._open:
+            if not cited and not {"svg", "q"} & {*self._open}:  # figures of others are quoted
                 self.uncited.append(text)
 
     def text(self) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from overhear.reports.document.html import render
 from overhear.reports.document.summary import ReportSummary, summary_of
 from overhear.reports.judgement.facts import facts_of_report
 from overhear.reports.judgement.sentence import text_of
@@ -67,3 +68,25 @@ def test_a_person_with_more_records_than_any_figure_covers_is_the_next_step(repo
     assert "for 3 records of a person ε is at most 7.5" in text_of(*told(report).covered)
     row["epsilon"] /= 2  # more was released than was planned
     assert "for 3 records of a person ε is more than 7.5" in text_of(*told(report).covered)
+
+
+def test_a_verdict_that_is_not_met_has_no_line_to_accept(report):
+    page = render(typed(report))
+    assert "☐ accepted&emsp;" in page
+    report["plan"]["target"]["epsilon"] = 1.0
+    page = render(typed(report))
+    assert "☐ accepted&emsp;" not in page
+    assert "☐ refused" in page
+
+
+def test_the_assessment_says_what_the_user_said_and_what_nobody_did(report):
+    report["about"] = {
+        "legal_basis": "consent <b>",
+        "reference": "2026-17",
+        "review_by": "May 2027",
+    }
+    page = render(typed(report))
+    assert "consent &lt;b&gt;" in page
+    assert "2026-17, <code>" in page
+    assert "<dt>Review by</dt><dd>May 2027</dd>" in page
+    assert "not said: <code>retention</code>" in page

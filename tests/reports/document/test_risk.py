@@ -43,9 +43,7 @@ def found(plan: Plan, torn: bool = False) -> dict[str, Risk]:
     entries = [{"round": n} for n in range(plan.rounds + 1)]
     spent = Spent(header={}, entries=entries, torn=torn)
     epsilon = {
-        name: run_epsilon(
-            exposure, noise_multiplier=plan.noise_multiplier, statement=plan.statement
-        )
+        name: run_epsilon(exposure, noise_multiplier=plan.noise_multiplier, statement=plan.said_of)
         for name, exposure in plan.exposures.items()
     }
     return risk_by_adversary(plan, spent, epsilon=epsilon)

@@ -45,7 +45,7 @@ def test_adversaries_with_equal_epsilon_share_a_line(report):
 
 def test_a_heuristic_line_is_not_shared_with_a_proven_one(report):
     report["epsilon_by_round"]["single-message"] = report["epsilon_by_round"]["eavesdropper"]
-    lines = {series.names[0]: series.proven for series in epsilon_series(report)}
+    lines = {series.names[0]: series.upper for series in epsilon_series(report)}
     assert lines == {"eavesdropper": True, "single-message": False}
 
 

@@ -69,7 +69,7 @@ def test_the_rounds_that_are_named_meet_the_target_and_one_more_does_not():
     said = re.search(r"(\d+) rounds? in place of 40", entry.words)
     assert said is not None
     exposure = plan.exposures["eavesdropper"]
-    how = {"noise_multiplier": plan.noise_multiplier, "statement": plan.statement}
+    how = {"noise_multiplier": plan.noise_multiplier, "statement": plan.said_of}
     assert entry.epsilon == pytest.approx(run_epsilon(exposure, rounds=int(said[1]), **how))
     assert entry.epsilon is not None
     assert entry.epsilon <= 2.0

@@ -37,6 +37,7 @@ WORDS: dict[str, Any] = {
     "known": "final-models",
     "said": "as stated",
     "check": "residuals",
+    "failed": "residuals",
     "measured": Figure("lower", 2.34567),
     "name": "advantage",
     "reached": Figure("precise", 0.13324),
@@ -167,7 +168,7 @@ def test_a_verdict_of_an_audit_alone_is_told_as_such(facts):
 def test_an_audit_that_measured_nothing_is_not_given_a_figure(facts):
     words = {key: value for key, value in WORDS.items() if key != "measured"}
     finding = Finding(kind=Kind.SUSPICIOUS, adversary="eavesdropper", words=words)
-    said = "The audit calls eavesdropper suspicious, and measured nothing (as stated)."
+    said = "The audit calls eavesdropper suspicious (as stated)."
     assert plain_sentences(finding, facts) == said
 
 

@@ -29,7 +29,7 @@ def ledger(plan: Plan, again: int = 0) -> Spent:
 
 def cost_of(plan: Plan, rounds: int) -> float:
     exposure, noise = plan.exposures["eavesdropper"], plan.noise_multiplier
-    return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, statement=plan.statement)
+    return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, statement=plan.said_of)
 
 
 def spent_by(plan: Plan, spent: Spent) -> dict[str, float]:
@@ -37,7 +37,7 @@ def spent_by(plan: Plan, spent: Spent) -> dict[str, float]:
         name: run_epsilon(
             accounted(exposure, spent.numbers),
             noise_multiplier=plan.noise_multiplier,
-            statement=plan.statement,
+            statement=plan.said_of,
         )
         for name, exposure in plan.exposures.items()
     }
@@ -64,7 +64,7 @@ def test_the_noise_and_the_rounds_that_are_named_would_have_met_the_target():
     assert isinstance(noise, float)
     assert rounds is not None
     released = accounted(exposure, ledger(plan, 10).numbers)
-    assert run_epsilon(released, noise_multiplier=noise, statement=plan.statement) <= 2.0
+    assert run_epsilon(released, noise_multiplier=noise, statement=plan.said_of) <= 2.0
     assert noise > plan.noise_multiplier
     assert found["rounds"].epsilon == pytest.approx(cost_of(plan, rounds))
     assert cost_of(plan, rounds) <= 2.0 < cost_of(plan, rounds + 1)

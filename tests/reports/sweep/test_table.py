@@ -43,7 +43,12 @@ def adversary(epsilon: float, status: str = "proven") -> Guarantee:
 
 
 def sweep_of(
-    out: Path, accuracies: dict[tuple[str, str], list[float]], *, epsilon: float = 2.0, **more: Any
+    out: Path,
+    accuracies: dict[tuple[str, str], list[float]],
+    *,
+    epsilon: float = 2.0,
+    constant: float | None = None,
+    **more: Any,
 ) -> Path:
     sweep = checked({"base": BASE, "grid": GRID, "seeds": 4, **more}, where="s.toml")
     out.mkdir()
@@ -64,6 +69,7 @@ def sweep_of(
                 consensus_accuracy=value,
                 consensus_loss=1.0,
                 consensus_distance=0.0,
+                constant_accuracy=constant,
             )
         result = PointResult(
             name=point.name,
@@ -113,6 +119,32 @@ def test_lines_stand_as_in_the_sweep_file_and_the_best_is_bold_with_its_ties(tmp
     ]
     assert "**71.00" not in lines_of(table)[0]["mean model"]
     assert "n = 4 seeds" in table.caption
+
+
+@pytest.mark.parametrize(
+    ("constant", "bold"),
+    [
+        (0.10, [False, True, True, True]),
+        (0.70, [False, True, False, False]),  # .7050 and .7075 are not told from .70
+        (0.55, [False, True, True, True]),
+        (0.90, [False] * 4),
+    ],
+)
+def test_only_what_beats_the_constant_answer_is_bold(tmp_path, constant, bold):
+    out = sweep_of(tmp_path / "d", FOUR, constant=constant)
+    table = sweep_table(out, columns=["graph.name"])
+    assert [cell.best for cell in table.cells] == bold
+    assert all(line["constant answer"] == f"{100 * constant:.2f}" for line in lines_of(table))
+    assert "the most frequent class" in table.caption
+    assert ("no line is shown to be better" in table.caption) is not any(bold)
+    assert json.loads(table_text(table, format="json"))["lines"][0]["constant_answer"]["n"] == 4
+
+
+def test_the_majority_class_nine_times_is_never_bold(tmp_path):
+    out = sweep_of(tmp_path / "d", {name: [0.62] * 4 for name in FOUR}, constant=0.62)
+    text = table_text(sweep_table(out))
+    assert "**" not in text
+    assert "no line is shown to be better, so none is bold" in text
 
 
 def test_a_difference_is_over_common_seeds_and_failures_are_told(tmp_path):

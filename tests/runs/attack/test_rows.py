@@ -100,7 +100,7 @@ def test_without_noise_every_column_is_rebuilt_and_shown(tmp_path):
     assert [values[1:] for values in last.values] == [values[1:] for values in scenario.values]
     assert scenario.conclusion.startswith("A leak is shown") or "2 of 2" in scenario.bound.sentence
     page = report_run(folder).read_text(encoding="utf-8")
-    assert "rebuilt from the run's own messages" in page
+    assert "what the attack made of the run's own messages" in page
     assert "Pixels" not in page
     assert read_checked_run(folder).reported
 
@@ -114,9 +114,9 @@ def test_markdown_under_either_name_holds_the_errors_of_a_table(tmp_path, capsys
         said.append(capsys.readouterr().out)
     assert said[0] == said[1]
     attack = said[0].partition("## Attack")[2].partition("## ")[0]
-    assert "| error | certified, whole |" in attack
+    assert "| error | certified, whole | found |" in attack
     assert "PSNR" not in attack
-    assert "2 certified, 2 whole of 2" in attack
+    assert "2 certified, 2 whole of 2 | 2 of 2 rebuilt" in attack
 
 
 def test_values_of_held_out_records_are_not_kept(tmp_path):
@@ -124,7 +124,7 @@ def test_values_of_held_out_records_are_not_kept(tmp_path):
     (scenario,) = attack_run(folder).scenarios
     assert (scenario.records, scenario.values) == (HELD_OUT, [])
     assert all(row.values == [] for row in scenario.rows)
-    assert "rebuilt from the run's own messages" not in report_run(folder).read_text()
+    assert "what the attack made of the run's own messages" not in report_run(folder).read_text()
     assert read_attack(folder) is not None
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from overhear.attacks.exact.stages import STAGES, Proof, count_proven, part_name, proof_of
+from overhear.attacks.interception.names import NEARER, NO_BETTER, found_in_all, what_was_found
 from overhear.attacks.inversion.fallback import fall_back
 from overhear.attacks.problem.problem import Found
 from tests.attacks.inversion.test_fallback import network, problem_of, seen_of, truth
@@ -34,6 +35,19 @@ def test_a_stage_is_the_same_to_whoever_tells_of_it(stage):
         assert ("2 of 2 records can be had from the gradient by algebra" in said) is proven
         assert ("Another batch" in said) is (not proven and left < 0.1)
     assert stays(stage) is proven
+    # What algebra gives is rebuilt; an estimate is so only where it is nearer than the guess.
+    words = what_was_found(stage, 0.0, 0.0)
+    assert words.startswith("rebuilt") is (proven or stage == "exact, approximate")
+    assert "rebuilt" not in what_was_found(stage, 0.07, 0.06)
+
+
+def test_what_is_no_better_than_the_blind_guess_is_never_called_rebuilt():
+    for error in (0.06, 0.05999999, 0.3, float("nan")):
+        assert what_was_found("posterior", error, 0.06, 0.5) == NO_BETTER
+        assert found_in_all([NO_BETTER, "blind guess"], error, 0.06) == NO_BETTER
+    assert what_was_found("posterior", 0.05, 0.06, 0.04) == f"{NEARER} (posterior)"
+    assert what_was_found("posterior", 0.03, 0.06, 0.04) == "rebuilt: posterior"
+    assert what_was_found("not identified", 0.06, 0.06) == "blind guess, not identified"
 
 
 def test_an_average_under_noise_proves_nothing():

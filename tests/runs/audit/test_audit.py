@@ -21,7 +21,7 @@ from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.randomness import SecretRandomness
-from tests.attacks.planted.noise import noise_halved
+from tests.attacks.planted.noise import noise_times
 from tests.small_run import run_text
 
 RUN = run_text(
@@ -45,8 +45,8 @@ def run_file(tmp_path):
 
 @pytest.mark.slow
 def test_a_sound_run_is_never_contradicted(run_file, capsys):
-    """A sound run is contradicted only if two bounds fail, the second at 99.9 %: below 1e-4."""
-    assert main(["audit", str(run_file), "--json"]) == 0
+    """400 canaries at 99 %, and twice the bounds fail, the second at 99.9 %: below 3e-6."""
+    assert main(["audit", str(run_file), "--set", "audit.confidence=0.99", "--json"]) == 0
     found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
     assert found.verdict in ("consistent", "cleared", "suspicious")
     assert [check.passed for check in found.checks] == [True] * 13
@@ -65,9 +65,12 @@ def test_a_sound_run_is_never_contradicted(run_file, capsys):
 
 
 @pytest.mark.slow
-def test_half_the_noise_contradicts_the_proof(run_file, capsys):
-    """400 canaries at twice the declared mu of 1.7 and more: a miss is below 1e-6."""
-    with noise_halved():
+def test_a_quarter_of_the_noise_contradicts_the_proof(run_file, capsys):
+    """Of 400 canaries 11 % are guessed wrong where 36 % are claimed: missed below 1e-12.
+
+    At half of the noise it would be 25 %, and 3 of 1,000 audits would miss it.
+    """
+    with noise_times(0.25):
         code = main(["audit", str(run_file), "--set", "training.sampling_rate=1.0"])
     said = capsys.readouterr()
     assert code == 4
@@ -86,7 +89,9 @@ def test_the_audit_of_a_folder_is_kept(run_file, tmp_path, capsys):
     assert "at least" in capsys.readouterr().out
     assert main(["audit", str(folder)]) == 2
     assert "--again audits once more" in capsys.readouterr().err
-    assert main(["audit", str(folder), "--again", "--set", "audit.canaries=40"]) == 0
+    sure = "audit.confidence=0.99999"  # of chance alone no second look follows, but in 1e-5
+    again = ["--again", "--set", "audit.canaries=40", "--set", sure]
+    assert main(["audit", str(folder), *again]) == 0
     kept = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
     assert [one["file"] for one in kept["earlier"]] == ["audit-1.json"]
     assert kept["canaries"] < 100
@@ -247,12 +252,15 @@ def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file, monkeypatch):
         return played[-1]
 
     monkeypatch.setattr(games_played.Game, "play", play)
+    looks = []
     for seed in (5, 5, 6):
+        played.clear()
         config = load_run_file(run_file, [f"audit.seed={seed}", "audit.canaries=100"])
         found = audit_config(config)
         assert (found.seed, found.seed_given) == (seed, True)
-    looks = [one.guesses["eavesdropper"] for one in played if set(one.guesses) != {"neighbour"}]
-    first, same, other = looks[0], looks[1], looks[-1]
+        of_each = [one.guesses for one in played if "eavesdropper" in one.guesses]
+        looks.append(of_each[0]["eavesdropper"])  # a second look may follow by chance
+    first, same, other = looks
     assert (first.included == same.included).all()
     assert (first.included != other.included).any()
     assert (first.scores != same.scores).any()
@@ -308,7 +316,7 @@ def of_agents(tmp_path):
 
 @pytest.mark.slow
 def test_all_data_of_an_agent_are_audited(of_agents, tmp_path, capsys):
-    """80 canaries of a sound run: contradicted with probability .001 at most, over all seeds."""
+    """80 canaries of a sound run, two times: contradicted with probability 9e-6 each."""
     assert main(["audit", str(of_agents), "--json"]) == 0
     found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
     assert (found.unit, found.adjacency) == ("agent", "zero-out")
@@ -353,7 +361,7 @@ def test_a_record_of_a_step_with_local_updates_is_refused_with_the_unit_that_is_
 
 @pytest.mark.slow
 def test_several_records_of_one_person_are_audited_beside_one(run_file, tmp_path, capsys):
-    """400 canaries of each kind: contradicted with probability .001 at most, over all seeds."""
+    """400 canaries of each kind: contradicted with probability 5e-6 each."""
     sets = ["--set", "privacy.records_per_person=3"]
     path = tmp_path / "persons.toml"
     path.write_text(

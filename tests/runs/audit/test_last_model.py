@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from overhear.attacks.membership import black_box
 from overhear.commands.cli import main
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
+from overhear.runs.audit import last_model
 from overhear.runs.audit.evidence import LastModel, last_model_schema
 from overhear.runs.audit.last_model import audit_last_model
 from overhear.runs.audit.requests import LastModelRequest
@@ -94,6 +96,10 @@ def test_replaced_records_are_audited_too(run_file):
 
 @pytest.mark.slow
 def test_noise_that_is_missing_is_contradicted_with_exit_code_4(folder, capsys, monkeypatch):
+    """Nothing is left to chance: twelve drawn coins that set a threshold are alike in 5e-4."""
+    given = SimpleNamespace(randbits=lambda bits: 1)
+    monkeypatch.setattr(last_model, "secrets", given)
+
     class Silent(Engine):
         def __init__(self, setting, bound, *, scripts=None):
             super().__init__(setting, _silent(bound))

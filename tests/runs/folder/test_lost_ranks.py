@@ -66,11 +66,27 @@ def is_running(pid: int) -> bool:
     return False
 
 
+IMPATIENT = """
+import sys
+from overhear.commands import cli
+from overhear.runs.folder import launch
+assert launch._STOPPED <= 10
+launch._STOPPED = 2.0
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
 @contextlib.contextmanager
-def started(run_file: Path, out: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """Ranks that have released some rounds; whatever is left of them is killed."""
+def started(
+    run_file: Path, out: Path, *more: str, impatient: bool = False
+) -> Iterator[subprocess.Popen[str]]:
+    """Ranks that have released some rounds; whatever is left of them is killed.
+
+    An impatient parent gives up one that is stopped after 2 seconds in place of 10.
+    """
+    program = ["-c", IMPATIENT] if impatient else ["-m", "overhear.commands.cli"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "overhear.commands.cli", *command(run_file, out, *more)],
+        [sys.executable, *program, *command(run_file, out, *more)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -168,7 +184,7 @@ def test_a_run_that_lost_a_rank_says_which_and_goes_on_to_the_same_models(
 @pytest.mark.some_cases(1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_stopped_rank_is_named_long_before_the_ranks_miss_it(run_file, tmp_path, rank):
-    with started(run_file, tmp_path / "out", "--ranks", "2", *SETS) as process:
+    with started(run_file, tmp_path / "out", "--ranks", "2", *SETS, impatient=True) as process:
         ranks = children(process.pid)
         stop(ranks, rank)
         _, said = process.communicate(timeout=45)  # they miss it after 60
@@ -185,7 +201,7 @@ def test_a_stopped_rank_is_named_long_before_the_ranks_miss_it(run_file, tmp_pat
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_no_rank_outlives_its_parent(run_file, tmp_path, sent):
     """Neither one that goes on nor one that hangs."""
-    with started(run_file, tmp_path / "out", "--ranks", "2", *SETS) as process:
+    with started(run_file, tmp_path / "out", "--ranks", "2", *SETS, impatient=True) as process:
         ranks = children(process.pid)
         stop(ranks, 1)
         process.send_signal(sent)

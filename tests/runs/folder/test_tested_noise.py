@@ -140,7 +140,7 @@ def test_the_rate_is_next_to_no_delta(tmp_path):
     largest = max(g.epsilon for g in plan.guarantees if math.isfinite(g.epsilon))
     rate = noise_test_rate(plan)
     assert 0 < rate <= 1e-30
-    assert (1 + math.exp(largest)) * rate <= 1e-10 * plan.statement.delta
+    assert (1 + math.exp(largest)) * rate <= 1e-10 * plan.said_of.delta
 
 
 def test_a_run_whose_noise_fails_the_tests_raises(tmp_path):

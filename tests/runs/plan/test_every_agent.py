@@ -59,7 +59,7 @@ def test_the_plan_says_nothing_of_every_agent_unless_asked(star_run, capsys):
 @pytest.mark.parametrize("more", [[], ["--json", "--sweep", "training.rounds=1,2"]], ids=str)
 def test_every_agent_without_a_plan_in_json_is_refused(more, star_run, capsys):
     assert cli.main(["plan", str(star_run), "--every-agent", *more]) == 2
-    assert "give --json" in capsys.readouterr().err
+    assert "give --format json" in capsys.readouterr().err
 
 
 def test_an_infinite_epsilon_is_a_string(star_run, capsys):

@@ -34,7 +34,7 @@ def test_a_plan_says_how_many_may_be_missing_and_costs_what_the_account_says():
     found = plan(_run(missing=2))
     assert found.planned().dump()["missing"] == {"at_most": 2, "agents": 4, "words": WORDS}
     assert f"participation: {WORDS}" in repr(found)
-    said = found.paragraph()
+    said = found.statement()
     assert "Up to 2 of 4 agents may be missing in any round." in said
     assert "depends on neither the data nor the noise" in said
     assert plan(RUN).missing is None

@@ -32,7 +32,7 @@ def test_a_plan_says_who_takes_part_and_counts_the_rounds_of_the_worst_agent():
     ).epsilon
     assert found.guarantee("eavesdropper").epsilon == pytest.approx(alone, rel=1e-9)
     assert "(public list, seed 4)" in repr(found)
-    assert "takes part in" in found.paragraph()
+    assert "takes part in" in found.statement()
     assert plan(RUN).participation is None
 
 

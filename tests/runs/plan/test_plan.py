@@ -201,6 +201,6 @@ def test_what_comes_from_the_number_of_records_is_told_beside_the_figures(tmp_pa
     told = [warning for warning in plan.warnings if COUNTED in warning]
     assert len(told) == bool(said)
     assert said in "".join(told)
-    assert (COUNTED in plan.paragraph()) == bool(said)
+    assert (COUNTED in plan.statement()) == bool(said)
     assert (COUNTED in repr(plan)) == bool(said)
     assert (COUNTED in json.dumps(plan.to_json())) == bool(said)

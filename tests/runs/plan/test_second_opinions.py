@@ -6,14 +6,14 @@ import math
 import pytest
 
 from overhear.privacy import second_opinion
-from overhear.runs.plan.plan import (
+from overhear.runs.plan.opinions import (
     bracket_words,
     contradiction,
     described,
-    make_plan,
     opinions,
     with_opinions,
 )
+from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.accounts.result import opinion_on
 from overhear.training.exposure.guarantees import run_epsilon
@@ -55,7 +55,7 @@ def test_every_adversary_of_a_plan_has_a_bracket_around_its_own_figure(plan):
 
 def test_the_bracket_is_of_the_rounds_that_were_released(plan):
     exposure = plan.exposures["eavesdropper"]
-    how = {"statement": plan.statement, "noise_multiplier": plan.noise_multiplier}
+    how = {"statement": plan.said_of, "noise_multiplier": plan.noise_multiplier}
     for rounds in (5, [1, 2, 2, 3, 3, 3], None):
         spent = run_epsilon(exposure, **how, rounds=rounds)
         found = opinion_on(spent, exposure, **how, rounds=rounds)

@@ -207,8 +207,8 @@ def test_if_all_are_refused_the_reasons_are_shown_and_the_exit_code_is_2(form, q
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--markdown"], "give --sweep"),
-        (["--sweep", "graph.name=ring", "--markdown", "--json"], "exclude each other"),
+        (["--format=md"], "give --sweep"),
+        (["--sweep", "graph.name=ring", "--format=xml"], "Invalid value for '--format'"),
         (["--sweep", "graph.name"], "must read table.key=a,b,c"),
     ],
 )

@@ -182,7 +182,7 @@ def test_the_environment_gives_the_root_of_data_that_has_files(run_file, monkeyp
         ),
         (
             "privacy.accountant=gdp-clt",
-            "[privacy] accountant='gdp-clt' must be one of pld, dp-accounting, rdp, prv",
+            "[privacy] accountant='gdp-clt' must be one of pld, rdp, prv, dp-accounting",
         ),
     ],
 )

@@ -72,10 +72,27 @@ def test_an_override_that_is_no_single_toml_value_is_refused(text):
         merge_overrides({}, [text])
 
 
-def test_an_override_replaces_its_alternative():
+def test_an_override_replaces_its_alternative_and_says_so():
     values = {"training": {"batch_size": 8}}
-    merge_overrides(values, ["training.sampling_rate=0.1"])
+    lost = "[training] batch_size = 8 of the run file holds no longer: sampling_rate takes its"
+    assert merge_overrides(values, ["training.sampling_rate=0.1"]) == [f"{lost} place"]
     assert values == {"training": {"sampling_rate": 0.1}}
+    assert merge_overrides(values, ["training.sampling_rate=0.2", "model.name=mlp"]) == []
+
+
+def test_every_target_that_an_override_drops_is_told(tmp_path):
+    path, told = tmp_path / "run.toml", list[str]()
+    path.write_text(
+        '[data]\nname = "digits"\n[model]\nname = "mlp"\n[algorithm]\nname = "dp-dpsgd"\n'
+        "[privacy]\ntpr = 0.1\nfpr = 0.01\ndelta = 1e-5\n"
+        "[training]\nrounds = 2\nsampling_rate = 0.1\n"
+    )
+    config = load_run_file(path, ["privacy.noise_multiplier=1"], notice=told.append)
+    assert config.privacy.noise_multiplier == 1
+    assert [one.partition(" of ")[0] for one in told] == [
+        "[privacy] tpr = 0.1",
+        "[privacy] fpr = 0.01",
+    ]
 
 
 def test_two_overrides_that_are_alternatives_are_both_kept_for_the_check():

@@ -23,7 +23,7 @@ from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file, read_tables
 from overhear.runs.stop import Interrupted, Stop
 from overhear.runs.sweep import engine as one_run
-from overhear.runs.sweep.engine import Task, run_point, started
+from overhear.runs.sweep.engine import Engine, Task, run_point, started
 from overhear.runs.sweep.results import read_results, read_tuned
 from overhear.runs.sweep.sweep import run_sweep
 from overhear.runs.sweep.sweep_file import checked, points_of
@@ -42,7 +42,7 @@ def swept(**values: Any) -> Any:
 
 
 def run(sweep: Any, out: Path, **options: Any) -> Any:
-    return run_sweep(sweep, RUN, out, jobs=1, **options)
+    return run_sweep(sweep, RUN, out, engine=Engine(jobs=1), **options)
 
 
 def test_each_run_is_a_run_folder_with_its_seed_and_the_plan_s_figure(tmp_path):
@@ -78,7 +78,7 @@ def test_another_sweep_in_the_folder_is_refused_and_changes_nothing(tmp_path):
             run(other, out)
     changed = {**RUN, "training": {**RUN["training"], "rounds": 3}}
     with pytest.raises(FileExistsError, match="other keys of its run file"):
-        run_sweep(swept(grid={"graph.name": ["ring", "full"]}), changed, out, jobs=1)
+        run_sweep(swept(grid={"graph.name": ["ring", "full"]}), changed, out, engine=Engine(jobs=1))
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
 
 
@@ -242,9 +242,11 @@ def test_asked_to_stop_it_keeps_what_is_done(tmp_path):
 def test_attack_is_made_of_the_chosen_runs_alone(tmp_path):
     base = {**RUN, "attack": {"presets": ["matched"], "images": 1, "restarts": 1}}
     sweep = swept(also={"attack": {"seed": [2]}}, seeds=2)
-    found = run_sweep(sweep, base, tmp_path / "d", jobs=1)
+    found = run_sweep(sweep, base, tmp_path / "d", engine=Engine(jobs=1))
     assert {one.seed: one.attacked for one in found.results} == {1: False, 2: True}
-    more = run_sweep(swept(also={"attack": True}, seeds=2), base, tmp_path / "d", jobs=1)
+    more = run_sweep(
+        swept(also={"attack": True}, seeds=2), base, tmp_path / "d", engine=Engine(jobs=1)
+    )
     assert more.ran == 1
     assert all(one.attacked for one in more.results)
 
@@ -288,7 +290,7 @@ def test_each_run_is_in_the_index_as_soon_as_it_ended(tmp_path):
         found.append(len((tmp_path / "d" / "sweep.jsonl").read_text("utf-8").splitlines()))
 
     grid = {"graph.name": ["ring", "full"]}
-    run_sweep(swept(grid=grid), RUN, tmp_path / "d", jobs=1, progress=look)
+    run_sweep(swept(grid=grid), RUN, tmp_path / "d", engine=Engine(jobs=1), progress=look)
     assert found == [1, 2]
 
 
@@ -384,7 +386,7 @@ import psutil
 from overhear.runs.sweep.engine import Engine
 if __name__ == "__main__":
     for again in range(2):
-        with Engine(jobs=1, backend=sys.argv[1], address=None)._ready():
+        with Engine(jobs=1, backend=sys.argv[1])._ready():
             process = psutil.Process()
             for one in (process, *process.children(recursive=True)):
                 for held in one.net_connections():
@@ -428,7 +430,7 @@ def test_ray_asks_for_a_token_on_loopback_or_is_refused(monkeypatch, tmp_path):
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
     begun = []
     ray = SimpleNamespace(__version__="2.51.2", init=lambda **asked: begun.append(asked))
-    local = engine.Engine(jobs=2, backend="ray", address=None)
+    local = engine.Engine(jobs=2, backend="ray")
     with pytest.raises(InputError, match=r"ray is 2.51.2, .*; install ray>=2.52"):
         local._begin_ray(ray, str(tmp_path))
     ray.__version__ = "2.52.0"
@@ -444,13 +446,14 @@ def test_a_scheduler_that_does_not_answer_is_a_sentence(tmp_path, monkeypatch):
     from overhear.runs.sweep import engine
 
     monkeypatch.setattr(engine, "_PATIENCE", 0.2)
+    cluster = Engine(jobs=1, backend="dask", address="127.0.0.1:9")
     with pytest.raises(InputError, match=r"no dask scheduler answers at address='127.0.0.1:9'"):
-        run(swept(), tmp_path / "d", backend="dask", address="127.0.0.1:9")
+        run_sweep(swept(), RUN, tmp_path / "d", engine=cluster)
     for address in ("127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port"):
         with pytest.raises(InputError, match=r"no ray cluster answers at address='.*127.0.0.1"):
             engine._check_answers(address)
     with pytest.raises(InputError, match="has no effect with backend='loky'"):
-        run(swept(), tmp_path / "e", address="127.0.0.1:9")
+        Engine(address="127.0.0.1:9")
 
 
 RATE = "training.learning_rate"
@@ -479,7 +482,7 @@ def test_a_broken_file_of_choices_is_a_sentence(tmp_path, text):
 def test_no_reported_run_is_measured_on_records_that_were_tuned_on(tmp_path):
     base = {**RUN, "data": {**RUN["data"], "validation": 0.2}}
     with pytest.raises(InputError, match="measure the reported runs on records that"):
-        run_sweep(swept(tune={RATE: [0.5]}), base, tmp_path / "d", jobs=1)
+        run_sweep(swept(tune={RATE: [0.5]}), base, tmp_path / "d", engine=Engine(jobs=1))
     assert not (tmp_path / "d").exists()
 
 

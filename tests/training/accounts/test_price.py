@@ -108,12 +108,12 @@ def test_an_account_of_some_seconds_says_so_before_it_is_begun(monkeypatch):
         raise Begun
 
     monkeypatch.setattr("overhear.training.accounts.account.figures_of", figures_of)
-    told: list[str] = []
+    told: list[WorkEstimate] = []
     long = subject("dyn-d2p", "directed-exponential", rounds=1000, clip_decay=2.0)
     for given in (subject("dpdl"), long):
         with pytest.raises(Begun):
-            account_of(given, statement=STATEMENT, noise_multiplier=1.0, notice=told.append)
-    (words,) = told
+            account_of(given, statement=STATEMENT, at=1.0, told=told.append)
+    words = "".join(price.words or "" for price in told)
     assert words.startswith("The account takes about 20 seconds and")
     assert "1000 rounds differ" in words
 

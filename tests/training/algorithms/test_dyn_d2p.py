@@ -252,8 +252,7 @@ def test_settings_out_of_range_are_refused(name, value):
 def listed(rounds, *, clip, noise):
     """What the step gets of lists."""
     settings = dyn_d2p.Settings(clip_norms=clip, noise_multipliers=noise)
-    given = {f: getattr(settings, f) for f in settings.__dataclass_fields__}
-    return dyn_d2p.prepare(graph=ring(5), rounds=rounds, **given)
+    return dyn_d2p.prepare(graph=ring(5), rounds=rounds, settings=settings)
 
 
 def test_the_geometric_schedule_as_lists_is_the_same_run():
@@ -261,9 +260,9 @@ def test_the_geometric_schedule_as_lists_is_the_same_run():
     clip = [3.0 ** (-k / rounds) for k in range(rounds)]
     noise = [5.0 ** (-k / rounds) for k in range(rounds)]
     made = listed(rounds, clip=clip, noise=noise)
-    whole = dyn_d2p.prepare(graph=ring(5), rounds=rounds, clip_decay=3.0, budget_growth=5.0)
-    for key in ("clip_scales", "noise_scales"):
-        assert made[key] == pytest.approx(whole[key], rel=1e-14)
+    factors = dyn_d2p.Settings(clip_decay=3.0, budget_growth=5.0)
+    whole = dyn_d2p.prepare(graph=ring(5), rounds=rounds, settings=factors)
+    assert np.asarray(made["scales"]) == pytest.approx(np.asarray(whole["scales"]), rel=1e-14)
     given = {"graph": ring(5), "rounds": rounds, "sampling_rate": 0.1, "delta": 1e-5}
     by_list = account(
         "dyn-d2p", noise_multiplier=3.0, clip_norms=clip, noise_multipliers=noise, **given
@@ -276,8 +275,9 @@ def test_the_geometric_schedule_as_lists_is_the_same_run():
 
 def test_entries_of_a_list_hold_for_equal_stretches_of_rounds():
     made = listed(6, clip=(1.0, 0.5), noise=(2.0, 4.0, 1.0))
-    assert made["clip_scales"] == (1.0, 1.0, 1.0, 0.5, 0.5, 0.5)
-    assert made["noise_scales"] == (2.0, 2.0, 4.0, 2.0, 0.5, 0.5)
+    clip, noise = zip(*made["scales"], strict=True)
+    assert clip == (1.0, 1.0, 1.0, 0.5, 0.5, 0.5)
+    assert noise == (2.0, 2.0, 4.0, 2.0, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("noise", [(2.0, 4.0, 1.0), (1.0, 1.0, 3.0)])

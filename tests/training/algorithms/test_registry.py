@@ -169,6 +169,14 @@ def test_a_hyper_parameter_may_be_taken_by_any_function(taker):
     bind(own, Forgotten(momentum=0.4), graph=ring(3), rounds=2, **NUMBERS)
 
 
+def test_a_step_may_take_all_hyper_parameters_as_one():
+    def step(state, round, *, settings):
+        return settings.momentum
+
+    own = Algorithm(name="own", init=_start, step=step, settings=Forgotten)
+    assert bind(own, Forgotten(momentum=0.4), **NUMBERS).step(None, None) == 0.4
+
+
 def _start(round):
     raise AssertionError("never run")
 

@@ -141,7 +141,7 @@ def run(case: Case, **how: Any) -> tuple[Engine, Transcript, Transcript]:
     """A run, what its taps heard, and what was gathered of the rounds to intercept."""
     heard, whole = Transcript(), Transcript()
     engine = case.engine(
-        randomness=SecretRandomness(ROOT), taps=[heard], gathered=Gathered(WHOLE, [whole]), **how
+        randomness=SecretRandomness(ROOT), taps=[heard, Gathered(WHOLE, [whole])], **how
     )
     engine.start()
     for _ in range(ROUNDS):

@@ -13,7 +13,7 @@ from overhear.training.engine import links as of_links
 from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
-from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.engine.tensor_round import AllRounds, Drawing, TensorRound
 from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
 from overhear.training.step import perform, purity, script
 from overhear.training.step.values import Agents, Batch, Edges
@@ -225,13 +225,9 @@ def test_a_rank_names_the_pairs_of_the_whole_run_beside_its_own():
         asked, here = Asked(), links(graph, rank=rank, size=3)
         one = TensorRound(
             here,
+            AllRounds(torch.zeros(4), sizes=(4,), gradients=asked),
             index=1,
-            initial=torch.zeros(4),
-            gradients=asked,
-            draw=lambda *_: [],
-            users_of=lambda _: [],
-            take_all=list,
-            draw_cohort=lambda _: torch.ones(0, 1),
+            drawing=Drawing(lambda *_: [], lambda _: [], list, lambda _: torch.ones(0, 1)),
             randomness=SecretRandomness(1),
         )
         batch = one.draw(Batch(call=0, sampling_rate=None))

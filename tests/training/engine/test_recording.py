@@ -34,7 +34,7 @@ def test_the_batches_are_those_that_were_summed():
         (shard.inputs[at], shard.targets[at])
         for shard, at in zip(engine.setting.shards, batch, strict=True)
     ]
-    sums = engine._gradients.clipped_sums(
+    sums = engine._every.gradients.clipped_sums(
         call.models[0], (range(5), range(5)), given, clip_norm=CLIP
     )
     assert torch.equal(sums, recorded.contributions[0])

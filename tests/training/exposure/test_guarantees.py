@@ -25,7 +25,8 @@ NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_siz
 
 
 def traces(graph, form=Form.REPAIRED, alpha=1.0, rounds=1000):
-    step = functools.partial(dpdl.step, form=form, alpha=alpha, momentum=0.9, **NUMBERS)
+    settings = dpdl.Settings(alpha=alpha, momentum=0.9)
+    step = functools.partial(dpdl.step, form=form, settings=settings, **NUMBERS)
     return trace(dpdl.init, step, graph=graph, rounds=rounds, noise_multiplier=1.0)
 
 

@@ -33,7 +33,7 @@ from overhear.training.tracing.trace import AlgorithmTrace, trace
 RATE = 0.02
 NAMES = ("eavesdropper", "neighbour", "final-models", "all-others", "neighbour:2", "coalition:0,2")
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}
-DPDL = {"alpha": 0.7, "momentum": 0.9, **NUMBERS}
+DPDL = {"settings": dpdl.Settings(alpha=0.7, momentum=0.9), **NUMBERS}
 
 
 class _X(NamedTuple):

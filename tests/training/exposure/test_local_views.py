@@ -46,7 +46,7 @@ STEPS = {
 }
 for _name in ("repaired", "published"):
     _init, _step = STEPS[_name]
-    STEPS[_name] = (_init, functools.partial(_step, alpha=0.7, momentum=0.9, **NUMBERS))
+    STEPS[_name] = (_init, functools.partial(_step, settings=dpdl.Settings(alpha=0.7), **NUMBERS))
 
 
 def linked(name: str, links: nx.Graph) -> Graph:

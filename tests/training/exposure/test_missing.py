@@ -145,7 +145,9 @@ def test_the_worst_set_may_be_smaller_than_the_largest_one():
 
 
 def test_pairwise_noise_of_a_missing_partner_does_not_cancel():
-    F = prepare(graph=build_graph("ring", 5), rounds=4, correlation=2.0, horizon=None)["factor"]
+    F = prepare(graph=build_graph("ring", 5), rounds=4, correlation=2.0, horizon=None)[
+        "shared"
+    ].factor
     R = F.numpy() @ F.numpy().T
     wanted = 0.0
     for away in _sets(5, 1, 2):

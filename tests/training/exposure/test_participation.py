@@ -63,7 +63,9 @@ def test_cross_gradients_are_counted_over_the_neighbours_that_are_there():
 
 def test_shared_noise_of_a_missing_partner_does_not_cancel():
     # Independently: what is left of the covariance is that of the agents that send.
-    F = prepare(graph=build_graph("ring", 5), rounds=6, correlation=2.0, horizon=None)["factor"]
+    F = prepare(graph=build_graph("ring", 5), rounds=6, correlation=2.0, horizon=None)[
+        "shared"
+    ].factor
     R = F.numpy() @ F.numpy().T
     for victim in range(5):
         found = _account("decor", victim=victim, correlation=2.0)

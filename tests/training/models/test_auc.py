@@ -13,7 +13,6 @@ from overhear.training.models.tasks import (
     ClassWeights,
     Task,
     with_centres,
-    with_task,
 )
 
 
@@ -121,5 +120,3 @@ def test_a_label_given_as_probabilities_has_the_loss_of_the_label(name):
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match=r"positive_share=1.0 must lie in \(0, 1\)"):
         AreaUnderCurve(nn.Linear(2, 2), positive_share=1.0)
-    with pytest.raises(InputError, match="there are classes=3"):
-        with_task(nn.Linear(2, 3), task="auc", classes=3)

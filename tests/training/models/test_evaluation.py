@@ -60,6 +60,11 @@ def test_two_classes_are_ranked_by_the_difference_of_their_logits(batch):
     found = evaluate(net, models, examples, round=0, batch=batch)
     assert found.auroc == pytest.approx((1.0, 0.0))
     assert found.consensus_auroc == 0.5  # the mean model scores all alike
+    # The constant answer: three of five, and the entropy of these shares.
+    assert found.constant_accuracy == 0.6
+    entropy = -0.6 * math.log(0.6) - 0.4 * math.log(0.4)
+    assert found.constant_loss == pytest.approx(entropy)
+    assert found.constant_rmse is None
 
 
 def test_more_classes_have_the_mean_of_each_against_the_rest_as_scikit_learn_has_it():

@@ -122,6 +122,9 @@ def test_a_regression_is_measured_by_its_error_and_not_by_accuracy():
     assert found.r2 == pytest.approx((1 - 30 / 40, 1.0))
     assert found.consensus_rmse == pytest.approx(math.sqrt(6) / 2)
     assert found.consensus_r2 == pytest.approx(1 - 7.5 / 40)
+    # The mean target, 4, is off by 4, 2, 0, 2 and 4.
+    assert found.constant_rmse == pytest.approx(math.sqrt(8))
+    assert found.constant_accuracy is found.constant_loss is None
 
 
 def test_equal_targets_have_no_variance_to_explain():

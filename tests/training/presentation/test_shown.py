@@ -3,12 +3,16 @@
 import builtins
 import io
 import json
+import math
 from typing import Any
 
 import pytest
 
+from overhear import record
+from overhear.privacy import epsilon_from_mu
 from overhear.privacy.errors import InputError
 from overhear.training import account
+from overhear.training.accounts.summary import rounded_up
 
 RUN: dict[str, Any] = {"graph": "ring:5", "rounds": 60, "sampling_rate": 0.1, "delta": 1e-5}
 
@@ -39,6 +43,49 @@ def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", imported)
+
+
+@pytest.fixture(scope="module")
+def declared(tmp_path_factory):
+    """The account of a log: a release at 2 in rounds 1 and 2, at 4 in round 5, of unit mu."""
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
+    with record(path, agent=0, agents=1, clip=1.0) as log:
+        for t, noise in ((1, 2.0), (2, 2.0), (5, 4.0)):
+            log.release(t, kind="model", to="all", noise=noise)
+        return log.account(delta=1e-5)
+
+
+@pytest.mark.parametrize("which", ["found", "declared"])
+def test_an_account_has_the_same_ways_out_whatever_it_is_of(request, axes, which):
+    shown = request.getfixturevalue(which)
+    assert json.loads(json.dumps(shown.to_json(), allow_nan=False))["schema"] == 1
+    assert f"at most epsilon {rounded_up(shown.worst.epsilon)} at delta 1e-05" in shown.statement()
+    assert "eavesdropper" in str(shown.explain("eavesdropper"))
+    assert "eavesdropper" in repr(shown)
+    assert "<table>" in shown._repr_html_()
+    assert shown.__rich__().row_count == len(shown)
+    assert shown.plot(axes=axes) is axes
+    line = axes.lines[0]
+    last = shown.epsilon("eavesdropper", rounds=shown.rounds)
+    assert line.get_ydata()[-1] == last == shown.epsilon("eavesdropper")
+    assert shown.plot("trade-off", axes=axes) is axes
+
+
+def test_a_log_is_drawn_and_explained_as_declared(declared, axes):
+    """Epsilon after so many rounds of the log, whichever numbers they have."""
+    assert declared.rounds == 3
+    for rounds, mu in ((0, 0.0), (1, 0.5), (2, math.hypot(0.5, 0.5)), (3, 0.75)):
+        expected = epsilon_from_mu(mu, 1e-5) if mu else 0.0
+        assert declared.epsilon("eavesdropper", rounds=rounds) == pytest.approx(expected)
+    with pytest.raises(InputError, match=r"rounds=4 must lie in \[0, 3\]"):
+        declared.epsilon("eavesdropper", rounds=4)
+    assert declared.plot(axes=axes).lines[0].get_label() == "eavesdropper (declared)"
+    said = declared.statement()
+    assert "if the list of releases is true, which nothing shows" in said
+    assert "proven" not in said
+    told = str(declared.explain("eavesdropper")).splitlines()
+    assert "mu 0.5 in 2 of the rounds, by the noise that the log declares; declared:" in told[0]
+    assert [row.split()[:3] for row in told[2:]] == [["0.5", "1", "2"], ["0.25", "1", "1"]]
 
 
 def test_the_worst_is_never_a_single_message():

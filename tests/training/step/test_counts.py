@@ -187,7 +187,7 @@ def test_a_clip_norm_follows_the_quantile_and_divides_what_is_clipped():
 
 def test_counts_are_of_each_record_and_within_0_and_1():
     def of(fn, what="loss"):
-        counted = Engine(setting(ring(5), rate=1.0), Bound(start, start_adaptive))._counts()
+        counted = Engine(setting(ring(5), rate=1.0), Bound(start, start_adaptive))._every.counts()
         point = flatten(setting(ring(5)).model).detach()[None].double()
         shard = setting(ring(5)).shards[0]
         return float(counted.of_batches(fn, point, [(shard[0].double(), shard[1])], of=Of(what)))

@@ -61,8 +61,8 @@ def test_each_part_of_each_record_is_within_its_bound():
     one = {agent: shard.take(torch.arange(1)) for agent, shard in enumerate(of.shards)}
     engine.advance(planted=one, recorded=recorded)
     (sums,) = recorded.contributions
-    whole = engine._gradients.clipped_sums(
-        engine._initial[None].expand(5, -1),
+    whole = engine._every.gradients.clipped_sums(
+        engine._every.initial[None].expand(5, -1),
         (range(5), range(5)),
         [one[agent] for agent in range(5)],
         clip_norm=None,

@@ -62,7 +62,7 @@ def test_a_table_is_a_start_and_an_addend_that_costs_nothing(init, one):
     of = setting(ring(5))
     run = Engine(of, Bound(init, one), randomness=SecretRandomness(3))
     run.start()
-    begun = TABLE if init is pretrained else run._initial - TABLE
+    begun = TABLE if init is pretrained else run._every.initial - TABLE
     torch.testing.assert_close(run.models(), begun)
 
 

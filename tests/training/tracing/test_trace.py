@@ -27,7 +27,8 @@ NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_siz
 
 
 def dpdl_trace(graph: Graph, form: Form, alpha: float) -> RoundTrace:
-    step = functools.partial(dpdl.step, form=form, alpha=alpha, momentum=0.9, **NUMBERS)
+    settings = dpdl.Settings(alpha=alpha, momentum=0.9)
+    step = functools.partial(dpdl.step, form=form, settings=settings, **NUMBERS)
     return traced(dpdl.init, step, graph)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.exact.spear import Separated, separate_records
-from overhear.attacks.problem.observation import Observation, observe, sent_gradient
+from overhear.attacks.problem.observation import Observation, Sent, observe, sent_gradient
 from overhear.attacks.problem.problem import Box
 from overhear.training.models.parameters import flatten
 from tests.attacks.exact.observed import posed
@@ -88,7 +88,9 @@ def test_single_precision_and_records_clipped_one_by_one_keep_100_db():
 def test_a_clipped_mean_is_separated_like_a_plain_one():
     x, y = torch.rand(4, 20, generator=torch.Generator().manual_seed(0)).double(), LABELS[:4]
     model = network(20, width=120)
-    sent = sent_gradient(model, flatten(model), inputs=x, targets=y, clip_norm=0.1, mean_of=5.0)
+    sent = sent_gradient(
+        model, flatten(model), inputs=x, targets=y, of=Sent(clip_norm=0.1, mean_of=5.0)
+    )
     seen = dataclasses.replace(
         seen_of(model, x, y), gradient=sent[None], clip_norm=0.1, mean_of=5.0
     )

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from overhear.attacks.problem.objective import PRESETS
-from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.problem.observation import Sent, sent_gradient
 from overhear.runs.attack.invert import attack_gradients
 from overhear.runs.attack.request import GradientRequest
 from overhear.runs.attack.words import summary_lines
@@ -75,8 +75,9 @@ def batch(size: int = 1, *, shape: tuple[int, ...] = SHAPE) -> tuple[Tensor, Ten
 def gradients(model: nn.Module, size: int = 1, **how: Any) -> dict[str, Tensor]:
     shape = how.pop("shape", SHAPE)
     x, y = batch(size, shape=shape)
-    how = {"inputs": x, "targets": y, "clip_norm": None, **how}
-    sent = sent_gradient(model, flatten(model), **how).detach()
+    x, y = how.pop("inputs", x), how.pop("targets", y)
+    of = Sent(**{"clip_norm": None, **how})
+    sent = sent_gradient(model, flatten(model), inputs=x, targets=y, of=of).detach()
     return {name: value.contiguous() for name, value in unflatten(model, sent).items()}
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from overhear.attacks.exact.first_layer import repeated_input
 from overhear.attacks.problem.objective import PRESETS
-from overhear.attacks.problem.observation import Observation, sent_gradient
+from overhear.attacks.problem.observation import Observation, Sent, sent_gradient
 from overhear.attacks.problem.problem import Box
 from overhear.runs.attack.invert import attack_gradients
 from overhear.runs.attack.request import GradientRequest
@@ -62,10 +62,11 @@ def test_the_mean_along_the_steps_is_what_sgd_changed():
     model = network(0).double()
     x, y = torch.rand(3, 1, 4, 4, dtype=torch.float64), torch.tensor([0, 2, 1])
     change = (flatten(model) - flatten(trained(model, x, y))) / (STEPS * RATE)
-    how: dict[str, Any] = {"inputs": x, "targets": y, "clip_norm": None}
-    sent = sent_gradient(model, flatten(model), **how, local_steps=STEPS, local_rate=RATE)
+    how: dict[str, Any] = {"inputs": x, "targets": y}
+    of = Sent(clip_norm=None, local_steps=STEPS, local_rate=RATE)
+    sent = sent_gradient(model, flatten(model), **how, of=of)
     torch.testing.assert_close(sent, change, rtol=1e-10, atol=1e-12)
-    once = sent_gradient(model, flatten(model), **how)
+    once = sent_gradient(model, flatten(model), **how, of=Sent(clip_norm=None))
     assert float((once - change).norm() / change.norm()) > 1e-3
 
 

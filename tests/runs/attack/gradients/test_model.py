@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.problem.observation import Sent, sent_gradient
 from overhear.runs.attack.batch import facts_of
 from overhear.runs.attack.model import Posed, build_problem, doubts
 from overhear.runs.attack.request import BatchRequest
@@ -117,7 +117,9 @@ def network(name: str = "mlp", *, seed: int = 0) -> nn.Module:
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     x = torch.rand(1, *SHAPE, generator=torch.Generator().manual_seed(3))
-    sent = sent_gradient(model, flatten(model), inputs=x, targets=torch.tensor([1]), clip_norm=None)
+    sent = sent_gradient(
+        model, flatten(model), inputs=x, targets=torch.tensor([1]), of=Sent(clip_norm=None)
+    )
     return {name: value.contiguous() for name, value in unflatten(model, sent.detach()).items()}
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from overhear.attacks.problem.objective import PRESETS
-from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.problem.observation import Sent, sent_gradient
 from overhear.runs.attack.invert import attack_gradients
 from overhear.runs.attack.request import GradientRequest
 from overhear.training.models.parameters import build_model, flatten, unflatten
@@ -23,7 +23,7 @@ def _gradients(tmp_path, monkeypatch):
     model = build_model("mlp", input_shape=(1, 4, 4), classes=3, generator=rng)
     x = torch.rand(1, 1, 4, 4, generator=rng)
     sent = sent_gradient(
-        model, flatten(model), inputs=x, targets=torch.tensor([2]), clip_norm=None
+        model, flatten(model), inputs=x, targets=torch.tensor([2]), of=Sent(clip_norm=None)
     ).detach()
     tensors = {f"gradient.{name}": g.contiguous() for name, g in unflatten(model, sent).items()}
     tensors |= {f"parameter.{name}": p.detach() for name, p in model.named_parameters()}

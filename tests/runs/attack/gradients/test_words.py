@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from overhear.attacks.interception.names import NEARER, NO_BETTER
 from overhear.runs.attack.gradients_schema import GradientAttack, TruthScores
 from overhear.runs.attack.words import conclusion, summary_lines
 from overhear.runs.audit.evidence_schema import Means
@@ -72,6 +73,11 @@ def test_a_conclusion_with_the_truth_goes_by_the_blind_guess(error, said):
     scores = TruthScores(mse=[error], psnr=[10.0], ssim=[0.5], order=[0], mean=mean, blind=blind)
     assert after(scores=scores).startswith(said)
     assert "protect" not in after(scores=scores)
+    found = FOUND.model_copy(update={"stage": ["posterior", "o"], "scores": scores})
+    said = summary_lines(found, Path("found"))[1]
+    how = NO_BETTER if error > 0.1 else f"{NEARER} (posterior)"
+    how = "rebuilt: posterior" if error < 1e-4 else how
+    assert said == f"record 0: label 3, {how}, 10.0 dB to record 0 of the truth"
 
 
 def test_an_attack_that_failed_names_that_another_may_succeed():

@@ -28,7 +28,7 @@ ETA, B, STD, ROUNDS = 0.3, 4.5, 0.4, 30
 def factor_of(name: str, graph: Graph, *, rounds: int = ROUNDS, **given) -> np.ndarray:
     algorithm = ALGORITHMS[name]
     settings = algorithm.settings(**given)
-    return prepared(algorithm, settings, graph=graph, rounds=rounds)["factor"].numpy()
+    return prepared(algorithm, settings, graph=graph, rounds=rounds)["shared"].factor.numpy()
 
 
 def covariance_of(name: str, graph: Graph, **given) -> np.ndarray:

@@ -37,7 +37,7 @@ GRAPH_IDS = [f"{graph.name}-{graph.agents}" for graph in GRAPHS]
 def factor_of(name: str, graph: Graph, *, rounds: int = ROUNDS, **given) -> np.ndarray:
     algorithm = ALGORITHMS[name]
     settings = algorithm.settings(**given)
-    return prepared(algorithm, settings, graph=graph, rounds=rounds)["factor"].numpy()
+    return prepared(algorithm, settings, graph=graph, rounds=rounds)["shared"].factor.numpy()
 
 
 def covariance_of(name: str, graph: Graph, **given) -> np.ndarray:
@@ -139,8 +139,9 @@ def test_decor_on_a_ring_of_ten_with_twice_the_variance_in_pairs():
         return correlated_noise.step(
             state,
             round,
-            factor=torch.from_numpy(raw),
-            known_to=known,
+            shared=correlated_noise.SharedNoise(
+                factor=torch.from_numpy(raw), known_to=tuple(known)
+            ),
             learning_rate=ETA,
             clip_norm=1.0,
             noise_std=1.0,

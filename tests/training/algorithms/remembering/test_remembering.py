@@ -61,7 +61,9 @@ def test_a_run_adds_the_inverse_of_its_strategy_to_the_noise_that_it_draws(name)
     made = bound(name, rounds=5, bands=3)
     given = made.step.keywords
     tables = given["strategies"] if name == "joint-dsgd" else given["strategy"][None]
-    mixing = given.get("bases", [given.get("factor", torch.eye(4).double())])
+    mixing = given.get("bases") or [
+        given["shared"].factor if "shared" in given else torch.eye(4).double()
+    ]
     engine = Engine(setting(ring(4)), made, randomness=SecretRandomness(3))
     drawn, added = [], []
     engine.start()
@@ -292,7 +294,7 @@ def test_without_pairs_the_noise_is_that_of_mafalda():
     asked = {"graph": ring(4), "rounds": 12, "period": 4, "bands": 3}
     pairs, own = decor_over_time.prepare(correlation=0.0, **asked), mafalda.prepare(**asked)
     assert torch.equal(pairs["strategy"], own["strategy"])
-    assert torch.equal(pairs["factor"], torch.eye(4).double())
+    assert torch.equal(pairs["shared"].factor, torch.eye(4).double())
 
 
 @pytest.mark.parametrize("name", ["mafalda", "joint-dsgd", "decor-over-time"])

@@ -3,7 +3,9 @@
 import csv
 import io
 import random
+import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,12 @@ import pytest
 import torch
 
 from overhear.privacy.errors import InputError
-from overhear.training.data import columns as parquet_rows
 from overhear.training.data import table
-from overhear.training.data.columns import declared, header_of, undeclared
+from overhear.training.data import table_rows as parquet_rows
+from overhear.training.data.columns import declared
 from overhear.training.data.store import MappedStore
 from overhear.training.data.table import read_table, table_dataset
+from overhear.training.data.table_rows import header_of, undeclared
 
 COLUMNS = {"age": [0, 120], "sex": ["f", "m"], "ill": ["no", "yes"]}
 GOOD = "age,sex,ill\n60,f,no\n30, m ,yes\n,x,no\n90,,yes\n"
@@ -172,14 +175,90 @@ def test_a_number_to_predict_is_kept_or_scaled(tmp_path):
     assert scaled.targets.tolist() == pytest.approx([0.1 * i for i in range(10)])
 
 
-def test_without_a_declaration_a_skeleton_names_the_columns_and_nothing_else(tmp_path):
+def test_without_a_declaration_a_skeleton_names_the_columns_and_their_kinds_and_no_cell(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text(GOOD)
+    path.write_text(
+        "age,sex,seen,cost,none,ill\n60,f,2021-03-04,NA,,no\n30,m,2021-03-05 10:00,7,,yes\n"
+        ",x,,8,,no\n"
+    )
     words = str(undeclared(path, form="csv", separator=",", target="ill"))
     pasted = words.partition("each column: ")[2]
-    assert pasted.endswith("# check these ranges: they must be public")
-    assert tomllib.loads(pasted) == {"columns": {"age": [0, 1], "sex": [0, 1]}}
-    assert not {"60", "30", "90", "120"} & set(words.split())
+    assert pasted.endswith("# put public ranges and categories in their places")
+    columns = tomllib.loads(pasted)["columns"]
+    assert columns == {
+        "age": [0, 1],
+        "sex": ["..."],
+        "seen": ["date", "2000-01-01", "2029-12-31"],
+        "cost": [0, 1],
+        "none": [0, 1],
+        "ill": ["..."],
+    }
+    assert not {"60", "30", "2021", "NA", "yes"} & set(re.findall(r"\w+", words))
+    # Pasted as it stands it is refused, and filled in it is read.
+    with pytest.raises(InputError, match=r"put its public categories in place of '\.\.\.'"):
+        _declared(columns)
+    columns |= {"age": [0, 120], "cost": [0, 9], "sex": ["f"], "ill": ["no", "yes"]}
+    found = declared(columns, target="ill", outputs=0, clamp=False, missing={"cost": ["NA"]})
+    assert read_table(path, found, form="csv").size == 3
+
+
+def test_cells_of_no_declared_category_are_counted_column_by_column(tmp_path):
+    path, others = tmp_path / "a.csv", Counter[str]()
+    path.write_text("age,sex,ill\n60,f,no\n30,x,yes\n,y,no\n90,,yes\n")
+    for cache, count in ((None, 2), (tmp_path / "c", 2), (tmp_path / "c", 0)):
+        others.clear()
+        read_table(path, _declared(), form="csv", cache=cache, others=others)
+        assert others["sex"] == count  # nothing of one that was converted before
+
+
+@pytest.mark.parametrize(
+    ("cell", "number"),
+    [("2020-01-01", 0.0), ("2020-12-31", 1.0), ("2020-07-01T12:00", 182.5 / 365), ("", 0.5)],
+)
+def test_a_date_is_a_number_between_the_first_day_and_the_last(tmp_path, cell, number):
+    columns = {"seen": ["date", "2020-01-01", "2020-12-31"]}
+    found = _read(tmp_path / "a.csv", f"seen,ill\n{cell},1\n", columns=columns)
+    assert found.take(torch.arange(1)).inputs.item() == pytest.approx(number)
+    (column,) = table.columns_of(_declared(columns))
+    assert column.text([number]) == (cell or "2020-07-01")[:10]
+
+
+@pytest.mark.parametrize(
+    ("columns", "cell", "why"),
+    [
+        (["date", "2020-01-01", "2020-12-31"], "2021-01-01", r"outside \[2020-01-01, 2020-12-31\]"),
+        (["date", "2020-01-01", "2020-12-31"], "31.12.2020", "is no date such as 2020-12-31"),
+        (["date", "2020-01-01", "2020-12-31"], "20200101", "is no date such as 2020-12-31"),
+        (["date", "2020-12-31", "2020-01-01"], "", "must be days, such as"),
+        (["date", "today", "2020-01-01"], "", "must be days, such as"),
+    ],
+)
+def test_a_date_that_is_none_or_outside_is_refused(tmp_path, columns, cell, why):
+    with pytest.raises(InputError, match=why):
+        _read(tmp_path / "a.csv", f"seen,ill\n{cell},1\n", columns={"seen": columns})
+
+
+def test_what_is_declared_as_missing_is_read_as_an_empty_cell(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("age,sex,ill\nNA,NA,no\n-1,f,yes\n")
+
+    def read(missing):
+        found = declared(COLUMNS, target="ill", outputs=0, clamp=False, missing=missing)
+        return read_table(path, found, form="csv").take(torch.arange(2)).inputs.tolist()
+
+    assert read(["NA", -1]) == [[0.5, 0, 0, 0, 1], [0.5, 1, 0, 0, 0]]
+    of_target = declared(
+        {"age": [-1, 9]}, target="ill", outputs=0, clamp=False, missing=["no", "NA"]
+    )
+    with pytest.raises(InputError, match="is empty; a record without a target"):
+        read_table(path, of_target, form="csv")
+    assert read({"age": ["NA", -1]})[0] == [0.5, 0, 0, 1, 0]  # of sex it is another category
+    with pytest.raises(InputError, match=r"'NA' is no finite number; .*or name it in missing"):
+        read({"sex": ["NA"]})
+    with pytest.raises(InputError, match="'f', which missing names, too"):
+        read(["f"])
+    with pytest.raises(InputError, match="missing names 'x', which columns does not declare"):
+        read({"x": ["NA"]})
 
 
 def test_a_converted_table_has_the_same_records_and_is_converted_once(tmp_path, monkeypatch):
@@ -227,7 +306,7 @@ def test_a_bad_cell_leaves_no_half_of_a_conversion(tmp_path):
 def test_declared_labels_give_the_number_of_classes(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("age,sex,ill\n" + "60,f,no\n" * 10)
-    data = table_dataset(path, _declared(), form="csv")
+    data = table_dataset([path], _declared(), form="csv")
     assert (data.classes, data.notes, len(data.targets)) == (2, (), 8)
 
 

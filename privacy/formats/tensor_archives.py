@@ -1,0 +1,150 @@
+"""Files of tensors as frameworks write them: what one is, and whether torch may load it.
+
+A file is known by its first bytes, whatever it is called. An archive of torch is a zip of plain
+members around a pickle. Before torch reads it, by its loader of weights alone, its directory is
+held against the file, and every name that the pickle asks for against a list: tensors and what
+they stand in, nothing that could be called with a size or be code.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import re
+import zipfile
+from pathlib import Path
+
+from ..bounded import check_size, decoding
+from ..errors import InputError
+from .numpy_arrays import check_directory
+
+SAFETENSORS, NPY, NPZ, TORCH = "safetensors file", "npy file", "npz file", "archive of torch"
+_LOOKED_AT = 4096  # bytes
+_LARGEST_PICKLE = 4 << 20  # bytes; a tensor takes about 200
+_MOST_MEMBERS = 20_000
+# What torch.save writes of tensors, in lists and dictionaries, with numbers and text beside them.
+_NAMES = re.compile(
+    r"collections OrderedDict|torch (?:Size|device)|torch\._utils _rebuild_(?:tensor_v2|parameter)"
+    r"|torch (?:BFloat16|Half|Float|Double|Byte|Char|Short|Int|Long|Bool)Storage"
+    r"|torch (?:bfloat16|float16|float32|float64|uint8|int8|int16|int32|int64|bool)"
+)
+_OTHER_NAMES = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"}
+
+# What is not read: how it begins, what it is, and two lines that make a file which is.
+_TO_NPZ = 'numpy.savez("weights.npz", **{w.path: w.numpy() for w in model.weights})'
+_OF_KERAS = 'import keras, numpy; model = keras.models.load_model("FILE")'
+_LOAD = 'import torch; held = torch.load("FILE", weights_only=False)  # runs whatever is in it'
+_SAVE = 'torch.save(held, "tensors.pt")  # of a whole model held.state_dict()'
+_UNREAD: tuple[tuple[str, str, tuple[str, str]], ...] = (
+    (r"\x89HDF\r\n\x1a\n", "HDF5, as Keras writes weights", (_OF_KERAS, _TO_NPZ)),
+    (r"GGUF", "GGUF", (
+        'import gguf, numpy; held = gguf.GGUFReader("FILE").tensors',
+        'numpy.savez("weights.npz", **{t.name: gguf.dequantize(t.data, t.tensor_type) for t in '
+        "held})",
+    )),
+    (r"\x80\x02\x8a\nl\xfc\x9c", "a file of torch before 1.6, which is a row of pickles", (
+        'import torch; held = torch.load("FILE", weights_only=True)', 'torch.save(held, "new.pt")',
+    )),
+    (r"\x80[\x02-\x05]|\(?[cdl]\w*\n", "a pickle, which can run code", (
+        'import numpy, pickle; held = pickle.load(open("FILE", "rb"))  # runs whatever is in it',
+        'numpy.savez("arrays.npz", **held)  # of a dictionary; *held of a list',
+    )),
+    (r"(?:[\x81-\x8f]|\xde..)[\xa1-\xbf]", "msgpack, as Flax writes it", (
+        'import flax, numpy; held = flax.serialization.msgpack_restore(open("FILE", "rb").read())',
+        'numpy.savez("weights.npz", **flax.traverse_util.flatten_dict(held, sep="/"))',
+    )),
+    (r"\x1f\x8b|BZh|\xfd7zXZ", "packed", (
+        'import shutil, gzip; packed = gzip.open("FILE")  # or bz2.open, lzma.open',
+        'shutil.copyfileobj(packed, open("unpacked", "wb"))',
+    )),
+    (r"version https://git-lfs", "a pointer of Git LFS, and not what it points to", (
+        "git lfs install", "git lfs pull",
+    )),
+)  # fmt: skip
+
+
+def kind_of(path: Path) -> str:
+    """What a file of tensors is, by its first bytes.
+
+    Returns:
+        `SAFETENSORS`, `NPY`, `NPZ` or `TORCH`.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is unknown, or a kind that is not read, with two lines that convert it.
+    """
+    check_size(path, 1 << 62)
+    with path.open("rb") as file:
+        head = file.read(_LOOKED_AT)
+    if head.startswith(b"\x93NUMPY"):
+        return NPY
+    if head.startswith((b"PK\3\4", b"PK\5\6")):
+        return _kind_of_zip(path)
+    if head[8:9] == b"{":
+        return SAFETENSORS
+    for begins, what, lines in _UNREAD:
+        if re.match(begins, head.decode("latin-1"), re.DOTALL):
+            raise _unread(path, what, lines)
+    raise InputError(
+        f"{path} begins with {head[:8]!r}, as no file of tensors does that is known here; {_READ}"
+    )
+
+
+_READ = "safetensors, npz, npy and what torch.save writes of tensors are read"
+
+
+def _unread(path: Path, what: str, lines: tuple[str, str]) -> InputError:
+    told = "\n  ".join(line.replace("FILE", path.name) for line in lines)
+    return InputError(f"{path} is {what}; {_READ}. Convert it:\n  {told}")
+
+
+def _members(path: Path) -> list[zipfile.ZipInfo]:
+    what, remedy = "npz file or archive of torch", "write it by np.savez or torch.save"
+    check_directory(path, what=what, most=_MOST_MEMBERS, remedy=remedy)
+    with decoding(path, "zip"), zipfile.ZipFile(path) as packed:
+        return packed.infolist()
+
+
+def _kind_of_zip(path: Path) -> str:
+    names = [of.filename for of in _members(path)]
+    if any(name.endswith("model.weights.h5") for name in names):
+        raise _unread(path, "a model of Keras", (_OF_KERAS, _TO_NPZ))
+    if any(name.endswith("/constants.pkl") for name in names):
+        lines = (
+            'import torch; held = torch.jit.load("FILE").state_dict()',
+            _SAVE.partition("  #")[0],
+        )
+        raise _unread(path, "a program of TorchScript, which can run code", lines)
+    return TORCH if any(name.endswith("/data.pkl") for name in names) else NPZ
+
+
+def check_torch(path: Path) -> None:
+    """Refuse an archive of torch that holds more than tensors, or says more than it holds.
+
+    Raises:
+        ValueError: members are packed, stand twice or exceed the file; the pickle is too large,
+            damaged, or asks for something else than tensors.
+    """
+    members = _members(path)
+    packed = [of for of in members if of.compress_type != zipfile.ZIP_STORED or of.flag_bits & 1]
+    held = sum(of.file_size for of in members)
+    if packed or len({of.filename for of in members}) < len(members) or held > path.stat().st_size:
+        raise InputError(
+            f"{path} is no archive as torch writes it: members are packed, stand twice, or "
+            "exceed the file; write it anew by torch.save"
+        )
+    pickles = [of for of in members if of.filename.endswith(".pkl")]
+    if len(pickles) > 1 or pickles[0].file_size > _LARGEST_PICKLE:
+        raise InputError(
+            f"{path} holds {len(pickles)} pickles, the first of {pickles[0].file_size} bytes; one "
+            f"of at most {_LARGEST_PICKLE} is read: save fewer tensors in a file"
+        )
+    with decoding(path, TORCH), zipfile.ZipFile(path) as archive:
+        steps = [
+            (str(step.name), given)
+            for step, given, _ in pickletools.genops(archive.read(pickles[0]))
+            if step.name in _OTHER_NAMES or step.name == "GLOBAL"
+        ]
+    for step, given in steps:
+        if step in _OTHER_NAMES or _NAMES.fullmatch(str(given)) is None:
+            what = f"{str(given or step)!r:.80}, which is no tensor and might be code"
+            raise _unread(path, f"an archive of torch that asks for {what}", (_LOAD, _SAVE))
