@@ -16,7 +16,14 @@ def invert(request: GradientRequest, *, format: Format = TableOrJson.TABLE) -> N
     step, and --before the one it began with. What describes the batch may stand in its metadata.
     What was found is on a page, report.html, too.
     """
-    read = (request.weights, request.prior, request.truth, request.vocabulary, request.columns)
+    read = (
+        request.weights,
+        request.before,
+        request.prior,
+        request.truth,
+        request.vocabulary,
+        request.columns,
+    )
     IsThere("{}: No such file or directory").look([request.gradients, *read])
     from .terminal.progress import attack_progress
 

@@ -30,7 +30,7 @@ PINNED = {
     "person's ledger": ("person-1", "2c2121fc6d832b5f"),
     "log of releases": ("releases-1", "1b49ffd8a5ed6463"),
     "checkpoint": ("1", "e263d5829b06b4f7"),
-    "privacy.json": (3, "48f44a07d1a698af"),
+    "privacy.json": (3, "0631110340b18e7c"),
     "sources.json": (1, "417b5ab670c3becc"),
 }
 

@@ -22,7 +22,8 @@ from overhear.privacy.formats.codec import as_text, load
 from overhear.privacy.guarantee import Guarantee
 from overhear.runs.audit.evidence_schema import Attack
 from overhear.runs.folder.records import TrainSummary
-from overhear.runs.plan import plan as second_opinions
+from overhear.runs.plan import opinions as second_opinions
+from overhear.runs.plan import plan as plans
 from overhear.runs.plan.opinions import described
 from overhear.runs.plan.schema import SecondOpinion
 from tests.conftest import typed
@@ -330,7 +331,7 @@ def test_what_our_code_does_not_state_is_a_crash(fault, stub, capsys):
 def test_plan_prints_one_json_object(run_file, report, stub, monkeypatch, capsys):
     report["plan"]["adversaries"][0] |= {"epsilon": math.inf, "status": "no protection"}
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    monkeypatch.setattr(second_opinions, "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(plans, "make_plan", lambda *_, **__: None)
     described_plan = _Described(report["plan"])
     monkeypatch.setattr(second_opinions, "with_opinions", lambda _: described_plan)
     assert cli.main(["plan", str(run_file), "--json"]) == 0
@@ -344,7 +345,7 @@ def test_plan_marks_what_is_heuristic_and_prints_warnings(
 ):
     report["plan"]["warnings"] = ["Nothing protects [privacy]."]
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    monkeypatch.setattr(second_opinions, "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(plans, "make_plan", lambda *_, **__: None)
     described_plan = _Described(report["plan"])
     monkeypatch.setattr(second_opinions, "with_opinions", lambda _: described_plan)
     assert cli.main(["plan", str(run_file)]) == 0
@@ -360,7 +361,7 @@ def test_a_plan_that_a_second_opinion_contradicts_ends_with_exit_code_4(
     found = _Described(report["plan"])
     found.second_opinion = {"eavesdropper": wrong}
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    monkeypatch.setattr(second_opinions, "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(plans, "make_plan", lambda *_, **__: None)
     monkeypatch.setattr(second_opinions, "with_opinions", lambda _: found)
     for more in ([], ["--json"]):
         assert cli.main(["plan", str(run_file), *more]) == 4

@@ -82,7 +82,7 @@ def test_a_run_is_audited_reported_and_checked(tmp_path):
     assert all(one.passed for one in found.found.checks)
     assert "eavesdropper" in repr(found)
     assert found.statement().startswith(f"Audit with 20 canaries: {found.verdict}. eavesdropper: ")
-    assert found.to_json() == json.loads((run.path / "audit.json").read_text())
+    assert found.to_json() == json.loads((run.folder / "audit.json").read_text())
     page = run.report()
     assert page.path == tmp_path / "run" / "report.html"
     assert page.text.startswith("<!doctype html>")
