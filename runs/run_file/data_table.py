@@ -293,7 +293,7 @@ class DataTable(Table):
         from ...training.data.load import load_dataset
         from ...training.data.own_data import own_dataset, read_npy, read_npz
         from ...training.data.quadratic import quadratic
-        from ...training.data.table import table_dataset
+        from ...training.data.table import read_table, read_users, table_dataset
 
         if is_own(self.name):
             return own_dataset(
@@ -311,15 +311,29 @@ class DataTable(Table):
                 # What a folder names is not converted to where it says, nor beside its table.
                 cache = None if is_foreign(("[data] cache", self.cache or "")) else self.cache
                 test = [] if self.test is None else [Path(self.test).expanduser()]
-                found, others = table_dataset(
-                    [root, *test],
-                    self.declared(),
-                    form=self.name,
-                    separator=self.separator,
-                    cache=None if cache is None else Path(cache).expanduser(),
-                    keep=cache == self.cache and not is_foreign(("[data] root", self.root or "")),
+                others = Counter[str]()
+                declaration, form, separator = self.declared(), self.name, self.separator
+                stores = [
+                    read_table(
+                        one,
+                        declaration,
+                        form=form,
+                        separator=separator,
+                        cache=None if cache is None else Path(cache).expanduser(),
+                        keep=cache == self.cache
+                        and not is_foreign(("[data] root", self.root or "")),
+                        others=others,
+                    )
+                    for one in (root, *test)
+                ]
+                found = table_dataset(
+                    stores,
+                    declaration,
+                    name=root.name,
                     classes=self.classes,
-                    user=self.user,
+                    users=None
+                    if self.user is None
+                    else read_users(root, self.user, form=form, separator=separator),
                 )
                 if told := ", ".join(
                     f"{name} {count:,}" for name, count in others.items() if count

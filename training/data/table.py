@@ -266,58 +266,34 @@ def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 def table_dataset(
-    files: Sequence[Path],
+    stores: Sequence[Store],
     declaration: Declared,
     *,
-    form: str,
-    separator: str = ",",
-    cache: Path | None = None,
-    keep: bool = True,
+    name: str,
     classes: int | None = None,
-    user: str | None = None,
-) -> tuple[Dataset, Counter[str]]:
-    """The records of a table, and those of another one to test with.
+    users: NDArray[np.int64] | None = None,
+) -> Dataset:
+    """The records of a table that was read, and those of another one to test with.
 
     Args:
-        files: the table, and one of the same columns to test with; of a table alone a fifth of the
-            records is held out.
-        form: "csv" or "parquet".
-        separator: of a csv file.
-        cache: folder of converted files; by default one beside a large table.
-        keep: whether files are converted there, as of `read_table`.
+        stores: of the table, and of one of the same columns to test with; of a table alone a fifth
+            of the records is held out.
+        name: of the table.
         classes: public number of classes, where the labels are not declared.
-        user: the column that names whose record it is; it is no input.
-
-    Returns:
-        The records, and by column how many cells were of no declared category.
+        users: whose each record of the table is, as of `read_users`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: `read_table` refuses a file, or labels are no such classes.
+        ValueError: labels are no such classes.
     """
-    others = Counter[str]()
-    stores = [
-        read_table(
-            one,
-            declaration,
-            form=form,
-            separator=separator,
-            cache=cache,
-            keep=keep,
-            others=others,
-        )
-        for one in files
-    ]
-    path = files[0]
     dataset = dataset_of_stores(
         stores[0],
         stores[1] if len(stores) > 1 else None,
-        name=path.name,
+        name=name,
         classes=declaration.classes or classes,
         outputs=1 if declaration.target.regression else 0,
-        users=None if user is None else read_users(path, user, form=form, separator=separator),
+        users=users,
     )
-    return replace(dataset, columns=columns_of(declaration)), others
+    return replace(dataset, columns=columns_of(declaration))
 
 
 def columns_of(declaration: Declared) -> tuple[TableColumn, ...]:

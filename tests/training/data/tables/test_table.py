@@ -306,7 +306,7 @@ def test_a_bad_cell_leaves_no_half_of_a_conversion(tmp_path):
 def test_declared_labels_give_the_number_of_classes(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("age,sex,ill\n" + "60,f,no\n" * 10)
-    data, _ = table_dataset([path], _declared(), form="csv")
+    data = table_dataset([read_table(path, _declared(), form="csv")], _declared(), name=path.name)
     assert (data.classes, data.notes, len(data.targets)) == (2, (), 8)
 
 
