@@ -19,7 +19,6 @@ def person(
         typer.Option(
             metavar="DIR", help="First add the run in this folder to the ledger; may be repeated."
         ),
-        IsThere(NO_RUN),
     ] = None,
     adversary: Annotated[
         str | None,
@@ -43,9 +42,11 @@ def person(
     adversary saw them, so the run folders are not needed again. All rounds are composed by privacy
     loss distribution; epsilons are not added up.
     """
-    if not add:
+    if not add and not trust_code:
         begin = "begin one with overhear person {} --add DIR"
         IsThere(f"no ledger of a person at {{}}; {begin}").look(ledgers)
+    elif add and len(ledgers) == 1:
+        IsThere(NO_RUN).look(add)
     from ..privacy.errors import InputError
     from ..privacy.plain_text import plain
     from ..reports.total.total import add_runs, person_sentences, person_total
