@@ -147,9 +147,7 @@ def table(
     """
     from ..reports.sweep.table import sweep_table
 
-    return sweep_table(
-        Path(getattr(folder, "out", folder)), value=value, rows=rows, columns=columns
-    )
+    return sweep_table(_folder(folder), value=value, rows=rows, columns=columns)
 
 
 def plot(
@@ -177,6 +175,8 @@ def plot(
     """
     from ..reports.sweep.plot import figure_of
 
-    return figure_of(
-        Path(getattr(folder, "out", folder)), x=x, y=y, line=line, panel=panel, adversary=adversary
-    )
+    return figure_of(_folder(folder), x=x, y=y, line=line, panel=panel, adversary=adversary)
+
+
+def _folder(of: Swept | str | Path) -> Path:
+    return Path(of) if isinstance(of, str | Path) else of.out
