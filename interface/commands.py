@@ -42,7 +42,9 @@ def invert(gradients: str | Path, **options: Any) -> GradientAttack:
     return cast("GradientAttack", attack(gradients, **options))
 
 
-invert.__signature__ = inspect.signature(GradientRequest)  # type: ignore[attr-defined]
+invert.__signature__ = inspect.signature(GradientRequest).replace(  # type: ignore[attr-defined]
+    return_annotation="GradientAttack"
+)
 
 
 def design(
@@ -125,7 +127,7 @@ def sweep(
 
 
 def table(
-    folder: str | Path,
+    folder: Swept | str | Path,
     *,
     value: str = "accuracy",
     rows: Sequence[str] = (),
@@ -134,7 +136,7 @@ def table(
     """Make the table of a sweep: means over its seeds, with errors and epsilon.
 
     Args:
-        folder: of the sweep.
+        folder: of the sweep, or what `sweep` gave back.
         value: accuracy, loss, auroc, rmse, psnr, ...
         rows: swept keys that name a line; by default all that are no columns.
         columns: swept keys whose values are compared apart.
@@ -145,11 +147,11 @@ def table(
     """
     from ..reports.sweep.table import sweep_table
 
-    return sweep_table(Path(folder), value=value, rows=rows, columns=columns)
+    return sweep_table(_folder(folder), value=value, rows=rows, columns=columns)
 
 
 def plot(
-    folder: str | Path,
+    folder: Swept | str | Path,
     *,
     x: str = "round",
     y: str = "accuracy",
@@ -160,7 +162,7 @@ def plot(
     """Draw the curves of a sweep, with bands over its seeds; needs matplotlib.
 
     Args:
-        folder: of the sweep.
+        folder: of the sweep, or what `sweep` gave back.
         x: "round", "epsilon", or a swept key.
         y: accuracy, loss, auroc, rmse, psnr, ...
         line: swept key of which each value has a line.
@@ -173,4 +175,8 @@ def plot(
     """
     from ..reports.sweep.plot import figure_of
 
-    return figure_of(Path(folder), x=x, y=y, line=line, panel=panel, adversary=adversary)
+    return figure_of(_folder(folder), x=x, y=y, line=line, panel=panel, adversary=adversary)
+
+
+def _folder(of: Swept | str | Path) -> Path:
+    return Path(of) if isinstance(of, str | Path) else of.out

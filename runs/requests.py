@@ -160,7 +160,10 @@ def by_keywords(request: Callable[P, R], function: Callable[[R], T], name: str) 
         return function(request(*arguments, **keywords))
 
     called.__name__ = called.__qualname__ = name
-    called.__signature__ = inspect.signature(request)  # type: ignore[attr-defined]
+    returned = inspect.signature(function).return_annotation
+    called.__signature__ = inspect.signature(request).replace(  # type: ignore[attr-defined]
+        return_annotation=returned
+    )
     return called
 
 

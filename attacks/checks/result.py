@@ -150,7 +150,7 @@ class Finding:
     def outcome(self) -> str:
         """What they say, in words."""
         if self.passed:
-            return f"none fails, the least p is {self.p:.2g} times their number"
+            return f"none fails, the least p times their number is {self.p:.2g}"
         return f"it fails with p = {self.p:.1g}: {self.what}"
 
     def check(

@@ -51,9 +51,9 @@ def _verdict(report: Report) -> Iterator[str]:
             f"- {name}: SHA-256 {of}\n" for name, of in report.reproduce.files.items()
         )
         yield (
-            f"{markdown_text(run.name)}: {run.agents} agents, links {run.links}, "
-            f"{report.declared.releases} releases in {run.rounds} rounds, as declared; made "
-            f"{report.made} by overhear {report.tool.version}.\n\n{digests}"
+            f"{markdown_text(run.name)}: {run.agents} agent{'s' * (run.agents != 1)}, "
+            f"links {run.links}, {report.declared.releases} releases in {run.rounds} rounds, "
+            f"as declared; made {report.made} by overhear {report.tool.version}.\n\n{digests}"
         )
         return
     yield (

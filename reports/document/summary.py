@@ -247,10 +247,8 @@ def _steps(report: Report, facts: Facts, found: Verdict) -> Iterator[Sentence]:
         yield ("Run `overhear attack DIR`: it shows what can be rebuilt from the messages.",)
     if report.audit is None and report.declared is None:
         yield ("Run `overhear audit DIR`: it checks that what ran is what was accounted for.",)
-    yield (
-        f"Decide whether {who(head, facts)} is the adversary that matters here; section 3 lists "
-        "the others.",
-    )
+    others = "; section 3 lists the others" * (len(report.plan.adversaries) > 1)
+    yield (f"Decide whether {who(head, facts)} is the adversary that matters here{others}.",)
     gaps = sum(assumption.status == "gap" for assumption in report.assumptions)
     if gaps:
         yield (f"Read the {'gap' if gaps == 1 else f'{gaps} gaps'} of section 9, and decide "

@@ -291,7 +291,8 @@ def _agent(net: Network, agent: int, at: Place, radius: float) -> Markup:
 def _words(net: Network, run: Run) -> str:
     """The drawing in sentences."""
     said = [
-        f"Network {run.graph} of {run.agents} agents with {net.links_in_all} links",
+        f"Network {run.graph} of {run.agents} agent{'s' * (run.agents != 1)} "
+        f"with {net.links_in_all} links",
         f"agent {net.victim} holds the record at risk",
     ]
     near = net.neighbours

@@ -87,6 +87,8 @@ def difference_of(one: Mapping[int, float], other: Mapping[int, float]) -> Diffe
         return None
     over = np.array([one[seed] - other[seed] for seed in seeds])
     count, mean = len(over), float(over.mean())
+    if abs(mean) <= 4 * np.finfo(float).eps * max(abs(one[seed]) for seed in seeds):
+        mean = 0.0  # what rounding leaves of equal means
     if count == 1:
         return Difference(mean=mean, low=-math.inf, high=math.inf, count=1)
     half = float(t.ppf((1 + _LEVEL) / 2, count - 1)) * float(over.std(ddof=1)) / math.sqrt(count)

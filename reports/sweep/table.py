@@ -375,13 +375,17 @@ def _caption(cells: Sequence[Cell], value: str) -> str:
         )
     # Marks, and what they mean.
     best = [cell for cell in cells if cell.best]
-    if any(cell.constant is not None for cell in cells):
+    constant = any(cell.constant is not None for cell in cells)
+    if constant:
         text += " Constant answer: the best one that is the same for every test record"
         answers = {"accuracy": ", the most frequent class", "rmse": ", the mean"}
         beaten = "." if best else "; no line is shown to be better, so none is bold."
         text += answers.get(value, "") + beaten
     if best:
-        text += " Bold: the best of its column, and what the same interval does not tell from it."
+        text += (
+            " Bold: the best of its column, and what the same interval does not tell from it"
+            + (", if it tells that from the constant answer." if constant else ".")
+        )
     deltas = sorted({spent.delta for cell in cells for spent in cell.spent})
     if deltas:
         at = ", ".join(f"{delta:g}" for delta in deltas)

@@ -201,7 +201,10 @@ def check_signature(folder: Path, keys: Sequence[str | Path]) -> Signed:
         return Signed(False, _why_not(signature, message))
     held = listed(folder, message)
     for path in _foreign(folder, held):
-        raise InputError(f"{path} was put into {folder} after it was signed; move it away")
+        raise InputError(
+            f"{path} was put into {folder} after it was signed; move it away, or have the folder "
+            "signed again with it"
+        )
     for name, value in held.items():
         if not (folder / name).is_file() or digest(folder / name) != value:
             raise InputError(

@@ -503,7 +503,8 @@ def keep_audit(found: TrainingAudit | ScoresAudit, logs: str | Path | Sequence[P
     if claimed.mechanism != known.mechanism or claimed.epsilon > known.epsilon * (1 + 1e-9):
         raise InputError(
             f"the audit is of {claimed.words()}, and {log.paths[0].parent} declares "
-            f"{known.words()}; audit with claim=claim_of_log(read_log(logs))"
+            f"{known.words()}; audit with claim=log.claim(delta) of the recorder, or "
+            "claim=claim_of_log(read_log(logs))"
         )
     path = log.paths[0].parent / AUDIT
     audit = Audit.model_validate(

@@ -231,7 +231,8 @@ def test_commands_have_their_names_in_python(run, tmp_path):
     swept = oh.sweep(tmp_path / "sweep.toml", tmp_path / "swept", jobs=1)
     assert len(swept.results) == 4
     assert "learning_rate" in str(oh.table(tmp_path / "swept"))
-    assert oh.plot(tmp_path / "swept").axes
+    assert str(oh.table(swept)) == str(oh.table(tmp_path / "swept"))
+    assert oh.plot(swept).axes
     other = oh.train(RUN, tmp_path / "other", set={"privacy.epsilon": 1})
     assert "| epsilon: eavesdropper |" in oh.compare([run, other.folder])._repr_markdown_()
     assert not oh.check(run, POLICY).passed  # no report of it is there
@@ -246,5 +247,7 @@ def test_inversion_takes_the_keywords_of_its_request(tmp_path):
     assert {"gradients", "model", "out", "clip_norm"} <= set(
         inspect.signature(oh.invert).parameters
     )
+    assert inspect.signature(oh.invert).return_annotation == "GradientAttack"
+    assert inspect.signature(oh.budget).return_annotation == "Budget"
     with pytest.raises(FileNotFoundError, match="no file of gradients"):
         oh.invert(tmp_path / "absent.safetensors", model="linear", out=tmp_path)

@@ -80,7 +80,8 @@ def test_every_algorithm_has_a_report(name, form, tmp_path):
 def test_a_run_of_one_agent_has_a_report(tmp_path):
     report, page = reported(trained(tmp_path, "data.agents=1"))
     assert report["run"]["edges"] == []
-    assert "Network ring of 1 agents with 0 links" in page.text()
+    assert "Network ring of 1 agent with 0 links" in page.text()
+    assert "1 agents" not in page.text()
 
 
 def test_encrypted_links_are_drawn_and_assumed(tmp_path):

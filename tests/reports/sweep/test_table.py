@@ -137,6 +137,7 @@ def test_only_what_beats_the_constant_answer_is_bold(tmp_path, constant, bold):
     assert all(line["constant answer"] == f"{100 * constant:.2f}" for line in lines_of(table))
     assert "the most frequent class" in table.caption
     assert ("no line is shown to be better" in table.caption) is not any(bold)
+    assert ("if it tells that from the constant answer" in table.caption) is any(bold)
     assert json.loads(table_text(table, format="json"))["lines"][0]["constant_answer"]["n"] == 4
 
 
@@ -145,6 +146,12 @@ def test_the_majority_class_nine_times_is_never_bold(tmp_path):
     text = table_text(sweep_table(out))
     assert "**" not in text
     assert "no line is shown to be better, so none is bold" in text
+
+
+def test_a_difference_of_equal_means_is_zero_and_no_rounding_error():
+    found = difference_of({1: 385 / 6, 2: 430 / 6}, {1: 72.5, 2: 190 / 3})
+    assert found is not None
+    assert found.mean == 0.0
 
 
 def test_a_difference_is_over_common_seeds_and_failures_are_told(tmp_path):
