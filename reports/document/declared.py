@@ -21,7 +21,7 @@ from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
 from ...privacy.plain_text import plain
-from ...privacy.releases.lines import Header
+from ...privacy.releases.lines import SERVER, Header
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...privacy.target import Target
 from ...runs.audit.evidence import measured
@@ -242,6 +242,8 @@ def _held(
     if one.status not in (Status.DECLARED, Status.CHECKED):
         return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
     said = f"{said} if the list of releases is true"
+    if asked.adversary == SERVER and SERVER not in usual_adversaries(account.log):
+        return Outcome.MISSING, f"{said}, which names no server; leave the limit out if none is."
     if evidence.declared is None:
         return Outcome.MISSING, (
             f"{said}, which nothing proves; a policy that relies on it says [evidence] declared = "

@@ -31,7 +31,7 @@ def conclusion(found: GradientAttack) -> str:
         return _of_tokens(found, found.tokens)
     records, supported = len(found.supported), sum(found.supported)
     if found.scores is not None:
-        return _scored(found.scores, supported=supported)
+        return _scored(found.scores, supported=supported, proven=count_proven(found.stage))
     # Without the truth: how far the gradient speaks for what was found.
     if not supported:
         return (
@@ -136,12 +136,18 @@ def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
     return lines
 
 
-def _scored(scores: TruthScores, *, supported: int) -> str:
+def _scored(scores: TruthScores, *, supported: int, proven: int) -> str:
     reached, blind = scores.mean.mse, scores.blind.mse
     if reached < 0.9 * blind:
         share = "less than 0.01%" if reached < 1e-4 * blind else f"{reached / blind:.2%}"
         much = "A leak" if reached < 0.5 * blind else "A weak leak"
         return f"{much} is shown: the error is {share} of the blind guess's."
+    if proven:
+        return (
+            f"The truth speaks against the gradient: {_counted(proven, 'record')} can be had from "
+            "it by algebra, and the truth is no nearer to what was found than the blind guess; see "
+            "whether it holds the records of this gradient, as the network is fed."
+        )
     said = "" if supported else ", and the gradient speaks for none of it"
     return (
         f"No leak shown: what was found is no better than the blind guess{said}; {_NOT_PROTECTED}."

@@ -146,6 +146,11 @@ def test_a_server_has_a_limit_of_its_own(capsys, tmp_path, policy):
         found, out, _ = told(capsys, "check", tmp_path / "c", "--policy", path)
         assert found == code
         assert f"limit: server, epsilon {epsilon} at delta 1e-5" in " ".join(out.split())
+    # A server that the log does not name has no figure that passes.
+    write(tmp_path / "d" / "d.jsonl", {1: [one(0, to=[1], noise=9.0)]}, agents=2)
+    path = policy(server.format(3), evidence='declared = "trusted"')
+    found, out, _ = told(capsys, "check", tmp_path / "d", "--policy", path)
+    assert (found, "names no server" in " ".join(out.split())) == (5, True), out
 
 
 @pytest.mark.parametrize("who", ["neighbour", "all-others"])

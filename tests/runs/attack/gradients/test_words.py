@@ -78,6 +78,9 @@ def test_a_conclusion_with_the_truth_goes_by_the_blind_guess(error, said):
     how = NO_BETTER if error > 0.1 else f"{NEARER} (posterior)"
     how = "rebuilt: posterior" if error < 1e-4 else how
     assert said == f"record 0: label 3, {how}, 10.0 dB to record 0 of the truth"
+    # What algebra gives and the truth does not know is a matter of the truth, and no protection.
+    by_algebra = after(scores=scores, stage=["exact", "prior"])
+    assert by_algebra.startswith(("A leak", "A weak leak", "The truth speaks against")), by_algebra
 
 
 def test_an_attack_that_failed_names_that_another_may_succeed():
