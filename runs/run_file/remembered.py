@@ -76,8 +76,7 @@ def _opened(path: str | Path, *, within: int | None = None) -> Iterator[int]:
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=within)
     try:
         held = os.fstat(file)
-        kind = stat.S_ISDIR if within is None else stat.S_ISREG
-        if held.st_uid != os.geteuid() or held.st_mode & 0o077 or not kind(held.st_mode):
+        if held.st_uid != os.geteuid() or held.st_mode & 0o077:
             raise PermissionError(f"{path} is not this user's alone")
         yield file
     finally:
