@@ -67,6 +67,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _state_of_its_own(tmp_path_factory):
+    """What trainings of a suite are remembered by is not the developer's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _hears_signals():
     """A suite under `nohup`, or in the background of a script, ignores what commands then would."""
     for number, handler in (

@@ -101,9 +101,13 @@ def trust(code: bool, *, pins: Mapping[str, str] | None = None, calls: Iterable[
 
     Args:
         code: any of it.
-        pins: SHA-256 by path of what is run all the same.
+        pins: SHA-256 by path of what is run all the same; None: what this user trained.
         calls: what of it folders may name, with which options.
     """
+    if pins is None:  # a policy says itself what it lets run, on whichever machine
+        from ...runs.run_file import remembered
+
+        remembered.use()
     if code or pins:
         from ...runs.run_file.trust import trust_code
 

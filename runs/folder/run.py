@@ -44,7 +44,7 @@ from ..errors import ContradictedProof
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.own_tables import names_of
-from ..run_file.run_file import RunFile
+from ..run_file.run_file import RunFile, own_calls
 from ..run_file.trust import SOURCES, check_at_end, write_sources
 from ..stop import Stop, tell
 from . import folder as run_folder
@@ -315,7 +315,7 @@ def first_session(session: Session) -> TrainSummary:
     run_folder.environment(str(built.setting.device)).write(out / run_folder.ENVIRONMENT)
     algorithm, run = session.config.algorithm, secrets.token_hex(16)
     write_records(out / run_folder.RECORDS, built.setting.shards)
-    write_sources(out, names_of(session.config))
+    write_sources(out, own_calls(session.config))
     header = LedgerHeader(
         run=run,
         run_file=run_folder.digest(out / run_folder.RUN),

@@ -370,10 +370,19 @@ def _asked(
     ask(_calls(values), named_paths(values), notice)
     ask(_calls(values, ATTACK_KEYS))  # said where it runs
     run_file = validated(values, where=where)
-    tables = {name: getattr(run_file, name) for name in RunFile.model_fields}
-    entries = {name: table.entries() for name, table in tables.items() if table is not None}
+    entries = _entries(run_file)
     ask(_calls(entries), named_paths(entries))
     return run_file
+
+
+def _entries(run_file: RunFile) -> dict[str, Mapping[str, object]]:
+    tables = {name: getattr(run_file, name) for name in RunFile.model_fields}
+    return {name: table.entries() for name, table in tables.items() if table is not None}
+
+
+def own_calls(run_file: RunFile) -> list[Call]:
+    """The names of one's own in a run file that say what the run is, with what it hands them."""
+    return _calls(_entries(run_file))
 
 
 def validated(values: Mapping[str, object], *, where: str) -> RunFile:

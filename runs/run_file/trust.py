@@ -2,11 +2,12 @@
 
 A run file that a user gives is a program of the user, and is run. The run.toml of a folder is data
 until somebody vouches for the code that it names: by `--trust-code`; by a policy that pins the
-SHA-256 of every file, and names what of them is called with which options; or because the user of
+SHA-256 of every file, and names what of them is called with which options; because the user of
 this process named the same code with the same options: then what would run is what the user's own
-folder holds, which is held against the run as well. All this is decided before anything is
-imported. A pin covers what its file defines (`training.own.names`), and no file but the pinned is
-executed.
+folder holds, which is held against the run as well; or, but for a policy, because this user trained
+all of that code with these calls in this working directory (`remembered`): then its files are
+pinned. All this is decided before anything is imported. A pin covers what its file defines
+(`training.own.names`), and no file but the pinned is executed.
 
 Paths that a folder's run.toml names are read if they lie in the folder, in the working directory or
 below OVERHEAR_DATA, or if the user of this process named them.
@@ -18,6 +19,7 @@ word of whoever wrote the folder: so reports, checks and totals need the code as
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -41,6 +43,7 @@ from ...training.own.names import (
 )
 from ...training.own.objects import digest_of, keys_of, own_path_of, pin
 from ..described import Described
+from . import remembered
 from .own_tables import Call, in_toml
 
 # sources.json of a run: which files of the user trained it, with copies of them in `sources/`.
@@ -85,15 +88,17 @@ def digest_of_sources(names: Mapping[str, str]) -> str:
     return hashlib.sha256(repr((found.files, found.installed)).encode()).hexdigest()
 
 
-def write_sources(folder: Path, names: Mapping[str, str]) -> None:
+def write_sources(folder: Path, calls: Collection[Call]) -> None:
     """Write sources.json and the copies, where the run file has names of one's own.
+
+    What the user of this process named is remembered.
 
     Raises:
         InputError: a file was changed since it was imported.
     """
-    if not names:
+    if not calls:
         return
-    found = sources_of(names)
+    found = sources_of({call.key: call.name for call in calls})
     for path, digest in found.files.items():
         source = read_bounded(Path(path), _LARGEST)
         if hashlib.sha256(source).hexdigest() != digest:
@@ -105,6 +110,14 @@ def write_sources(folder: Path, names: Mapping[str, str]) -> None:
         make_folder(copy.parent)
         write_durably(copy, source)
     found.write(folder / SOURCES)
+    if all(call.is_code and call.line in _ASKED for call in calls):
+        remembered.remember(_digest_of_run(calls, found))
+
+
+def _digest_of_run(calls: Iterable[Call], held: Sources) -> str:
+    """SHA-256 of all code that a run runs here: where, what is called, and of which files."""
+    said = (str(Path.cwd()), sorted(call.line for call in calls), held.files, held.installed)
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def read_sources(folder: Path) -> Sources | None:
@@ -410,7 +423,7 @@ def check_after(folder: Path, calls: Iterable[Call], held: Sources | None) -> No
     check_sources(folder, held, names)
 
 
-def _check_trusted(folder: Path, calls: Iterable[Call], held: Sources) -> None:
+def _check_trusted(folder: Path, calls: Collection[Call], held: Sources) -> None:
     # Calls that no one vouched for name files of the folder.
     foreign = [call for call in calls if not _is_vouched(call)]
     for call in foreign:
@@ -428,9 +441,12 @@ def _check_trusted(folder: Path, calls: Iterable[Call], held: Sources) -> None:
             )
     if not foreign:
         return
-    # A policy pins files by digest, and names what may be called of them.
-    vouched = _TRUST.get()
+    # A policy pins files by digest, and names what may be called of them; so does what this user
+    # trained.
     wanted = {**held.files, **held.installed}
+    if remembered.is_remembered(_digest_of_run(calls, held)):
+        trust_code(pins=wanted, calls=foreign)
+    vouched = _TRUST.get()
     missing = [path for path, digest in wanted.items() if vouched.pins.get(path) != digest]
     uncalled = [call for call in foreign if call.line not in vouched.calls]
     if not missing and not uncalled:

@@ -1,13 +1,16 @@
 """Folders of a stranger: commands run nothing of them, and neither read nor write elsewhere."""
 
+import contextvars
 import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tomllib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import UnionType
 from typing import get_args, get_origin
@@ -18,14 +21,16 @@ import typer.main
 
 from overhear import Run
 from overhear.commands import cli
+from overhear.privacy.errors import InputError
 from overhear.privacy.releases.ledger import Ledger, read_ledger
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.run_file import trust
+from overhear.runs.run_file import remembered, trust
+from overhear.runs.run_file.own_tables import Call
 from overhear.runs.run_file.run_file import ForeignFolder, RunFile, load_run_file, named_paths
 from overhear.runs.run_file.tables import Table
 from overhear.training.own import names
-from overhear.training.own.objects import give
+from overhear.training.own.objects import give, pins
 
 MINE = """\
 import math
@@ -353,6 +358,215 @@ def test_a_folder_that_hides_its_links_is_refused(tmp_path, monkeypatch):
         patch.setattr(os, "scandir", scandir)
         with pytest.raises(ValueError, match="checkpoints may not be listed, and a link in it"):
             ForeignFolder(tmp_path)
+
+
+# What this user trained is trusted again, and nothing else.
+
+
+@pytest.fixture
+def state(evil, monkeypatch, tmp_path):
+    """The file in which `kept` is remembered, as the training of `stranger` left it."""
+    written = Path(os.environ["XDG_STATE_HOME"], "overhear", "trusted")
+    assert [oct(one.stat().st_mode & 0o777) for one in (written.parent, written)] == [
+        "0o700",
+        "0o600",
+    ]
+    shutil.copytree(written.parent, tmp_path / "state" / "overhear")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "overhear" / "trusted"
+
+
+REFUSED = "would be run|not in its sources.json"
+
+
+def is_trusted(folder: Path, then: Callable[[], object] = lambda: None) -> bool:
+    """Whether a command without --trust-code reads a folder."""
+
+    def read() -> bool:
+        remembered.use()
+        try:
+            ForeignFolder(folder).run_file()
+        except InputError as error:
+            if not re.search(REFUSED, str(error)):
+                raise
+            return False
+        then()
+        return True
+
+    return contextvars.copy_context().run(read)
+
+
+def sources(change: Callable[[dict[str, dict[str, str]]], object]) -> Callable[[Path], None]:
+    """Forge what a folder says of the files that trained it."""
+
+    def forged(evil: Path) -> None:
+        held = json.loads((evil / "sources.json").read_text())
+        change(held)
+        (evil / "sources.json").write_text(json.dumps(held))
+        forge(evil)
+
+    return forged
+
+
+def change_a_byte(evil: Path) -> None:
+    """Change a file, and the folder so that it says so."""
+    Path("foreign_mine.py").write_text(MINE + "\n")
+    digest = hashlib.sha256(Path("foreign_mine.py").read_bytes()).hexdigest()
+    sources(lambda held: held["files"].update({"foreign_mine.py": digest}))(evil)
+
+
+@pytest.mark.parametrize(
+    ("change", "trusted"),
+    [
+        pytest.param(lambda evil: None, True, id="as it was trained, in a copy"),
+        pytest.param(forge, True, id="written anew"),
+        pytest.param(lambda evil: forge(evil, ("rounds = 1", "rounds = 2")), True, id="rounds"),
+        pytest.param(change_a_byte, False, id="a byte"),
+        pytest.param(lambda evil: forge(evil, data("foreign_mine:rows", "path = 'x'")), False),
+        pytest.param(lambda evil: forge(evil, data("./foreign_mine.py:rows")), False),
+        pytest.param(lambda evil: forge(evil, data("digits")), False, id="a call less"),
+        pytest.param(lambda evil: forge(evil, ('"cross-entropy"', '"foreign_mine:net"')), False),
+        pytest.param(sources(lambda held: held["files"].clear()), False, id="a file less"),
+        pytest.param(sources(lambda held: held["files"].update({"b.py": "0" * 64})), False),
+        pytest.param(sources(lambda held: held["installed"].update({"os": "none"})), False),
+    ],
+)
+def test_a_folder_is_trusted_if_its_user_trained_all_of_its_code(evil, state, change, trusted):
+    try:
+        change(evil)
+        assert is_trusted(evil) is trusted
+        with pytest.raises(InputError, match=REFUSED):
+            ForeignFolder(evil).run_file()  # as a gate reads it, and after the command
+        assert pins() is None
+    finally:
+        Path("foreign_mine.py").write_text(MINE)
+
+
+def test_what_was_trained_elsewhere_is_not_trusted_here(evil, state, tmp_path, monkeypatch):
+    shutil.copytree(Path.cwd(), tmp_path / "there")
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path / "there")
+        assert not is_trusted(Path("evil"))
+
+
+def test_a_check_asks_its_policy_alone(evil, state, capsys):
+    policy([])
+    assert cli.main(["check", "evil", "--policy", "policy.toml"]) == 2
+    assert "in a way that it does not name" in capsys.readouterr().err
+    assert cli.main(["report", "evil"]) == 0
+    state.unlink()
+    assert cli.main(["report", "evil"]) == 2
+    assert "would be run" in capsys.readouterr().err
+
+
+def test_what_attacks_a_run_is_not_trusted_with_it(evil, state):
+    def attacked() -> None:
+        with pytest.raises(ValueError, match="names code that would be run"):
+            trust.check_of_attack(evil, Call(key="[attack] denoiser", name="foreign_mine:net"))
+
+    assert is_trusted(evil, attacked)
+
+
+def test_what_is_trained_of_a_stranger_is_not_remembered(evil, state):
+    before = state.read_bytes()
+    state.write_bytes(b"")
+    with trust.trusting():
+        train_run(load_run_file("evil/run.toml"), evil / "again")
+    assert state.read_bytes() == b""
+    assert not is_trusted(evil / "again")
+    train_run(load_run_file("run.toml"), evil / "mine")
+    assert state.read_bytes() == before
+
+
+def instead(make: Callable[[Path], object], *, of: str = "file") -> Callable[[Path], object]:
+    """Put something in the place of the file, or of its folder, that leads to what was there."""
+
+    def put(state: Path) -> None:
+        place = state if of == "file" else state.parent
+        place.rename(place.with_name("moved"))
+        make(place)
+
+    return put
+
+
+def by_home(home: str, *, moved: bool = True) -> Callable[[Path], object]:
+    """Find the state by the user's home, and not by a variable of its own."""
+
+    def put(state: Path) -> None:
+        del os.environ["XDG_STATE_HOME"]
+        os.environ["HOME"] = home.format(state.parents[2])
+        if moved:
+            (state.parents[2] / ".local").mkdir()
+            shutil.move(state.parents[1], state.parents[2] / ".local" / "state")
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("change", "trusted"),
+    [
+        (lambda state: None, True),
+        (by_home("{}"), True),
+        (lambda state: state.write_bytes(b'{"\xff\n[[[\n\n' + state.read_bytes()), True),
+        (lambda state: state.write_bytes(b'{"\xff\n' + state.read_bytes()[1:]), False),
+        (lambda state: state.write_bytes(state.read_bytes() + b"\n" * (1 << 20)), False),
+        (lambda state: os.truncate(state, 1 << 40), False),
+        (lambda state: state.chmod(0o620), False),
+        (lambda state: state.chmod(0o640), False),
+        (lambda state: state.chmod(0o602), False),
+        (lambda state: state.parent.chmod(0o770), False),
+        (lambda state: state.parent.chmod(0o707), False),
+        (lambda state: state.parents[1].chmod(0o777), False),
+        (lambda state: state.parents[1].chmod(0o1777), True),
+        (lambda state: state.unlink(), False),
+        (lambda state: shutil.rmtree(state.parents[1]), False),
+        (instead(lambda path: os.mkfifo(path, 0o600)), False),
+        (instead(lambda path: path.mkdir(0o700)), False),
+        (instead(lambda path: path.symlink_to("moved")), False),
+        (instead(lambda path: path.symlink_to("moved"), of="folder"), False),
+        (instead(lambda path: path.symlink_to(path), of="folder"), False),
+        (instead(lambda path: path.touch(0o600), of="folder"), False),
+        (lambda state: os.chown(state, 12345, -1), False),
+        (lambda state: os.chown(state.parent, 12345, -1), False),
+        (lambda state: os.chown(state.parents[1], 12345, -1), False),
+        (lambda state: os.environ.update(XDG_STATE_HOME="state"), False),
+        (by_home("nowhere"), False),
+        (by_home("/dev/null"), False),
+        (by_home("{}/none", moved=False), False),
+    ],
+)
+def test_a_state_that_another_could_write_is_not_believed(
+    evil, state, monkeypatch, change, trusted
+):
+    for name in ("XDG_STATE_HOME", "HOME"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    try:
+        change(state)
+    except PermissionError:
+        pytest.skip("only root gives files away")
+    top = state.parents[2]
+    assert is_trusted(evil) is trusted
+    before = {path: path.lstat().st_mode for path in top.rglob("moved")}
+    held = (top / "state/moved/trusted", state.with_name("moved"))
+    texts = [path.read_bytes() for path in held if path.is_file()]
+    remembered.remember("0" * 64)  # never an error, and through no link
+    assert texts == [path.read_bytes() for path in held if path.is_file()]
+    assert before == {path: path.lstat().st_mode for path in top.rglob("moved")}
+    assert is_trusted(evil) is trusted
+    assert not Path("state").exists()
+    assert not Path("nowhere").exists()
+
+
+def test_the_newest_are_kept_and_none_is_lost(state, monkeypatch):
+    digests = [f"{number:064x}" for number in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(remembered.remember, digests))
+    assert set(digests) < set(state.read_text().split())
+    monkeypatch.setattr(remembered, "_MOST", 3)
+    for digest in (*digests, digests[9]):
+        remembered.remember(digest)
+    assert state.read_text().split() == [digests[number] for number in (10, 11, 9)]
+    assert [path.name for path in state.parent.iterdir()] == ["trusted"]
 
 
 # Every command that opens a folder which somebody else may have made. A new command fails the test

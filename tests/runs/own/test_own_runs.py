@@ -99,6 +99,26 @@ def test_the_code_of_a_folder_is_not_run_unless_somebody_vouches_for_it(place, o
     assert not (place / "ran").exists()
 
 
+@pytest.mark.slow
+def test_who_trained_a_run_need_not_vouch_for_it(place, overhear):
+    parts = place / "own_parts.py"
+    parts.write_text(
+        f"{parts.read_text()}try:\n    import own_extra\nexcept ImportError:\n    ...\n"
+    )
+    assert overhear("train", "run.toml", "--out", "new")[0] == 0
+    (place / "new").rename(place / "moved")
+    for arguments in (["report", "moved"], ["attack", "moved"], ["audit", "moved"]):
+        code, said = overhear(*arguments)
+        assert code == 0, said
+    policy(place, {})
+    code, said = overhear("check", "moved", "--policy", "policy.toml")
+    assert (code, "names code that would be run" in said) == (2, True), said
+    (place / "own_extra.py").write_text('open("ran", "w").close()\n')  # what they import beside
+    code, said = overhear("report", "moved")
+    assert (code, "own_extra.py (sha256 " in said) == (2, True), said
+    assert not (place / "ran").exists()
+
+
 def test_changed_code_is_refused_before_it_runs(place, overhear):
     (place / "own_parts.py").write_text('open("ran", "w").close()\ndef decayed(): pass\n')
     for arguments in (
