@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import TrustCode, trust
+from .terminal.options import NO_RUN, IsThere, TrustCode, trust
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, write
 
@@ -23,7 +23,9 @@ class FormatName(enum.StrEnum):
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of a run, or that invert wrote.")
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of a run, or that invert wrote."),
+        IsThere(NO_RUN),
     ],
     show_records: Annotated[
         bool, typer.Option("--show-records", help="Show training records, not only public ones.")
@@ -56,8 +58,6 @@ def report(
     from ..privacy.errors import InputError
     from ..privacy.releases.log import holds_logs
     from ..reports.document.found import found_folder
-    from ..runs.errors import ContradictedProof
-    from ..runs.plan.opinions import contradiction
 
     other = folder if holds_logs(folder) else found_folder(folder)
     if other is not None:
@@ -98,6 +98,9 @@ def report(
         from ..reports.document.markdown import report_markdown
 
         write(report_markdown(found), end="")
+    from ..runs.errors import ContradictedProof
+    from ..runs.plan.opinions import contradiction
+
     if said := contradiction(found.second_opinion):
         raise ContradictedProof(said)
 

@@ -136,7 +136,7 @@ def test_gradients_are_attacked_by_paths_as_text(tmp_path, monkeypatch):
     assert float(found.scores.mean.psnr) > 60
     assert found.arrays()["pixels"].shape == (1, 1, 4, 4)
     assert [(row["label"], row["supported"]) for row in found.rows] == [(1, True)]
-    assert "record 0: label 1, exact" in repr(found)
+    assert "record 0: label 1, rebuilt: exact" in repr(found)
     assert "srcdoc=" in found._repr_html_()
     assert "image-rendering:pixelated" in found._repr_html_()
     assert "What a gradient gave away" in oh.report(tmp_path / "found").text

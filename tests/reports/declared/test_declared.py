@@ -226,6 +226,8 @@ def test_a_page_shows_names_as_they_are(capsys, tmp_path):
     page = (tmp_path / "c" / "report.html").read_text()
     assert "<img" not in page
     assert "&lt;img" in page
+    assert "<span>as declared, against" in page
+    assert "<span>if the list is true, members rightly named" in page
 
 
 def test_the_report_of_logs_prints_too(capsys, log):
@@ -238,7 +240,7 @@ def test_the_report_of_logs_prints_too(capsys, log):
     assert not (log.parent / "report.html").exists()
     code, _, err = told(capsys, "report", log.parent, "--show-records")
     assert code == 2
-    assert "holds logs of releases and no run" in err
+    assert "holds no run: --show-records" in err
 
 
 @pytest.mark.parametrize(
