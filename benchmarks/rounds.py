@@ -259,10 +259,7 @@ def growth(*, quick: bool) -> None:
     print("\n| MLP 64-H-10, ring of 10, 32 examples | CPU ms a round | a parameter |", end="")
     print(" against the first | peak MiB |\n|---|---:|---:|---:|---:|")
     widths = (32, 512) if quick else (32, 128, 512, 2048)
-    _grow(
-        [Case(f"mlp-{h}", "ring", 10, 32, 3 if quick else 9) for h in widths],
-        by="parameters",
-    )
+    _grow([Case(f"mlp-{h}", "ring", 10, 32, 3 if quick else 9) for h in widths], by="parameters")
     print("\n| LeNet, ring of 10 | CPU ms a round | an example | against the first | peak MiB |")
     print("|---|---:|---:|---:|---:|")
     _grow([Case("lenet", "ring", 10, b, 2 if quick else 5) for b in (8, 32, 128)], by="examples")

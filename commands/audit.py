@@ -33,8 +33,7 @@ Target = Annotated[
     IsThere(NO_RUN),
 ]
 Again = Annotated[
-    bool,
-    typer.Option("--again", help="Audit a folder once more, and add to what was found."),
+    bool, typer.Option("--again", help="Audit a folder once more, and add to what was found.")
 ]
 Out = Annotated[
     Path | None,

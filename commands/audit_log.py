@@ -42,8 +42,7 @@ def audit_log(
         typer.Option(metavar="module:NAME", help="A vector that all know; may be repeated."),
     ] = None,
     draw: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Look at N of the kept rounds, drawn at random."),
+        int | None, typer.Option(metavar="N", help="Look at N of the kept rounds, drawn at random.")
     ] = None,
     holds: Annotated[
         list[str] | None,

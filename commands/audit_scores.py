@@ -85,9 +85,7 @@ def _claim(texts: Sequence[str], ledger: Path | None) -> Claimed:
             "one or the other out"
         )
     return claim_of_log(
-        read_log(ledger),
-        delta=numbers.get("delta", DELTA),
-        epsilon=numbers.get("epsilon"),
+        read_log(ledger), delta=numbers.get("delta", DELTA), epsilon=numbers.get("epsilon")
     )
 
 

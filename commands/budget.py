@@ -44,10 +44,7 @@ def budget(
         from ..runs.plan.opinions import described
 
         other = second_opinion(
-            found.events,
-            ours=found.epsilon,
-            delta=found.delta,
-            adjacency=found.adjacency,
+            found.events, ours=found.epsilon, delta=found.delta, adjacency=found.adjacency
         )
         opinion = described(other)
     # Figures, what they are about, and how they were computed.

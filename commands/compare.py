@@ -21,9 +21,7 @@ class ComparisonFormat(enum.StrEnum):
 
 def compare(
     folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR", help="Folders of runs."),
-        IsThere(NO_RUN),
+        list[Path], typer.Argument(metavar="DIR", help="Folders of runs."), IsThere(NO_RUN)
     ],
     *,
     format: Annotated[

@@ -30,8 +30,7 @@ def design(
     kind: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND",
-            help="Kind of noise of --out; by default the one with least noise.",
+            metavar="KIND", help="Kind of noise of --out; by default the one with least noise."
         ),
     ] = None,
     out: Annotated[

@@ -36,11 +36,7 @@ _MADE = {
     SchemaName.POLICY: ("reports.judgement.policy", "policy_schema", ""),
     SchemaName.PLAN: ("runs.plan.schema", "Planned", "overhear plan --format json, version 1"),
     SchemaName.TRAIN: ("runs.folder.records", "TrainSummary", "overhear train --format json"),
-    SchemaName.SWEEP: (
-        "runs.sweep.results",
-        "PointResult",
-        "a run of overhear sweep",
-    ),
+    SchemaName.SWEEP: ("runs.sweep.results", "PointResult", "a run of overhear sweep"),
     SchemaName.REPORT: ("reports.schema", "report_schema", ""),
     SchemaName.TOTAL: ("reports.schema", "total_schema", ""),
     SchemaName.PERSON: ("reports.schema", "person_total_schema", ""),

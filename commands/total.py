@@ -13,9 +13,7 @@ from .terminal.terminal import make_console, print_json, say
 
 def total(
     folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR", help="Folders of runs."),
-        IsThere(NO_RUN),
+        list[Path], typer.Argument(metavar="DIR", help="Folders of runs."), IsThere(NO_RUN)
     ],
     *,
     delta: Annotated[

@@ -38,8 +38,7 @@ def train(
     asked: TrainRequest,
     *,
     ranks: Annotated[
-        int | None,
-        typer.Option(metavar="R", min=1, help="Spread the agents over R processes."),
+        int | None, typer.Option(metavar="R", min=1, help="Spread the agents over R processes.")
     ] = None,
     rank_timeout: Annotated[
         float,

@@ -36,13 +36,7 @@ from .requests import BudgetRequest
 if TYPE_CHECKING:
     from ..privacy.accounting.risk import Risk
 
-__all__ = [
-    "DrawnBatches",
-    "by_lottery",
-    "check_participation",
-    "drawn_batches",
-    "lottery_events",
-]
+__all__ = ["DrawnBatches", "by_lottery", "check_participation", "drawn_batches", "lottery_events"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -544,10 +538,7 @@ def _for_risk(
         return lottery_events(multiplier, rate, rounds, coin=participation)
 
     found = scale_for_risk(
-        events_at(1.0),
-        advantage=request.advantage,
-        true_positive_rate=rates,
-        adjacency=adjacency,
+        events_at(1.0), advantage=request.advantage, true_positive_rate=rates, adjacency=adjacency
     )
     words = (
         f"advantage {request.advantage:g}"

@@ -25,13 +25,7 @@ from ..privacy.plain_text import aligned, markdown_text, plain_lines
 from ..privacy.releases.log import holds_logs
 from ..reports.document.collect import collect, report_run
 from ..reports.document.declared import account_of_logs, report_of_logs, write_declared
-from ..reports.document.found import (
-    columns_of,
-    found_folder,
-    read_found,
-    render_found,
-    write_found,
-)
+from ..reports.document.found import columns_of, found_folder, read_found, render_found, write_found
 from ..reports.document.markdown import report_markdown
 from ..runs.attack.attack import attack_as_asked, attack_run
 from ..runs.attack.gradients_schema import GradientAttack

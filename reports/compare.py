@@ -371,7 +371,5 @@ def comparison_markdown(found: Comparison) -> str:
 def comparison_html(found: Comparison) -> str:
     """A comparison as a page, complete in itself."""
     return template(__package__ or "overhear.reports", "compare.html").render(
-        names=[plain(one.run) for one in found.runs],
-        rows=rows_of(found.runs),
-        flags=found.flags,
+        names=[plain(one.run) for one in found.runs], rows=rows_of(found.runs), flags=found.flags
     )

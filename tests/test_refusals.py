@@ -233,8 +233,7 @@ def test_hiding_a_whole_agent_is_refused_where_single_records_are_clipped(refuse
 
 
 @pytest.mark.parametrize(
-    "key",
-    ["patience=3", "early_stopping=true", "stop_at_accuracy=0.9", 'rounds="until-converged"'],
+    "key", ["patience=3", "early_stopping=true", "stop_at_accuracy=0.9", 'rounds="until-converged"']
 )
 def test_a_number_of_rounds_that_the_data_decide_is_refused(refused, key):
     said = refused(f"training.{key}")

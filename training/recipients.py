@@ -78,11 +78,7 @@ def steered(
     heard: Collection[int] = () if agent is None else heard_by(graph.weights, [agent])
     # All rounds together are one Gaussian release.
     mu = steered_plan(
-        graph.weights,
-        victim=victim,
-        heard=heard,
-        rounds=subject.rounds,
-        final_models=final_models,
+        graph.weights, victim=victim, heard=heard, rounds=subject.rounds, final_models=final_models
     ).mu
 
     def spent(multiplier: float, rounds: int, rate: float) -> float:

@@ -340,12 +340,7 @@ def not_measured(proven: Proven, measured: Sequence[Audited], *, why: str = "") 
                 why += f"; {audited.proven.name} learns more, at least {_least(audited.measured)}"
                 break
     return Audited(
-        proven=proven,
-        bounds=(),
-        ideal=None,
-        canaries=0,
-        verdict=Verdict.NOT_MEASURED,
-        why=why,
+        proven=proven, bounds=(), ideal=None, canaries=0, verdict=Verdict.NOT_MEASURED, why=why
     )
 
 

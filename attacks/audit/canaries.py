@@ -363,12 +363,7 @@ class HappenedRound:
 
 
 def rounds_with_canaries(
-    setting: Setting,
-    bound: Bound,
-    *,
-    traces: AlgorithmTrace,
-    rounds: int,
-    gradients: Planting,
+    setting: Setting, bound: Bound, *, traces: AlgorithmTrace, rounds: int, gradients: Planting
 ) -> Iterator[HappenedRound]:
     """The start and so many rounds of a run, as they happen.
 

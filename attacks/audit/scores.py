@@ -157,11 +157,7 @@ class Scorer:
                     self._add_links(happened, rows, left, planted, host)
 
     def _less_known(
-        self,
-        happened: HappenedRound,
-        who: Adversary,
-        planted: Planted,
-        project: Projected,
+        self, happened: HappenedRound, who: Adversary, planted: Planted, project: Projected
     ) -> tuple[ObservedRows, Array]:
         rows = self._rows_seen(happened, who)
         left = rows.unexplained(happened, project)

@@ -29,12 +29,7 @@ from functools import lru_cache
 from ...privacy._validate import within
 from ...privacy.accounting.accountant import composed_delta, composed_epsilon
 from ...privacy.accounting.gaussian import epsilon_from_mu
-from ...privacy.accounting.request import (
-    Adjacency,
-    check_delta,
-    check_rounds,
-    orders_of,
-)
+from ...privacy.accounting.request import Adjacency, check_delta, check_rounds, orders_of
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.participation import Event, Reach, Rounds, always, as_events
 

@@ -398,12 +398,7 @@ def engine_checks(
         chosen_rounds, rounds, planned=sum(count for _, count in traces.rounds), generator=chance
     )
     run = watch(
-        setting,
-        bound,
-        rounds=some(),
-        traces=traces,
-        randomness=own,
-        kept_so_far=watched_so_far,
+        setting, bound, rounds=some(), traces=traces, randomness=own, kept_so_far=watched_so_far
     )
     # Sharp checks need double precision, in which some rounds run once more.
     sharp = run

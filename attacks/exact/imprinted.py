@@ -70,12 +70,7 @@ def isolate(problem: Problem) -> Certified | None:
 
 
 def _pieced(
-    seen: Observation,
-    model: nn.Module,
-    crafted: Sequence[Imprint],
-    *,
-    box: Box,
-    classes: int,
+    seen: Observation, model: nn.Module, crafted: Sequence[Imprint], *, box: Box, classes: int
 ) -> Certified | None:
     """The one record whose pieces slots hold, under the label that explains the gradient best."""
     if seen.records != 1:

@@ -476,12 +476,7 @@ def _solved_attended(
 
 
 def _slopes(
-    feed: Callable[[Tensor], list[_Fed]],
-    x: Tensor,
-    *,
-    rows: Tensor,
-    pixels: Tensor,
-    span: Tensor,
+    feed: Callable[[Tensor], list[_Fed]], x: Tensor, *, rows: Tensor, pixels: Tensor, span: Tensor
 ) -> Tensor:
     """(N, F, P) derivatives of each patch's token in its pixels, of the box."""
     made = []

@@ -242,12 +242,7 @@ class _NobodyHere(list[Any]):
 
 class _Batches(Sampler[list[int]]):
     def __init__(
-        self,
-        planted: Planted,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        generator: torch.Generator | None,
+        self, planted: Planted, batch_size: int, *, shuffle: bool, generator: torch.Generator | None
     ) -> None:
         self._planted, self._size = planted, batch_size
         self._shuffle, self._generator = shuffle, generator

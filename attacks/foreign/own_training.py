@@ -158,10 +158,7 @@ def _like(y: Any, label: int) -> Any:
 
 
 def _blank(
-    pairs: Sequence[tuple[Any, Any, int]],
-    count: int,
-    classes: int,
-    generator: np.random.Generator,
+    pairs: Sequence[tuple[Any, Any, int]], count: int, classes: int, generator: np.random.Generator
 ) -> list[Record]:
     x, y, _ = pairs[0]
     if not (isinstance(x, Tensor) and x.is_floating_point()) and not (

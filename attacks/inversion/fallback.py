@@ -244,9 +244,7 @@ def best_of(
     noise = torch.linalg.cholesky(seen.covariance.double()).to(noise) @ noise
     first, second = (
         replace(
-            seen,
-            gradient=seen.gradient + part * noise,
-            covariance=seen.covariance * (1 + part**2),
+            seen, gradient=seen.gradient + part * noise, covariance=seen.covariance * (1 + part**2)
         )
         for part in (SPLIT, -1 / SPLIT)
     )
@@ -277,12 +275,7 @@ _WORTH = 2.0  # times the distance that the search reached may be left
 _WAYS = (0.5, 0.25)  # share of the way to the public image's brightness: the search knows some
 _HELD = 0.1  # weight of the variation that stays
 _CONTRASTS = (1.0, 0.85, 0.7, 0.5)
-_NORMALISING = (
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.InstanceNorm2d,
-    nn.LocalResponseNorm,
-)
+_NORMALISING = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d, nn.LocalResponseNorm)
 
 
 def normalises(model: nn.Module) -> bool:

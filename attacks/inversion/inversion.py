@@ -231,11 +231,7 @@ def _moments(found: Tensor, truth: Tensor) -> tuple[float, float, float]:
 
     _, order = linear_sum_assignment(torch.cdist(truth.double(), found.double()).cpu().numpy())
     found = found[torch.from_numpy(order).to(found.device)]
-    return (
-        float((found * truth).sum()),
-        float(found.square().sum()),
-        float(truth.square().sum()),
-    )
+    return (float((found * truth).sum()), float(found.square().sum()), float(truth.square().sum()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -211,11 +211,7 @@ def _finish_all(
 
 
 def _newton(
-    problem: Problem,
-    finish: _Finish,
-    *,
-    tick: Callable[[int], None],
-    save: Callable[[], None],
+    problem: Problem, finish: _Finish, *, tick: Callable[[int], None], save: Callable[[], None]
 ) -> None:
     """L-BFGS with strong Wolfe line search from one start, until it solves or stalls."""
     while finish.step < problem.preset.newton_steps:

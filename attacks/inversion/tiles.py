@@ -221,10 +221,7 @@ def tiling_of(chain: Chain, shape: tuple[int, ...]) -> Tiling | str:
     # Paths that cover every row and column of pixels.
     rows, columns = (
         _covering(
-            first,
-            _paths(rest, side, [size[1 + side] for size in sizes[1:]]),
-            side,
-            shape[1 + side],
+            first, _paths(rest, side, [size[1 + side] for size in sizes[1:]]), side, shape[1 + side]
         )
         for side in (0, 1)
     )

@@ -385,11 +385,7 @@ def measure_last_model(
 
     def look(which: int) -> tuple[str, Guesses, float]:
         played = play(
-            game,
-            runs=runs,
-            generator=coins[which],
-            most_seconds=most_seconds,
-            progress=progress,
+            game, runs=runs, generator=coins[which], most_seconds=most_seconds, progress=progress
         )
         return *guess(played), played.seconds
 

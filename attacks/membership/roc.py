@@ -326,10 +326,7 @@ def measure(
     certain = bound
     if bound.epsilon > limit.epsilon:
         certain = one_run_f_dp(
-            guesses,
-            claim=limit.claim,
-            delta=limit.delta,
-            confidence=1.0 - FALSE_ALARM / len(found),
+            guesses, claim=limit.claim, delta=limit.delta, confidence=1.0 - FALSE_ALARM / len(found)
         )
     return Measured(
         guesser=guesser,

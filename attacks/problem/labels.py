@@ -67,11 +67,7 @@ def last_layer(observation: Observation, model: nn.Module, *, classes: int) -> L
 
 
 def recover_labels(
-    observation: Observation,
-    model: nn.Module,
-    *,
-    classes: int,
-    probabilities: Tensor | None = None,
+    observation: Observation, model: nn.Module, *, classes: int, probabilities: Tensor | None = None
 ) -> Tensor | None:
     """The most likely labels of the batch, duplicates included.
 

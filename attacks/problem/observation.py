@@ -94,9 +94,7 @@ def _layer_norm(
     return found if bias is None else found + bias
 
 
-_PLAIN: Mapping[Callable[..., Any], Callable[..., Any]] = {
-    functional.layer_norm: _layer_norm,
-}
+_PLAIN: Mapping[Callable[..., Any], Callable[..., Any]] = {functional.layer_norm: _layer_norm}
 
 
 # What an estimate rests on that no equation says: gradients that change slowly.
@@ -322,12 +320,7 @@ class Observation(Sent):
 
 
 def sent_gradient(
-    model: nn.Module,
-    points: Tensor,
-    *,
-    inputs: Tensor,
-    targets: Tensor,
-    of: Sent,
+    model: nn.Module, points: Tensor, *, inputs: Tensor, targets: Tensor, of: Sent
 ) -> Tensor:
     """The mean clipped gradient that a batch sends, differentiable in the batch.
 

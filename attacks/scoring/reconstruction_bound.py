@@ -455,12 +455,7 @@ class LineupBound:
 
 
 def lineup_bound(
-    *,
-    mu: float,
-    size: int,
-    ranks: Sequence[int],
-    confidence: float = CONFIDENCE,
-    tests: int = 1,
+    *, mu: float, size: int, ranks: Sequence[int], confidence: float = CONFIDENCE, tests: int = 1
 ) -> LineupBound:
     """Set first places against what the proof allows.
 

@@ -276,12 +276,7 @@ def _power(
 
 
 def _softly_placed(
-    seen: Observation,
-    network: Network,
-    layers: Sequence[Layer],
-    found: Tensor,
-    *,
-    rows: Tensor,
+    seen: Observation, network: Network, layers: Sequence[Layer], found: Tensor, *, rows: Tensor
 ) -> Tensor:
     """(S, L) how near tokens at places are to the spans, and to the rows of positions."""
     length = network.length
@@ -336,12 +331,7 @@ def _left_as_noise(explainer: Explainer, best: Batch, network: Network) -> Tenso
 
 
 def _kept(
-    explainer: Explainer,
-    best: Batch,
-    found: Tensor,
-    *,
-    vocabulary: int,
-    generator: torch.Generator,
+    explainer: Explainer, best: Batch, found: Tensor, *, vocabulary: int, generator: torch.Generator
 ) -> Tensor:
     """(B, L) whether a token is likely enough at its place, given all others."""
     # Other tokens: the likely ones, and some for all of the rest.

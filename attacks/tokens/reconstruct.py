@@ -120,12 +120,7 @@ def reconstruct_tokens(
 
 
 def _check(
-    seen: Observation,
-    table: Table,
-    *,
-    labels: Tensor | None,
-    public: Tensor | None,
-    length: int,
+    seen: Observation, table: Table, *, labels: Tensor | None, public: Tensor | None, length: int
 ) -> None:
     if seen.task is not None or len(seen.coefs) != 1 or seen.local_steps != 1:
         raise InputError(
@@ -192,12 +187,7 @@ def _exact(
     )  # fmt: skip
     hidden = table.padding is not None and len(layers) > len(
         faithful(
-            network,
-            layers,
-            records=seen.records,
-            classes=classes,
-            generator=generator,
-            padded=True,
+            network, layers, records=seen.records, classes=classes, generator=generator, padded=True
         )
     )
     # Tokens and their places, and a batch assembled of these.

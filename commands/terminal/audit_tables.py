@@ -27,9 +27,7 @@ def measured_table(found: Audit) -> Table:
     table = make_table(title)
     for name in ("adversary", "epsilon", "at least", "ideal", "seen", "errors"):
         table.add_column(
-            name,
-            justify="left" if name == "adversary" else "right",
-            no_wrap=name == "adversary",
+            name, justify="left" if name == "adversary" else "right", no_wrap=name == "adversary"
         )
     table.add_column("verdict", no_wrap=True)
     for adversary in found.adversaries:

@@ -257,10 +257,7 @@ def columns_table(rows: Sequence[AttackRow], *, most: int = 20) -> Table:
 
 
 def attack_table(
-    rows: Sequence[AttackRow],
-    *,
-    title: str = "Reconstruction",
-    convention: str | None = None,
+    rows: Sequence[AttackRow], *, title: str = "Reconstruction", convention: str | None = None
 ) -> Table:
     """Mean scores of the four rows of one attack.
 

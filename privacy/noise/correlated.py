@@ -135,11 +135,7 @@ def factor(covariance: ArrayLike) -> Matrix:
 
 
 def noise_floor(
-    weights: ArrayLike,
-    covariance: ArrayLike,
-    *,
-    rounds: int = 1,
-    step_sizes: Sequence[float] = (),
+    weights: ArrayLike, covariance: ArrayLike, *, rounds: int = 1, step_sizes: Sequence[float] = ()
 ) -> float:
     """Noise energy in the models after mixing, per coordinate, all agents together.
 

@@ -325,11 +325,7 @@ class _Maker:
             found = optimum(self.grams, self.shares, patterns(self.rounds, self.period))
             low, of_all = self._bound_over_all(found)
             return self._made(
-                Kind.JOINT,
-                found.cost / self.rounds,
-                low,
-                precise=found.precisions,
-                of_all=of_all,
+                Kind.JOINT, found.cost / self.rounds, low, precise=found.precisions, of_all=of_all
             )
         # A filter for each eigenspace by itself, and then how loud each of them is.
         every = [self._filter(alone) for alone in np.eye(len(self.modes.eigenvalues))]

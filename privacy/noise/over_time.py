@@ -223,11 +223,7 @@ class TimeStrategy:
 
 
 def time_strategy(
-    weights: ArrayLike,
-    *,
-    rounds: int,
-    period: int | None = None,
-    step_sizes: Sequence[float] = (),
+    weights: ArrayLike, *, rounds: int, period: int | None = None, step_sizes: Sequence[float] = ()
 ) -> TimeStrategy:
     """The best noise over time that every agent makes for itself.
 

@@ -220,19 +220,11 @@ def scheduled_epsilon(
         return math.inf
     each = schedule.noise_multipliers(first_multiplier) / joint_sensitivity  # (K,)
     rounds = [(m, schedule.sampling_rate) for m in each.tolist()]
-    return composed_epsilon(
-        rounds,
-        delta=statement.delta,
-        adjacency=statement.adjacency,
-    )
+    return composed_epsilon(rounds, delta=statement.delta, adjacency=statement.adjacency)
 
 
 def calibrated_schedule(
-    schedule: Schedule,
-    *,
-    epsilon: float,
-    statement: Statement,
-    joint_sensitivity: float = 1.0,
+    schedule: Schedule, *, epsilon: float, statement: Statement, joint_sensitivity: float = 1.0
 ) -> float:
     """Return the least first noise multiplier, 1 / mu_0, with which a schedule meets its target.
 
@@ -274,10 +266,7 @@ def calibrated_schedule(
     for slack in _SLACKS:  # dividing by J again must not spend more by a rounding
         found = joint_sensitivity * least * (1.0 + slack)
         spent = scheduled_epsilon(
-            schedule,
-            found,
-            statement=statement,
-            joint_sensitivity=joint_sensitivity,
+            schedule, found, statement=statement, joint_sensitivity=joint_sensitivity
         )
         if spent <= epsilon:
             return found

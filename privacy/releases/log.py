@@ -22,16 +22,7 @@ from ..errors import InputError, UnsupportedView
 from ..guarantee import Status
 from ..plain_text import plain
 from .chained_file import Lines, damaged, parsed, round_number
-from .lines import (
-    SCHEMA,
-    Header,
-    LogFile,
-    Played,
-    Release,
-    party_name,
-    read_header,
-    read_release,
-)
+from .lines import SCHEMA, Header, LogFile, Played, Release, party_name, read_header, read_release
 from .received import hold_received
 
 # Whether several files make one system.

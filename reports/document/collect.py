@@ -215,10 +215,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
 
 def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None) -> float:
     return run_epsilon(
-        exposure,
-        statement=plan.said_of,
-        noise_multiplier=plan.noise_multiplier,
-        rounds=rounds,
+        exposure, statement=plan.said_of, noise_multiplier=plan.noise_multiplier, rounds=rounds
     )
 
 

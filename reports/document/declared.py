@@ -341,9 +341,7 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
             accounts[stated] = account_of_releases(
                 log,
                 statement=Statement(
-                    delta=limit.at_delta,
-                    adjacency=Adjacency(limit.adjacency),
-                    unit=log.header.unit,
+                    delta=limit.at_delta, adjacency=Adjacency(limit.adjacency), unit=log.header.unit
                 ),
                 adversaries=[
                     one.adversary
@@ -353,10 +351,7 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
                 or usual_adversaries(log),
             )
     return decide_declared(
-        policy,
-        lambda one: accounts[one.at_delta, one.adjacency],
-        system=system,
-        signed=signed,
+        policy, lambda one: accounts[one.at_delta, one.adjacency], system=system, signed=signed
     )
 
 
@@ -439,11 +434,7 @@ def account_of_logs(
     if policy is None:
         return found
     decision = decide_declared(
-        policy,
-        lambda _: account,
-        system=found,
-        victim=victim,
-        signed=signed,
+        policy, lambda _: account, system=found, victim=victim, signed=signed
     )
     return replace(found, decision=decision)
 

@@ -100,12 +100,7 @@ def _total(report: Report) -> Iterator[str]:
         return
     rows = [["adversary", "this run, at that delta", "all runs together", "status"]]
     rows += [
-        [
-            row.name,
-            bound(row.alone[0]),
-            epsilon_text(row.epsilon, upper=row.is_bound),
-            row.status,
-        ]
+        [row.name, bound(row.alone[0]), epsilon_text(row.epsilon, upper=row.is_bound), row.status]
         for row in report.total.adversaries
     ]
     yield "## Together with other runs on the same records\n"

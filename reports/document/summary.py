@@ -203,10 +203,7 @@ def summary_of(report: Report, facts: Facts, found: Verdict) -> ReportSummary:
 def _meaning(report: Report, facts: Facts, found: Verdict) -> Sentence:
     claim = facts.head
     risk, place = report.risk[claim.adversary], ("risk", claim.adversary, "hits", _IN_100)
-    words: dict[str, str | Sentence | Figure] = {
-        "who": who(claim, facts),
-        "of": _USED[claim.unit],
-    }
+    words: dict[str, str | Sentence | Figure] = {"who": who(claim, facts), "of": _USED[claim.unit]}
     if risk.source in (Source.NOTHING, Source.NO_BOUND):
         template = _NOTHING if risk.source == Source.NOTHING else _UNKNOWN
     else:
@@ -461,9 +458,7 @@ def traffic(built: Built, plan: Plan) -> Traffic:
         for one in (traces.start, *(one for one, _ in traces.rounds))
         for message in one.messages
         for sender, receiver in zip(
-            message.senders[message.links[:, 0]].tolist(),
-            message.links[:, 1].tolist(),
-            strict=True,
+            message.senders[message.links[:, 0]].tolist(), message.links[:, 1].tolist(), strict=True
         )
     }
     return Traffic(server=any(a or b for a, b in ends), links=(False, False) in ends)

@@ -417,12 +417,7 @@ def epsilon_series(report: Report) -> list[Series]:
         if points:
             grouped.setdefault((points, status.get(name, False)), []).append(name)
     return [
-        Series(
-            names=tuple(names),
-            points=points,
-            style=number % MARKS,
-            upper=upper,
-        )
+        Series(names=tuple(names), points=points, style=number % MARKS, upper=upper)
         for number, ((points, upper), names) in enumerate(grouped.items())
     ]
 

@@ -25,13 +25,7 @@ from .facts import Facts, FigureRequirement, facts_of_plan
 from .findings import Action, Finding, Kind, Remedy, fixed, hiding, judge
 from .remedies import as_planned, fixes, with_rounds
 from .sentence import text_of
-from .wording import (
-    action_sentence,
-    closest_sentence,
-    listed,
-    same_sentence,
-    sentence,
-)
+from .wording import action_sentence, closest_sentence, listed, same_sentence, sentence
 
 _KINDS_OF_ROUND = 16  # each is composed by itself: more make every figure take a second or so
 _ROUNDING = 1e-9  # of a figure: less than what the noise is rounded up by
@@ -234,13 +228,7 @@ def _most(facts: Facts) -> Advice:
 
 
 def _remedies(
-    config: RunFile,
-    plan: Plan,
-    facts: Facts,
-    case: _Case,
-    *,
-    graph: Topology | None,
-    slow: bool,
+    config: RunFile, plan: Plan, facts: Facts, case: _Case, *, graph: Topology | None, slow: bool
 ) -> Iterator[Remedy]:
     """The remedies of one case, or why none is named."""
     # A run without noise, and one whose plan takes too long, have one remedy each.
@@ -299,9 +287,7 @@ def _still_over(plan: Plan, facts: Facts, case: _Case, fix: Fix) -> Sequence[Gua
         for claim in case.others
         if plan.exposures[claim.adversary].releases != worst.releases
         and run_epsilon(
-            plan.exposures[claim.adversary],
-            noise_multiplier=multiplier,
-            statement=plan.said_of,
+            plan.exposures[claim.adversary], noise_multiplier=multiplier, statement=plan.said_of
         )
         > limit * (1.0 + _ROUNDING)
     ]

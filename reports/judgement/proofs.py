@@ -108,11 +108,7 @@ def of_membership(most: float | None, facts: Facts) -> Finding:
             )
     return Finding(
         kind=Kind.INFERRED,
-        words={
-            "references": found.references,
-            "games": found.games,
-            "verdict_word": found.verdict,
-        },
+        words={"references": found.references, "games": found.games, "verdict_word": found.verdict},
     )
 
 

@@ -323,8 +323,5 @@ def _epsilon(
     plan: Plan, exposure: JointSensitivity, *, rounds: Sequence[int] | None = None
 ) -> float:
     return run_epsilon(
-        exposure,
-        noise_multiplier=plan.noise_multiplier,
-        statement=plan.said_of,
-        rounds=rounds,
+        exposure, noise_multiplier=plan.noise_multiplier, statement=plan.said_of, rounds=rounds
     )

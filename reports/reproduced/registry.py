@@ -16,16 +16,7 @@ from typing import Any
 
 from ...privacy.errors import InputError
 from .closed_forms import noise_energies
-from .paper_result import (
-    SCALES,
-    Close,
-    Entry,
-    Figure,
-    Order,
-    Paper,
-    Scale,
-    Trend,
-)
+from .paper_result import SCALES, Close, Entry, Figure, Order, Paper, Scale, Trend
 
 _PAPERS = ("dpdl", "dpmixsgd", "dyn_d2p", "whisper")
 _CLAIMS = {"order": Order, "trend": Trend, "close": Close}

@@ -187,12 +187,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
 
 
 def _line(
-    cell: Cell,
-    place: Mapping[str, str],
-    *,
-    entry: Entry,
-    scale: Scale,
-    figures: Sequence[Figure],
+    cell: Cell, place: Mapping[str, str], *, entry: Entry, scale: Scale, figures: Sequence[Figure]
 ) -> Line:
     paper = figure_of(figures, place)
     ours = cell.agents or cell.mean

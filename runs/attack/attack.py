@@ -276,13 +276,7 @@ def _aims(folder: Path, config: RunFile, built: Built, *, multiplier: float) -> 
 
 
 def _attacked(
-    place: Place,
-    config: RunFile,
-    aim: Aim,
-    planted: Planted,
-    *,
-    tick: _Ticks,
-    tests: int,
+    place: Place, config: RunFile, aim: Aim, planted: Planted, *, tick: _Ticks, tests: int
 ) -> Callable[[], Scenario]:
     """Attack one point; what is returned writes its pictures, and is its entry.
 

@@ -135,9 +135,7 @@ def gradients_of(
 
 
 def _intercepts(
-    path: Path,
-    gradients: Mapping[int | None, object],
-    parameters: Mapping[int | None, object],
+    path: Path, gradients: Mapping[int | None, object], parameters: Mapping[int | None, object]
 ) -> list[int | None]:
     if None in gradients and len(gradients) > 1:
         raise InputError(
@@ -160,11 +158,7 @@ def _intercepts(
 
 
 def check_tensors(
-    held: Mapping[str, Tensor],
-    shapes: Mapping[str, tuple[int, ...]],
-    *,
-    where: str,
-    kind: str,
+    held: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], *, where: str, kind: str
 ) -> None:
     """Refuse tensors that are not those of a model.
 

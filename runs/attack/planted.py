@@ -149,10 +149,7 @@ def with_prior(public: Public, data: Dataset, config: RunFile) -> Public:
     known = read_records(path, form)
     check_unplanted(path, known, data.pixels(public.images).clamp(0, 1))
     given = candidates_of(
-        known,
-        to_inputs=_inputs_of(data),
-        classes=data.classes,
-        seed=config.training.seed,
+        known, to_inputs=_inputs_of(data), classes=data.classes, seed=config.training.seed
     )
     # Records given beforehand stand beside the public ones, or in their place.
     others = None if asked.prior_only else public.candidates

@@ -342,9 +342,7 @@ def candidates_of(
         return Candidates(inputs=inputs, labels=known.labels[chosen])
     records = torch.arange(len(chosen)).repeat_interleave(classes)
     return Candidates(
-        inputs=inputs[records],
-        labels=torch.arange(classes).repeat(len(chosen)),
-        records=records,
+        inputs=inputs[records], labels=torch.arange(classes).repeat(len(chosen)), records=records
     )
 
 

@@ -480,12 +480,7 @@ def _allowed(bound: ReconstructionBound, ranked: Sequence[LineupBound]) -> Allow
 
 
 def _row(
-    place: Place,
-    name: str,
-    row: Row,
-    planted: Planted,
-    blind: Row,
-    ranked: Sequence[LineupBound],
+    place: Place, name: str, row: Row, planted: Planted, blind: Row, ranked: Sequence[LineupBound]
 ) -> AttackRow:
     s, shown = row.scores, planted.shown
     limits = {lineup_bound.size: lineup_bound.limit for lineup_bound in ranked}

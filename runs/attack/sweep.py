@@ -198,11 +198,7 @@ def attack_sweep_rows(
 
 def _means_row(one: AttackedCombination, scenario: Scenario) -> dict[str, str]:
     row = dict(one.swept)
-    row |= {
-        "round": str(scenario.round),
-        "scenario": scenario.scenario,
-        "attack": scenario.preset,
-    }
+    row |= {"round": str(scenario.round), "scenario": scenario.scenario, "attack": scenario.preset}
     for of in scenario.rows:
         row[of.name] = f"error {of.mean.mse:.3g}" if of.columns else f"{of.mean.psnr:.1f} dB"
     return row | {_ALLOWED: _allowed(scenario)}

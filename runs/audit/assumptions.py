@@ -168,9 +168,7 @@ _ALWAYS: tuple[Declared, ...] = (
         how="the choice of threat model",
     ),
     Declared(
-        name="constants",
-        text=CONSTANTS,
-        how="nothing in the run can show where a number came from",
+        name="constants", text=CONSTANTS, how="nothing in the run can show where a number came from"
     ),
     Declared(
         name="choices",

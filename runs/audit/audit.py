@@ -330,10 +330,7 @@ def _evidence_of(before: Audit | None) -> dict[str, Evidence]:
                     "it, or somebody changed it; audit with that version, or train anew"
                 )
             found[row.name] = Evidence(
-                at_zero=held.at_zero,
-                learned=held.learned,
-                looks=held.looks,
-                canaries=held.canaries,
+                at_zero=held.at_zero, learned=held.learned, looks=held.looks, canaries=held.canaries
             )
     return found
 

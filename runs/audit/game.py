@@ -379,9 +379,7 @@ def _linked(
     return adversaries | {WORST_NEIGHBOUR: nearer}
 
 
-def _of_one_host(
-    adversaries: dict[str, dict[int, Adversary]],
-) -> dict[str, dict[int, Adversary]]:
+def _of_one_host(adversaries: dict[str, dict[int, Adversary]]) -> dict[str, dict[int, Adversary]]:
     """The host of most adversaries, and those whose host it is."""
     hosts = sorted({host for of in adversaries.values() for host in of})
     chosen = max(hosts, key=lambda host: sum(host in of for of in adversaries.values()))

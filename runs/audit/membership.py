@@ -80,13 +80,7 @@ class Proof:
 
 
 def describe_membership(
-    config: RunFile,
-    found: Inference,
-    pool: Pool,
-    proof: Proof,
-    *,
-    rounds: int,
-    multiplier: float,
+    config: RunFile, found: Inference, pool: Pool, proof: Proof, *, rounds: int, multiplier: float
 ) -> Membership:
     """The object of membership.json, without records that are listed.
 

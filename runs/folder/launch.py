@@ -94,12 +94,7 @@ def launch(
             _start(children, arguments, ranks=ranks, told=told)
             patience = min(timeout + _GRACE, _STOPPED + _GRACE)
             return _watch(
-                children,
-                store=_store_of(told),
-                out=out,
-                patience=patience,
-                stop=stop,
-                twice=twice,
+                children, store=_store_of(told), out=out, patience=patience, stop=stop, twice=twice
             )
         except RuntimeError as error:  # of torch's store
             raise OSError(

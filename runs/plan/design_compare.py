@@ -326,13 +326,7 @@ class _Comparison:
         return found
 
     def _way(
-        self,
-        made: Design,
-        sampling: _Sampling,
-        multiplier: float,
-        *,
-        amplified: bool,
-        rounds: int,
+        self, made: Design, sampling: _Sampling, multiplier: float, *, amplified: bool, rounds: int
     ) -> _Way:
         how = trained(
             made,

@@ -310,11 +310,7 @@ def make_plan(
             exposures=found.joint_sensitivities,
         ),
         victims=found.epsilon_by_agent() if every_agent else None,
-        summary=replace(
-            found.summary,
-            guarantees=every,
-            users=users_words(statement, known=known),
-        ),
+        summary=replace(found.summary, guarantees=every, users=users_words(statement, known=known)),
         participation=participation_of(graph),
         missing=_missing_of(config),
         joined_within=joined_within(graph),

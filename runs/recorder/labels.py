@@ -268,12 +268,7 @@ class Draws:
     def made(self, one: DrawnNoise) -> Tensor:
         """(D,) the numbers of some noise."""
         z = self._randomness.normal(
-            round=one.number,
-            call=0,
-            rows=[0],
-            width=one.values,
-            dtype=one.dtype,
-            device=one.device,
+            round=one.number, call=0, rows=[0], width=one.values, dtype=one.dtype, device=one.device
         )
         return one.std * z[0]
 

@@ -24,13 +24,7 @@ from ...training.algorithms.algorithm import Bound
 from ...training.algorithms.learning_rates import LearningRates, read_rates
 from ...training.batches import Sampler, turns_of
 from ...training.data.load import Dataset
-from ...training.data.partition import (
-    check_cap,
-    check_together,
-    deal_users,
-    partition,
-    parts_held,
-)
+from ...training.data.partition import check_cap, check_together, deal_users, partition, parts_held
 from ...training.data.store import Shard
 from ...training.engine.setting import Setting
 from ...training.gradients.choice import BY_LAYER, with_layers

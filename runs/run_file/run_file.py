@@ -206,10 +206,7 @@ class RunFile(Table):
 
 
 def load_run_file(
-    path: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    notice: Callable[[str], None] | None = None,
+    path: str | Path, overrides: Sequence[str] = (), *, notice: Callable[[str], None] | None = None
 ) -> RunFile:
     """Read, override, check and resolve a run file.
 

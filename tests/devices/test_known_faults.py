@@ -60,8 +60,5 @@ def test_a_projection_that_reads_every_agent_back_in_every_round(tmp_path, monke
         return found.to(triangle.device)
 
     monkeypatch.setattr(dp_cga, "non_negative", solves_on_the_host)
-    with (
-        StandIn(PLACES),
-        pytest.raises(InputError, match="reads back from cuda:0"),
-    ):
+    with StandIn(PLACES), pytest.raises(InputError, match="reads back from cuda:0"):
         train_run(config_of("dp-cga", tmp_path, *SMALL), tmp_path / "run")

@@ -219,10 +219,7 @@ def test_what_a_paper_claims_of_a_record_does_not_stand_beside_a_figure_of_users
     assert json.loads(capsys.readouterr().out)["published_bound"] is not None
 
 
-BY_USER = (
-    (*OF_USERS,),
-    ('name = "dp-dpsgd"', 'name = "dp-dpsgd"\nclip_per = "user"'),
-)
+BY_USER = ((*OF_USERS,), ('name = "dp-dpsgd"', 'name = "dp-dpsgd"\nclip_per = "user"'))
 
 
 def test_a_run_that_clips_by_user_costs_a_user_what_a_record_does(run_file, tmp_path, capsys):

@@ -39,12 +39,7 @@ _LOOKED_AT = 3  # the round of a run whose messages are compared with their rows
 
 
 def setting(
-    graph: Graph,
-    *,
-    records: int = 9,
-    rate: float = 0.5,
-    min_max: bool = False,
-    apart: bool = False,
+    graph: Graph, *, records: int = 9, rate: float = 0.5, min_max: bool = False, apart: bool = False
 ) -> Setting:
     """A small network in double precision, and a few records for every agent, or of one class."""
     rng = torch.Generator().manual_seed(3)

@@ -325,10 +325,7 @@ def _curious(views: Views, agents: int) -> list[int]:
 
 
 def _worst(
-    views: Views,
-    pairs: Sequence[tuple[Adversary, int]],
-    statement: Statement,
-    status: Status,
+    views: Views, pairs: Sequence[tuple[Adversary, int]], statement: Statement, status: Status
 ) -> JointSensitivity:
     """The pair that costs most; what is released of one batch is looked at once."""
     found: dict[tuple[tuple[float, ...], ...], tuple[float, JointSensitivity]] = {}

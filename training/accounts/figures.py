@@ -239,12 +239,7 @@ class Figures(NamedTuple):
 
 
 def adversaries_of(
-    names: Sequence[str],
-    *,
-    target: str | None,
-    agents: int,
-    encrypted: bool,
-    holders: Holders = (),
+    names: Sequence[str], *, target: str | None, agents: int, encrypted: bool, holders: Holders = ()
 ) -> list[str]:
     """The adversaries to account for: those that are asked for or the usual ones, and the target.
 

@@ -70,10 +70,7 @@ def algorithm_of(
             raise InputTypeError(
                 f"algorithm {algorithm.name!r} has a step of its own; leave the second one out"
             )
-        for what, function, first in (
-            ("init", algorithm.init, 1),
-            ("step", algorithm.step, 2),
-        ):
+        for what, function, first in (("init", algorithm.init, 1), ("step", algorithm.step, 2)):
             _check_parameters(what, function, first=first)
         if released is not None:
             raise InputTypeError(

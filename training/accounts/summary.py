@@ -496,10 +496,7 @@ def _alike(
         key = sensitivities[stated.adversary].releases, Status(stated.status)
         grouped.setdefault(key, []).append(stated)
     return [
-        (
-            ", ".join(g.adversary for g in same) + _QUALIFIED.get(same[0].status, ""),
-            same[0],
-        )
+        (", ".join(g.adversary for g in same) + _QUALIFIED.get(same[0].status, ""), same[0])
         for same in grouped.values()
     ]
 

@@ -89,10 +89,5 @@ def step(
 
 
 ALGORITHM = Algorithm(
-    name="cdp-dsgd",
-    init=init,
-    step=step,
-    settings=Settings,
-    prepare=prepare,
-    unsteered=unsteered,
+    name="cdp-dsgd", init=init, step=step, settings=Settings, prepare=prepare, unsteered=unsteered
 )

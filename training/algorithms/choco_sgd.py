@@ -94,10 +94,5 @@ def step(
 
 
 ALGORITHM = Algorithm(
-    name="choco-sgd",
-    init=init,
-    step=step,
-    settings=Settings,
-    prepare=prepare,
-    released=("x",),
+    name="choco-sgd", init=init, step=step, settings=Settings, prepare=prepare, released=("x",)
 )

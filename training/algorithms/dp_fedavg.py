@@ -120,11 +120,7 @@ def step(
     elif of.local_data is LocalData.ONE:
         batch = round.draw()
     changed = round.local_update(  # 2, 3
-        state.x,
-        steps=of.local_steps,
-        learning_rate=learning_rate,
-        batch=batch,
-        clip_norm=clip_norm,
+        state.x, steps=of.local_steps, learning_rate=learning_rate, batch=batch, clip_norm=clip_norm
     )
     mean = round.average(changed, cohort=members)
     noisy = mean + round.noise(mean, std=noise_std / (rate * round.agents))  # 4

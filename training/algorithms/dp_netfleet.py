@@ -108,9 +108,5 @@ def step(
 
 
 ALGORITHM = Algorithm(
-    name="dp-netfleet",
-    init=init,
-    step=step,
-    settings=Settings,
-    released=("x", "y"),
+    name="dp-netfleet", init=init, step=step, settings=Settings, released=("x", "y")
 )

@@ -69,8 +69,7 @@ def step(
     gx = round.download(noisy[0], kind="gradient")
     gy = round.download(noisy[1], kind="dual-gradient")
     return State(  # 3
-        state.x - learning_rate * gx,
-        round.project(state.y + learning_rate_y * gy),
+        state.x - learning_rate * gx, round.project(state.y + learning_rate_y * gy)
     )
 
 

@@ -130,12 +130,7 @@ def _root_inverse(round: Round) -> Edges:
 
 
 def _calibration(
-    round: Round,
-    received: Edges,
-    clean: Edges,
-    *,
-    form: Form,
-    alpha: float,
+    round: Round, received: Edges, clean: Edges, *, form: Form, alpha: float
 ) -> Agents:
     """The second term of step 4, summed over the neighbours."""
     if form is Form.REPAIRED:

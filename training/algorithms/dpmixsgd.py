@@ -156,18 +156,12 @@ def step(
 
 
 def _noisy(round: Round, value: Pair, *, std: float) -> Pair:
-    return (
-        value[0] + round.noise(value[0], std=std),
-        value[1] + round.noise(value[1], std=std),
-    )
+    return (value[0] + round.noise(value[0], std=std), value[1] + round.noise(value[1], std=std))
 
 
 def _recursive(fresh: Pair, last: Pair, *, kept: Sequence[float], batch_size: float) -> Pair:
     """A batch's share and what is kept of the estimate before."""
-    return (
-        fresh[0] / batch_size + kept[0] * last[0],
-        fresh[1] / batch_size + kept[1] * last[1],
-    )
+    return (fresh[0] / batch_size + kept[0] * last[0], fresh[1] / batch_size + kept[1] * last[1])
 
 
 def published_bound(run: PlannedRun) -> PublishedClaim | None:

@@ -85,10 +85,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the ranges, and fill in what is used."""
-        for name, by_list in (
-            ("clip_decay", "clip_norms"),
-            ("budget_growth", "noise_multipliers"),
-        ):
+        for name, by_list in (("clip_decay", "clip_norms"), ("budget_growth", "noise_multipliers")):
             value, entries = getattr(self, name), getattr(self, by_list)
             if isinstance(entries, str) or not isinstance(entries, Sequence | None):
                 raise InputTypeError(f"{by_list}={entries!r} must be a list of numbers")

@@ -64,12 +64,7 @@ class State(NamedTuple):
 
 
 def prepare(
-    *,
-    graph: Topology,
-    rounds: int,
-    period: int,
-    bands: int,
-    step_sizes: tuple[float, ...] = (),
+    *, graph: Topology, rounds: int, period: int, bands: int, step_sizes: tuple[float, ...] = ()
 ) -> dict[str, object]:
     """Steps 1 and 2, for the mixing weights of the run.
 
@@ -93,10 +88,7 @@ def prepare(
         algorithm="joint-dsgd",
         step_sizes=step_sizes,
     )
-    return {
-        "strategies": tables,
-        "bases": tuple(map(torch.from_numpy, modes_of(weights).bases)),
-    }
+    return {"strategies": tables, "bases": tuple(map(torch.from_numpy, modes_of(weights).bases))}
 
 
 def init(round: Round, *, strategies: Tensor) -> State:
@@ -135,10 +127,5 @@ def step(
 
 
 ALGORITHM = Algorithm(
-    name="joint-dsgd",
-    init=init,
-    step=step,
-    settings=Settings,
-    prepare=prepare,
-    unsteered=unsteered,
+    name="joint-dsgd", init=init, step=step, settings=Settings, prepare=prepare, unsteered=unsteered
 )

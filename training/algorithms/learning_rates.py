@@ -290,11 +290,7 @@ def at_rates(
 
 
 def _at_its_rate(
-    step: Callable[..., Any],
-    rates: tuple[float, ...],
-    state: Any,
-    round: Any,
-    **numbers: Any,
+    step: Callable[..., Any], rates: tuple[float, ...], state: Any, round: Any, **numbers: Any
 ) -> Any:
     """A round with the rate of its number."""
     if round.index > len(rates):

@@ -56,12 +56,7 @@ class State(NamedTuple):
 
 
 def prepare(
-    *,
-    graph: Topology,
-    rounds: int,
-    period: int,
-    bands: int,
-    step_sizes: tuple[float, ...] = (),
+    *, graph: Topology, rounds: int, period: int, bands: int, step_sizes: tuple[float, ...] = ()
 ) -> dict[str, object]:
     """Step 1: the strategy, for the mixing weights of the run.
 

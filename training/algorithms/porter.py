@@ -115,10 +115,5 @@ def step(
 
 
 ALGORITHM = Algorithm(
-    name="porter",
-    init=init,
-    step=step,
-    settings=Settings,
-    prepare=prepare,
-    released=("x", "y"),
+    name="porter", init=init, step=step, settings=Settings, prepare=prepare, released=("x", "y")
 )

@@ -355,12 +355,7 @@ def load_dataset(
 
 
 def _read(
-    name: str,
-    root: Path,
-    *,
-    features: int | None,
-    test: Path | None,
-    labels: Sequence[int] | None,
+    name: str, root: Path, *, features: int | None, test: Path | None, labels: Sequence[int] | None
 ) -> Dataset:
     """A data set from its files, normalised by public constants."""
     if name == "libsvm":

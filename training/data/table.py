@@ -28,13 +28,7 @@ from numpy.typing import NDArray
 from ...privacy.durable import make_folder, open_private
 from ...privacy.errors import InputError
 from ...privacy.formats.numpy_arrays import read_array
-from .columns import (
-    BadCell,
-    Categories,
-    Dates,
-    Declared,
-    Range,
-)
+from .columns import BadCell, Categories, Dates, Declared, Range
 from .load import Dataset, TableColumn
 from .own_data import dataset_of_stores
 from .partition import user_numbers

@@ -383,13 +383,7 @@ class TensorRound(Operations):
         return out
 
     def count(
-        self,
-        fn: PureFunction,
-        point: Agents,
-        *,
-        batch: Batch,
-        of: Of,
-        released: tuple[Agents, ...],
+        self, fn: PureFunction, point: Agents, *, batch: Batch, of: Of, released: tuple[Agents, ...]
     ) -> Agents:
         """See `Round.count`."""
         rows = point.rows

@@ -108,11 +108,7 @@ def check_traced_at(sensitivity: JointSensitivity, noise_multiplier: float | Non
 
 
 def guarantee(
-    name: str,
-    sensitivity: JointSensitivity,
-    *,
-    statement: Statement,
-    noise_multiplier: float,
+    name: str, sensitivity: JointSensitivity, *, statement: Statement, noise_multiplier: float
 ) -> Guarantee:
     """The statement for one adversary at a noise multiplier.
 
@@ -237,10 +233,7 @@ def _bound(sensitivity: JointSensitivity, statement: Statement, noise_multiplier
 
 
 def calibrated_multiplier(
-    sensitivity: JointSensitivity,
-    *,
-    statement: Statement,
-    epsilon: float,
+    sensitivity: JointSensitivity, *, statement: Statement, epsilon: float
 ) -> float:
     """The noise multiplier at which a joint sensitivity costs at most `epsilon`.
 

@@ -120,11 +120,7 @@ def joint_sensitivities_by_victim(
 
 
 def _runs(
-    traces: AlgorithmTrace,
-    *,
-    rate: float,
-    encrypted: bool,
-    drawn: Sequence[Drawing] | None,
+    traces: AlgorithmTrace, *, rate: float, encrypted: bool, drawn: Sequence[Drawing] | None
 ) -> list[_Run]:
     """The run with everybody there, and without each set of agents that may be missing."""
     every = [(frozenset[int](), traces), *traces.without]

@@ -45,13 +45,7 @@ import numpy as np
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import UnsupportedView
 from ...privacy.view.view import View
-from ..tracing.cancellation import (
-    MOST_SHOWN,
-    UNIT_ROUNDING,
-    Cancelled,
-    Noised,
-    cancelled_terms,
-)
+from ..tracing.cancellation import MOST_SHOWN, UNIT_ROUNDING, Cancelled, Noised, cancelled_terms
 from ..tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ..tracing.record import RoundRecord
 from ..tracing.round_trace import RoundTrace

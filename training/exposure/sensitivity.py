@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...privacy.adversary import (
-    Adversary,
-)
+from ...privacy.adversary import Adversary
 from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.batches.sampling import Drawing, Scheme, drawing_of_cohort
 from ...privacy.errors import InputError, UnsupportedView

@@ -244,10 +244,7 @@ def separate(model: nn.Module, example: Tensor) -> Separate | str:
     try:
         with _quiet(), readable_precision(), torch.enable_grad():
             program = torch.export.export(
-                model,
-                (inputs,),
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-                strict=False,
+                model, (inputs,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=False
             )
     except Exception as error:  # noqa: BLE001 - whatever the user's forward raises
         words = describe(error)[:160]

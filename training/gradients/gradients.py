@@ -380,11 +380,7 @@ class PairGradients:
         # The first that agrees with the loop; where nothing shows it, nothing is settled.
         for name in names:
             settled, reason = disagreement(
-                BY_LAYER[name],
-                self._model,
-                layered=self._layered,
-                point=point,
-                examples=examples,
+                BY_LAYER[name], self._model, layered=self._layered, point=point, examples=examples
             )
             if not settled:
                 return

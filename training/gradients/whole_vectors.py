@@ -56,12 +56,7 @@ def local_change(
     for number in range(asked.steps):
         taken = records(asked.of_step(number))
         sums = sums_to_clip(
-            gradients,
-            x,
-            (rows, rows),
-            taken,
-            clip_norm=asked.clip_norm,
-            pairs_of_run=pairs_of_run,
+            gradients, x, (rows, rows), taken, clip_norm=asked.clip_norm, pairs_of_run=pairs_of_run
         )
         sizes = torch.tensor([max(1, len(of.targets)) for of in taken], dtype=sums.dtype)
         mean = sums / on_device(sizes, sums.device)[:, None]
@@ -97,12 +92,7 @@ def sums_to_clip(
     if clip_norm is not None and _drops(gradients):
         made = functools.partial(made, checked=False)
     return made(
-        models,
-        pairs,
-        batches,
-        clip_norm=None,
-        coefficients=coefficients,
-        pairs_of_run=pairs_of_run,
+        models, pairs, batches, clip_norm=None, coefficients=coefficients, pairs_of_run=pairs_of_run
     )
 
 

@@ -106,11 +106,7 @@ class ClassWeights:
     ) -> None:
         validate_model(model)
         within("classes", classes, "[2, inf)")
-        numbers = {
-            "strength": strength,
-            "penalty": penalty,
-            "penalty_steepness": penalty_steepness,
-        }
+        numbers = {"strength": strength, "penalty": penalty, "penalty_steepness": penalty_steepness}
         for name, value in numbers.items():
             within(name, value, "[0, inf)")
         self._model = copied(model)

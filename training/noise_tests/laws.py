@@ -198,9 +198,7 @@ def least(p: NDArray[np.float64]) -> tuple[int, float]:
 
 
 def chernoff(
-    cumulants: Sequence[tuple[int, NDArray[Any], NDArray[Any]]],
-    total: float,
-    sign: float,
+    cumulants: Sequence[tuple[int, NDArray[Any], NDArray[Any]]], total: float, sign: float
 ) -> float:
     """Logarithm of a bound on P(sum >= total), or <= with sign -1; at most 0.
 

@@ -375,13 +375,7 @@ class DenseRound(Operations):
         return type(point)(made)
 
     def count(
-        self,
-        fn: PureFunction,
-        point: Agents,
-        *,
-        batch: Batch,
-        of: Of,
-        released: tuple[Agents, ...],
+        self, fn: PureFunction, point: Agents, *, batch: Batch, of: Of, released: tuple[Agents, ...]
     ) -> Agents:
         """See `Round.count`."""
         del fn, of  # of each record a number in [0, 1], whatever they are

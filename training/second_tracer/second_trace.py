@@ -320,11 +320,7 @@ class SecondTrace:
         return VictimShifts(tuple(found), shared)
 
     def move_of_run(
-        self,
-        adversary: Adversary,
-        victim: int,
-        *,
-        turns: Sequence[Sequence[int]] | None = None,
+        self, adversary: Adversary, victim: int, *, turns: Sequence[Sequence[int]] | None = None
     ) -> Bracket:
         """The squared joint sensitivity of all rounds as one release.
 

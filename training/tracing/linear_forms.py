@@ -404,9 +404,7 @@ class LinearForms:
         width = max(self.matrix.shape[1], other.matrix.shape[1])
         matrix = widened(self.matrix, width) + widened(other.matrix, width)
         forms = self._with(
-            matrix,
-            added(self.residue, other.residue, 1.0),
-            added(self.rounded, other.rounded, 1.0),
+            matrix, added(self.residue, other.residue, 1.0), added(self.rounded, other.rounded, 1.0)
         )
         forms.history = self.history.plus(other.history)
         forms.seen = self.seen and other.seen

@@ -19,15 +19,7 @@ from ..step.perform import histories_of
 from ..step.values import NUMBERS, Agents, Batch, Value
 from .arguments import check_history, check_shown
 from .cancellation import OTHER, PUBLIC, Cancelled, Columns, History, Origin
-from .linear_forms import (
-    Contributions,
-    Group,
-    Known,
-    LinearForms,
-    Messages,
-    NoiseSources,
-    only_of,
-)
+from .linear_forms import Contributions, Group, Known, LinearForms, Messages, NoiseSources, only_of
 from .rounding import floor_of, holds, leave
 
 if TYPE_CHECKING:

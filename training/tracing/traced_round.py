@@ -44,12 +44,7 @@ from ..step.values import (
     check_table,
     checked_number,
 )
-from .arguments import (
-    checked_clip_norm,
-    checked_factor,
-    checked_knowers,
-    makers_of,
-)
+from .arguments import checked_clip_norm, checked_factor, checked_knowers, makers_of
 from .linear_forms import Known, LinearForms, NoiseSources, chosen, combined, only_of, weighted
 from .record import GRADIENTS_AT, Recorder, RoundRecord
 
@@ -190,13 +185,7 @@ class TracedRound(Operations):
         return tuple(kind(part) for part in rows)
 
     def count(
-        self,
-        fn: PureFunction,
-        point: Agents,
-        *,
-        batch: Batch,
-        of: Of,
-        released: tuple[Agents, ...],
+        self, fn: PureFunction, point: Agents, *, batch: Batch, of: Of, released: tuple[Agents, ...]
     ) -> Agents:
         """See `Round.count`."""
         del fn, of  # each record's number is clipped to [0, 1], whatever the function makes of it

@@ -84,10 +84,7 @@ def test_1000_canaries_measure_3_of_5_49(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
-    [
-        pytest.param(noise_times(0.5), id="noise halved"),
-        pytest.param(unclipped, id="no clipping"),
-    ],
+    [pytest.param(noise_times(0.5), id="noise halved"), pytest.param(unclipped, id="no clipping")],
 )
 def test_a_fault_contradicts_the_claim(tmp_path, fault):
     found = audited(tmp_path, fault)

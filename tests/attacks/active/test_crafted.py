@@ -98,12 +98,7 @@ def test_on_a_model_that_was_not_crafted_nothing_is_isolated():
     assert isolated(seen.to(dtype=torch.float64), model, sent) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "why"),
-    [
-        ("resnet18", (3, 32, 32), "one chain"),
-    ],
-)
+@pytest.mark.parametrize(("name", "shape", "why"), [("resnet18", (3, 32, 32), "one chain")])
 def test_a_network_for_which_no_model_is_known_is_named_with_the_reason(name, shape, why):
     assert why in why_not_crafted(NETWORKS[name](shape, 10), shape)
 

@@ -251,11 +251,7 @@ def test_a_heuristic_figure_is_compared_and_never_contradicted(monkeypatch):
 def test_where_epsilon_is_infinite_the_bound_stands_by_itself(monkeypatch, status, said):
     claim = Claim(rounds={(0.0, 0.5): 3})
     proven = Proven(
-        name="eavesdropper",
-        epsilon=math.inf,
-        statement=STATEMENT,
-        status=status,
-        claim=claim,
+        name="eavesdropper", epsilon=math.inf, statement=STATEMENT, status=status, claim=claim
     )
     sure = np.where(np.arange(2000) % 2 == 0, math.inf, -math.inf)
     guesses = Guesses(scores=sure, included=sure > 0)

@@ -17,11 +17,7 @@ from overhear.attacks.audit.canary_checks import (
     clipping_check,
     independence_check,
 )
-from overhear.attacks.audit.canary_noise import (
-    CanaryNoise,
-    of_observed_size,
-    of_renewed_size,
-)
+from overhear.attacks.audit.canary_noise import CanaryNoise, of_observed_size, of_renewed_size
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.audit.observed_rows import shares_noise
 from overhear.privacy.adversary import parse_adversary

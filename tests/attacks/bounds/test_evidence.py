@@ -161,10 +161,7 @@ def test_what_is_paid_for_a_canary_is_fair_at_the_least_error_rate():
             0.5
             * np.array(
                 after(
-                    Evidence(),
-                    Guesses(scores=scores, included=coins),
-                    claim=ONE,
-                    threshold=0.0,
+                    Evidence(), Guesses(scores=scores, included=coins), claim=ONE, threshold=0.0
                 ).at_zero
             )
         )

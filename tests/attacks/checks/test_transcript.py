@@ -46,11 +46,7 @@ def checked(
     made = of or wide(graph)
     bound = bound_to(name, graph, noise_std=0.8, rounds=ROUNDS, **more)
     traces = trace(
-        bound.init,
-        bound.step,
-        graph=graph,
-        rounds=ROUNDS,
-        noise_multiplier=bound.noise_multiplier,
+        bound.init, bound.step, graph=graph, rounds=ROUNDS, noise_multiplier=bound.noise_multiplier
     )
     kept, states = [], {}
     root = None if fresh else 5
@@ -80,10 +76,7 @@ def test_a_sound_run_passes(name, form):
         pytest.skip("it has one form")
     small = ALGORITHMS[name].blocks == 2
     found = checked(
-        name,
-        form=form,
-        rounds=None,
-        of=setting(ring(5), min_max=True) if small else None,
+        name, form=form, rounds=None, of=setting(ring(5), min_max=True) if small else None
     )
     assert found.passed, found.words
     assert found.p is None or found.p > 1e-6

@@ -206,9 +206,7 @@ class Records(NamedTuple):
 
 
 @contextmanager
-def other_clipping(
-    clip: Callable[[torch.Tensor, Records], torch.Tensor],
-) -> Iterator[None]:
+def other_clipping(clip: Callable[[torch.Tensor, Records], torch.Tensor]) -> Iterator[None]:
     """Records' gradients (n, D) clipped by `clip`, then summed as ever."""
     seen, sound = _Seen(), PairGradients.clipped_sums
 

@@ -26,9 +26,7 @@ def _found(fault, *, overrides, is_caught=True):
     name = min(fault.named_by) if fault is not None and is_caught else "nothing that is asked"
     check = {"name": name, "passed": False, "p": 1e-9, "tests": 3, "words": "w"}
     audit = Audit.model_construct(
-        verdict="failed checks",
-        adversaries=[],
-        checks=[type("Check", (), check)],
+        verdict="failed checks", adversaries=[], checks=[type("Check", (), check)]
     )
     return Caught(audit=audit, fault=fault, cpu_seconds=1.0)
 

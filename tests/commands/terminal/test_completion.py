@@ -6,12 +6,7 @@ import sys
 
 import pytest
 
-from overhear.commands.terminal.completion import (
-    algorithm_names,
-    overrides,
-    presets,
-    sweeps,
-)
+from overhear.commands.terminal.completion import algorithm_names, overrides, presets, sweeps
 
 
 def completed(shell: str, *words: str) -> str:

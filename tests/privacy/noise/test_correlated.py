@@ -102,10 +102,7 @@ def test_whisper_reproduces_the_reference_file(last_round_shares):
         reference = np.array(case["whisper"]["R_times_b"])  # of a semidefinite programme
         assert np.abs(found.covariance * bound - reference).max() < 2e-2 * np.abs(reference).max()
         decor = case["decor"]
-        variances = {
-            "local_variance": decor["sigma_pair2"],
-            "pair_variance": decor["sigma_cor2"],
-        }
+        variances = {"local_variance": decor["sigma_pair2"], "pair_variance": decor["sigma_cor2"]}
         reference = decor_covariance(weights, **variances)
         assert noise_floor(weights, reference) == pytest.approx(decor["tr_WRWt"], rel=1e-9)
         assert victim_information(reference).max() / bound == pytest.approx(1, abs=1e-10)

@@ -94,11 +94,7 @@ def test_ours_lies_within_it_for_many_rounds_that_differ(adjacency):
             {},
             "1000 different rounds take too long",
         ),
-        (
-            {(1.0 + k / 100, 0.01): 3 for k in range(250)},
-            {},
-            "it would need .* grid points",
-        ),
+        ({(1.0 + k / 100, 0.01): 3 for k in range(250)}, {}, "it would need .* grid points"),
         (
             {Event(1.0, group(3, 0.01)): 10},
             {"adjacency": "replace-one"},

@@ -138,11 +138,7 @@ def test_noise_of_others_is_not_the_senders_own(tmp_path):
 
 @pytest.mark.parametrize(
     "how",
-    [
-        {"noise": 50.0},
-        {"noise": []} | {"of": [g(), g(2)]},
-        {"of": [g(weight=1e-6)], "noise": ID},
-    ],
+    [{"noise": 50.0}, {"noise": []} | {"of": [g(), g(2)]}, {"of": [g(weight=1e-6)], "noise": ID}],
 )
 def test_what_is_published_under_other_noise_is_not_published(tmp_path, how):
     """Who received less noise may pass that on, in the round or later."""

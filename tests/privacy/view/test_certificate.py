@@ -11,12 +11,7 @@ from scipy.stats import multivariate_normal
 from overhear.privacy.accounting.accountant import composed_delta
 from overhear.privacy.errors import InputError
 from overhear.privacy.participation import Event, group, poisson
-from overhear.privacy.view.view import (
-    View,
-    certificate,
-    is_above,
-    squared_joint_sensitivity,
-)
+from overhear.privacy.view.view import View, certificate, is_above, squared_joint_sensitivity
 
 
 def is_semidefinite(matrix: list[list[Fraction]]) -> bool:

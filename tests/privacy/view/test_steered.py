@@ -8,12 +8,7 @@ from scipy.stats import norm
 
 from overhear.privacy.accounting.gaussian import delta_from_mu
 from overhear.privacy.errors import InputError
-from overhear.privacy.view.steered import (
-    heard_by,
-    late_age,
-    late_mu,
-    steered_plan,
-)
+from overhear.privacy.view.steered import heard_by, late_age, late_mu, steered_plan
 from overhear.privacy.view.view import View
 from overhear.training import build_graph
 

@@ -75,10 +75,7 @@ def test_a_figure_is_reproduced_within_its_distance_and_two_standard_errors(
 
 def test_without_a_figure_there_is_no_verdict():
     found = figure_verdict(None, mean_of([1.0] * 20), within=2.0, scale=SETTING)
-    assert (found.word, found.because) == (
-        "not comparable",
-        "the paper's figure is not at hand",
-    )
+    assert (found.word, found.because) == ("not comparable", "the paper's figure is not at hand")
 
 
 def test_a_line_has_the_figure_that_names_most_of_its_settings():

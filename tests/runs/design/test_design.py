@@ -64,9 +64,7 @@ def test_records_that_take_turns_get_the_best_noise_over_agents_and_rounds():
     assert rows["joint"].bound_of == "all noise"
     assert rows["over time"].energy == pytest.approx(4.79651, abs=1e-5)
     said = config(
-        training__rounds=50,
-        training__sampling_rate="0.1",
-        privacy__participation="{cycle = 10}",
+        training__rounds=50, training__sampling_rate="0.1", privacy__participation="{cycle = 10}"
     )
     assert compare(said) == found
     once = compare(config(training__rounds=50, training__sampling_rate="0.02"), groups=50)

@@ -53,11 +53,7 @@ AUDIT: dict[str, Any] = {
 
 
 SCORES = {"mse": 0.1, "psnr": 10.0, "ssim": 0.2}
-DEFENDED = {
-    "name": "defended",
-    **{name: [value] for name, value in SCORES.items()},
-    "mean": SCORES,
-}
+DEFENDED = {"name": "defended", **{name: [value] for name, value in SCORES.items()}, "mean": SCORES}
 
 
 def attack(

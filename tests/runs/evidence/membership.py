@@ -42,11 +42,7 @@ def membership(
         "rows": rows,
         "agents": [],
         "curves": [
-            {
-                "model": "owner",
-                "attack": "LiRA online",
-                "points": [(0.0, 0.0), (0.1, 0.2), (1, 1)],
-            }
+            {"model": "owner", "attack": "LiRA online", "points": [(0.0, 0.0), (0.1, 0.2), (1, 1)]}
         ],
     }
     given = {

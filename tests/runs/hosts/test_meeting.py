@@ -77,13 +77,7 @@ def guests(address: str, **program: str) -> list[Guest]:
 )
 def test_a_rank_of_another_program_is_refused_before_it_connects(address, program, words):
     with pytest.raises(ValueError, match=words):
-        connect(
-            place(1),
-            RankStore(HashStore()),
-            guests(address, **program),
-            secret=b"",
-            limit=60,
-        )
+        connect(place(1), RankStore(HashStore()), guests(address, **program), secret=b"", limit=60)
 
 
 @pytest.fixture
@@ -119,12 +113,7 @@ def test_a_port_that_is_none_is_refused(monkeypatch, port):
 
 @pytest.mark.parametrize(
     ("key", "text"),
-    [
-        (FAILED_FIRST, "[1, 0]"),
-        (FAILED_FIRST, "[1, 2]"),
-        (f"{CAME}/1", "{}"),
-        (f"{CAME}/1", ""),
-    ],
+    [(FAILED_FIRST, "[1, 0]"), (FAILED_FIRST, "[1, 2]"), (f"{CAME}/1", "{}"), (f"{CAME}/1", "")],
 )
 @pytest.mark.parametrize("secret", [b"", b"another", b"secret"])
 def test_what_no_rank_has_written_is_found_at_the_store(key, text, secret):

@@ -121,11 +121,7 @@ def test_who_trained_a_run_need_not_vouch_for_it(place, overhear):
 
 def test_changed_code_is_refused_before_it_runs(place, overhear):
     (place / "own_parts.py").write_text('open("ran", "w").close()\ndef decayed(): pass\n')
-    for arguments in (
-        ["report", "run", TRUST],
-        ["audit", "run", TRUST],
-        ["attack", "run", TRUST],
-    ):
+    for arguments in (["report", "run", TRUST], ["audit", "run", TRUST], ["attack", "run", TRUST]):
         code, said = overhear(*arguments)
         assert code == 2, said
         assert f"own_parts.py {NOT_IT}{digest(place / 'own_parts.py')[:12]}" in said

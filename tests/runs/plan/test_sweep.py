@@ -126,10 +126,7 @@ def test_a_slip_of_ours_is_no_refusal(quick, monkeypatch):
 
 @pytest.mark.parametrize(
     ("sweeps", "overrides"),
-    [
-        (["graph.name=ring", "graph.name=full"], []),
-        (["graph.name=ring,full"], ["graph.name=star"]),
-    ],
+    [(["graph.name=ring", "graph.name=full"], []), (["graph.name=ring,full"], ["graph.name=star"])],
     ids=["two sweeps", "sweep and set"],
 )
 def test_a_key_that_is_given_twice_is_refused(quick, sweeps, overrides):

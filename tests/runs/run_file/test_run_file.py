@@ -285,14 +285,7 @@ def test_a_file_that_is_not_toml_is_named(tmp_path, content):
 
 
 def test_names_are_those_of_the_registries():
-    assert set(DATA_NAMES) == {
-        *data.DATASET_NAMES,
-        "quadratic",
-        "csv",
-        "parquet",
-        "npz",
-        "npy",
-    }
+    assert set(DATA_NAMES) == {*data.DATASET_NAMES, "quadratic", "csv", "parquet", "npz", "npy"}
     assert set(get_args(GraphName)) == set(topologies.GRAPH_NAMES)
     assert set(MODEL_NAMES) == set(models.MODEL_NAMES)
     assert set(get_args(PresetName)) == set(PRESETS)

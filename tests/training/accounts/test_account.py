@@ -21,11 +21,7 @@ from overhear.training import (
     build_graph,
 )
 from overhear.training.algorithms.algorithm import choices
-from overhear.training.exposure.guarantees import (
-    calibrated_multiplier,
-    guarantee,
-    run_epsilon,
-)
+from overhear.training.exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.sensitivity import JointSensitivity
 from overhear.training.tracing.trace import trace

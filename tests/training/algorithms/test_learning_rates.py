@@ -12,11 +12,7 @@ from overhear.privacy.errors import InputError
 from overhear.privacy.participation import Event, poisson
 from overhear.training.accounts.account import account
 from overhear.training.algorithms import ALGORITHMS, bind
-from overhear.training.algorithms.learning_rates import (
-    RateSchedule,
-    rates_of,
-    read_rates,
-)
+from overhear.training.algorithms.learning_rates import RateSchedule, rates_of, read_rates
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.equivalent_rounds import is_equivalent
 from overhear.training.tracing.trace import trace
@@ -74,10 +70,7 @@ SCHEDULERS = torch.optim.lr_scheduler
             {"schedule": "linear", "end": 0.1},
             lambda o: SCHEDULERS.LinearLR(o, start_factor=1.0, end_factor=0.25, total_iters=10),
         ),
-        (
-            {"schedule": "inverse-sqrt"},
-            lambda o: SCHEDULERS.LambdaLR(o, lambda t: (t + 1) ** -0.5),
-        ),
+        ({"schedule": "inverse-sqrt"}, lambda o: SCHEDULERS.LambdaLR(o, lambda t: (t + 1) ** -0.5)),
     ],
     ids=["step", "cosine to .02", "cosine", "linear", "inverse-sqrt"],
 )

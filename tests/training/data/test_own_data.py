@@ -78,10 +78,7 @@ def test_test_parts_of_ones_own_are_kept():
     assert (
         dataset_of(pair, name="mine").train.size,
         len(dataset_of(pair, name="m").test_inputs),
-    ) == (
-        20,
-        5,
-    )
+    ) == (20, 5)
 
 
 def test_a_number_of_classes_that_is_not_given_is_noted():

@@ -102,8 +102,7 @@ def single_precision(graph: Topology) -> Setting:
     return Setting(
         graph=graph,
         model=nn.Sequential(
-            nn.Flatten(),
-            build_model("mlp", input_shape=(1, 8, 8), classes=10, generator=rng),
+            nn.Flatten(), build_model("mlp", input_shape=(1, 8, 8), classes=10, generator=rng)
         ),
         shards=[
             Examples(torch.randn(6, 1, 8, 8, generator=rng), torch.randint(10, (6,), generator=rng))

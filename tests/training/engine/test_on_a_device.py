@@ -26,10 +26,7 @@ from tests.devices.waiting import no_waiting
 from tests.training.contract import bound_to, setting
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-DEVICES = [
-    "pretended",
-    pytest.param("cuda", marks=[pytest.mark.gpu, CUDA]),
-]
+DEVICES = ["pretended", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])]
 
 # Between rounds the engine looks whether a sum overflowed; and a layout and a function are tried
 # once, before the round that is watched.

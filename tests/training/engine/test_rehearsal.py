@@ -228,8 +228,7 @@ class HoldsAGenerator(Net):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [Branching, PicksByAMask, WritesIntoAConstant, AsksNumpy, DrawsBySeed, HoldsAGenerator],
+    "kind", [Branching, PicksByAMask, WritesIntoAConstant, AsksNumpy, DrawsBySeed, HoldsAGenerator]
 )
 def test_what_vmap_alone_cannot_do_is_taken_by_the_loop(kind):
     check_user_code(*_setting(kind(), "loop"))

@@ -179,8 +179,7 @@ def test_the_worst_pair_is_the_worst_of_all_pairs_in_every_respect(step, graph):
 
 @pytest.mark.some_quick(4)
 @pytest.mark.parametrize(
-    ("step", "graph"),
-    on_graphs(["published", "step-then-mix", "known-to-one", "aside", "fading"]),
+    ("step", "graph"), on_graphs(["published", "step-then-mix", "known-to-one", "aside", "fading"])
 )
 def test_every_victim_is_given_its_own_worst(step, graph):
     of = traces(step, GRAPHS[graph])

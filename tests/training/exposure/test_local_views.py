@@ -117,9 +117,7 @@ def traced(init, step, graph: Graph) -> RoundTrace:
 QUICK_GRAPHS = ("ring9", "star", "uneven")  # and of the others every second step
 ON_GRAPHS = [
     pytest.param(
-        step,
-        graph,
-        marks=[] if graph in QUICK_GRAPHS or (i + k) % 2 == 0 else [pytest.mark.slow],
+        step, graph, marks=[] if graph in QUICK_GRAPHS or (i + k) % 2 == 0 else [pytest.mark.slow]
     )
     for i, step in enumerate(STEPS)
     for k, graph in enumerate(GRAPHS)

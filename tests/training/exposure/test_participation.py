@@ -110,10 +110,7 @@ def test_a_round_that_is_released_again_counts_for_whoever_takes_part_in_it():
         lost = run_epsilon(spent, statement=Statement(delta=1e-5), noise_multiplier=1.5)
         assert _rounds(3) - 1e-9 <= lost <= _rounds(4), again
         reading = run_epsilon(
-            of,
-            statement=Statement(delta=1e-5),
-            noise_multiplier=1.5,
-            rounds=[1, 2, 3, 4, again],
+            of, statement=Statement(delta=1e-5), noise_multiplier=1.5, rounds=[1, 2, 3, 4, again]
         )
         assert _rounds(3) - 1e-9 <= reading <= _rounds(4), again
 

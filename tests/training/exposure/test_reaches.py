@@ -40,11 +40,7 @@ def test_a_mean_that_a_record_is_added_to_is_a_sum_of_its_diameter(accountant):
     statement = Statement(delta=1e-5, accountant=accountant)
     sums, means = (
         JointSensitivity(
-            EAVESDROPPER,
-            0,
-            (Release(2.0, 0.02, 500, 1, 1, reach),),
-            Status.PROVEN,
-            "a test",
+            EAVESDROPPER, 0, (Release(2.0, 0.02, 500, 1, 1, reach),), Status.PROVEN, "a test"
         )
         for reach in (Reach.SUM, Reach.BALL)
     )

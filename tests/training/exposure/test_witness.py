@@ -6,21 +6,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from overhear.privacy import (
-    EAVESDROPPER,
-    Accountant,
-    Statement,
-    Status,
-    neighbour,
-)
+from overhear.privacy import EAVESDROPPER, Accountant, Statement, Status, neighbour
 from overhear.training import build_graph
 from overhear.training.exposure import infinite
 from overhear.training.exposure.dense_rounds import witness
-from overhear.training.exposure.guarantees import (
-    calibrated_multiplier,
-    guarantee,
-    run_epsilon,
-)
+from overhear.training.exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
 from overhear.training.exposure.infinite import replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.sensitivity import JointSensitivity

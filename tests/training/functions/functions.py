@@ -562,10 +562,7 @@ USES = {
     "torch._C": (lambda row: torch._C, "uses torch._C"),
     "nn.Parameter": (lambda row: torch.nn.Parameter(row), "uses torch.nn.Parameter"),
     "nn.Module": (lambda row: nn.Linear(3, 3)(row), "uses torch.nn.Linear"),
-    "data_ptr under the name of a member": (
-        lambda row: (row if len(row) else Named).data_ptr,
-        "",
-    ),
+    "data_ptr under the name of a member": (lambda row: (row if len(row) else Named).data_ptr, ""),
     "data_ptr": (lambda row: row.data_ptr(), "asks for .data_ptr"),
     "share_memory_": (lambda row: row.share_memory_(), "asks for .share_memory_"),
     "untyped_storage": (lambda row: row.untyped_storage(), "asks for .untyped_storage"),

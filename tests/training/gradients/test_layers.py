@@ -183,9 +183,7 @@ def test_tied_weights_have_no_rule():
 
 def test_a_normalisation_without_parameters_needs_no_rule():
     model = nn.Sequential(
-        nn.LayerNorm(2, elementwise_affine=False),
-        nn.GroupNorm(1, 2, affine=False),
-        nn.Linear(2, 2),
+        nn.LayerNorm(2, elementwise_affine=False), nn.GroupNorm(1, 2, affine=False), nn.Linear(2, 2)
     )
     assert unsupported_layer(model) is None
     assert [layer.name for layer in find_layers(model)] == ["2"]

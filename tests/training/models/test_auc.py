@@ -8,12 +8,7 @@ from torch.nn.functional import one_hot
 from overhear.privacy.errors import InputError
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.parameters import flatten
-from overhear.training.models.tasks import (
-    AreaUnderCurve,
-    ClassWeights,
-    Task,
-    with_centres,
-)
+from overhear.training.models.tasks import AreaUnderCurve, ClassWeights, Task, with_centres
 
 
 def setting(positives=5, negatives=9):

@@ -10,12 +10,7 @@ from torch import nn
 
 from overhear.training.data.store import Examples
 from overhear.training.models import evaluation
-from overhear.training.models.evaluation import (
-    auroc,
-    auroc_of_classes,
-    evaluate,
-    log_odds,
-)
+from overhear.training.models.evaluation import auroc, auroc_of_classes, evaluate, log_odds
 from overhear.training.models.losses import FailedForward
 from overhear.training.models.parameters import flatten
 

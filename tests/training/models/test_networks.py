@@ -4,12 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from overhear.training.models.parameters import (
-    MODEL_NAMES,
-    build_model,
-    flatten,
-    unflatten,
-)
+from overhear.training.models.parameters import MODEL_NAMES, build_model, flatten, unflatten
 
 IMAGE = (3, 32, 32)
 

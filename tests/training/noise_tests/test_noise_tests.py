@@ -21,13 +21,7 @@ from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.parameters import sizes_of
 from overhear.training.noise_tests import noise_tests
-from overhear.training.noise_tests.measured import (
-    Closer,
-    Coordinates,
-    _look,
-    _on_device,
-    _on_host,
-)
+from overhear.training.noise_tests.measured import Closer, Coordinates, _look, _on_device, _on_host
 from overhear.training.noise_tests.noise_tests import NoiseTestFailed, NoiseTests, Place
 from overhear.training.step.values import Agents
 from tests.training.contract import bound_to, setting

@@ -160,9 +160,7 @@ def test_a_compiled_file_beside_a_module_is_not_run(here):
     evil.write_text(path.read_text().replace("= 5", "= 6"))
     compiled = importlib.util.cache_from_source(str(path))
     py_compile.compile(
-        str(evil),
-        cfile=compiled,
-        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        str(evil), cfile=compiled, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
     )
     assert own_object("owntest_mine:MOMENTUM", key=KEY) == 5
 

@@ -135,8 +135,7 @@ def _other_rate(state: _X, round: Round) -> _X:
 
 
 @pytest.mark.parametrize(
-    "step",
-    [_two_noises, _two_bounds, _two_coefficients, _other_kind, _other_knowers, _other_rate],
+    "step", [_two_noises, _two_bounds, _two_coefficients, _other_kind, _other_knowers, _other_rate]
 )
 def test_rounds_that_differ_by_more_than_a_scale_stand_for_themselves(step):
     every = rounds_of(step)

@@ -64,10 +64,7 @@ LATE = {
         lambda r, v, s: s + v.x - v.y + noise(r, s),
         {"state x": (2.0, STD), "state y": (1.0, STD)},
     ),
-    "a momentum": (
-        lambda r, v, s: v.x - (0.9 * v.y + s + noise(r, s)),
-        {"state y": (0.9, STD)},
-    ),
+    "a momentum": (lambda r, v, s: v.x - (0.9 * v.y + s + noise(r, s)), {"state y": (0.9, STD)}),
     "what was received": (
         lambda r, v, s: r.mix(v.x, kind="before") - s + noise(r, s),
         {"state x": (1.0, STD)},
