@@ -435,6 +435,12 @@ def _check_trusted(folder: Path, calls: Collection[Call], held: Sources) -> None
             )
         shown, path = _file_of(call)
         if shown not in (held.installed if path is None else held.files):
+            absent = f"{shown.replace('.', '/')}.py"
+            if path is None and absent in held.files:
+                raise InputError(
+                    f"{folder}: {call.key}={call.name!a} names {absent}, which is not in the "
+                    f"working directory; read its copy in {folder / COPIES}, and put it there"
+                )
             raise InputError(
                 f"{folder}: {call.key}={call.name!a} names {shown}, which is not in its {SOURCES}; "
                 "the folder's files do not belong together"
