@@ -135,9 +135,10 @@ def test_a_missing_file_names_the_copies(place, overhear):
     assert code == 2
     assert "own_parts.py, which trained the run of run, is not in" in said
     assert "take the copy in run/sources" in said
+    (place / "own_mine.py").unlink()
     code, said = overhear("report", "run")
     assert code == 2
-    assert "own_parts.py, which is not in the working directory; read its copy" in said
+    assert "own_mine.py, which is not in the working directory; read its copy" in said
 
 
 def test_a_file_that_did_not_train_the_run_is_refused(place, overhear):
