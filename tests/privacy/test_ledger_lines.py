@@ -155,7 +155,7 @@ def test_a_line_with_a_right_digest_is_held_to_its_form(text, tmp_path):
 
 @pytest.mark.parametrize("schema", [1, SCHEMA + 1, "3", 3.0, True, None])
 def test_another_schema_is_refused_by_name(schema, tmp_path):
-    said = f"is of schema {schema}, and this version reads 2 to {SCHEMA}: another version"
+    said = f"is of schema {schema}, and this version reads 2 to {SCHEMA}: a"
     with pytest.raises(InputError, match=re.escape(said)):
         read_ledger(put(tmp_path, chained(HEADER | {"schema": schema}, *ROUNDS)))
 

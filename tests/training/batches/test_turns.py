@@ -59,7 +59,7 @@ def test_a_record_that_leaves_changes_nobody_elses_turn(pattern):
 @pytest.mark.parametrize("pattern", EVERY_KIND, ids=str)
 def test_a_run_in_turns_keeps_to_them_and_passes_the_sampler_check(pattern):
     """40 records of 3 agents, 12 rounds, at a total false-alarm rate of 1e-6; a fixed root."""
-    run = watch(in_turns(pattern), bound_to("dp-dpsgd", ring(3)), rounds=3, planned=ROUNDS,
+    run = watch(in_turns(pattern), bound_to("dp-dpsgd", ring(3)), rounds=3,
         randomness=SecretRandomness(7))  # fmt: skip
     found = sampler_check(run)
     assert found.passed, found.words
@@ -88,7 +88,7 @@ def test_a_sampler_that_does_not_keep_to_the_turns_fails_its_check(bug, monkeypa
     home = Participation if name == "allowed" else module
     monkeypatch.setattr(home, name, broken)
     monkeypatch.setattr(ParticipationCheck, "note", lambda *_, **__: None)
-    run = watch(in_turns({"cycle": 4}), bound_to("dp-dpsgd", ring(3)), rounds=2, planned=ROUNDS,
+    run = watch(in_turns({"cycle": 4}), bound_to("dp-dpsgd", ring(3)), rounds=2,
         randomness=SecretRandomness(7))  # fmt: skip
     found = sampler_check(run)
     assert not found.passed
