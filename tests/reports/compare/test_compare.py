@@ -211,6 +211,9 @@ def test_a_hostile_name_does_not_break_the_markdown_table(found):
 @pytest.mark.parametrize("form", ["md", "html", "json"])
 def test_the_command_prints_or_writes(found, tmp_path, form, monkeypatch, capsys):
     monkeypatch.setattr("overhear.reports.compare.compare_runs", lambda _: found)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
     arguments = ["compare", "a", "b", "--format", form]
     assert cli.main(arguments) == 0
     printed = capsys.readouterr().out

@@ -155,7 +155,7 @@ def test_a_replaced_record_is_played_as_two_opposites(run_file):
         (["RUN", "--set", "audit.confidence=0.2"], "confidence"),
         (["RUN", "--set", "audit.rounds=9"], "[audit] rounds=9 must be at most 3"),
         (["nowhere"], "is nowhere the --out folder"),
-        (["nowhere", "--out", "x"], "--out belongs to RUN.toml"),
+        (["nowhere", "--out", "x"], "is nowhere the --out folder"),
         (["RUN", "--again"], "--again belongs to the folder"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_clip_norm_follows_the_quantile_and_divides_what_is_clipped():
     for _ in range(40):
         run.advance()
     clip = run.snapshot()["clip"][:, 0]
-    layout = run._gradients
+    layout = run._every.gradients
     point = flatten(of.model).detach()[None].double()
     for agent, shard in enumerate(of.shards):
         one = [(x[None].double(), y[None]) for x, y in zip(*shard, strict=True)]
