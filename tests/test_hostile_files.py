@@ -125,6 +125,7 @@ OUTSIDE = {
     "runs/folder/rendezvous.py": "what ranks of this run say",
     "runs/folder/place.py": "of the system, and our own files",
     "reports/template.py": "our own templates",
+    "reports/document/html.py": "our own table of deployments",
     "reports/judgement/sentence.py": "our own sentences",
     "reports/reproduced/registry.py": "our own entries",
     "runs/run_file/own_tables.py": "a quoted text, which a pattern found",
