@@ -32,13 +32,13 @@ def _open_closed() -> None:
 
 
 def _load_and_run() -> int:
-    from .. import requirement
-
     try:
         from .cli import main as run
 
         return run()
     except ModuleNotFoundError as error:  # without it not even an error is told
+        from .. import requirement
+
         if (found := requirement(error.name or "")) is None:
             raise
         sys.stderr.write(

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, gammaincinv
 
+from ...privacy.bounded import read_bounded
 from ...privacy.durable import make_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError, needs
 from ...privacy.guarantee import Unit
@@ -244,6 +245,7 @@ _LOG = logging.getLogger(__name__)
 _UNSAID = "the client sends no reply; why stands in the client's log"
 _REFUSED = 6  # Flower's code of a mod whose precondition does not hold
 _MOST_REASONS = 20  # that are kept of one client
+_MOST_TOLD = 1 << 20  # bytes of them
 _PARTITION, _PARTITIONS, _ROUND = "partition-id", "num-partitions", "server-round"
 
 
@@ -383,7 +385,11 @@ class RecordedReplies:
     def _withheld(self, msg: Any, agent: int, why: str) -> Any:
         """A reply that says nothing. Why is told once, in the client's log and beside its lines."""
         path = self.folder / f"agent-{agent}{WITHHELD}"
-        told = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        told = (
+            read_bounded(path, _MOST_TOLD).decode(errors="replace").splitlines()
+            if path.exists()
+            else []
+        )
         said = plain(why, most=None)
         if said not in told:
             _LOG.error("no reply is sent: %s", said)

@@ -69,13 +69,7 @@ def twice_differentiable() -> Iterator[None]:
 class _PlainLayerNorm(TorchFunctionMode):
     """Layer norm from means and squares."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plain = _PLAIN.get(func, func)
         return plain(*args, **(kwargs or {}))
 

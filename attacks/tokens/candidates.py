@@ -125,6 +125,8 @@ _MARGIN = 3.0  # times what rounding does to the weakest direction
 _LEAST = 1e-6
 _DRAWS = 400  # samples of rows that a few directions are sought in
 _FILLED = 1000.0  # times rounding: what the rows inside hold in every direction
+_HOLDS = 0.5  # share of a direction of the rows inside that is one row's
+_FITS = 0.01  # of a row, what the space of the others may leave: ten times what rounding may
 _APART = 10.0  # of the rows outside of a space, over those inside
 
 
@@ -228,11 +230,20 @@ def outside_few(
             best, basis = worst, right
     # Once more, by all rows that lie within.
     left = (rows - rows @ basis.T @ basis).norm(dim=1)
-    within = left <= left.sort().values[inside - 1]
-    _, values, right = torch.linalg.svd(rows[within], full_matrices=False)
-    if float(values[directions - 1]) <= _FILLED * rounding * float(sizes.max()):
+    within = (left <= left.sort().values[inside - 1]).nonzero().flatten()
+    floor = _FILLED * rounding * float(sizes.max())
+    along, values, right = torch.linalg.svd(rows[within], full_matrices=False)
+    if float(values[directions - 1]) <= floor:
         return none
     basis = right[:directions]
+    # A row that alone holds a direction has to lie in the space of the others, or it made it.
+    for at in (along[:, :directions].square().sum(dim=1) > _HOLDS).nonzero().flatten().tolist():
+        others = torch.cat([within[:at], within[at + 1 :]])
+        _, values, right = torch.linalg.svd(rows[others], full_matrices=False)
+        row = rows[within[at]]
+        apart = (row - right[:directions].T @ (right[:directions] @ row)).norm()
+        if float(values[directions - 1]) <= floor or float(apart) > _FITS * float(row.norm()):
+            return none
     left = (rows - rows @ basis.T @ basis).norm(dim=1)
     order = left.sort()
     least = 1e-12 * float(sizes.max())

@@ -16,7 +16,7 @@ Shape letters: N records of a probe, L positions, R rows of a layer for one reco
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,13 +88,7 @@ class _Lookups(TorchFunctionMode):
         self.found: list[_Looked] = []
         self.multiplied: list[Tensor] = []
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = dict(kwargs or {})
         if func in (functional.embedding, functional.embedding_bag):
             names = _EMBEDDING if func is functional.embedding else _BAG
@@ -330,13 +324,7 @@ class _Calls(TorchFunctionMode):
         self.values, self.most = values, most
         self.found: list[_Call] = []
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = dict(kwargs or {})
         if func is functional.linear:
             weight = args[1] if len(args) > 1 else named["weight"]

@@ -53,8 +53,7 @@ _UNREAD: tuple[tuple[str, str, tuple[str, str]], ...] = (
         'numpy.savez("weights.npz", **flax.traverse_util.flatten_dict(held, sep="/"))',
     )),
     (r"\x1f\x8b|BZh|\xfd7zXZ", "packed", (
-        'import shutil, gzip; packed = gzip.open("FILE")  # or bz2.open, lzma.open',
-        'shutil.copyfileobj(packed, open("unpacked", "wb"))',
+        "gunzip --stdout FILE > unpacked  # or bunzip2, unxz", "file unpacked",
     )),
     (r"version https://git-lfs", "a pointer of Git LFS, and not what it points to", (
         "git lfs install", "git lfs pull",

@@ -189,9 +189,9 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
         raise InputError(f"{error}, or write it with `overhear report {folder}`") from error
     version = held.get("schema") if isinstance(held, dict) else None
     if isinstance(version, int) and version != REPORT_SCHEMA:
-        newer = ", which a newer overhear wrote," if version > REPORT_SCHEMA else ""
+        newer = ", which a newer overhear wrote" if version > REPORT_SCHEMA else ""
         raise InputError(
-            f"{path} is of version {version}{newer} and this program reads version "
+            f"{path} is of version {version}{newer}, and this program reads version "
             f"{REPORT_SCHEMA}; write it again with `overhear report {folder}`"
         )
     # As the fresh one would be read back: tuples are lists.

@@ -10,7 +10,7 @@ Shape letters: D parameters, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -261,13 +261,7 @@ class _Flattened(TorchFunctionMode):
         self.weights: dict[int, tuple[int, ...]] = {}
         self._pictures: list[tuple[Tensor, tuple[int, ...]]] = []  # held, so that ids stay theirs
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         given = args[0] if args else None
         if not isinstance(given, Tensor) or not isinstance(made, Tensor):

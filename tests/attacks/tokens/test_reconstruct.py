@@ -256,9 +256,11 @@ def test_a_table_that_the_output_shares_is_told_from_what_the_output_adds():
         reconstruct_tokens(noisy, model, length=6, classes=VOCABULARY, generator=torch.Generator())
 
 
-def test_the_labels_of_a_sure_output_are_not_taken_for_tokens():
-    torch.manual_seed(0)
-    model, (x, _) = _Tied(6, scale=8.0), drawn(2, 6)
+@pytest.mark.parametrize(("seed", "scale"), [(0, 8.0), (2, 16.0), (5, 4.0)])
+def test_the_labels_of_a_sure_output_are_not_taken_for_tokens(seed, scale):
+    """A token's row made the space of the others, so that a label's stood outside of it."""
+    torch.manual_seed(seed)
+    model, (x, _) = _Tied(6, scale=scale), drawn(2, 6)
     found = reconstruct_tokens(
         sent(model, x, torch.tensor([58, 59])), model, length=6, classes=VOCABULARY,
         generator=torch.Generator().manual_seed(0),

@@ -114,8 +114,8 @@ def test_a_new_log_of_a_system_is_accounted_for(capsys):
     assert main(["new", "system", "releases.jsonl"]) == 0
     assert main(["account", "releases.jsonl", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out.partition("\n")[2])
-    assert found["rounds"] == 2
-    assert {row["status"] for row in found["adversaries"]} == {"declared"}
+    assert found["ledger"]["rounds"] == 2
+    assert {row["status"] for row in found["plan"]["adversaries"]} == {"declared"}
 
 
 def test_a_new_workflow_runs_commands_that_exist_of_this_version():

@@ -90,7 +90,10 @@ def stranger(tmp_path_factory):
         patch.chdir(here)
         Path("foreign_mine.py").write_text(MINE)
         Path("run.toml").write_text(RUN)
+        # One line is remembered, whatever was trained before in this process, or is after.
+        patch.setenv("XDG_STATE_HOME", str(top / "state"))
         train_run(load_run_file("run.toml"), Path("kept"))
+        shutil.copytree(top / "state", top / "trained")
         yield here
         sys.modules.pop("foreign_mine", None)
 
@@ -364,9 +367,9 @@ def test_a_folder_that_hides_its_links_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def state(evil, monkeypatch, tmp_path):
+def state(evil, stranger, monkeypatch, tmp_path):
     """The file in which `kept` is remembered, as the training of `stranger` left it."""
-    written = Path(os.environ["XDG_STATE_HOME"], "overhear", "trusted")
+    written = stranger.parent / "trained" / "overhear" / "trusted"
     assert [oct(one.stat().st_mode & 0o777) for one in (written.parent, written)] == [
         "0o700",
         "0o600",
