@@ -1,19 +1,19 @@
 """What privacy.json holds, as types and as a JSON Schema.
 
-Version 2 keeps its keys and their meaning; a later version 2 may add keys, so that readers must
+Version 3 keeps its keys and their meaning; a later version 3 may add keys, so that readers must
 ignore those that they do not know. Version 1 had `mending` for `fixes`, and `false_alarms` for the
 `false_positives` of `risk`. Infinite figures are the string "inf".
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from ..privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
-from ..privacy.guarantee import WrittenAdjacency, WrittenStatus, WrittenUnit
+from ..privacy.guarantee import Status, WrittenAdjacency, WrittenStatus, WrittenUnit
 from ..runs.audit.evidence import LastModel, Membership
 from ..runs.audit.evidence_schema import Assumption, Attack, Audit, Measured, Trail
 from ..runs.described import Described
@@ -359,6 +359,15 @@ class Report(Described):
     """By distance, as planned, where an agent was named; not a figure that a policy reads."""
     total: Total | None = None
     """With other runs on the same records, where these were named."""
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        """What is proven is of a run of ours, and what is declared of a list."""
+        for row in self.plan.adversaries:
+            of_list = row.status in (Status.DECLARED, Status.CHECKED)
+            if row.status.is_bound and of_list != (self.declared is not None):
+                raise ValueError(f"status {row.status!r} does not fit a report of this kind")
+        return self
 
 
 def report_schema() -> JsonSchemaValue:

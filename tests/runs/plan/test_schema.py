@@ -1,13 +1,16 @@
-"""A row of a plan: its status fits its epsilon."""
+"""A row of a plan: its status fits its epsilon, and the report that it stands in."""
 
+import copy
 import json
 from typing import Any
 
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.privacy.formats.codec import load
+from overhear.privacy.formats.codec import as_text, load
 from overhear.privacy.guarantee import Guarantee, Status
+from overhear.reports.schema import Report
+from tests.conftest import sample_report
 
 ROW: dict[str, Any] = {
     "name": "eavesdropper",
@@ -46,9 +49,16 @@ def test_a_status_is_read_beside_an_epsilon_that_it_fits(status, epsilon):
 
 
 @pytest.mark.parametrize("status", OF_LISTS)
-def test_no_plan_has_the_status_of_a_list(status):
-    with pytest.raises(InputError, match="status"):
-        read(status=str(status))
+def test_no_run_has_the_status_of_a_list_and_no_list_that_of_a_proof(status):
+    held: dict[str, Any] = sample_report()
+    assert held["plan"]["adversaries"][0]["status"] == "proven"
+    declared = {"status": "declared", "releases": 3, "depends_on": "public", "checks": None}
+    for changed in ({"declared": declared}, {"plan": {**held["plan"]}}):
+        other = copy.deepcopy(held | changed)
+        if "declared" not in changed:
+            other["plan"]["adversaries"][0]["status"] = str(status)
+        with pytest.raises(InputError, match="status"):
+            Report.parse(as_text(other), refusal="{}: {}".format)
 
 
 def test_an_unknown_status_is_refused():
