@@ -132,7 +132,7 @@ def folder(tmp_path_factory):
     ("package", "command", "name"),
     [
         ("matplotlib", "plot swept --out x.svg", "matplotlib"),
-        ("pyarrow", "plan rows.toml", "pyarrow"),
+        ("pyarrow", "train rows.toml --out new", "pyarrow"),
         ("distributed", "sweep sweep.toml --out new --backend dask", "distributed"),
         ("ray", "sweep sweep.toml --out new --backend ray", "ray"),
         ("joblib", "sweep sweep.toml --out new", "joblib"),
