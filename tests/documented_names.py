@@ -31,7 +31,6 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
             "total_error",
             "two_sided",
         ),
-        "overhear.attacks.bounds.loss_threshold": ("loss_canaries",),
         "overhear.attacks.bounds.one_run_bounds": ("one_run_f_dp", "one_run_pure"),
         "overhear.attacks.foreign.claimed": ("claimed", "claim_of_log", "parse_claim", "Claimed"),
         "overhear.attacks.foreign.scores_audit": ("audit_scores", "ScoresAudit"),

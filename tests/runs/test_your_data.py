@@ -123,10 +123,10 @@ def test_messages_of_a_regression_are_made_again_and_one_that_is_changed_is_foun
 
 @pytest.mark.slow
 def test_a_regression_is_audited(folder):
-    assert main(["train", "regression.toml", "--out", "run", "--set", "audit.canaries=160"]) == 0
+    assert main(["train", "regression.toml", "--out", "run", "--set", "audit.canaries=400"]) == 0
     assert main(["audit", "run", "--trust-code"]) == 0
     found = json.loads((folder / "run/audit.json").read_text())
-    # Of 160 canaries one audit in 70 is looked at again by chance; 9e-6 of them are contradicted.
+    # Of 400 canaries one audit in 70 is looked at again by chance; 9e-6 of them are contradicted.
     assert found["verdict"] in ("consistent", "cleared", "suspicious")
     assert {check["name"] for check in found["checks"] if check["passed"]} > {"messages", "layout"}
 

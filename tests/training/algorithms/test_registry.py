@@ -251,6 +251,7 @@ RUN = run_text(
 def test_an_algorithm_is_added_by_one_file_and_one_line(tmp_path):
     for part in PARTS:
         shutil.copytree(ROOT / part, tmp_path / "overhear" / part)  # with what is compiled already
+    shutil.copy(ROOT / "__init__.py", tmp_path / "overhear")
     folder = tmp_path / "overhear" / "training" / "algorithms"
     (folder / "noisy_gossip.py").write_text(_file_of_the_page(), encoding="utf-8")
     (line,) = (block for block in _blocks("text") if "noisy_gossip" in block)
