@@ -25,6 +25,7 @@ import math
 
 from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
+from ..accounting.gaussian import epsilon_from_mu
 from ..accounting.other_accountants import Accountant
 from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
 from .claim import PublishedClaim, check_one_given
@@ -148,3 +149,30 @@ def whisper_theorem_2(
         ),
         proven_by="closed form of the Gaussian mechanism, replace-one",
     )
+
+
+def whisper_constraint_10(*, epsilon: float, delta: float) -> tuple[float, bool]:
+    """Return what Whisper's constraint (10) gives, the right way round, and whether it holds there.
+
+    [R^-1]_ii <= epsilon^2 / (16 C^2 T log(1/delta)) leaves mu = epsilon / (2 sqrt(log(1/delta))),
+    whatever T and C are. Proposition 1 asks for epsilon < log(1/delta).
+
+    Args:
+        epsilon: as claimed for all rounds, in nats, > 0 and finite.
+        delta: strictly between 0 and 1.
+
+    Returns:
+        Epsilon at delta against an eavesdropper who knows no noise, of a replaced agent; and
+        whether the claimed one is in Proposition 1's range.
+
+    Raises:
+        ValueError: a value is outside its range.
+
+    Source: Rodio et al. 2025, Proposition 1 and (10).
+
+    >>> [round(whisper_constraint_10(epsilon=e, delta=1e-5)[0], 2) for e in (10.0, 40.0)]
+    [6.9, 41.76]
+    """
+    log = math.log(1.0 / check_delta(delta))
+    mu = check_epsilon(epsilon, positive=True) / (2.0 * math.sqrt(log))
+    return epsilon_from_mu(mu, delta), epsilon < log
