@@ -85,11 +85,14 @@ def read_tables(paths: Sequence[Path], *, figures: Sequence[str] = ()) -> list[L
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("a table is given twice; give each once")
     same_names = len({path.name for path in paths}) < len(paths)
-    return [
+    found = [
         line
         for path in paths
         for line in _read(path, str(path) if same_names else path.name, figures)
     ]
+    if len(found) > _MOST_LINES:
+        raise InputError(f"{len(found)} lines are more than {_MOST_LINES}; give fewer tables")
+    return found
 
 
 def _read(path: Path, file: str, asked: Sequence[str]) -> list[Line]:

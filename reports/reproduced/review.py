@@ -88,13 +88,8 @@ def review(paths: Sequence[Path], *, figures: Sequence[str] = (), runs: int = 20
     if runs < 2:
         raise InputError(f"runs={runs} must be at least 2; one run has no spread")
     lines = read_tables(paths, figures=figures)
-    remarks = [
-        *_copies(lines, runs),
-        *_impossible(lines),
-        *_claims(lines),
-        *_pixels(lines),
-        *_orders(lines),
-    ]
+    parts = (_impossible(lines), _claims(lines), _pixels(lines), _orders(lines))
+    remarks = itertools.chain(_copies(lines, runs), *parts)
     return sorted(remarks, key=lambda one: not one.is_finding)
 
 
@@ -119,7 +114,7 @@ def _groups(lines: Iterable[Line], *without: str) -> list[list[Line]]:
 # Rows that are the same.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Row:
     """Lines over the levels of one setting, or of all that make no difference to `who`."""
 
@@ -177,18 +172,13 @@ def _rows_of(lines: Sequence[Line], constants: Mapping[str, list[str]], who: str
         name = group[0].settings.get(who, "")
         steady = constants.get(name, [])
         settings = {k: v for k, v in group[0].settings.items() if k not in (over, *steady)}
-        row = _Row(
-            lines=group,
-            settings=settings,
-            who=name,
-            is_constant=bool(steady),
-            figures={
-                (line.settings.get(over, ""), of): printed
-                for line in group[: 1 if over in steady else None]
-                for of, printed in line.figures.items()
-                if printed.value.is_finite() and (printed.spread or Decimal(0)).is_finite()
-            },
-        )
+        figures = {
+            (line.settings.get(over, ""), of): printed
+            for line in group[: 1 if over in steady else None]
+            for of, printed in line.figures.items()
+            if printed.value.is_finite() and (printed.spread or Decimal(0)).is_finite()
+        }
+        row = _Row(group, settings, name, bool(steady), figures)
         found.setdefault(tuple(settings.values()), row)
     return list(found.values())
 
@@ -212,12 +202,9 @@ def _odd_constants(rows: Sequence[_Row]) -> Iterator[Remark]:
 
 def _apart(rows: Sequence[_Row]) -> tuple[Settings, list[Settings]]:
     """The settings that all rows have, and those of each in which they differ."""
-    shared = {k: v for k, v in rows[0].settings.items() if all(_has(row, k, v) for row in rows)}
-    return shared, [{k: v for k, v in row.settings.items() if k not in shared} for row in rows]
-
-
-def _has(row: _Row, key: str, value: str) -> bool:
-    return row.settings.get(key) == value
+    every = [row.settings for row in rows]
+    shared = {k: v for k, v in every[0].items() if all(one.get(k) == v for one in every)}
+    return shared, [{k: v for k, v in one.items() if k not in shared} for one in every]
 
 
 def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
@@ -256,14 +243,11 @@ def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
         if chances is not None:
             chance = figure(chances[found[0]], 2)
             words += f" Of equal true values, chance does so with probability {chance} at most."
-        said = {
-            "of": shared,
-            "rows": own,
-            "lines": [[line.number for line in rows[at].lines] for at in found],
-            "figures": [str(of) for of in printed],
-        }
-        make = _finding if odds <= _RARE else _fact
-        yield make("rows that are the same", words, **said)
+        numbers = [[line.number for line in rows[at].lines] for at in found]
+        make, held = _finding if odds <= _RARE else _fact, [*map(str, printed)]
+        yield make(
+            "rows that are the same", words, of=shared, rows=own, lines=numbers, figures=held
+        )
     words = (
         f"{count} of {len(rows)} rows {'repeats another' if count == 1 else 'repeat others'}; "
         f"{figure(expected, 2)} are expected by chance, {how}. So many have probability "
@@ -288,15 +272,14 @@ def _by_digits(rows: Sequence[_Row], values: Array, units: Array) -> tuple[float
     keys = dict.fromkeys(key for row in rows for key in row.settings)
     codes = np.array([[hash(row.settings.get(key)) for key in keys] for row in rows])
     names = np.array([hash(row.who) for row in rows])
-    both = [np.minimum(names[one], names[two]), np.maximum(names[one], names[two])]
-    alike = np.column_stack([codes[one] != codes[two], *both])
-    _, kinds = np.unique(alike, axis=0, return_inverse=True)
+    # The kind of a pair, as one number: the settings that differ, and the two algorithms.
+    differ = (codes[one] != codes[two]) @ np.random.default_rng(0).integers(1 << 40, size=len(keys))
+    _, kinds = np.unique(differ + names[one] * names[two], return_inverse=True)
     agree = np.abs(values[one] - values[two]) <= units / 2
-    expected = 0.0
-    for kind in range(int(kinds.max()) + 1):
-        of = agree[kinds == kind]
-        more = bool(of.all(axis=1).any())
-        expected += len(of) * float(((of.sum(axis=0) + more) / (len(of) + 2 * more)).prod())
+    count = np.bincount(kinds)[:, None]
+    more = np.bincount(kinds, agree.all(axis=1))[:, None] > 0
+    each = np.column_stack([np.bincount(kinds, column) for column in agree.T])
+    expected = float((count[:, 0] * ((each + more) / (count + 2 * more)).prod(axis=1)).sum())
     return expected, "by how often single figures agree in pairs of the same kind"
 
 
@@ -352,8 +335,11 @@ def _orders(lines: Sequence[Line]) -> Iterator[Remark]:
 
 def _impossible(lines: Sequence[Line]) -> Iterator[Remark]:
     """Figures outside of their range, spreads that no values in it have, and spreads of 0."""
-    for name in dict.fromkeys(name for line in lines for name in line.figures):
-        held = [(line, line.figures[name]) for line in lines if name in line.figures]
+    columns: dict[tuple[str, str], list[tuple[Line, Printed]]] = {}
+    for line in lines:
+        for name, of in line.figures.items():
+            columns.setdefault((line.settings["file"], name), []).append((line, of))
+    for (file, name), held in columns.items():
         kind, low, top = kind_of(name), -math.inf, math.inf
         if kind in SHARES:
             middle = float(np.median([float(of.value) for _, of in held]))
@@ -362,21 +348,19 @@ def _impossible(lines: Sequence[Line]) -> Iterator[Remark]:
         elif kind in ("mse", "rmse"):
             low = 0.0
         for line, of in held:
-            value, spread = _floats(of)
-            # Of two runs, which deviate most.
-            most = math.sqrt(max(2 * (value - low) * (top - value), 0)) if top < math.inf else top
-            why = ""
+            (value, spread), half, most, why = _floats(of), _unit([of]) / 2, math.inf, ""
+            if top < math.inf:  # of two runs, which deviate most
+                most = math.sqrt(max(2 * (value - low + half) * (top - value + half), 0))
             if not low <= value <= top:
                 why = f"does not lie in [{low:g}, {top:g}]"
-            elif spread < 0 or spread > most + _unit([of]):
+            elif spread < 0 or spread > most + half:
                 why = f"has a spread that is not in [0, {most:.3g}], where values in range have it"
             if why:
-                where = f"{line.settings['file']} line {line.number}"
-                words = f"{where}: {name}={of} {why}."
+                words = f"{file} line {line.number}: {name}={of} {why}."
                 yield _finding("impossible figure", words, line=line.number, value=str(of))
         spreads = [of.spread for _, of in held if of.spread is not None]
         if zeros := sum(one == 0 for one in spreads):
-            words = f"{name}: {zeros} of {len(spreads)} spreads are printed as 0."
+            words = f"{file} {name}: {zeros} of {len(spreads)} spreads are printed as 0."
             yield _fact("spreads of 0", words, count=zeros, of=len(spreads))
 
 
@@ -441,7 +425,7 @@ def _below_guesses(
     held: Sequence[tuple[Line, Printed, Printed]], guesses: Mapping[str, Sequence[float]]
 ) -> Iterator[Remark]:
     """By what was attacked, the guesses that no cell reaches."""
-    who = _who(held[0][0].settings)
+    file, who = held[0][0].settings["file"], _who(held[0][0].settings)
     for of in dict.fromkeys(line.settings.get(who, "the attack") for line, _, _ in held):
         own = [cell for cell in held if cell[0].settings.get(who, "the attack") == of]
         least = min(float(error.value) for _, error, _ in own)
@@ -453,7 +437,9 @@ def _below_guesses(
         }
         start, level, _ = guesses["random start"]
         is_start = least > start / _WORSE[0] and most < level + _WORSE[1]
-        words = f"{of}: no cell of {len(own)} has more than {most:g} dB or an MSE below {least:g}."
+        words = (
+            f"{file} {of}: of {len(own)} cells none has over {most:g} dB or an MSE below {least:g}."
+        )
         if below:
             words += f" Guesses without any message do better: {', '.join(below.values())}."
         if is_start:

@@ -92,6 +92,7 @@ def test_dpdl_is_first_in_all_cells_of_its_tables():
     assert sum(one.kind == "rows that are the same" for one in remarks) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("data", "wanted"), [("mnist", "MNIST/raw"), ("cifar10", "cifar-10-batches-py/data_batch_1")]
@@ -215,6 +216,7 @@ def test_mse_and_psnr_belong_together_and_stand_beside_guesses(tmp_path, lines, 
     [
         ("83.5,1.3", []),
         ("100.0,0.0", []),
+        ("100.0,0.4", []),  # 99.96 and less
         ("99.0,9.9", []),
         ("183.5,1.3", ["impossible figure"]),
         ("-3.5,1.3", ["impossible figure"]),
@@ -225,6 +227,8 @@ def test_mse_and_psnr_belong_together_and_stand_beside_guesses(tmp_path, lines, 
 def test_figures_lie_in_their_range_and_spreads_are_possible(tmp_path, cell, kinds):
     text = f"{_ROW}ring,1,10,A,{cell}\nring,1,20,A,60.1,1.2\nring,1,30,A,61,1"
     assert found(written(tmp_path, text)) == kinds
+    shares = written(tmp_path, "data,accuracy\na,0.9\nb,0.8\nc,0.7\nd,0.6", "shares.csv")
+    assert found(tmp_path / "t.csv", shares) == kinds
 
 
 def test_whispers_constraint_gives_more_than_is_claimed_and_five_are_out_of_its_range(tmp_path):
