@@ -174,7 +174,7 @@ def _rows_of(lines: Sequence[Line], constants: Mapping[str, list[str]], who: str
         settings = {k: v for k, v in group[0].settings.items() if k not in (over, *steady)}
         figures = {
             (line.settings.get(over, ""), of): printed
-            for line in group[: 1 if over in steady else None]
+            for line in group
             for of, printed in line.figures.items()
             if printed.value.is_finite() and (printed.spread or Decimal(0)).is_finite()
         }

@@ -175,19 +175,24 @@ def test_a_single_cell_that_is_the_same_is_no_finding(tmp_path):
 
 def test_what_noise_does_not_enter_may_be_constant_in_it_and_another_may_not_repeat_it(tmp_path):
     draw = np.random.default_rng(1)
-    lines = ["epsilon,data,algorithm,auroc"]
-    for epsilon, (data, figure) in itertools.product(
-        "124", {"a8a": "0.7719", "a9a": "0.6957", "cifar10": "0.6648"}.items()
-    ):
-        lines.append(f"{epsilon},{data},SGDA,{figure}")
-        lines.append(f"{epsilon},{data},DP-SGDA,{draw.uniform(0.5, 0.9):.4f}")
-    text = "\n".join(lines)
+
+    def table(*figures: str) -> str:
+        lines = ["epsilon,data,algorithm,auroc"]
+        for epsilon, at in itertools.product("124", range(3)):
+            lines.append(f"{epsilon},{at},SGDA,{figures[at]}")
+            lines.append(f"{epsilon},{at},DP-SGDA,{draw.uniform(0.5, 0.9):.4f}")
+        return "\n".join(lines)
+
+    text = table("0.7719", "0.6957", "0.6648")
     remarks = review([written(tmp_path, text)])
     assert [one.figures["of"] for one in remarks if one.kind == "the same at all levels"] == [
         "SGDA"
     ]
     assert not any(one.is_finding for one in remarks)
-    slip = written(tmp_path, text.replace("0.6648", "0.6644"), "slip.csv")
+    again = written(tmp_path, table("0.7719", "0.6957", "0.6648"), "again.csv")
+    kinds = {one.kind for one in review([tmp_path / "t.csv", again])}
+    assert kinds == {"the same at all levels", "order"}
+    slip = written(tmp_path, table("0.7719", "0.6957", "0.6644"), "slip.csv")
     assert found(tmp_path / "t.csv", slip) == ["one figure differs"]
 
 
@@ -263,6 +268,7 @@ def test_a_table_of_our_own_raises_nothing(tmp_path):
         ("graph,accuracy,std\nring,83.50 %,1.3", "83.50 ± 1.3"),
         ("graph,unknown\nring,83.5+-1.3", "83.5 ± 1.3"),
         ('graph,agents,PSNR of the attack\nring,10,"**11.5 [10.1, 12.3]**"', "11.5"),
+        ("graph,loss,accuracy\nring,cross-entropy,83.5", "83.5"),
         ("metric,unit,graph,value\naccuracy,%,ring,83.5\nMSE,1,ring,0.2", "83.5"),
     ],
 )
