@@ -468,7 +468,7 @@ def _claims(lines: Sequence[Line]) -> Iterator[Remark]:
             continue
         given = whisper_constraint_10(epsilon=epsilon, delta=delta, rounds=1).proven_epsilon
         holds = epsilon < math.log(1 / delta)
-        if (epsilon, delta) in told or (holds and given <= epsilon):
+        if given is None or (epsilon, delta) in told or (holds and given <= epsilon):
             continue
         told.add((epsilon, delta))
         words = (
