@@ -1,6 +1,6 @@
 """DPDL's Theorem 1, as a claim with the accountant's figure beside it.
 
-Y. Yuan, Y. Xiao, M. Wang, M. Li, "DPDL: Towards Differential Privacy Preservation in Decentralized
+Y. Yuan, X. Xiao, L. Wang, F. Li, "DPDL: Towards Differential Privacy Preservation in Decentralized
 Stochastic Learning on Non-IID Data", 2026, arXiv 2606.04399, Theorem 1.
 
     noise multiplier >= c2 q K sqrt(T log(1/delta)) / epsilon,    epsilon < c1 q^2 T
@@ -23,6 +23,7 @@ import math
 from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..guarantee import Status
+from .citations import CITATIONS
 from .claim import PublishedClaim, check_run, epsilon_and_noise
 
 
@@ -84,7 +85,7 @@ def dpdl_theorem_1(
             sampling_rate=sampling_rate,
         )
     return PublishedClaim(
-        paper="Yuan, Xiao, Wang, Li 2026, DPDL, arXiv 2606.04399, Theorem 1",
+        paper=CITATIONS["dpdl"].short("Theorem 1"),
         statement="noise multiplier >= c2 q K sqrt(T log(1/delta)) / epsilon",
         adversary="the releases of one agent's batches",
         epsilon=claimed,

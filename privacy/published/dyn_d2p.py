@@ -28,6 +28,7 @@ from ..accounting.gaussian import epsilon_from_mu, mu_from
 from ..accounting.request import check_epsilon
 from ..guarantee import Statement
 from ..noise.schedule import Schedule, scheduled_epsilon
+from .citations import CITATIONS
 from .claim import PublishedClaim, check_one_given
 
 
@@ -74,7 +75,7 @@ def dyn_d2p_clt(
         check_epsilon(claimed, positive=True)
         multiplier = _first_multiplier(schedule, mu_from(claimed, delta))
     return PublishedClaim(
-        paper="Zhu, Huang, Wang, Ji, Xu, IJCAI 2025, Dyn-D2P, arXiv 2505.06651",
+        paper=CITATIONS["dyn_d2p"].short(),
         statement="mu = q sqrt(sum_k (exp(mu_k^2) - 1)), and (epsilon, delta) of mu",
         adversary="everything that one agent releases of its batches",
         epsilon=claimed,

@@ -27,6 +27,7 @@ from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..accounting.other_accountants import Accountant
 from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
+from .citations import CITATIONS
 from .claim import PublishedClaim, check_one_given
 
 
@@ -131,7 +132,7 @@ def whisper_theorem_2(
         *caveats,
     )
     return PublishedClaim(
-        paper="Rodio, Chen, Larsson 2025, Whisper D-SGD, arXiv 2501.14644, Theorem 2",
+        paper=CITATIONS["whisper"].short("Theorem 2"),
         statement=f"[R^-1]_ii {'>=' if with_slips else '<='} "
         "(sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))^2 / (2 T C^2)",
         adversary="an eavesdropper who knows no noise",

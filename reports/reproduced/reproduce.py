@@ -419,7 +419,7 @@ def reproduce(
     if entry.closed is not None:
         computed = entry.closed(name)
         given = _given(figures, [one.place for one in computed])
-        outcome = outcome_of_closed_form(entry, name, computed, figures=(*given, *entry.figures))
+        outcome = outcome_of_closed_form(entry, name, computed, figures=given)
         out.mkdir(parents=True, exist_ok=True)
     else:
         check_data(entry.name, entry.scales[name])
@@ -428,7 +428,7 @@ def reproduce(
         run_sweep(
             sweep, base, out, engine=Engine(jobs=jobs), retry=retry, progress=progress, stop=stop
         )
-        outcome = outcome_of(entry, name, out, figures=(*given, *entry.figures))
+        outcome = outcome_of(entry, name, out, figures=given)
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
     write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)
     write_durably(out / _TEXT, as_markdown(outcome).encode(), mode=SHOWN)

@@ -55,8 +55,8 @@ def sweep_of(entry: Entry, name: ScaleName) -> tuple[SweepFile, dict[str, object
         ValueError: the entry lacks an ingredient, or has no runs.
     """
     check_runnable(entry)
-    scale = entry.scales[name]
-    base = placed(scale)
+    scale = placed(entry.scales[name])
+    base: dict[str, object] = dict(scale.base)
     values: dict[str, object] = {
         "base": base,
         "grid": dict(scale.grid),
