@@ -1,6 +1,6 @@
 """DPDL's Theorem 1, as a claim with the accountant's figure beside it.
 
-Y. Yuan, Y. Xiao, M. Wang, M. Li, "DPDL: Towards Differential Privacy Preservation in Decentralized
+Y. Yuan, X. Xiao, L. Wang, F. Li, "DPDL: Towards Differential Privacy Preservation in Decentralized
 Stochastic Learning on Non-IID Data", 2026, arXiv 2606.04399, Theorem 1.
 
     noise multiplier >= c2 q K sqrt(T log(1/delta)) / epsilon,    epsilon < c1 q^2 T
@@ -12,8 +12,13 @@ Stochastic Learning on Non-IID Data", 2026, arXiv 2606.04399, Theorem 1.
 | K      | sensitivity_factor | clip norms that one record changes, at multiplier 1      |
 | c1, c2 | c2                 | -; not known to us                                       |
 
-Where we differ from the paper: its constants are not known to us; c2 is an argument, and the range
-that c1 gives is not checked. K is the joint sensitivity of a trace.
+What the text at hand has: that the noise falls with epsilon, and grows with T, the number of
+agents, the sampling rate and the hyper-parameters; and constants c1, c2 that it calls explicit. The
+formula itself is lost, so this is the form of the moments accountant (Abadi et al. 2016) from which
+the paper derives it. With c2 = 1 a claimed epsilon is in units of c2, and no figure of the paper.
+
+Where we differ from the paper: c2 is an argument, and the range that c1 gives cannot be checked. K
+is the joint sensitivity of a trace, and the paper's is that of its equation (53), which is lost.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import math
 from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..guarantee import Status
+from .citations import CITATIONS
 from .claim import PublishedClaim, check_run, epsilon_and_noise
 
 
@@ -84,7 +90,7 @@ def dpdl_theorem_1(
             sampling_rate=sampling_rate,
         )
     return PublishedClaim(
-        paper="Yuan, Xiao, Wang, Li 2026, DPDL, arXiv 2606.04399, Theorem 1",
+        paper=CITATIONS["dpdl"].short("Theorem 1"),
         statement="noise multiplier >= c2 q K sqrt(T log(1/delta)) / epsilon",
         adversary="the releases of one agent's batches",
         epsilon=claimed,

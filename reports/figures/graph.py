@@ -63,6 +63,11 @@ class Network:
             sorted({b if a == self.victim else a for a, b in self.links if self.victim in (a, b)})
         )
 
+    @property
+    def shown_watching(self) -> tuple[int, ...]:
+        """Agents of the adversaries that are drawn."""
+        return tuple(sorted(self.watching & set(self.agents)))
+
 
 def network(report: Report) -> Network:
     """What of a report's network is drawn."""

@@ -30,9 +30,18 @@ from ...runs.sweep.sweep_file import SWEEP
 from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
 from .cells import ATTACK, ROWS, Cells, cells_of
-from .figures_file import read_figures
-from .paper_result import Computed, Entry, Figure, Scale, ScaleName
-from .verdicts import ClaimLine, Seeds, Verdict, check_data, claim_lines, figure_of, figure_verdict
+from .figures_file import printed_figures, read_figures
+from .paper_result import Computed, Entry, Figure, Scale, ScaleName, Trend
+from .verdicts import (
+    ClaimLine,
+    Seeds,
+    Verdict,
+    check_data,
+    claim_lines,
+    figure_of,
+    figure_verdict,
+    firsts_of,
+)
 from .work_estimates import check_runnable, part_of, sweep_of
 
 # Lines of a sweep whose runs are attacked: each scenario, without a defence and as it was sent.
@@ -252,6 +261,7 @@ def as_markdown(outcome: Outcome) -> str:
         parts.append("Not as in the paper:\n\n" + "".join(f"- {one}\n" for one in differs))
     parts.append(_table(_lines(outcome)))
     parts.append(_caption(outcome))
+    parts += [f"- {fact}\n" for fact in (*entry.facts, *_firsts(outcome))]
     if outcome.claims:
         parts.append(_table([_claim(claim, outcome) for claim in outcome.claims]))
         parts.append(_claims_caption(outcome))
@@ -259,6 +269,25 @@ def as_markdown(outcome: Outcome) -> str:
         told = "".join(f"- {plain(failure, most=None)}\n" for failure in outcome.failures)
         parts.append(f"{len(outcome.failures)} runs failed and are left out:\n\n{told}")
     return "\n".join(parts)
+
+
+def _firsts(outcome: Outcome) -> list[str]:
+    """Who is first in how many cells, in the paper and here, in a sentence."""
+    keys = [claim.key for claim in outcome.entry.claims if not isinstance(claim, Trend)]
+    value = VALUES.get(outcome.entry.value)
+    more = outcome.entry.more if value is None else value.more is not False
+    lines = [(one.place, (one.agents or one.of_mean).value, one.paper) for one in outcome.lines]
+    found = firsts_of(lines, keys[0], more=more) if keys else None
+    if found is None or not found.cells:
+        return []
+    paper, ours = (
+        ", ".join(f"{name} {count}" for name, count in of.items())
+        for of in (found.paper, found.ours)
+    )
+    return [
+        f"First by means, in {found.cells} cells that have figures of both: in the paper {paper}; "
+        f"here {ours}; the same in {found.same}."
+    ]
 
 
 def _lines(outcome: Outcome) -> list[dict[str, str]]:
@@ -444,17 +473,17 @@ def reproduce(
     _check_folder(entry, name, out)
     if entry.closed is not None:
         computed = entry.closed(name)
-        given, left_out = _given(figures, cells_of(entry, name, computed), entry)
-        outcome = outcome_of_closed_form(entry, name, computed, figures=(*given, *entry.figures))
+        held, left_out = _figures(figures, cells_of(entry, name, computed), entry)
+        outcome = outcome_of_closed_form(entry, name, computed, figures=held)
         out.mkdir(parents=True, exist_ok=True)
     else:
         check_data(entry.name, entry.scales[name])
         sweep, base = sweep_of(entry, name)
-        given, left_out = _given(figures, cells_of(entry, name), entry)
+        held, left_out = _figures(figures, cells_of(entry, name), entry)
         run_sweep(
             sweep, base, out, only=only, engine=engine, retry=retry, progress=progress, stop=stop
         )
-        outcome = outcome_of(entry, name, out, figures=(*given, *entry.figures))
+        outcome = outcome_of(entry, name, out, figures=held)
     outcome = replace(outcome, left_out=left_out)
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
     write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)
@@ -462,8 +491,12 @@ def reproduce(
     return outcome
 
 
-def _given(path: Path | None, cells: Cells, entry: Entry) -> tuple[tuple[Figure, ...], str]:
-    return ((), "") if path is None else read_figures(path, cells, value=entry.value)
+def _figures(path: Path | None, cells: Cells, entry: Entry) -> tuple[list[Figure], str]:
+    """Those of a file of the user, before those that the paper prints."""
+    own, left_out = (), ""
+    if path is not None:
+        own, left_out = read_figures(path, cells, value=entry.value)
+    return [*own, *printed_figures(cells, entry)], left_out
 
 
 def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:

@@ -52,10 +52,10 @@ SETTING = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, comparable
 OTHER = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, differs=("digits",))
 
 
-def entry_of(*claims: Order | Trend | Close, figures: tuple[Figure, ...] = ()) -> Entry:
+def entry_of(*claims: Order | Trend | Close) -> Entry:
     return Entry(
-        name="p-table-1", paper=PAPER, title="Table 1", value="energy", figures=figures,
-        claims=claims, closed=lambda scale: [], more=True,
+        name="p-table-1", paper=PAPER, title="Table 1", value="energy", claims=claims,
+        closed=lambda scale: [], more=True,
     )  # fmt: skip
 
 
@@ -67,11 +67,22 @@ def seeds_of(name: str, values: list[float], **more: str) -> Seeds:
 @pytest.mark.parametrize(
     ("ours", "scale", "word", "because"),
     [
-        (Mean(value=89.0, error=0.25, count=10), SETTING, "reproduced", "1 away, and 2.5"),
-        (Mean(value=90.6, error=0.25, count=10), SETTING, "not reproduced", "2.6 above"),
+        (
+            Mean(value=89.0, error=0.25, count=10),
+            SETTING,
+            "reproduced",
+            "ours is 1 above (+0.434 to +1.57), and 2.5 is allowed",
+        ),
+        (Mean(value=90.6, error=0.25, count=10), SETTING, "not reproduced", "ours is 2.6 above"),
         (Mean(value=87.5, error=0.25, count=10), SETTING, "reproduced", "inside"),
-        (Mean(value=84.0, error=0.25, count=10), SETTING, "not reproduced", "3 below"),
+        (Mean(value=84.0, error=0.25, count=10), SETTING, "not reproduced", "ours is 3 below"),
         (Mean(value=87.5, error=0.25, count=9), SETTING, "not comparable", "n = 9"),
+        (
+            Mean(value=89.0, error=math.nan, count=1),
+            SETTING,
+            "not comparable",
+            "so far ours is 1 ab",
+        ),
         (Mean(value=87.5, error=0.25, count=10), OTHER, "not comparable", "another one"),
         (Mean(value=math.nan, error=math.nan, count=0), SETTING, "not comparable", "no run"),
     ],
@@ -86,7 +97,7 @@ def test_a_figure_is_reproduced_within_its_distance_and_two_standard_errors(
 
 def test_without_a_figure_there_is_no_verdict():
     found = figure_verdict(None, mean_of([1.0] * 20), within=2.0, scale=SETTING)
-    assert (found.word, found.because) == ("not comparable", "the paper's figure is not at hand")
+    assert (found.word, found.because) == ("not comparable", "the paper prints no number for it")
 
 
 def test_a_line_has_the_figure_that_names_most_of_its_settings():
@@ -176,8 +187,11 @@ def test_a_reproduction_as_text_and_as_data_says_the_same():
     entry = entry_of(claim)
     outcome = outcome_of_closed_form(entry, "small", computed, figures=(figure,))
     text = as_markdown(outcome)
-    assert "| 1 | 3.50 ± 0 | 10 | 3 | reproduced: 0.5 away, and 2 is allowed |" in text
-    assert "| 2 | 1.00 ± 0 | 10 | – | not comparable: the paper's figure is not at hand |" in text
+    assert (
+        "| 1 | 3.50 ± 0 | 10 | 3 | reproduced: ours is 0.5 above (+0.5 to +0.5), and 2 is allowed |"
+        in text
+    )
+    assert "| 2 | 1.00 ± 0 | 10 | – | not comparable: the paper prints no number for it |" in text
     assert "1 is better than 2 | everywhere | +2.50 ± 0" in text
     data = json.loads(json.dumps(as_data(outcome), allow_nan=False))
     assert data["lines"][0]["verdict"]["word"] == "reproduced"
@@ -361,20 +375,20 @@ def test_data_that_are_not_at_hand_are_named_with_their_folder(tmp_path, monkeyp
         check_data("dpdl-table-1", scale)
     monkeypatch.setenv("OVERHEAR_DATA", str(tmp_path))
     (tmp_path / "MNIST").mkdir()
+    check_data("dpdl-table-1", scale)
+    swept = ENTRIES["dpmixsgd-table-2a"].scales["paper"]
     with pytest.raises(FileNotFoundError) as caught:
-        check_data("dpdl-table-1", scale)
+        check_data("dpmixsgd-table-2a", swept)
     assert f"cifar-10-batches-py with data_batch_1 to 5 and test_batch, expected in {tmp_path}" in (
         str(caught.value)
     )
-    assert "MNIST/raw" not in str(caught.value)
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    check_data("dpdl-table-1", scale)
+    assert "libsvm/a8a (LIBSVM text), libsvm/a8a.t" in str(caught.value)
+    placed_sets = placed(swept).grid["data.name"]
+    assert Path(placed_sets[1]["data.root"]) == tmp_path / "libsvm/a9a"
     libsvm = ENTRIES["whisper-a9a-p"].scales["small"]
     with pytest.raises(FileNotFoundError, match=r"libsvm/a9a \(LIBSVM text\), libsvm/a9a.t"):
         check_data("whisper-a9a-p", libsvm)
-    data = placed(libsvm)["data"]
-    assert isinstance(data, dict)
-    assert Path(data["root"]) == tmp_path / "libsvm/a9a"
+    assert Path(placed(libsvm).base["data"]["root"]) == tmp_path / "libsvm/a9a"
 
 
 @pytest.mark.parametrize(
