@@ -1,4 +1,4 @@
-"""Price every table and figure of `overhear reproduce` by a timed round of each setting.
+"""Price every table and figure of `overhear reproduce` by the parts of a timed run.
 
     python benchmarks/reproduction_prices.py [NAME ...]
 
@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from overhear.reports.reproduced.paper_result import SCALES
 from overhear.reports.reproduced.registry import ENTRIES, entry_named
-from overhear.reports.reproduced.work_estimates import Seconds, price_of, round_seconds
+from overhear.reports.reproduced.work_estimates import Seconds, price_of, run_seconds
 from overhear.runs.run_file.run_file import RunFile
 
 STORED = Path(__file__).resolve().parents[1] / "reports" / "reproduced" / "prices.json"
 _timed: dict[tuple[object, ...], Seconds] = {}
 
 
-def seconds_of(config: RunFile) -> Seconds:
+def seconds_of(rows: Sequence[RunFile], attacked: bool) -> Seconds:
     """The seconds of a run file, of equal ones once."""
-    training = config.training
+    config, training = rows[0], rows[0].training
     key = (config.data.name, config.data.agents, config.model.name, config.graph.name,
-           config.algorithm.name, training.batch_size, training.rounds)  # fmt: skip
+           config.algorithm.name, training.batch_size, training.rounds, attacked)  # fmt: skip
     if key not in _timed:
-        _timed[key] = round_seconds(config)
+        _timed[key] = run_seconds(rows, attacked)
         print(*key, _timed[key], sep="  ", flush=True)
     return _timed[key]
 
@@ -42,7 +43,7 @@ def main(names: list[str]) -> None:
         of = stored[entry.name] = {}
         for scale in SCALES:
             try:
-                price = price_of(entry, scale, seconds_of=seconds_of)
+                price = price_of(entry, scale, jobs=1, seconds_of=seconds_of)
             except (FileNotFoundError, ValueError) as error:
                 print(f"{entry.name} at scale {scale} is not priced: {error}")
                 continue

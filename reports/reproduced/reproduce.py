@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,19 +26,26 @@ from ...runs.stop import Stop
 from ...runs.sweep.engine import Engine
 from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep import run_sweep
-from ...runs.sweep.sweep_file import SWEEP, SweepFile
+from ...runs.sweep.sweep_file import SWEEP
 from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
-from .figures_file import read_figures
-from .paper_result import Computed, Entry, Figure, Scale, ScaleName
-from .verdicts import ClaimLine, Seeds, Verdict, check_data, claim_lines, figure_of, figure_verdict
-from .work_estimates import check_runnable, sweep_of
+from .cells import ATTACK, ROWS, Cells, cells_of
+from .figures_file import printed_figures, read_figures
+from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Order, Scale, ScaleName
+from .verdicts import (
+    ClaimLine,
+    Seeds,
+    Verdict,
+    check_data,
+    claim_lines,
+    figure_of,
+    figure_verdict,
+    firsts_of,
+)
+from .work_estimates import check_runnable, part_of, sweep_of
 
 # Lines of a sweep whose runs are attacked: each scenario, without a defence and as it was sent.
 
-ATTACK = "attack"
-"""The key of a line that says what was attacked, beside the swept keys."""
-_ROWS = ("no defence", "defended")
 _SCORES = ("mse", "psnr", "ssim")
 
 
@@ -68,7 +75,7 @@ def attacked_lines(out: Path, results: Sequence[PointResult]) -> list[AttackedLi
             if scenario.attack:  # one that somebody added to a run would be in no other's mean
                 continue
             for row in scenario.rows:
-                if row.name not in _ROWS:
+                if row.name not in ROWS:
                     continue
                 scores = found.setdefault(f"{row.name}, {scenario.scenario}", {})
                 for score in _SCORES:
@@ -82,7 +89,7 @@ def attacked_lines(out: Path, results: Sequence[PointResult]) -> list[AttackedLi
                 for score, by_seed in scores.items()
             },
         )
-        for name, scores in sorted(found.items(), key=lambda item: item[0].startswith(_ROWS[1]))
+        for name, scores in sorted(found.items(), key=lambda item: item[0].startswith(ROWS[1]))
     ]
 
 
@@ -126,6 +133,9 @@ class Outcome:
         lines: in the order of the sweep.
         claims: each at every place.
         failures: runs that failed, in sentences.
+        cells: how many cells have a run, of how many; None of a closed form.
+        seeds: the least and the most seeds of these cells, and those of the whole table.
+        left_out: figures of a file that are of no line at this scale, in a sentence.
     """
 
     entry: Entry
@@ -133,6 +143,19 @@ class Outcome:
     lines: list[Line]
     claims: list[ClaimLine]
     failures: list[str] = field(default_factory=list)
+    cells: tuple[int, int] | None = None
+    seeds: tuple[int, int, int] = (0, 0, 0)
+    left_out: str = ""
+
+    @property
+    def stands(self) -> str:
+        """How much of the table stands, in words."""
+        if self.cells is None:
+            return ""
+        least, most, every = self.seeds
+        seeds = f"{least}" if least == most else f"{least} to {most}"
+        of = "" if (least, most) == (every, every) else f" of {every}"
+        return f"{self.cells[0]} of {self.cells[1]} cells, {seeds}{of} seeds"
 
 
 def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Figure]) -> Outcome:
@@ -155,10 +178,11 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         )
     table = sweep_table(out, value=entry.value, columns=columns)
     # A line for each cell, or for each attack on it, with its figures seed by seed.
-    lines, seeds = list[Line](), list[Seeds]()
+    lines, seeds, counts = list[Line](), list[Seeds](), list[int]()
     for cell in table.cells:
         place = {key: {**cell.column, **cell.row}[key] for key in scale.grid}
         of = [result for result in results if result.settings == place]
+        counts += [done] if (done := sum(result.state == "done" for result in of)) else []
         if scale.attack:
             for line in attacked_lines(out, of):
                 at = {**place, ATTACK: line.name}
@@ -176,13 +200,15 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         entry=entry,
         scale=name,
         lines=lines,
-        claims=claim_lines(entry, seeds, more=VALUES[entry.value].more is not False),
+        claims=claim_lines(entry, seeds, more=_is_more(entry)),
         failures=[
             ", ".join(f"{k}={v}" for k, v in result.settings.items())
             + f", seed {result.seed}: {result.error}"
             for result in results
             if result.state == "failed"
         ],
+        cells=(len(counts), math.prod(map(len, scale.grid.values()))),
+        seeds=(min(counts), max(counts), scale.seeds),
     )
 
 
@@ -216,7 +242,7 @@ def outcome_of_closed_form(
         ours, paper = mean_of(list(one.values.values())), figure_of(figures, one.place)
         verdict = figure_verdict(paper, ours, within=entry.within, scale=None)
         lines.append(Line(place=one.place, of_mean=ours, agents=None, paper=paper, verdict=verdict))
-    claims = claim_lines(entry, seeds, more=entry.more)
+    claims = claim_lines(entry, seeds, more=_is_more(entry))
     return Outcome(entry=entry, scale=name, lines=lines, claims=claims)
 
 
@@ -227,9 +253,13 @@ def as_markdown(outcome: Outcome) -> str:
     """The lines beside the paper's, the claims, and what was done, as Markdown."""
     entry, parts = outcome.entry, list[str]()
     parts.append(f"## {entry.paper.name}, {entry.title}\n")
-    parts.append(f"`{entry.name}` at scale {outcome.scale}. {entry.paper.source}.\n")
+    stands = f": {outcome.stands}" if outcome.stands else ""
+    parts.append(f"`{entry.name}` at scale {outcome.scale}{stands}. {entry.paper.source}.\n")
     if entry.reading:
         parts.append(f"{entry.reading}\n")
+    if entry.facts:
+        facts = "".join(f"- {one}\n" for one in entry.facts)
+        parts.append(f"Of the printed figures themselves:\n\n{facts}")
     if differs := () if entry.closed else entry.scales[outcome.scale].differs:
         parts.append("Not as in the paper:\n\n" + "".join(f"- {one}\n" for one in differs))
     parts.append(_table(_lines(outcome)))
@@ -307,8 +337,35 @@ def _caption(outcome: Outcome) -> str:
     elif entry.closed is None:
         words.append("Nothing was tuned.")
     sources = dict.fromkeys(line.paper.source for line in outcome.lines if line.paper is not None)
+    words += [outcome.left_out] if outcome.left_out else []
     words += [f"The paper's figures: {plain(source, most=None)}." for source in sources]
-    return " ".join(words) + "\n"
+    if any(line.paper is not None and line.paper.spread is not None for line in outcome.lines):
+        words.append("What stands after its ± is not said to be a deviation or an error.")
+    return " ".join([*words, *_firsts(outcome)]) + "\n"
+
+
+def _firsts(outcome: Outcome) -> Iterator[str]:
+    """Who is first in the paper and here, where there are cells to tell."""
+    key = next((one.key for one in outcome.entry.claims if isinstance(one, Order)), "")
+    lines = [(one.place, (one.agents or one.of_mean).value, one.paper) for one in outcome.lines]
+    found = firsts_of(lines, key, more=_is_more(outcome.entry))
+    if not found.cells:
+        return
+    paper, ours = (
+        ", ".join(f"{name} {count}" for name, count in of.items())
+        for of in (found.paper, found.ours)
+    )
+    least = min(line.of_mean.count for line in outcome.lines)
+    few = f", and n = {least} tells no order" if least < LEAST_SEEDS else ""
+    yield (
+        f"Who is first, of cells with several of its figures: in the paper {paper}; here {ours}, "
+        f"the same in {found.same} of {found.cells}, by means{few}."
+    )
+
+
+def _is_more(entry: Entry) -> bool:
+    """Whether more is better of what an entry is about."""
+    return VALUES[entry.value].more is not False if entry.value in VALUES else entry.more
 
 
 def _claims_caption(outcome: Outcome) -> str:
@@ -356,7 +413,8 @@ def _short(value: float) -> str:
 
 def _figure(figure: Figure) -> str:
     if figure.low == figure.high:
-        return f"{figure.low:g}"
+        spread = "" if figure.spread is None else f" ± {figure.spread:g}"
+        return f"{figure.low:g}{spread}"
     return f"{figure.low:g} to {figure.high:g}"
 
 
@@ -368,7 +426,10 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "paper": outcome.entry.paper.source,
         "scale": outcome.scale,
         "value": outcome.entry.value,
+        "facts": list(outcome.entry.facts),
         "differs": [] if scale is None else list(scale.differs),
+        "cells": outcome.cells,
+        "seeds": outcome.seeds,
         "lines": [_line_data(line) for line in outcome.lines],
         "claims": [without_nan(dataclasses.asdict(line)) for line in outcome.claims],
         "failures": outcome.failures,
@@ -392,18 +453,21 @@ def reproduce(
     name: ScaleName,
     out: Path,
     *,
+    cells: Sequence[str] = (),
+    seeds: int | None = None,
     figures: Path | None = None,
-    jobs: int | None = None,
+    engine: Engine | None = None,
     retry: bool = False,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
-    """Run what has not ended yet, and compare.
+    """Run what has not ended yet, and compare all that stands in the folder.
 
     Args:
-        out: the folder; goes on where it stopped.
+        out: the folder; goes on where it stopped, and takes further cells and seeds.
+        cells, seeds: what is run of the table, as of `Cells.chosen`; by default all of it.
         figures: CSV file with the paper's figures; these come before the entry's own.
-        jobs: processes at once.
+        engine: where runs are computed; by default on all cores of this machine.
         retry: whether runs that failed are tried again.
         progress: called with (done, total, what) after each run.
         stop: asked to stop, it ends; what is done is kept.
@@ -411,36 +475,37 @@ def reproduce(
     Raises:
         FileExistsError: the folder holds something else.
         FileNotFoundError: data are not at hand.
-        ValueError: the entry lacks an ingredient, or a file of figures does not fit.
+        ValueError: the entry lacks an ingredient, or does not have a cell or seeds, or a file of
+            figures does not fit.
         Interrupted: it was asked to stop.
     """
     check_runnable(entry)
+    only = part_of(entry, name, cells, seeds)
     _check_folder(entry, name, out)
     if entry.closed is not None:
         computed = entry.closed(name)
-        given = _given(figures, [one.place for one in computed])
+        given, left_out = _given(figures, cells_of(entry, name, computed), entry)
         outcome = outcome_of_closed_form(entry, name, computed, figures=given)
         out.mkdir(parents=True, exist_ok=True)
     else:
         check_data(entry.name, entry.scales[name])
         sweep, base = sweep_of(entry, name)
-        given = _given(figures, _places(sweep))
+        cells_here = cells_of(entry, name)
+        given, left_out = _given(figures, cells_here, entry)
+        given = (*given, *printed_figures(entry, cells_here))
         run_sweep(
-            sweep, base, out, engine=Engine(jobs=jobs), retry=retry, progress=progress, stop=stop
+            sweep, base, out, only=only, engine=engine, retry=retry, progress=progress, stop=stop
         )
         outcome = outcome_of(entry, name, out, figures=given)
+    outcome = replace(outcome, left_out=left_out)
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
     write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)
     write_durably(out / _TEXT, as_markdown(outcome).encode(), mode=SHOWN)
     return outcome
 
 
-def _given(path: Path | None, places: Sequence[Mapping[str, str]]) -> tuple[Figure, ...]:
-    return () if path is None else read_figures(path, places)
-
-
-def _places(sweep: SweepFile) -> list[dict[str, str]]:
-    return [{key: choice.shown for key, choice in row.items()} for row in sweep.rows()]
+def _given(path: Path | None, cells: Cells, entry: Entry) -> tuple[tuple[Figure, ...], str]:
+    return ((), "") if path is None else read_figures(path, cells, value=entry.value)
 
 
 def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:

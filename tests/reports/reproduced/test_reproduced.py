@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,11 @@ from scipy import stats
 
 from overhear.privacy.errors import InputError
 from overhear.reports.reproduced import reproduce as attacked
+from overhear.reports.reproduced import work_estimates
+from overhear.reports.reproduced.cells import cells_of
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.paper_result import (
+    SCALES,
     Close,
     Computed,
     Entry,
@@ -33,7 +37,14 @@ from overhear.reports.reproduced.verdicts import (
     figure_verdict,
     placed,
 )
-from overhear.reports.reproduced.work_estimates import RunEstimate, Seconds, price_of, stored_price
+from overhear.reports.reproduced.work_estimates import (
+    RunEstimate,
+    Seconds,
+    part_of,
+    price_of,
+    stored_price,
+    sweep_of,
+)
 from overhear.reports.sweep.statistics import Mean, mean_of
 
 PAPER = Paper(name="P", source="A. Author, P")
@@ -187,31 +198,165 @@ def test_a_reproduction_as_text_and_as_data_says_the_same():
     assert data["claims"][0]["difference"] == {"value": 2.5, "error": 0.0, "count": 10}
 
 
-PLACES = [{"graph.name": "ring", "algorithm.name": "DPDL"}, {"graph.name": "full"}]
+ALGORITHMS = [
+    {"algorithm.name": "dpdl", "algorithm.form": "published", "label": "DPDL, published"},
+    {"algorithm.name": "dpdl", "label": "DPDL, repaired"},
+    {"algorithm.name": "muffliato", "label": "MUFFLIATO"},
+]
+BASE = {"data": {"name": "mnist", "agents": 10, "concentration": 0.5}, "attack": {"restarts": 1}}
+GRID = {
+    "data.agents": [10, 20],
+    "data.concentration": [0.1, 0.5],
+    "privacy.epsilon": [1.0, 8.0],
+    "graph.name": ["ring", "full"],
+    "algorithm.name": ALGORITHMS,
+}
+TABLE = Entry(
+    name="p-table-2", paper=PAPER, title="Table 2",
+    scales={
+        "smoke": Scale(
+            base=BASE, grid={"graph.name": ["ring"], "algorithm.name": ALGORITHMS}, seeds=2
+        ),
+        "small": Scale(base={"data": {"name": "digits"}}, grid=GRID, seeds=20),
+        **{s: Scale(base=BASE, grid=GRID, seeds=20) for s in SCALES if s not in ("smoke", "small")},
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "algorithm=Muffliato,graph=ring",
+            {"algorithm.name": ["MUFFLIATO"], "graph.name": ["ring"]},
+        ),
+        ("algorithm=dpdl", {"algorithm.name": ["DPDL, published", "DPDL, repaired"]}),
+        (
+            "algorithm=DPDL, repaired,graph=full",
+            {"algorithm.name": ["DPDL, repaired"], "graph.name": ["full"]},
+        ),
+        ("graph.name=ring|full", {"graph.name": ["ring", "full"]}),
+        ("epsilon=8,agents=20", {"privacy.epsilon": ["8.0"], "data.agents": ["20"]}),
+        ("heterogeneity=high,data=mnist", {"data.concentration": ["0.1"]}),
+    ],
+)  # fmt: skip
+def test_a_cell_is_named_by_short_keys_and_by_values_as_they_are_shown_or_are(text, found):
+    cells = cells_of(TABLE, "paper")
+    assert cells.chosen([text], None) == [found]
+    assert cells.chosen([text], 2) == [{**found, "seed": [1, 2]}]
+    assert cells.chosen([], 2) == [{"seed": [1, 2]}]
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds", "words"),
+    [
+        ("graf=ring", None, "and not 'graf'; did you mean graph?"),
+        ("graph=rign", None, "is ring or full, and not 'rign'; did you mean ring?"),
+        ("algorithm=muffliat", None, "and not 'muffliat'; did you mean muffliato?"),
+        ("ring", None, "must read key=value,key=value"),
+        ("graph=ring,graph.name=full", None, "gives graph.name twice"),
+        ("data=digits", None, "data.name=digits at another scale than smoke"),
+        ("agents=20", None, "data.agents=20 at another scale than smoke"),
+        ("concentration=0.5", 3, "seeds=3 must lie in [1, 2]"),
+    ],
+)  # fmt: skip
+def test_a_cell_that_the_table_does_not_have_is_refused_with_what_there_is(text, seeds, words):
+    with pytest.raises(InputError) as caught:
+        cells_of(TABLE, "smoke").chosen([text], seeds)
+    assert words in str(caught.value)
+
+
+_HEAD = "data,heterogeneity_inferred,epsilon_level_inferred,graph,agents,algorithm"
+RAW = f"""{_HEAD},accuracy_percent,spread_percent
+mnist,high,1,ring,10,DPDL,94.4,0.3
+mnist,low,1,ring,10,MUFFLIATO,85.5,0.4
+mnist,low,2,full,20,MUFFLIATO,88.5,0.4
+mnist,low,inf,full,20,Non-Private,99.5,0.4
+"""
+
+
+def test_a_paper_s_table_as_it_is_extracted_is_a_file_of_figures(tmp_path):
+    path = tmp_path / "raw.csv"
+    path.write_text(RAW.replace("low,inf", "low,2"), encoding="utf-8")
+    found, left = read_figures(path, cells_of(TABLE, "paper"), value="accuracy")
+    first = {"data.concentration": "0.1", "privacy.epsilon": "1.0", "graph.name": "ring",
+             "data.agents": "10"}  # fmt: skip
+    assert [(dict(one.place), one.low) for one in found[:2]] == [
+        ({**first, "algorithm.name": "DPDL, published"}, 94.4),
+        ({**first, "algorithm.name": "DPDL, repaired"}, 94.4),
+    ]
+    assert found[3].place["privacy.epsilon"] == "8.0"
+    assert left.startswith("1 of 4 figures of ")
+    # At a scale with one size, heterogeneity and no epsilon the others are left out.
+    found, left = read_figures(path, cells_of(TABLE, "smoke"), value="accuracy")
+    assert (found, left[:6]) == ((), "4 of 4")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("low,2,full,20", "low,2,star,20", "line 4: graph.name of p-table-2 is ring or full"),
+        ("high,1", "high,3", "line 2: privacy.epsilon of p-table-2 is 1.0 or 8.0, and not '3'"),
+        ("mnist,high", "cifar10,high", "line 2: data.name of p-table-2 is mnist"),
+        ("MUFFLIATO,88", "MUFLIATO,88", "did you mean MUFFLIATO?"),
+        ("graph,agents", "graph,agent", "and not 'agent'; did you mean agents?"),
+        ("full,20,MUFFLIATO,88.5", "full,20,MUFFLIATO,", "figure='' must be a finite"),
+        ("mnist,low,2,full,20", "mnist,low,1,ring,10", "another figure in"),
+    ],
+)
+def test_a_table_that_was_changed_so_that_it_fits_nothing_is_refused(
+    tmp_path, before, after, words
+):
+    assert before in RAW
+    path = tmp_path / "raw.csv"
+    path.write_text(RAW.replace(before, after, 1), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_figures(path, cells_of(TABLE, "paper"), value="accuracy")
+    assert words in str(caught.value)
+
+
+def test_scores_of_an_attack_are_those_of_the_entry_alone(tmp_path):
+    scales = {
+        s: Scale(base=BASE, grid={"graph.name": ["ring"]}, seeds=2, attack=True) for s in SCALES
+    }
+    entry = replace(TABLE, value="psnr", scales=scales)
+    path = tmp_path / "scores.csv"
+    path.write_text(
+        "metric,scenario,graph,value\nMSE,ND-CG,ring,.85\nPSNR,ND-CG,ring,6.8\nPSNR,DPDL-MM,ring,4\n"
+    )
+    found, left = read_figures(path, cells_of(entry, "small"), value="psnr")
+    assert [(one.place["attack"], one.low) for one in found] == [
+        ("no defence, cross-gradient", 6.8),
+        ("defended, momentum", 4.0),
+    ]
+    assert left.startswith("1 of 3 figures")
+    with pytest.raises(InputError, match="leave it out"):
+        cells_of(entry, "small").chosen(["attack=defended, momentum"], None)
 
 
 def test_figures_of_a_user_are_read_from_csv(tmp_path):
     path = tmp_path / "figures.csv"
     path.write_text("graph.name,figure\nring,88.3\nfull,90\n", encoding="utf-8")
-    found = read_figures(path, PLACES)
+    found, left = read_figures(path, cells_of(TABLE, "paper"))
     assert [(dict(one.place), one.low, one.high) for one in found] == [
         ({"graph.name": "ring"}, 88.3, 88.3),
         ({"graph.name": "full"}, 90.0, 90.0),
     ]
     assert found[0].source.endswith("figures.csv, line 2")
+    assert left == ""
     path.write_text("graph.name,low,high\nring,80,90\n", encoding="utf-8")
-    assert read_figures(path, PLACES)[0].high == 90.0
+    assert read_figures(path, cells_of(TABLE, "paper"))[0][0].high == 90.0
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("graph.nam,figure\nring,1\n", "'graph.nam' is no swept key; did you mean graph.name"),
+        ("graph.nam,figure\nring,1\n", "and not 'graph.nam'; did you mean graph.name?"),
         ("graph.name\nring\n", "no column 'figure'"),
-        ("graph.name,figure\nstar,1\n", "line 2: no line has graph.name=star; graph.name has ring"),
         ("graph.name,figure\nring,much\n", "figure='much' must be a finite number"),
         ("graph.name,figure\nring,nan\n", "must be a finite number"),
         ("graph.name,low,high\nring,2,1\n", "low=2 lies above high=1"),
+        ("graph.name,figure,auroc\nring,2,1\n", "2 columns 'figure'"),
         ("", "no column 'figure'"),
     ],
 )
@@ -219,7 +364,7 @@ def test_figures_that_do_not_fit_are_refused_with_their_line(tmp_path, text, wor
     path = tmp_path / "figures.csv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        read_figures(path, PLACES)
+        read_figures(path, cells_of(TABLE, "paper"))
     assert words in str(caught.value)
 
 
@@ -246,12 +391,36 @@ def test_data_that_are_not_at_hand_are_named_with_their_folder(tmp_path, monkeyp
     assert Path(placed(libsvm).base["data"]["root"]) == tmp_path / "libsvm/a9a"
 
 
-def test_a_price_is_runs_times_what_one_takes(monkeypatch):
+@pytest.mark.parametrize(
+    ("cells", "runs", "seconds"),
+    [
+        # Eight rows of two seeds: one first run, seven rows more, and each again.
+        ([], 16, 7.0 + 2.0 + 7 * 1.0 + 8 * 0.5 + 16 * (5 * 3.0 + 6 * 0.25)),
+        (["epsilon=1,algorithm=Dyn"], 2, 7.0 + 2.0 + 0.5 + 2 * (5 * 3.0 + 6 * 0.25)),
+    ],
+)
+def test_a_price_is_what_the_runs_that_are_asked_for_take(monkeypatch, cells, runs, seconds):
+    monkeypatch.setattr(work_estimates, "_start_seconds", lambda: 7.0)
     entry = ENTRIES["dyn-d2p-table-2"]
-    found = price_of(
-        entry, "smoke", seconds_of=lambda _: Seconds(begin=2.0, round=3.0, device="CPU")
-    )
-    assert (found.runs, found.hours) == (16, pytest.approx(16 * (2.0 + 5 * 3.0) / 3600))
+    config = sweep_of(entry, "smoke")[1]["training"]
+    assert isinstance(config, dict)
+    assert config["rounds"] == 5  # evaluated before the first and after each
+    timed = Seconds(first=2.0, row=1.0, again=0.5, round=3.0, evaluation=0.25, device="CPU")
+    only = part_of(entry, "smoke", cells, None)
+    found = price_of(entry, "smoke", only=only, jobs=1, seconds_of=lambda *_: timed)
+    assert (found.runs, found.hours) == (runs, pytest.approx(seconds / 3600))
+
+
+def test_a_price_counts_the_attack_of_every_run_and_the_start_of_every_process(monkeypatch):
+    monkeypatch.setattr(work_estimates, "_start_seconds", lambda: 7.0)
+    asked = []
+
+    def seconds_of(rows: object, attacked: bool) -> Seconds:
+        asked.append(attacked)
+        return Seconds(first=1.0, row=1.0, again=1.0, round=0.0, attack=9.0, device="CPU")
+
+    found = price_of(ENTRIES["dpdl-table-3"], "smoke", jobs=2, seconds_of=seconds_of)
+    assert (asked, found.hours) == ([True], pytest.approx((3 * 7.0 + 4 * 10.0) / 3600))
 
 
 def test_a_stored_price_of_another_sweep_is_none():
