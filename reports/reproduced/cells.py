@@ -39,7 +39,12 @@ _VALUES = {
 _LEVEL = "level"  # of what a table varies beside data and algorithms, counted from 1
 _COUNTED = (_LEVEL, "epsilon_level_inferred")
 _ENDS = {"high": 0, "low": -1}  # of heterogeneity, by the concentrations in their order
-_WITHOUT_PRIVACY = ("inf", "non-private")  # of a line that an entry may lack: no misspelling
+_WITHOUT_PRIVACY = (
+    "inf",
+    "non-private",
+    "sgda",
+    "dm-hsgd",
+)  # of a line that an entry may lack: no misspelling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

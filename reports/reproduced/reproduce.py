@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
 from .cells import ATTACK, ROWS, Cells, cells_of
 from .figures_file import printed_figures, read_figures
-from .paper_result import Computed, Entry, Figure, Scale, ScaleName, Trend
+from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Order, Scale, ScaleName
 from .verdicts import (
     ClaimLine,
     Seeds,
@@ -200,7 +200,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         entry=entry,
         scale=name,
         lines=lines,
-        claims=claim_lines(entry, seeds, more=VALUES[entry.value].more is not False),
+        claims=claim_lines(entry, seeds, more=_is_more(entry)),
         failures=[
             ", ".join(f"{k}={v}" for k, v in result.settings.items())
             + f", seed {result.seed}: {result.error}"
@@ -242,7 +242,7 @@ def outcome_of_closed_form(
         ours, paper = mean_of(list(one.values.values())), figure_of(figures, one.place)
         verdict = figure_verdict(paper, ours, within=entry.within, scale=None)
         lines.append(Line(place=one.place, of_mean=ours, agents=None, paper=paper, verdict=verdict))
-    claims = claim_lines(entry, seeds, more=entry.more)
+    claims = claim_lines(entry, seeds, more=_is_more(entry))
     return Outcome(entry=entry, scale=name, lines=lines, claims=claims)
 
 
@@ -257,11 +257,13 @@ def as_markdown(outcome: Outcome) -> str:
     parts.append(f"`{entry.name}` at scale {outcome.scale}{stands}. {entry.paper.source}.\n")
     if entry.reading:
         parts.append(f"{entry.reading}\n")
+    if entry.facts:
+        facts = "".join(f"- {one}\n" for one in entry.facts)
+        parts.append(f"Of the printed figures themselves:\n\n{facts}")
     if differs := () if entry.closed else entry.scales[outcome.scale].differs:
         parts.append("Not as in the paper:\n\n" + "".join(f"- {one}\n" for one in differs))
     parts.append(_table(_lines(outcome)))
     parts.append(_caption(outcome))
-    parts += [f"- {fact}\n" for fact in (*entry.facts, *_firsts(outcome))]
     if outcome.claims:
         parts.append(_table([_claim(claim, outcome) for claim in outcome.claims]))
         parts.append(_claims_caption(outcome))
@@ -269,25 +271,6 @@ def as_markdown(outcome: Outcome) -> str:
         told = "".join(f"- {plain(failure, most=None)}\n" for failure in outcome.failures)
         parts.append(f"{len(outcome.failures)} runs failed and are left out:\n\n{told}")
     return "\n".join(parts)
-
-
-def _firsts(outcome: Outcome) -> list[str]:
-    """Who is first in how many cells, in the paper and here, in a sentence."""
-    keys = [claim.key for claim in outcome.entry.claims if not isinstance(claim, Trend)]
-    value = VALUES.get(outcome.entry.value)
-    more = outcome.entry.more if value is None else value.more is not False
-    lines = [(one.place, (one.agents or one.of_mean).value, one.paper) for one in outcome.lines]
-    found = firsts_of(lines, keys[0], more=more) if keys else None
-    if found is None or not found.cells:
-        return []
-    paper, ours = (
-        ", ".join(f"{name} {count}" for name, count in of.items())
-        for of in (found.paper, found.ours)
-    )
-    return [
-        f"First by means, in {found.cells} cells that have figures of both: in the paper {paper}; "
-        f"here {ours}; the same in {found.same}."
-    ]
 
 
 def _lines(outcome: Outcome) -> list[dict[str, str]]:
@@ -356,7 +339,33 @@ def _caption(outcome: Outcome) -> str:
     sources = dict.fromkeys(line.paper.source for line in outcome.lines if line.paper is not None)
     words += [outcome.left_out] if outcome.left_out else []
     words += [f"The paper's figures: {plain(source, most=None)}." for source in sources]
-    return " ".join(words) + "\n"
+    if any(line.paper is not None and line.paper.spread is not None for line in outcome.lines):
+        words.append("What stands after its ± is not said to be a deviation or an error.")
+    return " ".join([*words, *_firsts(outcome)]) + "\n"
+
+
+def _firsts(outcome: Outcome) -> Iterator[str]:
+    """Who is first in the paper and here, where there are cells to tell."""
+    key = next((one.key for one in outcome.entry.claims if isinstance(one, Order)), "")
+    lines = [(one.place, (one.agents or one.of_mean).value, one.paper) for one in outcome.lines]
+    found = firsts_of(lines, key, more=_is_more(outcome.entry))
+    if not found.cells:
+        return
+    paper, ours = (
+        ", ".join(f"{name} {count}" for name, count in of.items())
+        for of in (found.paper, found.ours)
+    )
+    least = min(line.of_mean.count for line in outcome.lines)
+    few = f", and n = {least} tells no order" if least < LEAST_SEEDS else ""
+    yield (
+        f"Who is first, of cells with several of its figures: in the paper {paper}; here {ours}, "
+        f"the same in {found.same} of {found.cells}, by means{few}."
+    )
+
+
+def _is_more(entry: Entry) -> bool:
+    """Whether more is better of what an entry is about."""
+    return VALUES[entry.value].more is not False if entry.value in VALUES else entry.more
 
 
 def _claims_caption(outcome: Outcome) -> str:
@@ -404,7 +413,8 @@ def _short(value: float) -> str:
 
 def _figure(figure: Figure) -> str:
     if figure.low == figure.high:
-        return f"{figure.low:g}"
+        spread = "" if figure.spread is None else f" ± {figure.spread:g}"
+        return f"{figure.low:g}{spread}"
     return f"{figure.low:g} to {figure.high:g}"
 
 
@@ -416,6 +426,7 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "paper": outcome.entry.paper.source,
         "scale": outcome.scale,
         "value": outcome.entry.value,
+        "facts": list(outcome.entry.facts),
         "differs": [] if scale is None else list(scale.differs),
         "cells": outcome.cells,
         "seeds": outcome.seeds,
@@ -473,17 +484,19 @@ def reproduce(
     _check_folder(entry, name, out)
     if entry.closed is not None:
         computed = entry.closed(name)
-        held, left_out = _figures(figures, cells_of(entry, name, computed), entry)
-        outcome = outcome_of_closed_form(entry, name, computed, figures=held)
+        given, left_out = _given(figures, cells_of(entry, name, computed), entry)
+        outcome = outcome_of_closed_form(entry, name, computed, figures=given)
         out.mkdir(parents=True, exist_ok=True)
     else:
         check_data(entry.name, entry.scales[name])
         sweep, base = sweep_of(entry, name)
-        held, left_out = _figures(figures, cells_of(entry, name), entry)
+        cells_here = cells_of(entry, name)
+        given, left_out = _given(figures, cells_here, entry)
+        given = (*given, *printed_figures(entry, cells_here))
         run_sweep(
             sweep, base, out, only=only, engine=engine, retry=retry, progress=progress, stop=stop
         )
-        outcome = outcome_of(entry, name, out, figures=held)
+        outcome = outcome_of(entry, name, out, figures=given)
     outcome = replace(outcome, left_out=left_out)
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
     write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)
@@ -491,12 +504,8 @@ def reproduce(
     return outcome
 
 
-def _figures(path: Path | None, cells: Cells, entry: Entry) -> tuple[list[Figure], str]:
-    """Those of a file of the user, before those that the paper prints."""
-    own, left_out = (), ""
-    if path is not None:
-        own, left_out = read_figures(path, cells, value=entry.value)
-    return [*own, *printed_figures(cells, entry)], left_out
+def _given(path: Path | None, cells: Cells, entry: Entry) -> tuple[tuple[Figure, ...], str]:
+    return ((), "") if path is None else read_figures(path, cells, value=entry.value)
 
 
 def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:
