@@ -334,6 +334,28 @@ def test_scores_of_an_attack_are_those_of_the_entry_alone(tmp_path):
         cells_of(entry, "small").chosen(["attack=defended, momentum"], None)
 
 
+def test_a_reproduction_says_who_is_first_in_the_paper_and_here_and_what_its_table_holds():
+    claim = Order(key="a", first="1", others=("2",), source="here")
+    figures = [
+        Figure(place={"a": name}, low=low, high=low, source="Table 1", spread=0.6)
+        for name, low in (("1", 3.0), ("2", 2.0))
+    ]
+    computed = [
+        Computed(place={"a": name}, values={1: value}) for name, value in (("1", 1.0), ("2", 1.5))
+    ]
+    entry = replace(entry_of(claim), facts=("Two rows are one.",))
+    outcome = outcome_of_closed_form(entry, "small", computed, figures=figures)
+    text = as_markdown(outcome)
+    assert (
+        "in the paper 1 1; here 2 1, the same in 0 of 1, by means, and n = 1 tells no ord" in text
+    )
+    assert (
+        "| 1 | 1.00 | 1 | 3 ± 0.6 | not comparable: n = 1, and a verdict takes 10 seeds; " in text
+    )
+    assert "Of the printed figures themselves:\n\n- Two rows are one." in text
+    assert as_data(outcome)["facts"] == ["Two rows are one."]
+
+
 def test_figures_of_a_user_are_read_from_csv(tmp_path):
     path = tmp_path / "figures.csv"
     path.write_text("graph.name,figure\nring,88.3\nfull,90\n", encoding="utf-8")

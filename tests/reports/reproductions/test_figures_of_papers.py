@@ -11,7 +11,11 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from overhear.reports.reproduced.cells import cells_of as cells_of_entry
+from overhear.reports.reproduced.figures_file import printed_figures
 from overhear.reports.reproduced.registry import ENTRIES
+from overhear.reports.reproduced.verdicts import figure_of
+from overhear.reports.reproduced.work_estimates import sweep_of
 from tests.real_data import data_root, root_with
 
 FOLDER = resources.files("overhear.reports.reproduced").joinpath("figures")
@@ -60,6 +64,45 @@ def test_figures_are_those_of_the_papers_that_were_read(name):
                 clipped != "no"
             )
     assert rows_of(name.removesuffix(".csv")) == read
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES.values() if e.printed], ids=lambda e: e.name)
+def test_every_printed_figure_is_beside_its_lines(entry):
+    figures = printed_figures(entry, cells_of_entry(entry, "paper"))
+    sweep, _ = sweep_of(entry, "paper")
+    lines = [{key: choice.shown for key, choice in row.items()} for row in sweep.rows()]
+    beside = [
+        (figure.low, figure.spread)
+        for figure in figures
+        if entry.value == "psnr"  # whose lines are attacks on each of the sweep's
+        or any(figure.place.items() <= line.items() for line in lines)
+    ]
+    with_noise = {"DPMixSGD", "DP-SGDA"} if entry.name[-2:] in ("2c", "2d", "4c", "4d") else None
+    rows = [
+        row
+        for row in rows_of(entry.printed.file)
+        if row.get("metric", "PSNR") == "PSNR" and row.get("algorithm") != "Non-Private"
+        if with_noise is None or row["algorithm"] in with_noise
+    ]
+    value = {"accuracy": "accuracy_percent", "auroc": "auroc", "psnr": "value"}[entry.value]
+    wanted = [
+        (float(row[value]), float(row["spread_percent"]) if "spread_percent" in row else None)
+        for row in rows
+        for _ in range(2 if row.get("algorithm") == "DPDL" else 1)  # beside both of its forms
+    ]
+    assert len(figures) == len(wanted)
+    assert Counter(beside) == Counter(wanted)
+    assert all(one.source == entry.printed.source for one in figures)
+
+
+def test_the_lines_of_another_way_of_counting_have_no_figure_of_the_paper():
+    entry = ENTRIES["dpdl-table-1"]
+    figures = printed_figures(entry, cells_of_entry(entry, "paper"))
+    sweep, _ = sweep_of(entry, "paper")
+    for row in sweep.rows():
+        place = {key: choice.shown for key, choice in row.items()}
+        counted = place["privacy.adversary"] == "single-message"
+        assert (figure_of(figures, place) is not None) == counted
 
 
 def test_there_are_as_many_figures_as_were_read():
