@@ -1,8 +1,8 @@
 """Price every table and figure of `overhear reproduce` by the parts of a timed run.
 
-    python benchmarks/reproduction_prices.py [NAME ...]
+    python benchmarks/reproduction_prices.py [NAME or SCALE ...]
 
-writes `reports/reproduced/prices.json`, for all entries or those that are named, and prints it.
+writes `reports/reproduced/prices.json`, for all entries and scales or those that are named.
 Equal settings of several entries are timed once. The data lie below OVERHEAR_DATA; where one set
 stands in for another of equal shape, a link is enough, since no price depends on its values.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from overhear.reports.reproduced.paper_result import SCALES
 from overhear.reports.reproduced.registry import ENTRIES, entry_named
-from overhear.reports.reproduced.work_estimates import Seconds, price_of, run_seconds
+from overhear.reports.reproduced.work_estimates import Seconds, digest_of, price_of, run_seconds
 from overhear.runs.run_file.run_file import RunFile
 
 STORED = Path(__file__).resolve().parents[1] / "reports" / "reproduced" / "prices.json"
@@ -37,18 +37,20 @@ def seconds_of(rows: Sequence[RunFile], attacked: bool) -> Seconds:
 def main(names: list[str]) -> None:
     """Price the entries and keep what was measured."""
     stored = json.loads(STORED.read_text(encoding="utf-8"))
-    for entry in [entry_named(name) for name in names] or list(ENTRIES.values()):
+    scales = [scale for scale in SCALES if scale in names] or SCALES
+    asked = [entry_named(name) for name in names if name not in SCALES]
+    for entry in asked or list(ENTRIES.values()):
         if entry.lacks or entry.closed is not None:
             continue
-        of = stored[entry.name] = {}
-        for scale in SCALES:
+        of = stored.setdefault(entry.name, {})
+        for scale in scales:
             try:
                 price = price_of(entry, scale, jobs=1, seconds_of=seconds_of)
             except (FileNotFoundError, ValueError) as error:
                 print(f"{entry.name} at scale {scale} is not priced: {error}")
                 continue
             of[scale] = {
-                "runs": price.runs,
+                "sweep": digest_of(entry, scale),
                 "hours": float(f"{price.hours:.3g}"),
                 "device": price.device,
             }

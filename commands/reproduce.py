@@ -38,7 +38,9 @@ def reproduce(
     ] = None,
     scale: Annotated[
         str,
-        typer.Option(metavar="smoke|small|paper", help="How much of the paper's setting is run."),
+        typer.Option(
+            metavar="smoke|small|medium|paper", help="How much of the paper's setting is run."
+        ),
     ] = "small",
     cell: Annotated[
         list[str] | None,

@@ -74,7 +74,8 @@ class Cells:
         swept = list(dict.fromkeys(key for keys in self.swept.values() for key in keys))
         known = list(dict.fromkeys([*swept, *(k for of in self.fixed.values() for k in of)]))
         word = _KEYS.get(word.lower(), word)
-        level = [key for key in swept if not key.endswith(".name") and key != ATTACK]
+        paper = next(iter(self.swept.values()))
+        level = [key for key in paper if not key.endswith(".name") and key != ATTACK]
         for found in (
             [key for key in known if key == word],
             [key for key in swept if key == f"{word}.name"],

@@ -1,11 +1,10 @@
-"""A paper's figures from a CSV file: of the user, or as a table of the paper is printed.
+"""A paper's figures from a CSV file of the user, in place of those that are not at hand.
 
     graph,algorithm,figure
     ring,DP-CGA,88.3
 
 A column for each key that tells lines apart, as `--cell` names keys and values, and `figure`; or
-`low` and `high` of a range. Papers' tables, which lie in `figures/`, have names of their own for
-these.
+`low` and `high` of a range. Papers' tables as they are extracted have names of their own for these.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 from ...privacy.bounded import read_text
@@ -25,17 +23,30 @@ from .cells import Cells
 from .paper_result import Entry, Figure, Place
 
 _FIGURE, _METRIC, _RANGE = "figure", "metric", ("low", "high")
-_SPREAD = "spread_percent"  # after +-, as the papers print it
 _KNOWN_AS = dict.fromkeys(("accuracy_percent", "auroc", "value"), _FIGURE)
+_SPREAD = "spread_percent"
 _BESIDE = ("table", "unit_inferred", "varied_inferred", _SPREAD)  # tell no lines apart
+_JOINED = ("noise_level_order", "clipped")
 
 
-def read_figures(path: Path, cells: Cells, *, value: str = "") -> tuple[tuple[Figure, ...], str]:
+def printed_figures(cells: Cells, entry: Entry) -> tuple[Figure, ...]:
+    """The figures that the paper of an entry prints, of the lines that it has at a scale."""
+    if (printed := entry.printed) is None:
+        return ()
+    path = Path(__file__).parent / "figures" / f"{printed.file}.csv"
+    found, _ = read_figures(path, cells, value=entry.value, of=printed.of)
+    return tuple(replace(one, source=printed.source) for one in found)
+
+
+def read_figures(
+    path: Path, cells: Cells, *, value: str = "", of: Place | None = None
+) -> tuple[tuple[Figure, ...], str]:
     """The figures of a file.
 
     Args:
         cells: what the entry has.
         value: of the entry, which a column `metric` may name.
+        of: settings of the lines that all figures are of.
 
     Returns:
         Those of lines that the entry has at this scale, and a sentence on those that are left out;
@@ -53,7 +64,7 @@ def read_figures(path: Path, cells: Cells, *, value: str = "") -> tuple[tuple[Fi
     check_names(path, names)
     if _FIGURE not in names and not set(_RANGE) <= set(names):
         raise InputError(f"{path} has no column 'figure'; give it, or 'low' and 'high'")
-    words = [n for n in names if n not in (_FIGURE, _METRIC, *_RANGE, *_BESIDE)]
+    words = [n for n in names if n not in (_FIGURE, _METRIC, *_RANGE, *_BESIDE, *_JOINED)]
     try:
         for word in words:
             cells.key(word)
@@ -64,8 +75,12 @@ def read_figures(path: Path, cells: Cells, *, value: str = "") -> tuple[tuple[Fi
         where, count = f"{path}, line {rows.line}", count + 1
         if len(row) != len(names):
             raise InputError(f"{where}: {len(row)} values for {len(names)} columns")
-        held = dict(zip(names, row, strict=True))
-        figures = list(_figures(held, {w: held[w] for w in words if held[w]}, cells, where=where))
+        held = _joined(dict(zip(names, row, strict=True)))
+        figures = list(
+            _figures(
+                held, {w: held[w] for w in words if held[w]} | dict(of or {}), cells, where=where
+            )
+        )
         if not figures or held.get(_METRIC, value).lower() != value:
             lost += 1
             continue
@@ -79,6 +94,14 @@ def read_figures(path: Path, cells: Cells, *, value: str = "") -> tuple[tuple[Fi
     return tuple(found.values()), left if lost else ""
 
 
+def _joined(row: dict[str, str]) -> dict[str, str]:
+    """With the columns that tell an algorithm's rows apart in its name, as the table shows it."""
+    noise, clipped = (row.get(name, "") for name in _JOINED)
+    more = f", noise {noise}" if noise not in ("", "0") else ""
+    more += ", clipped" if clipped not in ("", "no") else ""
+    return {**row, "algorithm": row["algorithm"] + more} if more else row
+
+
 def _figures(
     row: Mapping[str, str], settings: Place, cells: Cells, *, where: str
 ) -> Iterator[Figure]:
@@ -87,7 +110,7 @@ def _figures(
     high = _number(row.get("high") or row.get(_FIGURE), where=where)
     if low > high:
         raise InputError(f"{where}: low={low:g} lies above high={high:g}; exchange them")
-    spread = _number(row[_SPREAD], where=where) if row.get(_SPREAD) else None
+    spread = _number(text, where=where) if (text := row.get(_SPREAD)) else None
     try:
         each = [cells.places(word, value) for word, value in settings.items()]
     except InputError as error:
@@ -95,18 +118,6 @@ def _figures(
     for places in itertools.product(*each):
         place = {key: value for one in places for key, value in one.items()}
         yield Figure(place=place, low=low, high=high, source=where, spread=spread)
-
-
-def printed_figures(entry: Entry, cells: Cells) -> tuple[Figure, ...]:
-    """The paper's own figures of the lines of an entry at a scale; none where it prints none."""
-    if (printed := entry.printed) is None:
-        return ()
-    held = resources.files("overhear.reports.reproduced").joinpath("figures", f"{printed.file}.csv")
-    with resources.as_file(held) as path:
-        found, _ = read_figures(path, cells, value=entry.value)
-    return tuple(
-        replace(one, place={**one.place, **printed.of}, source=printed.source) for one in found
-    )
 
 
 def _number(text: str | None, *, where: str) -> float:

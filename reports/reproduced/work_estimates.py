@@ -15,6 +15,7 @@ Building and planning take less where a process has planned the same row before.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import subprocess
@@ -170,10 +171,18 @@ def _stored() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
 def stored_price(entry: Entry, name: ScaleName) -> RunEstimate | None:
     """The price that was measured once; None where none was, or the sweep is another one since."""
     held = _stored().get(entry.name, {}).get(name)
-    runs = runs_of(entry, name)
-    if held is None or held["runs"] != runs:
+    if held is None or held["sweep"] != digest_of(entry, name):
         return None
-    return RunEstimate(runs=runs, hours=float(str(held["hours"])), device=str(held["device"]))
+    return RunEstimate(
+        runs=runs_of(entry, name), hours=float(str(held["hours"])), device=str(held["device"])
+    )
+
+
+def digest_of(entry: Entry, name: ScaleName) -> str:
+    """What tells the sweep of an entry at a scale from another one."""
+    scale = entry.scales[name]
+    told = repr((scale.base, scale.grid, scale.seeds, scale.tune, scale.attack))
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
 def price_of(
