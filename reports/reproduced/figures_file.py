@@ -1,11 +1,10 @@
-"""A paper's figures from a CSV file: of the user, or as a table of the paper is printed.
+"""A paper's figures from a CSV file of the user, in place of those that are not at hand.
 
     graph,algorithm,figure
     ring,DP-CGA,88.3
 
 A column for each key that tells lines apart, as `--cell` names keys and values, and `figure`; or
-`low` and `high` of a range. Papers' tables, which lie in `figures/`, have names of their own for
-these.
+`low` and `high` of a range. Papers' tables as they are extracted have names of their own for these.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 from ...privacy.bounded import read_text
@@ -27,18 +25,30 @@ from .paper_result import Entry, Figure, Place
 METRIC = "metric"
 """The key of a figure that says which score it is of, where that is not the entry's."""
 _FIGURE, _RANGE, _UNIT = "figure", ("low", "high"), "unit_inferred"
-_SPREAD = "spread_percent"  # after +-, as the papers print it
 _KNOWN_AS = dict.fromkeys(("accuracy_percent", "auroc", "value"), _FIGURE)
-_JOINED = ("noise_level_order", "clipped")
+_SPREAD = "spread_percent"
 _BESIDE = ("table", _UNIT, "varied_inferred", _SPREAD)  # tell no lines apart
+_JOINED = ("noise_level_order", "clipped")
 
 
-def read_figures(path: Path, cells: Cells, *, value: str = "") -> tuple[tuple[Figure, ...], str]:
+def printed_figures(cells: Cells, entry: Entry) -> tuple[Figure, ...]:
+    """The figures that the paper of an entry prints, of the lines that it has at a scale."""
+    if (printed := entry.printed) is None:
+        return ()
+    path = Path(__file__).parent / "figures" / f"{printed.file}.csv"
+    found, _ = read_figures(path, cells, value=entry.value, of=printed.of)
+    return tuple(replace(one, source=printed.source) for one in found)
+
+
+def read_figures(
+    path: Path, cells: Cells, *, value: str = "", of: Place | None = None
+) -> tuple[tuple[Figure, ...], str]:
     """The figures of a file.
 
     Args:
         cells: what the entry has.
         value: of the entry, which a column `metric` may name.
+        of: settings of the lines that all figures are of.
 
     Returns:
         Those of lines that the entry has at this scale, and a sentence on those that are left out;
@@ -68,7 +78,11 @@ def read_figures(path: Path, cells: Cells, *, value: str = "") -> tuple[tuple[Fi
         if len(row) != len(names):
             raise InputError(f"{where}: {len(row)} values for {len(names)} columns")
         held = _joined(dict(zip(names, row, strict=True)))
-        figures = list(_figures(held, {w: held[w] for w in words if held[w]}, cells, where=where))
+        figures = list(
+            _figures(
+                held, {w: held[w] for w in words if held[w]} | dict(of or {}), cells, where=where
+            )
+        )
         if not figures:
             lost += 1
             continue
@@ -107,7 +121,7 @@ def _figures(
     high = _number(row.get("high") or row.get(_FIGURE), where=where)
     if low > high:
         raise InputError(f"{where}: low={low:g} lies above high={high:g}; exchange them")
-    spread = _number(row[_SPREAD], where=where) if row.get(_SPREAD) else None
+    spread = _number(text, where=where) if (text := row.get(_SPREAD)) else None
     try:
         each = [cells.places(word, value) for word, value in settings.items()]
     except InputError as error:
@@ -115,18 +129,6 @@ def _figures(
     for places in itertools.product(*each):
         place = {key: value for one in places for key, value in one.items()}
         yield Figure(place=place, low=low, high=high, source=where, spread=spread)
-
-
-def printed_figures(entry: Entry, cells: Cells) -> tuple[Figure, ...]:
-    """The paper's own figures of the lines of an entry at a scale; none where it prints none."""
-    if (printed := entry.printed) is None:
-        return ()
-    held = resources.files("overhear.reports.reproduced").joinpath("figures", f"{printed.file}.csv")
-    with resources.as_file(held) as path:
-        found, _ = read_figures(path, cells, value=entry.value)
-    return tuple(
-        replace(one, place={**one.place, **printed.of}, source=printed.source) for one in found
-    )
 
 
 def _number(text: str | None, *, where: str) -> float:

@@ -38,7 +38,7 @@ from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
 from .cells import ATTACK, ROWS, Cells, cells_of
 from .figures_file import METRIC, printed_figures, read_figures
-from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Order, Scale, ScaleName
+from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Scale, ScaleName, Trend
 from .verdicts import (
     ClaimLine,
     Seeds,
@@ -255,8 +255,11 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
                 attacked = replace(cell, mean=scores.pop(entry.value), agents=None)
                 found = _line(attacked, at, entry=entry, scale=scale, figures=figures)
                 of_scores = [one for one in figures if METRIC in one.place]
-                printed = {n: figure_of(of_scores, {**at, METRIC: n}) for n in scores}
-                printed = {n: one for n, one in printed.items() if one is not None}
+                printed = {
+                    score: one
+                    for score in scores
+                    if (one := figure_of(of_scores, {**at, METRIC: score})) is not None
+                }
                 lines.append(replace(found, beside=scores, printed=printed))
             continue
         own, agents = figures_of(out, of, entry.value)
@@ -324,13 +327,11 @@ def as_markdown(outcome: Outcome) -> str:
     parts.append(f"`{entry.name}` at scale {outcome.scale}{stands}. {entry.paper.source}.\n")
     if entry.reading:
         parts.append(f"{entry.reading}\n")
-    if entry.facts:
-        facts = "".join(f"- {one}\n" for one in entry.facts)
-        parts.append(f"Of the printed figures themselves:\n\n{facts}")
     if differs := () if entry.closed else entry.scales[outcome.scale].differs:
         parts.append("Not as in the paper:\n\n" + "".join(f"- {one}\n" for one in differs))
     parts.append(_table(_lines(outcome)))
     parts.append(_caption(outcome))
+    parts += ["".join(f"- {one}\n" for one in found)] if (found := _facts(outcome)) else []
     if outcome.unattacked:
         rows = [
             {"no attack": name} | {_score_head(score): _mean(of) for score, of in scores.items()}
@@ -348,6 +349,31 @@ def as_markdown(outcome: Outcome) -> str:
         told = "".join(f"- {plain(failure, most=None)}\n" for failure in outcome.failures)
         parts.append(f"{len(outcome.failures)} runs failed and are left out:\n\n{told}")
     return "\n".join(parts)
+
+
+def _facts(outcome: Outcome) -> list[str]:
+    """What holds of the printed figures, and who is first in the paper and here, in sentences."""
+    keys = [claim.key for claim in outcome.entry.claims if not isinstance(claim, Trend)]
+    lines = [(one.place, (one.agents or one.of_mean).value, one.paper) for one in outcome.lines]
+    found = firsts_of(lines, keys[0], more=_is_more(outcome.entry)) if keys else None
+    if found is None or not found.cells:
+        return list(outcome.entry.facts)
+    paper, ours = (
+        ", ".join(f"{name} {count}" for name, count in of.items())
+        for of in (found.paper, found.ours)
+    )
+    least = min(line.of_mean.count for line in outcome.lines)
+    return [
+        *outcome.entry.facts,
+        f"First by means in each cell that has figures of both: in the paper {paper}; here {ours}; "
+        f"the same in {found.same} of {found.cells}."
+        + (f" With n = {least} this tells no order." if least < LEAST_SEEDS else ""),
+    ]
+
+
+def _is_more(entry: Entry) -> bool:
+    """Whether more is better of what an entry is about."""
+    return VALUES[entry.value].more is not False if entry.value in VALUES else entry.more
 
 
 def _lines(outcome: Outcome) -> list[dict[str, str]]:
@@ -423,32 +449,8 @@ def _caption(outcome: Outcome) -> str:
     words += [outcome.left_out] if outcome.left_out else []
     words += [f"The paper's figures: {plain(source, most=None)}." for source in sources]
     if any(line.paper is not None and line.paper.spread is not None for line in outcome.lines):
-        words.append("What stands after its ± is not said to be a deviation or an error.")
-    return " ".join([*words, *_firsts(outcome)]) + "\n"
-
-
-def _firsts(outcome: Outcome) -> Iterator[str]:
-    """Who is first in the paper and here, where there are cells to tell."""
-    key = next((one.key for one in outcome.entry.claims if isinstance(one, Order)), "")
-    lines = [(one.place, (one.agents or one.of_mean).value, one.paper) for one in outcome.lines]
-    found = firsts_of(lines, key, more=_is_more(outcome.entry))
-    if not found.cells:
-        return
-    paper, ours = (
-        ", ".join(f"{name} {count}" for name, count in of.items())
-        for of in (found.paper, found.ours)
-    )
-    least = min(line.of_mean.count for line in outcome.lines)
-    few = f", and n = {least} tells no order" if least < LEAST_SEEDS else ""
-    yield (
-        f"Who is first, of cells with several of its figures: in the paper {paper}; here {ours}, "
-        f"the same in {found.same} of {found.cells}, by means{few}."
-    )
-
-
-def _is_more(entry: Entry) -> bool:
-    """Whether more is better of what an entry is about."""
-    return VALUES[entry.value].more is not False if entry.value in VALUES else entry.more
+        words.append("Whether its ± is a deviation or an error is not said.")
+    return " ".join(words) + "\n"
 
 
 def _claims_caption(outcome: Outcome) -> str:
@@ -496,8 +498,7 @@ def _short(value: float) -> str:
 
 def _figure(figure: Figure) -> str:
     if figure.low == figure.high:
-        spread = "" if figure.spread is None else f" ± {figure.spread:g}"
-        return f"{figure.low:g}{spread}"
+        return f"{figure.low:g}" + ("" if figure.spread is None else f" ± {figure.spread:g}")
     return f"{figure.low:g} to {figure.high:g}"
 
 
@@ -509,7 +510,7 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "paper": outcome.entry.paper.source,
         "scale": outcome.scale,
         "value": outcome.entry.value,
-        "facts": list(outcome.entry.facts),
+        "facts": _facts(outcome),
         "differs": [] if scale is None else list(scale.differs),
         "cells": outcome.cells,
         "seeds": outcome.seeds,
@@ -568,19 +569,17 @@ def reproduce(
     _check_folder(entry, name, out)
     if entry.closed is not None:
         computed = entry.closed(name)
-        given, left_out = _given(figures, cells_of(entry, name, computed), entry)
-        outcome = outcome_of_closed_form(entry, name, computed, figures=given)
+        held, left_out = _figures(figures, cells_of(entry, name, computed), entry)
+        outcome = outcome_of_closed_form(entry, name, computed, figures=held)
         out.mkdir(parents=True, exist_ok=True)
     else:
         check_data(entry.name, entry.scales[name])
         sweep, base = sweep_of(entry, name)
-        cells_here = cells_of(entry, name)
-        given, left_out = _given(figures, cells_here, entry)
-        given = (*given, *printed_figures(entry, cells_here))
+        held, left_out = _figures(figures, cells_of(entry, name), entry)
         run_sweep(
             sweep, base, out, only=only, engine=engine, retry=retry, progress=progress, stop=stop
         )
-        outcome = outcome_of(entry, name, out, figures=given)
+        outcome = outcome_of(entry, name, out, figures=held)
     outcome = replace(outcome, left_out=left_out)
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
     write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)
@@ -588,8 +587,10 @@ def reproduce(
     return outcome
 
 
-def _given(path: Path | None, cells: Cells, entry: Entry) -> tuple[tuple[Figure, ...], str]:
-    return ((), "") if path is None else read_figures(path, cells, value=entry.value)
+def _figures(path: Path | None, cells: Cells, entry: Entry) -> tuple[list[Figure], str]:
+    """Those of a file of the user, before those that the paper prints."""
+    own, left_out = ((), "") if path is None else read_figures(path, cells, value=entry.value)
+    return [*own, *printed_figures(cells, entry)], left_out
 
 
 def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:

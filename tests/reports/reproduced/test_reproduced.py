@@ -341,6 +341,29 @@ def test_each_score_of_an_attack_is_a_figure_of_its_own(tmp_path):
         cells_of(entry, "small").chosen(["attack=defended, momentum"], None)
 
 
+def test_a_reproduction_says_who_is_first_in_the_paper_and_here_and_what_its_table_holds():
+    claim = Order(key="a", first="1", others=("2",), source="here")
+    figures = [
+        Figure(place={"a": name}, low=low, high=low, source="Table 1", spread=0.6)
+        for name, low in (("1", 3.0), ("2", 2.0))
+    ]
+    computed = [
+        Computed(place={"a": name}, values={1: value}) for name, value in (("1", 1.0), ("2", 1.5))
+    ]
+    entry = replace(entry_of(claim), facts=("Two rows are one.",))
+    outcome = outcome_of_closed_form(entry, "small", computed, figures=figures)
+    text = as_markdown(outcome)
+    told = "in the paper 1 1; here 2 1; the same in 0 of 1. With n = 1 this tells no order."
+    assert (
+        f"- Two rows are one.\n- First by means in each cell that has figures of both: {told}"
+        in (text)
+    )
+    assert (
+        "| 1 | 1.00 | 1 | 3 ± 0.6 | not comparable: n = 1, and a verdict takes 10 seeds; " in text
+    )
+    assert as_data(outcome)["facts"][0] == "Two rows are one."
+
+
 def test_figures_of_a_user_are_read_from_csv(tmp_path):
     path = tmp_path / "figures.csv"
     path.write_text("graph.name,figure\nring,88.3\nfull,90\n", encoding="utf-8")
