@@ -22,10 +22,12 @@ from ...privacy.formats.csv_rows import CsvRows, check_names
 from .cells import Cells
 from .paper_result import Entry, Figure, Place
 
-_FIGURE, _METRIC, _RANGE = "figure", "metric", ("low", "high")
+METRIC = "metric"
+"""The key of a figure that says which score it is of, where that is not the entry's."""
+_FIGURE, _RANGE, _UNIT = "figure", ("low", "high"), "unit_inferred"
 _KNOWN_AS = dict.fromkeys(("accuracy_percent", "auroc", "value"), _FIGURE)
 _SPREAD = "spread_percent"
-_BESIDE = ("table", "unit_inferred", "varied_inferred", _SPREAD)  # tell no lines apart
+_BESIDE = ("table", _UNIT, "varied_inferred", _SPREAD)  # tell no lines apart
 _JOINED = ("noise_level_order", "clipped")
 
 
@@ -64,7 +66,7 @@ def read_figures(
     check_names(path, names)
     if _FIGURE not in names and not set(_RANGE) <= set(names):
         raise InputError(f"{path} has no column 'figure'; give it, or 'low' and 'high'")
-    words = [n for n in names if n not in (_FIGURE, _METRIC, *_RANGE, *_BESIDE, *_JOINED)]
+    words = [n for n in names if n not in (_FIGURE, METRIC, *_RANGE, *_BESIDE, *_JOINED)]
     try:
         for word in words:
             cells.key(word)
@@ -81,16 +83,19 @@ def read_figures(
                 held, {w: held[w] for w in words if held[w]} | dict(of or {}), cells, where=where
             )
         )
-        if not figures or held.get(_METRIC, value).lower() != value:
+        if not figures:
             lost += 1
             continue
+        if (score := held.get(METRIC, value).lower()) != value:
+            share = 0.01 if held.get(_UNIT) == "percent" else 1.0
+            figures = [_of_score(one, score, share) for one in figures]
         for one in figures:
             other = found.setdefault(tuple(sorted(one.place.items())), one)
             if (one.low, one.high) != (other.low, other.high):
                 raise InputError(
                     f"{where}: a line of the table has another figure in {other.source}"
                 )
-    left = f"{lost} of {count} figures of {path} are of another scale or score, and are left out."
+    left = f"{lost} of {count} figures of {path} are of another scale, and are left out."
     return tuple(found.values()), left if lost else ""
 
 
@@ -100,6 +105,12 @@ def _joined(row: dict[str, str]) -> dict[str, str]:
     more = f", noise {noise}" if noise not in ("", "0") else ""
     more += ", clipped" if clipped not in ("", "no") else ""
     return {**row, "algorithm": row["algorithm"] + more} if more else row
+
+
+def _of_score(figure: Figure, score: str, share: float) -> Figure:
+    """A figure of another score than the entry's."""
+    place = {**figure.place, METRIC: score}
+    return replace(figure, place=place, low=share * figure.low, high=share * figure.high)
 
 
 def _figures(

@@ -183,6 +183,7 @@ class Entry:
             the value; twice our standard error is added.
         reading: what the paper's text does not say of its form, and how it is taken here.
         facts: what holds of the printed figures themselves, in sentences.
+        convention: scale of an attack's scores, as of `conventions_for`; empty of pixels in [0, 1].
         lacks: an ingredient that is missing, for which it cannot be run; empty where none is.
         closed: gives its lines without a run, by scale.
         more: of a closed form, whether more is better.
@@ -199,6 +200,7 @@ class Entry:
     within: float = 2.0
     reading: str = ""
     facts: Sequence[str] = ()
+    convention: str = ""
     lacks: str = ""
     closed: Callable[[ScaleName], list[Computed]] | None = None
     more: bool = True

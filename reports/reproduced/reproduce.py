@@ -9,17 +9,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...attacks.scoring.metrics import ORDINARY, conventions_for, mse, psnr, ssim, unattacked
 from ...privacy._validate import Progress
 from ...privacy.bounded import check_links
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import read_json
+from ...privacy.formats.pictures import opened_picture
 from ...privacy.plain_text import markdown_table, plain
 from ...runs.audit.evidence import read_attack
+from ...runs.audit.evidence_schema import Scenario
 from ...runs.described import LARGEST_OBJECT
 from ...runs.numbers import bound
 from ...runs.stop import Stop
@@ -30,7 +37,7 @@ from ...runs.sweep.sweep_file import SWEEP
 from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
 from .cells import ATTACK, ROWS, Cells, cells_of
-from .figures_file import printed_figures, read_figures
+from .figures_file import METRIC, printed_figures, read_figures
 from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Scale, ScaleName, Trend
 from .verdicts import (
     ClaimLine,
@@ -62,25 +69,25 @@ class AttackedLine:
     scores: Mapping[str, Mapping[int, float]]
 
 
-def attacked_lines(out: Path, results: Sequence[PointResult]) -> list[AttackedLine]:
+def attacked_lines(
+    out: Path, results: Sequence[PointResult], *, convention: str = ""
+) -> list[AttackedLine]:
     """The lines of the runs of one setting.
 
     Args:
         results: of its runs, which differ in their seed alone.
+        convention: scale of the scores, as of `Entry`.
     """
     found: dict[str, dict[str, dict[int, list[float]]]] = {}
-    for result in results:
-        kept = read_attack(out / POINTS / result.name) if result.attacked else None
-        for scenario in () if kept is None else kept.scenarios:
-            if scenario.attack:  # one that somebody added to a run would be in no other's mean
+    for result, scenario in _attacks(out, results):
+        for row in scenario.rows:
+            if row.name not in ROWS:
                 continue
-            for row in scenario.rows:
-                if row.name not in ROWS:
-                    continue
-                scores = found.setdefault(f"{row.name}, {scenario.scenario}", {})
-                for score in _SCORES:
-                    values = scores.setdefault(score, {}).setdefault(result.seed, [])
-                    values.append(getattr(row.mean, score))
+            scores = found.setdefault(f"{row.name}, {scenario.scenario}", {})
+            means = row.conventions.get(convention, row.mean)
+            for score in _SCORES:
+                values = scores.setdefault(score, {}).setdefault(result.seed, [])
+                values.append(getattr(means, score))
     return [
         AttackedLine(
             name=name,
@@ -91,6 +98,58 @@ def attacked_lines(out: Path, results: Sequence[PointResult]) -> list[AttackedLi
         )
         for name, scores in sorted(found.items(), key=lambda item: item[0].startswith(ROWS[1]))
     ]
+
+
+def _attacks(out: Path, results: Sequence[PointResult]) -> Iterator[tuple[PointResult, Scenario]]:
+    """The scenarios of each run; one that somebody added to a run would be in no other's mean."""
+    for result in results:
+        kept = read_attack(out / POINTS / result.name) if result.attacked else None
+        for scenario in () if kept is None else kept.scenarios:
+            if not scenario.attack:
+                yield result, scenario
+
+
+def unattacked_scores(
+    out: Path, results: Sequence[PointResult], *, convention: str = ""
+) -> dict[str, dict[str, Mean]]:
+    """Scores of the attacked records that take no attack: by guess and score, over seeds.
+
+    Args:
+        results: of the runs of one setting; those of another have the same records.
+        convention: scale of the scores, as of `Entry`.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for result, scenario in {
+        result.seed: (result, one) for result, one in _attacks(out, results)
+    }.values():
+        if not scenario.originals:
+            continue
+        folder = out / POINTS / result.name
+        truth = torch.stack([_pixels(folder / path) for path in scenario.originals])
+        scale = conventions_for(truth.shape[1]).get(convention, ORDINARY)
+        generator = torch.Generator().manual_seed(result.seed)
+        blind = scenario.rows[0].conventions.get(convention, scenario.rows[0].mean)
+        each = {"mean image": {score: getattr(blind, score) for score in _SCORES}}
+        for name, guess in unattacked(truth, generator=generator).items():
+            pairs = list(zip(truth, guess, strict=True))
+            each[name] = {
+                score.__name__: sum(score(a, b, convention=scale) for a, b in pairs) / len(pairs)
+                for score in (mse, psnr, ssim)
+            }
+        for name, scores in each.items():
+            for score, value in scores.items():
+                found.setdefault(name, {}).setdefault(score, []).append(value)
+    return {
+        name: {score: mean_of(values) for score, values in scores.items()}
+        for name, scores in found.items()
+    }
+
+
+def _pixels(path: Path) -> Tensor:
+    """(channels, height, width) pixels of a picture, in [0, 1]."""
+    with opened_picture(path) as picture:
+        levels = torch.from_numpy(np.array(picture, dtype=np.float64) / 255.0)
+    return levels[None] if levels.ndim == 2 else levels.permute(2, 0, 1)
 
 
 # What a reproduction came to: its lines beside the paper's figures, and its claims.
@@ -110,6 +169,7 @@ class Line:
         tuned: what was chosen for it.
         failed: how many runs failed.
         beside: other scores of an attack, by name.
+        printed: the paper's figures of these.
     """
 
     place: Mapping[str, str]
@@ -121,6 +181,7 @@ class Line:
     tuned: Mapping[str, str] = field(default_factory=dict)
     failed: int = 0
     beside: Mapping[str, Mean] = field(default_factory=dict)
+    printed: Mapping[str, Figure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +196,7 @@ class Outcome:
         failures: runs that failed, in sentences.
         cells: how many cells have a run, of how many; None of a closed form.
         seeds: the least and the most seeds of these cells, and those of the whole table.
+        unattacked: scores of the attacked records that take no attack, by guess and score.
         left_out: figures of a file that are of no line at this scale, in a sentence.
     """
 
@@ -145,6 +207,7 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
     cells: tuple[int, int] | None = None
     seeds: tuple[int, int, int] = (0, 0, 0)
+    unattacked: Mapping[str, Mapping[str, Mean]] = field(default_factory=dict)
     left_out: str = ""
 
     @property
@@ -184,14 +247,20 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         of = [result for result in results if result.settings == place]
         counts += [done] if (done := sum(result.state == "done" for result in of)) else []
         if scale.attack:
-            for line in attacked_lines(out, of):
+            for line in attacked_lines(out, of, convention=entry.convention):
                 at = {**place, ATTACK: line.name}
                 scores = {name: mean_of(list(by.values())) for name, by in line.scores.items()}
                 own = line.scores[entry.value]
                 seeds.append(Seeds(place=at, compared=own, of_mean=own))
                 attacked = replace(cell, mean=scores.pop(entry.value), agents=None)
                 found = _line(attacked, at, entry=entry, scale=scale, figures=figures)
-                lines.append(replace(found, beside=scores))
+                of_scores = [one for one in figures if METRIC in one.place]
+                printed = {
+                    score: one
+                    for score in scores
+                    if (one := figure_of(of_scores, {**at, METRIC: score})) is not None
+                }
+                lines.append(replace(found, beside=scores, printed=printed))
             continue
         own, agents = figures_of(out, of, entry.value)
         seeds.append(Seeds(place=place, compared=agents or own, of_mean=own))
@@ -209,6 +278,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         ],
         cells=(len(counts), math.prod(map(len, scale.grid.values()))),
         seeds=(min(counts), max(counts), scale.seeds),
+        unattacked=unattacked_scores(out, results, convention=entry.convention),
     )
 
 
@@ -262,6 +332,16 @@ def as_markdown(outcome: Outcome) -> str:
     parts.append(_table(_lines(outcome)))
     parts.append(_caption(outcome))
     parts += ["".join(f"- {one}\n" for one in found)] if (found := _facts(outcome)) else []
+    if outcome.unattacked:
+        rows = [
+            {"no attack": name} | {_score_head(score): _mean(of) for score, of in scores.items()}
+            for name, scores in outcome.unattacked.items()
+        ]
+        parts.append(_table(rows))
+        parts.append(
+            "Of the same records, without any message: scores no better than these say nothing of "
+            "what leaks.\n"
+        )
     if outcome.claims:
         parts.append(_table([_claim(claim, outcome) for claim in outcome.claims]))
         parts.append(_claims_caption(outcome))
@@ -298,8 +378,7 @@ def _is_more(entry: Entry) -> bool:
 
 def _lines(outcome: Outcome) -> list[dict[str, str]]:
     found, value = [], outcome.entry.value
-    head = VALUES[value].head if value in VALUES else value
-    head = head.replace(" of the defended attack", "")
+    head = _score_head(value) if value in VALUES else value
     for line in outcome.lines:
         row = dict(line.place)
         if line.agents is None:
@@ -307,9 +386,12 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
         else:
             row[f"{head}: agents"] = _mean(line.agents)
             row["mean model"] = _mean(line.of_mean)
-        row |= {
-            VALUES[name].head.partition(" of ")[0]: _mean(of) for name, of in line.beside.items()
-        }
+        for name, of in line.beside.items():
+            row[_score_head(name)] = _mean(of)
+            if any(name in one.printed for one in outcome.lines):
+                row[f"{_score_head(name)}: paper"] = (
+                    _figure(line.printed[name]) if name in line.printed else "–"
+                )
         row |= {
             f"ε {name}": f"{bound(epsilon) if math.isfinite(epsilon) else '∞'}, {status}"
             for name, (epsilon, _, status) in line.epsilons.items()
@@ -320,6 +402,10 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
         row["verdict"] = f"{line.verdict.word}: {line.verdict.because}"
         found.append(row)
     return found
+
+
+def _score_head(name: str) -> str:
+    return VALUES[name].head.replace(" of the defended attack", "")
 
 
 def _claim(line: ClaimLine, outcome: Outcome) -> dict[str, str]:
@@ -429,6 +515,7 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "cells": outcome.cells,
         "seeds": outcome.seeds,
         "lines": [_line_data(line) for line in outcome.lines],
+        "unattacked": without_nan(dataclasses.asdict(outcome)["unattacked"]),
         "claims": [without_nan(dataclasses.asdict(line)) for line in outcome.claims],
         "failures": outcome.failures,
     }
@@ -502,9 +589,7 @@ def reproduce(
 
 def _figures(path: Path | None, cells: Cells, entry: Entry) -> tuple[list[Figure], str]:
     """Those of a file of the user, before those that the paper prints."""
-    own, left_out = (), ""
-    if path is not None:
-        own, left_out = read_figures(path, cells, value=entry.value)
+    own, left_out = ((), "") if path is None else read_figures(path, cells, value=entry.value)
     return [*own, *printed_figures(cells, entry)], left_out
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from overhear.privacy.errors import InputError
@@ -46,6 +47,8 @@ from overhear.reports.reproduced.work_estimates import (
     sweep_of,
 )
 from overhear.reports.sweep.statistics import Mean, mean_of
+from overhear.runs.attack.gallery import save_picture
+from overhear.runs.audit.evidence_schema import Means
 
 PAPER = Paper(name="P", source="A. Author, P")
 SETTING = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, comparable=True)
@@ -315,21 +318,25 @@ def test_a_table_that_was_changed_so_that_it_fits_nothing_is_refused(
     assert words in str(caught.value)
 
 
-def test_scores_of_an_attack_are_those_of_the_entry_alone(tmp_path):
-    scales = {
-        s: Scale(base=BASE, grid={"graph.name": ["ring"]}, seeds=2, attack=True) for s in SCALES
-    }
+def test_each_score_of_an_attack_is_a_figure_of_its_own(tmp_path):
+    ring = Scale(base=BASE, grid={"graph.name": ["ring"]}, seeds=2, attack=True)
+    scales = dict.fromkeys(SCALES, ring)
+    scales["paper"] = replace(ring, grid={"graph.name": ["ring", "full"]})
     entry = replace(TABLE, value="psnr", scales=scales)
     path = tmp_path / "scores.csv"
     path.write_text(
-        "metric,scenario,graph,value\nMSE,ND-CG,ring,.85\nPSNR,ND-CG,ring,6.8\nPSNR,DPDL-MM,ring,4\n"
+        "metric,unit_inferred,scenario,graph,value\nSSIM,percent,ND-CG,ring,12\n"
+        "PSNR,dB,ND-CG,ring,6.8\nPSNR,dB,DPDL-MM,ring,4\nPSNR,dB,DPDL-MM,full,5\n"
     )
     found, left = read_figures(path, cells_of(entry, "small"), value="psnr")
-    assert [(one.place["attack"], one.low) for one in found] == [
-        ("no defence, cross-gradient", 6.8),
-        ("defended, momentum", 4.0),
+    no_defence = {"attack": "no defence, cross-gradient", "graph.name": "ring"}
+    assert [(dict(one.place), one.low) for one in found] == [
+        ({**no_defence, "metric": "ssim"}, 0.12),
+        (no_defence, 6.8),
+        ({"attack": "defended, momentum", "graph.name": "ring"}, 4.0),
     ]
-    assert left.startswith("1 of 3 figures")
+    assert figure_of(found, no_defence) is found[1]
+    assert left.startswith("1 of 4 figures")
     with pytest.raises(InputError, match="leave it out"):
         cells_of(entry, "small").chosen(["attack=defended, momentum"], None)
 
@@ -467,7 +474,9 @@ def test_prices_are_told_in_a_unit_that_fits(hours, words):
 
 def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
     def row(name: str, psnr: float) -> SimpleNamespace:
-        return SimpleNamespace(name=name, mean=SimpleNamespace(mse=1.0, psnr=psnr, ssim=0.5))
+        mean = SimpleNamespace(mse=1.0, psnr=psnr, ssim=0.5)
+        scaled = SimpleNamespace(mse=4.0, psnr=psnr, ssim=0.5)
+        return SimpleNamespace(name=name, mean=mean, conventions={"dpdl": scaled})
 
     def scenario(name: str, psnr: float, attack: str = "") -> SimpleNamespace:
         rows = [row("blind guess", 0.0), row("no defence", psnr), row("defended", psnr / 2)]
@@ -487,3 +496,25 @@ def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
         ("no defence, momentum", {1: 15.0, 2: 15.0}),
         ("defended, momentum", {1: 7.5, 2: 7.5}),
     ]
+    [line, _] = attacked.attacked_lines(Path("d"), runs, convention="dpdl")
+    assert line.scores["mse"] == {1: 4.0, 2: 4.0}
+
+
+def test_scores_that_take_no_attack_are_those_of_the_attacked_records(tmp_path, monkeypatch):
+    # A white record and a black one, of which each is the other's neighbour.
+    for name, level in (("0", 1.0), ("1", 0.0)):
+        (tmp_path / "points" / "r").mkdir(parents=True, exist_ok=True)
+        save_picture(tmp_path / "points" / "r" / f"{name}.png", torch.full((1, 8, 8), level))
+    blind = SimpleNamespace(mean=None, conventions={"dpdl": Means(mse=1.0, psnr=6.0, ssim=0.1)})
+    scenario = SimpleNamespace(attack="", rows=[blind], originals=["0.png", "1.png"])
+    monkeypatch.setattr(
+        attacked, "read_attack", lambda _: SimpleNamespace(scenarios=[scenario, scenario])
+    )
+    runs: list[Any] = [SimpleNamespace(name="r", seed=1, attacked=True)]
+    found = attacked.unattacked_scores(tmp_path, runs, convention="dpdl")
+    assert list(found) == ["mean image", "black picture", "another record", "noise"]
+    assert {name: of["mse"].count for name, of in found.items()} == dict.fromkeys(found, 1)
+    of = {name: of["mse"].value for name, of in found.items()}
+    assert (of["mean image"], of["black picture"], of["another record"]) == (1.0, 2.0, 4.0)
+    # E (1 - clip(N, -1, 1))^2 = 1 + E clip(N, -1, 1)^2 = 1.516
+    assert of["noise"] == pytest.approx(1.516, abs=0.4)
